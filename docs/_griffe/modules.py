@@ -150,8 +150,8 @@ def _inherit_docstrings(cls: griffe.Class) -> None:
 
 
 def _value(default: str | griffe.Expr | None) -> Any:
-    """The value of a default that is written as a number, a bool or a string."""
+    """The value of a default that is written as a number, a bool, a string or `None`."""
     try:
-        return ast.literal_eval(str(default))
+        return ast.literal_eval("..." if default is None else str(default))
     except (SyntaxError, ValueError):
-        return None
+        return ...

@@ -9,9 +9,9 @@ Its docstring names these blocks, in a form that people and this module can read
     - `mask`: see [`eqopt.AdamW`][]. Biases never decay.
     - All others: see [`eqopt.ScaleByAdam`][].
 
-`completed` inserts the explanations in the order of the signature, and adds the
-defaults. `help` and the documentation both use it; this module is not imported before
-that.
+`completed` inserts the explanations in the order of the signature, adds the defaults,
+and puts the equations of an optimizer into a box (see `algorithms.py`). `help` and the
+documentation both use it; this module is not imported before that.
 """
 
 import inspect
@@ -19,6 +19,8 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
+
+from .algorithms import Argument, with_algorithm
 
 
 _SECTION = re.compile(
@@ -61,9 +63,9 @@ class _Item(NamedTuple):
 def completed(
     doc: str, defaults: Mapping[str, Any], docstring_of: Callable[[str], str]
 ) -> str:
-    """`doc` with an explanation of every argument that has one.
+    """`doc` with an explanation of every argument that has one, and its algorithm.
 
-    A list that cannot be read stays unchanged.
+    A list that cannot be read stays unchanged, and so does its docstring.
 
     **Arguments:**
 
@@ -79,7 +81,12 @@ def completed(
     except ValueError:
         return doc
     items = "\n".join(_with_default(e, defaults) for e in found)
-    return _SECTION.sub(lambda section: section["head"] + items, doc, count=1)
+    doc = _SECTION.sub(lambda section: section["head"] + items, doc, count=1)
+    arguments = [
+        Argument({name: shown(defaults.get(name), True) for name in e.names}, e.text)
+        for e in found
+    ]
+    return with_algorithm(doc, arguments, docstring_of)
 
 
 def explanations(
@@ -172,8 +179,10 @@ def _extended(item: str, sentence: str) -> str:
     return item
 
 
-def shown(default: Any) -> str:
+def shown(default: Any, also_none: bool = False) -> str:
     """A default, for a sentence; empty if only the signature shows it."""
+    if default is None and also_none:
+        return "`None`"
     if isinstance(default, bool):
         return f"`{default}`"
     if isinstance(default, str):

@@ -223,11 +223,14 @@ class AdaClipGN(AbstractLeafwise):
         \frac{\hat a_t}{\sqrt{\hat b_t} + \varepsilon}
     \end{aligned}$$
 
-    where $c_t = 0$ stays zero. Put it before an optimizer: [`eqopt.StableSPAM`][] uses
-    it before Adam. With `total_steps`, $\gamma_1$ is multiplied by a factor that falls
-    from 1 to $s$ and then stays constant: with $t \le T + 1$ steps, including this one,
+    where $c_t = 0$ stays zero.
+
+    With `total_steps`, $\gamma_1$ is multiplied by a factor that falls from 1 to $s$ and
+    then stays constant. For $t \le T + 1$, it is
 
     $$s_t = s + \tfrac12 (1 - s) \left(1 + \cos \frac{\pi t}{T + 1}\right).$$
+
+    Put it before an optimizer: [`eqopt.StableSPAM`][] uses it before Adam.
 
     **Arguments:**
 

@@ -156,6 +156,7 @@ class ScaleByFactoredRMS(AbstractLeafwise):
 
     for matrices, and $u_t = g_t / \sqrt{v_t}$ with
     $v_t = \beta_t v_{t-1} + (1 - \beta_t) (|g_t|^2 + \varepsilon)$ for everything else.
+
     An $n \times m$ matrix needs $n + m$ numbers of state, in at least float32. There,
     the square of a gradient above 1.8e19 overflows: its matrix, or its coordinate if it
     is not in a matrix, then has an infinite second moment, and updates of zero.

@@ -38,14 +38,16 @@ class AddNoise(AbstractLeafwise):
     r"""Adds Gaussian noise with a variance that decays from step to step.
 
     $$u_t = g_t + \xi_t, \qquad
-      \xi_t \sim \mathcal N\!\left(0, \frac{\eta}{t^\gamma}\right), \qquad t = 1, 2, …$$
+      \xi_t \sim \mathcal N\!\left(0, \frac{\sigma^2}{t^\gamma}\right)$$
+
+    for $t = 1, 2, …$
 
     Each element has its own noise, in every step. For complex updates, $\xi$ is
     circular and the variance refers to $|\xi|$.
 
     **Arguments:**
 
-    - `eta`: $\eta \ge 0$, the variance in the first step.
+    - `eta`: $\sigma^2 \ge 0$, the variance in the first step.
     - `gamma`: $\gamma$, a number or a 0-d array: how fast the variance decays. The
         paper uses 0.55.
     - `key`: a seed or a random key. Equal keys produce equal noise.

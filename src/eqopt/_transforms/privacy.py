@@ -30,9 +30,11 @@ class DifferentiallyPrivateAggregate(AbstractTransformation):
 
     $$u = \frac{1}{B} \left(
         \sum_i g_i \cdot \min\left(1, \frac{C}{\|g_i\|_2}\right)
-        + \sigma C\, \xi \right), \qquad \xi \sim \mathcal N(0, I).$$
+        + \sigma C\, \xi \right), \qquad \xi \sim \mathcal N(0, I),$$
 
-    With `clipped=True`, the updates must be the sum, which
+    where $g_i$ is the gradient of example $i$.
+
+    If `clipped=True`, the updates must be the sum, which
     [`eqopt.microbatching.clipped_grad`][] computes in little more time and memory than
     a gradient. A mean, or a gradient that is not clipped, looks the same: it gives no
     privacy, and no error. Otherwise, they must be the $g_i$, with an additional first

@@ -156,8 +156,10 @@ class ACProp(AbstractOptimizer):
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
     where $u_t$ is the update of [`eqopt.ScaleByACProp`][], which has the equations and
-    the reference. The weight decay is decoupled. The first steps are as long as the
-    gradients, as in [`eqopt.RAdam`][].
+    the reference.
+
+    The weight decay is decoupled. The first steps are as long as the gradients, as in
+    [`eqopt.RAdam`][].
 
     **Arguments:**
 

@@ -77,8 +77,8 @@ class ScaleByBelief(AbstractLeafwise):
       u_t &= \hat\mu_t \big/ \big(\sqrt{\hat\nu_t} + \varepsilon\big)
     \end{aligned}$$
 
-    With Nesterov momentum, $\hat\mu_t$ is replaced by
-    $\beta_1 \mu_t / (1 - \beta_1^{t+1}) + (1 - \beta_1)\, g_t / (1 - \beta_1^t)$.
+    With `nesterov`, $\hat\mu_t$ is replaced by $\beta_1 \mu_t / (1 - \beta_1^{t+1}) +
+    (1 - \beta_1)\, g_t / (1 - \beta_1^t)$.
 
     **Arguments:**
 
@@ -136,9 +136,11 @@ class AdaBelief(AbstractOptimizer):
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
     where $u_t$ is the update of [`eqopt.ScaleByBelief`][], which has the equations and
-    the reference. The weight decay is decoupled, as in the authors' code by default. By
-    default, that code also rectifies steps like [`eqopt.RAdam`][]. This class follows
-    the paper, which does not.
+    the reference.
+
+    The weight decay is decoupled, as in the authors' code by default. By default, that
+    code also rectifies steps like [`eqopt.RAdam`][]. This class follows the paper,
+    which does not.
 
     **Arguments:**
 

@@ -76,9 +76,10 @@ class ScaleByAdam(AbstractLeafwise):
       u_t &= \hat\mu_t \big/ \big(\sqrt{\hat\nu_t + \bar\varepsilon} + \varepsilon\big)
     \end{aligned}$$
 
-    With Nesterov momentum, $\hat\mu_t$ is replaced by
-    $\beta_1 \mu_t / (1 - \beta_1^{t+1}) + (1 - \beta_1)\, g_t / (1 - \beta_1^t)$. With
-    `momentum_decay`, these weights grow towards their final values:
+    With `nesterov`, $\hat\mu_t$ is replaced by $\beta_1 \mu_t / (1 - \beta_1^{t+1}) +
+    (1 - \beta_1)\, g_t / (1 - \beta_1^t)$.
+
+    With `momentum_decay`, these weights grow towards their final values:
 
     $$\hat\mu_t = \frac{b_{t+1}\, \mu_t}{1 - \prod_{i \le t+1} b_i} +
       \frac{(1 - b_t)\, g_t}{1 - \prod_{i \le t} b_i}, \qquad
@@ -159,8 +160,10 @@ class Adam(AbstractOptimizer):
     $$p_t = p_{t-1} - \eta_t\, u_t,$$
 
     where $u_t$ is the update of [`eqopt.ScaleByAdam`][], which has the equations and
-    the reference. The $\varepsilon$ is outside the root and applies to the
-    bias-corrected moments, as in the paper and in `torch.optim.Adam`.
+    the reference.
+
+    The $\varepsilon$ is outside the root and applies to the bias-corrected moments, as
+    in the paper and in `torch.optim.Adam`.
 
     **Arguments:**
 
@@ -187,9 +190,10 @@ class AdamW(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
-    where $u_t$ is the update of [`eqopt.ScaleByAdam`][], which has the equations. As in
-    `torch.optim.AdamW`, the decay is multiplied by the learning rate, but the default
-    of $\lambda$ is a hundredth of torch's.
+    where $u_t$ is the update of [`eqopt.ScaleByAdam`][], which has the equations.
+
+    As in `torch.optim.AdamW`, the decay is multiplied by the learning rate, but the
+    default of $\lambda$ is a hundredth of torch's.
 
     **Arguments:**
 
@@ -237,7 +241,9 @@ class NAdam(AbstractOptimizer):
     $$p_t = p_{t-1} - \eta_t\, u_t,$$
 
     where $u_t$ is the update of [`eqopt.ScaleByAdam`][] with `nesterov`, which has the
-    equations and the reference. `torch.optim.NAdam` has `momentum_decay=0.004`.
+    equations and the reference.
+
+    `torch.optim.NAdam` has `momentum_decay=0.004`.
 
     **Arguments:**
 
@@ -266,8 +272,9 @@ class NAdamW(AbstractOptimizer):
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
     where $u_t$ is the update of [`eqopt.ScaleByAdam`][] with `nesterov`, which has the
-    equations and the reference. `torch.optim.NAdam` with `decoupled_weight_decay` has
-    `momentum_decay=0.004`.
+    equations and the reference.
+
+    `torch.optim.NAdam` with `decoupled_weight_decay` has `momentum_decay=0.004`.
 
     **Arguments:**
 

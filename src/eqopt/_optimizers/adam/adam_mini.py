@@ -191,7 +191,9 @@ class AdamMini(AbstractOptimizer):
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
     where $u_t$ is the update of [`eqopt.ScaleByAdamMini`][], which has the equations
-    and the reference. The authors apply no decay to norms and biases.
+    and the reference.
+
+    The authors apply no decay to norms and biases.
 
     **Arguments:**
 

@@ -115,7 +115,9 @@ class Adamax(AbstractOptimizer):
     $$p_t = p_{t-1} - \eta_t\, u_t,$$
 
     where $u_t$ is the update of [`eqopt.ScaleByAdamax`][], which has the equations and
-    the reference. The $\varepsilon$ is inside the maximum, as in `torch.optim.Adamax`.
+    the reference.
+
+    The $\varepsilon$ is inside the maximum, as in `torch.optim.Adamax`.
 
     **Arguments:**
 
@@ -141,8 +143,10 @@ class AdamaxW(AbstractOptimizer):
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
     where $u_t$ is the update of [`eqopt.ScaleByAdamax`][], which has the equations and
-    the reference. (The `weight_decay` of `torch.optim.Adamax` is different: it is added
-    to the gradients.)
+    the reference.
+
+    (The `weight_decay` of `torch.optim.Adamax` is different: it is added to the
+    gradients.)
 
     **Arguments:**
 

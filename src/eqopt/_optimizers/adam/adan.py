@@ -94,9 +94,10 @@ class ScaleByAdan(AbstractLeafwise):
         + \varepsilon\bigg)
     \end{aligned}$$
 
-    In the first step, $g_0 = g_1$, so the difference is zero. Each $\beta$ is a decay,
-    as in the reference code. In the paper, it is the weight of the new value,
-    $1 - \beta$.
+    where $g_0 = g_1$, so the difference is zero in the first step.
+
+    Each $\beta$ is a decay, as in the reference code. In the paper, it is the weight of
+    the new value, $1 - \beta$.
 
     **Arguments:**
 
@@ -204,8 +205,10 @@ class Adan(AbstractOptimizer):
     $$p_t = \frac{p_{t-1} - \eta_t\, u_t}{1 + \eta_t \lambda_t},$$
 
     where $u_t$ is the update of [`eqopt.ScaleByAdan`][], which has the equations and
-    the reference. The weight decay is a proximal step, as in the paper: it follows the
-    update and never changes the sign of a parameter.
+    the reference.
+
+    The weight decay is a proximal step, as in the paper: it follows the update and
+    never changes the sign of a parameter.
 
     **Arguments:**
 

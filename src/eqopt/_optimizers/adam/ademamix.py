@@ -84,7 +84,7 @@ class ScaleByAdEMAMix(AbstractLeafwise):
         \big(\sqrt{\hat\nu_t + \bar\varepsilon} + \varepsilon\big)
     \end{aligned}$$
 
-    The slow mean $m_2$ starts at zero and is not corrected, so its effect grows
+    The slow mean $m_2$ is not corrected for its start at zero, so its effect grows
     gradually. The paper also warms up $\alpha$ and $\beta_3$, over the whole training:
     pass schedules, such as `eqopt.schedules.Linear(0.0, 5.0, 100_000)` for $\alpha$.
 

@@ -71,9 +71,12 @@ class ScaleByADOPT(AbstractLeafwise):
     \end{aligned}$$
 
     for $t \ge 2$. The first step only initialises the second moment: $\nu_1 = |g_1|^2$,
-    and the updates are zero. Because $\nu_{t-1}$ does not depend on $g_t$, this
-    converges for any $\beta_2$, unlike Adam. With Nesterov momentum, $u_t$ is $\mu_t$
-    averaged once more with the incoming value.
+    and the updates are zero.
+
+    With `nesterov`, $u_t$ is $\mu_t$ averaged once more with the incoming value.
+
+    Because $\nu_{t-1}$ does not depend on $g_t$, this converges for any $\beta_2$, unlike
+    Adam.
 
     **Arguments:**
 
@@ -148,7 +151,9 @@ class ADOPT(AbstractOptimizer):
     $$p_t = p_{t-1} - \eta_t\, u_t,$$
 
     where $u_t$ is the update of [`eqopt.ScaleByADOPT`][], which has the equations and
-    the reference. The first step does not change the parameters.
+    the reference.
+
+    The first step does not change the parameters.
 
     **Arguments:**
 

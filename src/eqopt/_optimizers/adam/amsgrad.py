@@ -137,9 +137,11 @@ class AMSGrad(AbstractOptimizer):
     $$p_t = p_{t-1} - \eta_t\, u_t,$$
 
     where $u_t$ is the update of [`eqopt.ScaleByAMSGrad`][], which has the equations and
-    the reference. `torch.optim.Adam` with `amsgrad` computes the maximum before it
-    corrects the bias, $\hat\nu_t = \max_{s \le t} \nu_s / (1 - \beta_2^t)$. So it
-    forgets large early gradients, which this class remembers.
+    the reference.
+
+    `torch.optim.Adam` with `amsgrad` computes the maximum before it corrects the bias,
+    $\hat\nu_t = \max_{s \le t} \nu_s / (1 - \beta_2^t)$. So it forgets large early
+    gradients, which this class remembers.
 
     **Arguments:**
 

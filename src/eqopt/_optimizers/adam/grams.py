@@ -128,8 +128,10 @@ class Grams(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
-    where $u_t$ is the update of [`eqopt.ScaleByGrams`][], which has the equations and the
-    reference. The weight decay is decoupled.
+    where $u_t$ is the update of [`eqopt.ScaleByGrams`][], which has the equations and
+    the reference.
+
+    The weight decay is decoupled.
 
     **Arguments:**
 

@@ -122,9 +122,11 @@ class LaProp(AbstractOptimizer):
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
     where $u_t$ is the update of [`eqopt.ScaleByLaProp`][], which has the equations and
-    the reference. The authors' code differs in two points. It averages $\eta_t$ times the
-    normalized gradient, which makes a difference while a schedule changes $\eta_t$. And
-    $\eta_t$ does not multiply its decay, as with the mode `"independent"` of
+    the reference.
+
+    The authors' code differs in two points. It averages $\eta_t$ times the normalized
+    gradient, which makes a difference while a schedule changes $\eta_t$. And $\eta_t$
+    does not multiply its decay, as with the mode `"independent"` of
     [`eqopt.AddDecayedWeights`][].
 
     **Arguments:**

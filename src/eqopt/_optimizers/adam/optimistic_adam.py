@@ -69,8 +69,9 @@ class OptimisticAdam(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, u_t - o_t\, (u_t - u_{t-1}), \qquad u_0 = u_1,$$
 
-    where $u_t$ is the update of [`eqopt.ScaleByAdam`][], which has the equations. It
-    spirals into saddle points, while plain Adam circles them.
+    where $u_t$ is the update of [`eqopt.ScaleByAdam`][], which has the equations.
+
+    It spirals into saddle points, while plain Adam circles them.
 
     **Arguments:**
 

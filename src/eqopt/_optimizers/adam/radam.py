@@ -120,8 +120,8 @@ class ScaleByRAdam(AbstractLeafwise):
       \end{cases}
     \end{aligned}$$
 
-    With Nesterov momentum, $\hat\mu_t$ is replaced by
-    $\beta_1 \mu_t / (1 - \beta_1^{t+1}) + (1 - \beta_1)\, g_t / (1 - \beta_1^t)$.
+    With `nesterov`, $\hat\mu_t$ is replaced by $\beta_1 \mu_t / (1 - \beta_1^{t+1}) +
+    (1 - \beta_1)\, g_t / (1 - \beta_1^t)$.
 
     **Arguments:**
 
@@ -183,9 +183,11 @@ class RAdam(AbstractOptimizer):
     $$p_t = p_{t-1} - \eta_t\, u_t,$$
 
     where $u_t$ is the update of [`eqopt.ScaleByRAdam`][], which has the equations and
-    the reference. The first steps (five by default) are steps of gradient descent with
-    momentum, and as long as the gradients. `torch.optim.RAdam` adds $\varepsilon$
-    before it corrects the bias of the root, which weakens $\varepsilon$ at first.
+    the reference.
+
+    The first steps (five by default) are steps of gradient descent with momentum, and
+    as long as the gradients. `torch.optim.RAdam` adds $\varepsilon$ before it corrects
+    the bias of the root, which weakens $\varepsilon$ at first.
 
     **Arguments:**
 

@@ -119,11 +119,12 @@ class ScaleByStableAdam(AbstractLeafwise):
       u_t &= d_t / \max(1, r_t)
     \end{aligned}$$
 
-    The mean is over one leaf. If the second moment predicts the gradient correctly,
-    $r_t = 1$, and this is Adam. If the gradient has suddenly grown, $r_t > 1$, and the
-    leaf takes a shorter step. The division also damps the weight decay, so $\lambda$ is
-    an argument here. An [`eqopt.AddDecayedWeights`][] after this transformation would
-    not be damped.
+    with the mean over one leaf.
+
+    If the second moment predicts the gradient correctly, $r_t = 1$, and this is Adam.
+    If the gradient has suddenly grown, $r_t > 1$, and the leaf takes a shorter step.
+    The division also damps the weight decay, so $\lambda$ is an argument here. An
+    [`eqopt.AddDecayedWeights`][] after this transformation would not be damped.
 
     **Arguments:**
 
@@ -184,13 +185,13 @@ class ScaleByStableAdam(AbstractLeafwise):
 class StableAdamW(AbstractOptimizer):
     r"""StableAdamW: AdamW that takes shorter steps when gradients suddenly grow.
 
-    $$p_t = p_{t-1} - \eta_t\, u_t, \qquad
-      u_t = \big(\hat u_t + \lambda p_{t-1}\big) / \max(1, r_t),$$
+    $$p_t = p_{t-1} - \eta_t\, u_t,$$
 
-    where $\hat u_t$ is the update of [`eqopt.ScaleByAdam`][].
-    [`eqopt.ScaleByStableAdam`][] has the equations and the reference, and defines
-    $r_t$, one number for each leaf. In effect, each leaf has its own learning rate,
-    $\eta_t / \max(1, r_t)$, which also multiplies its weight decay.
+    where $u_t$ is the update of [`eqopt.ScaleByStableAdam`][], which has the equations
+    and the reference.
+
+    In effect, each leaf has its own learning rate, $\eta_t / \max(1, r_t)$, which also
+    multiplies its weight decay.
 
     **Arguments:**
 

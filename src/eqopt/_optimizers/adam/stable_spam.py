@@ -68,9 +68,14 @@ def adam_with_reset(
 class ScaleByAdamWithReset(AbstractLeafwise):
     r"""[`eqopt.ScaleByAdam`][] with moments that restart after a number of steps.
 
-    In every step whose number is a multiple of `reset_every`, both moments are set to
-    zero before the gradient is added, and the bias corrections restart at $t = 1$. So
-    the moments forget a spike, which would otherwise keep steps small for a long time
+    In every step whose number is a multiple of `reset_every`, first
+
+    $$\mu_{t-1} \leftarrow 0, \qquad \nu_{t-1} \leftarrow 0, \qquad t \leftarrow 1$$
+
+    in the update of [`eqopt.ScaleByAdam`][], which has the equations, with
+    $\bar\varepsilon = 0$.
+
+    So the moments forget a spike, which would otherwise keep steps small for a long time
     through $\nu$.
 
     **Arguments:**
@@ -137,9 +142,10 @@ class StableSPAM(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
-    where $u_t$ is the update of [`eqopt.ScaleByAdamWithReset`][] for the gradients that
-    [`eqopt.AdaClipGN`][] returns; they have the equations and the references. It
-    differs from the authors' code in two points. In that code, the step of a reset
+    where the update of [`eqopt.AdaClipGN`][] is the gradient for
+    [`eqopt.ScaleByAdamWithReset`][], which have the equations and the references.
+
+    It differs from the authors' code in two points. In that code, the step of a reset
     still averages with the old moments. And a reset restarts the bias corrections of
     $\tau$, $a$ and $b$, although these averages continue: so for a few hundred steps
     after a reset, it does not clip.

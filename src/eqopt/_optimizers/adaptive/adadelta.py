@@ -113,10 +113,11 @@ class Adadelta(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, u_t,$$
 
-    where $u_t$ is the update of [`eqopt.ScaleByAdadelta`][] for the gradient
-    $g_t + \lambda p_{t-1}$. [`eqopt.ScaleByAdadelta`][] has the equations and the
-    reference. As in `torch.optim.Adadelta`, weight decay is an $L^2$ penalty. The
-    default, $\eta = 1$, is the method of the paper.
+    where $u_t$ is the update of [`eqopt.ScaleByAdadelta`][], which has the equations and
+    the reference, with $g_t + \lambda p_{t-1}$ instead of $g_t$.
+
+    As in `torch.optim.Adadelta`, weight decay is an $L^2$ penalty. The default,
+    $\eta = 1$, is the method of the paper.
 
     **Arguments:**
 

@@ -42,8 +42,9 @@ def rss(
 class ScaleByRSS(AbstractLeafwise):
     r"""Divides the gradients by the root of the sum of all their squares.
 
-    $$G_t = G_{t-1} + |g_t|^2, \qquad u_t = \frac{g_t}{\sqrt{G_t + \varepsilon}}
-      \quad\text{or}\quad u_t = \frac{g_t}{\sqrt{G_t} + \varepsilon}$$
+    $$G_t = G_{t-1} + |g_t|^2, \qquad u_t = \frac{g_t}{\sqrt{G_t + \varepsilon}}.$$
+
+    Without `eps_in_sqrt`, $u_t = g_t / (\sqrt{G_t} + \varepsilon)$.
 
     **Arguments:**
 

@@ -91,10 +91,12 @@ class ScaleByMADGRAD(AbstractLeafwise):
       u_k &= (1 - \beta) (z_{k+1} - x_k)
     \end{aligned}$$
 
-    for $k = 0, 1, …$, where $x_k$ are the parameters. The update points downhill and
-    includes the learning rate: do not multiply it by another learning rate.
-    `eqopt.tree.get(state, "learning_rate")` returns the current learning rate. As in
-    the authors' code, $\varepsilon$ is also added to the learning rate.
+    for $k = 0, 1, …$, where $x_k$ are the parameters, and $\nu_0 = s_0 = 0$.
+
+    The update points downhill and includes the learning rate: do not multiply it by
+    another learning rate. `eqopt.tree.get(state, "learning_rate")` returns the current
+    learning rate. As in the authors' code, $\varepsilon$ is also added to the learning
+    rate.
 
     Any other change to the parameters after `init` is gradually undone, because only
     $x_0$ and the sums determine the parameters. So do not add decoupled weight decay.
@@ -170,11 +172,12 @@ class ScaleByMADGRAD(AbstractLeafwise):
 class MADGRAD(AbstractOptimizer):
     r"""MADGRAD: dual averaging that generalizes like SGD and adapts like Adam.
 
-    $$p_k = p_{k-1} + u_k,$$
+    $$x_{k+1} = x_k + u_k,$$
 
-    where $u_k$ is the update of [`eqopt.ScaleByMADGRAD`][] for the gradient
-    $g_k + \lambda p_{k-1}$. [`eqopt.ScaleByMADGRAD`][] has the equations and the
-    reference. As in the authors' code, weight decay is an $L^2$ penalty. MADGRAD needs
+    where $u_k$ is the update of [`eqopt.ScaleByMADGRAD`][], which has the equations and
+    the reference, with $g_k + \lambda x_k$ instead of the gradient $g_k$.
+
+    As in the authors' code, weight decay is an $L^2$ penalty. MADGRAD needs
     less weight decay than other optimizers, often none. Its best learning rate is
     neither Adam's nor SGD's, so tune it separately.
 

@@ -66,12 +66,14 @@ class ScaleByRMS(AbstractLeafwise):
     r"""Divides the gradients by the root of the mean of their squares.
 
     $$\nu_t = \rho \nu_{t-1} + (1 - \rho)\, |g_t|^2, \qquad
-      u_t = \frac{g_t}{\sqrt{\nu_t + \varepsilon}}
-      \quad\text{or}\quad u_t = \frac{g_t}{\sqrt{\nu_t} + \varepsilon}.$$
+      u_t = \frac{g_t}{\sqrt{\nu_t + \varepsilon}}.$$
 
-    With bias correction, $\hat\nu_t = \nu_t / (1 - \rho^t)$ replaces $\nu_t$. Then,
-    with $\varepsilon$ outside the root, it is [`eqopt.ScaleByAdam`][] at $\beta_1 = 0$
-    without the memory for $\mu$.
+    Without `eps_in_sqrt`, $u_t = g_t / (\sqrt{\nu_t} + \varepsilon)$.
+
+    With `bias_correction`, $\hat\nu_t = \nu_t / (1 - \rho^t)$ replaces $\nu_t$.
+
+    With bias correction, and with $\varepsilon$ outside the root, it is
+    [`eqopt.ScaleByAdam`][] at $\beta_1 = 0$ without the memory for $\mu$.
 
     **Arguments:**
 
@@ -161,10 +163,11 @@ class ScaleByStddev(AbstractLeafwise):
       \nu_t &= \rho \nu_{t-1} + (1 - \rho)\, |g_t|^2 \\
       \sigma_t^2 &= \nu_t - |\mu_t|^2 &
       u_t &= \frac{g_t}{\sqrt{\sigma_t^2 + \varepsilon}}
-      \quad\text{or}\quad \frac{g_t}{\sigma_t + \varepsilon}
     \end{aligned}$$
 
-    With bias correction, $\mu_t$ and $\nu_t$ are divided by $1 - \rho^t$. A single
+    Without `eps_in_sqrt`, $u_t = g_t / (\sigma_t + \varepsilon)$.
+
+    With `bias_correction`, $\mu_t$ and $\nu_t$ are divided by $1 - \rho^t$. A single
     gradient has no variance, so the first update is then $g_1 / \sqrt\varepsilon$:
     choose $\varepsilon$ accordingly. In float32, the square of a gradient above 1.8e19
     overflows: its coordinate then has an infinite $\nu$, and updates of zero.
@@ -234,9 +237,15 @@ class RMSprop(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, u_t,$$
 
-    where $u_t$ is the update of [`eqopt.ScaleByRMS`][], or of [`eqopt.ScaleByStddev`][]
-    if centered. Momentum ([`eqopt.Trace`][]) accumulates the steps $-\eta_t u_t$: with
-    a schedule, the effect of large steps persists for a while.
+    where $u_t$ is the update of [`eqopt.ScaleByRMS`][], which has the equations and the
+    reference.
+
+    With `centered`, $u_t$ is the update of [`eqopt.ScaleByStddev`][].
+
+    With `momentum`, [`eqopt.Trace`][] accumulates the steps $-\eta_t u_t$.
+
+    Momentum includes the learning rate: with a schedule, the effect of large steps
+    persists for a while.
 
     `torch.optim.RMSprop` has $\varepsilon$ outside the root (`eps_in_sqrt=False`) and
     defaults to `decay=0.99` (called `alpha`). It multiplies by the learning rate after

@@ -87,8 +87,10 @@ class ScaleBySM3(AbstractLeafwise):
       \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, u_t
     \end{aligned}$$
 
-    The new update is $\mu_t$. With $\beta_2 < 1$, the sum is a mean,
-    $\bar\nu_t = \beta_2 \min_r \nu_{t-1}(r) + (1 - \beta_2)\, |g_t|^2$.
+    The new update is $\mu_t$.
+
+    With $\beta_2 < 1$, the sum is a mean, $\bar\nu_t = \beta_2 \min_r \nu_{t-1}(r) + (1
+    - \beta_2)\, |g_t|^2$.
 
     An array of shape $n_1 \times \dots \times n_k$ has $n_1 + \dots + n_k$
     accumulators, one for each index of each axis. (For a vector or a scalar, this is
@@ -175,8 +177,10 @@ class SM3(AbstractOptimizer):
     $$p_t = p_{t-1} - \eta_t\, \mu_t,$$
 
     where $\mu_t$ is the update of [`eqopt.ScaleBySM3`][], which has the equations and
-    the reference. The authors increase the learning rate with the square of the step
-    count during warm-up.
+    the reference, with $\varepsilon = 10^{-8}$.
+
+    The authors increase the learning rate with the square of the step count during
+    warm-up.
 
     **Arguments:**
 

@@ -28,8 +28,11 @@ class Adafactor(AbstractOptimizer):
     \end{aligned}$$
 
     where $u_t$ is the update of [`eqopt.ScaleByFactoredRMS`][], which has the equations
-    and the reference. The root mean squares are taken over one leaf at a time. Without
-    `momentum`, $\beta = 0$.
+    and the reference.
+
+    Without `momentum`, $m_t = d_t$.
+
+    The root mean squares are taken over one leaf at a time.
 
     The learning rate is relative to the size of the parameters. The paper uses
     `lambda count: jnp.minimum(1e-2, (count + 1.0) ** -0.5)`, and

@@ -82,10 +82,7 @@ class ScaleByAdamP(AbstractLeafwise):
       u_t &= \Pi_t(d_t) + \lambda \rho_t\, p_{t-1}
     \end{aligned}$$
 
-    If a normalization follows a layer, the length of its weights $w$ has no effect on
-    the loss. The gradients are orthogonal to the weights, but momentum is not: it
-    increases the norm of the weights, and so makes steps relatively smaller. So the
-    part parallel to the weights is removed:
+    where $\Pi_t$ removes the part that is parallel to the weights $w$:
 
     $$\Pi_t(d) = d - \frac{\langle w, d \rangle}{(\|w\| + \varepsilon)^2}\, w, \qquad
       \rho_t = r, \qquad
@@ -96,6 +93,10 @@ class ScaleByAdamP(AbstractLeafwise):
     does not hold for them, $w$ is the weight of the whole layer. If it does not hold
     for that either, $\Pi_t(d) = d$ and $\rho_t = 1$, as for biases, scales and other
     arrays.
+
+    If a normalization follows a layer, the length of its weights has no effect on the
+    loss. The gradients are orthogonal to the weights, but momentum is not: it increases
+    the norm of the weights, and so makes steps relatively smaller.
 
     **Arguments:**
 

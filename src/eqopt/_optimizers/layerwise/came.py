@@ -162,10 +162,12 @@ class ScaleByCAME(AbstractLeafwise):
 
     and $c_t$, $C_t$ are defined with means over the rows. A parameter that is not a
     matrix has a full second moment $v_t$ instead of
-    $r_t c_t^\top / \operatorname{mean}(r_t)$, and $d_t = \mu_t$. An $n \times m$ matrix
-    needs $2 (n + m)$ numbers of state in addition to $\mu$. In float32, the square of a
-    gradient above 1.8e19 overflows: its matrix, or its coordinate if it is not in a
-    matrix, then has an infinite second moment, and $u_t$ is zero.
+    $r_t c_t^\top / \operatorname{mean}(r_t)$, and $d_t = \mu_t$.
+
+    An $n \times m$ matrix needs $2 (n + m)$ numbers of state in addition to $\mu$. In
+    float32, the square of a gradient above 1.8e19 overflows: its matrix, or its
+    coordinate if it is not in a matrix, then has an infinite second moment, and $u_t$
+    is zero.
 
     The averages start at zero, without bias correction. The clipping hides this in
     $u_t$, but each element of the first $d_t$ is about
@@ -274,8 +276,9 @@ class CAME(AbstractOptimizer):
     $$p_t = p_{t-1} - \eta_t\, (d_t + \lambda p_{t-1}),$$
 
     where $d_t$ is the update of [`eqopt.ScaleByCAME`][], which has the equations and
-    the reference. The authors use 0.5 to 0.9 times the learning rate of AdamW, with a
-    warm-up.
+    the reference.
+
+    The authors use 0.5 to 0.9 times the learning rate of AdamW, with a warm-up.
 
     **Arguments:**
 

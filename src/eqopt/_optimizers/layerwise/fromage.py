@@ -45,8 +45,10 @@ class Fromage(AbstractOptimizer):
     $$p_t = \frac{1}{\sqrt{1 + \eta_t^2}} \left( p_{t-1} -
       \eta_t\, \frac{\|p_{t-1}\|}{\|g_t\|}\, g_t \right),$$
 
-    with the norms of each leaf separately. The leading factor preserves the norm of $p$
-    if $g$ and $p$ are orthogonal. Without it, norms would grow from step to step.
+    with the norms of each leaf separately.
+
+    The leading factor preserves the norm of $p$ if $g$ and $p$ are orthogonal. Without
+    it, norms would grow from step to step.
 
     **Arguments:**
 

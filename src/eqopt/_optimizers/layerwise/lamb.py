@@ -19,8 +19,10 @@ class LAMB(AbstractOptimizer):
     $$p_t = p_{t-1} - \eta_t\, \frac{\|p_{t-1}\|}{\|d_t\|}\, d_t, \qquad
       d_t = u_t + \lambda p_{t-1},$$
 
-    where $u_t$ is the update of [`eqopt.ScaleByAdam`][], and norms are taken over one
-    leaf at a time. A leaf with norm zero moves by $-\eta_t\, d_t$.
+    where $u_t$ is the update of [`eqopt.ScaleByAdam`][], which has the equations, and
+    norms are taken over one leaf at a time.
+
+    A leaf with norm zero moves by $-\eta_t\, d_t$.
 
     **Arguments:**
 

@@ -21,11 +21,12 @@ class LARS(AbstractOptimizer):
       m_t = \beta m_{t-1} + \eta_t\, \frac{c\, \|p_{t-1}\|}{\|d_t\| + \varepsilon}\, d_t,
       \qquad p_t = p_{t-1} - m_t,$$
 
-    with the norms of each leaf separately. A leaf with norm zero is not rescaled. As in
-    the paper, the momentum accumulates updates that include the learning rate: when the
-    learning rate drops, steps shrink only gradually. The denominator is the norm of the
-    sum $d_t$; in the paper, it is the sum of the norms,
-    $\|g_t\| + \lambda \|p_{t-1}\|$.
+    with the norms of each leaf separately.
+
+    A leaf with norm zero is not rescaled. As in the paper, the momentum accumulates
+    updates that include the learning rate: when the learning rate drops, steps shrink
+    only gradually. The denominator is the norm of the sum $d_t$; in the paper, it is
+    the sum of the norms, $\|g_t\| + \lambda \|p_{t-1}\|$.
 
     **Arguments:**
 

@@ -154,8 +154,10 @@ class NovoGrad(AbstractOptimizer):
     $$p_t = p_{t-1} - \eta_t\, u_t,$$
 
     where $u_t$ is the update of [`eqopt.ScaleByNovoGrad`][], which has the equations
-    and the reference. It needs half the memory of Adam: one moment of the size of the
-    parameters. The weight decay is part of the momentum.
+    and the reference.
+
+    It needs half the memory of Adam: one moment of the size of the parameters. The
+    weight decay is part of the momentum.
 
     **Arguments:**
 

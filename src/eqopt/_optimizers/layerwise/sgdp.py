@@ -76,10 +76,12 @@ class ScaleBySGDP(AbstractLeafwise):
     $$m_t = \beta m_{t-1} + (1 - \tau)\, g_t, \qquad
       u_t = \Pi_t(d_t) + \frac{\lambda \rho_t}{1 - \beta}\, p_{t-1},$$
 
-    with $d_t = m_t$ or, with Nesterov, $d_t = g_t + \beta m_t$.
-    [`eqopt.ScaleByAdamP`][] has the reference, and defines the projection $\Pi_t$ and
-    the factor $\rho_t$. The decay is divided by $1 - \beta$, as if it were part of the
-    momentum.
+    with $d_t = m_t$. The projection $\Pi_t$ and the factor $\rho_t$ are explained in
+    [`eqopt.ScaleByAdamP`][], which has the reference.
+
+    With `nesterov`, $d_t = g_t + \beta m_t$.
+
+    The decay is divided by $1 - \beta$, as if it were part of the momentum.
 
     As in the paper, $m$ is not projected. The authors' code projects it, but only
     without Nesterov.
@@ -138,8 +140,8 @@ class SGDP(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, u_t,$$
 
-    where $u_t$ is the update of [`eqopt.ScaleBySGDP`][], which includes the weight
-    decay.
+    where $u_t$ is the update of [`eqopt.ScaleBySGDP`][], which has the equations. It
+    includes the weight decay.
 
     **Arguments:**
 

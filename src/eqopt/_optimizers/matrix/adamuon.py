@@ -76,9 +76,13 @@ class ScaleByAdaMuon(AbstractMatrixwise):
       u_t &= \frac{\rho \sqrt{m n}}{\|\hat O_t\|_F + \varepsilon}\, \hat O_t
     \end{aligned}$$
 
-    where $\hat\mu_t = \mu_t$, or $\beta \mu_t + (1 - \beta)\, G_t$ with Nesterov
-    momentum, and $\operatorname{NS}$ is the iteration of [`eqopt.Orthogonalize`][]. All
-    updates have the root mean square $\rho$, so the moments need no bias correction.
+    where $\hat\mu_t = \mu_t$, the matrix has $m$ rows and $n$ columns, and
+    $\operatorname{NS}$ is the iteration of [`eqopt.Orthogonalize`][], which has the
+    equations.
+
+    With `nesterov`, $\hat\mu_t = \beta \mu_t + (1 - \beta)\, G_t$.
+
+    All updates have the root mean square $\rho$, so the moments need no bias correction.
     Parameters that are not matrices pass unchanged and have no state.
 
     **Arguments:**
@@ -155,7 +159,9 @@ class AdaMuon(AbstractOptimizer):
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
     where $u_t$ is the update of [`eqopt.ScaleByAdaMuon`][], which has the equations and
-    the reference. The state is as large as Adam's.
+    the reference.
+
+    The state is as large as Adam's.
 
     **Arguments:**
 

@@ -140,10 +140,11 @@ class ScaleByAPOLLO(AbstractMatrixwise):
       \|\tilde u_t\|_F / (\|\hat u_{t-1}\|_F + 10^{-8})\big)}, \qquad
       u_t = \sqrt{\alpha}\; \frac{\sqrt{1 - \beta_2^t}}{1 - \beta_1^t}\; \hat u_t,$$
 
-    where $P$ has $r$ columns and is recomputed after every $T$ steps. The moments are
-    kept. The growth limit $\gamma$ does not apply to the first update, nor to an update
-    that follows an update of zero. Parameters that are not matrices pass unchanged and
-    have no state.
+    where $P$ has $r$ columns and is recomputed after every $T$ steps.
+
+    The moments are kept. The growth limit $\gamma$ does not apply to the first update,
+    nor to an update that follows an update of zero. Parameters that are not matrices
+    pass unchanged and have no state.
 
     The state has $2 r n$ numbers for each matrix; `proj="svd"` adds $m r$. For
     APOLLO-Mini, use `rank=1`, `scale_type="tensor"` and `scale=128`. It has about as
@@ -270,8 +271,10 @@ class APOLLO(AbstractOptimizer):
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
     where $u_t$ is the update of [`eqopt.ScaleByAPOLLO`][], which has the equations and
-    the reference. (The authors' code applies weight decay to the parameters after the
-    step.) For APOLLO-Mini, use `APOLLO(1e-2, 1, 128.0, "tensor")`.
+    the reference.
+
+    (The authors' code applies weight decay to the parameters after the step.) For
+    APOLLO-Mini, use `APOLLO(1e-2, 1, 128.0, "tensor")`.
 
     **Arguments:**
 

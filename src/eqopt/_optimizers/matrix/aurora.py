@@ -87,11 +87,14 @@ class ScaleByAurora(AbstractMatrixwise):
       u_t &= s\, U_K
     \end{aligned}$$
 
-    where $\hat\mu_t = \mu_t$, or $\beta \mu_t + (1 - \beta)\, G_t$ with Nesterov
-    momentum. $\operatorname{NS}$ and $s$ are defined in [`eqopt.Orthogonalize`][]. The
-    columns of $U_K$ are orthonormal. Its rows have norms near $\sqrt{n / m}$, and get
-    closer to it with larger $K$. A matrix with $m < n$ is transposed. For $m = n$, the
-    rows of orthogonal matrices already have length 1, and
+    where $\hat\mu_t = \mu_t$, and $\operatorname{NS}$ and $s$ are the iteration and the
+    factor of [`eqopt.Orthogonalize`][], which has the equations.
+
+    With `nesterov`, $\hat\mu_t = \beta \mu_t + (1 - \beta)\, G_t$.
+
+    The columns of $U_K$ are orthonormal. Its rows have norms near $\sqrt{n / m}$, and
+    get closer to it with larger $K$. A matrix with $m < n$ is transposed. For $m = n$,
+    the rows of orthogonal matrices already have length 1, and
     $u_t = s \operatorname{NS}(\hat\mu_t)$. Norms below $\varepsilon$ count as
     $\varepsilon$, and zero rows stay zero. Parameters that are not matrices pass
     unchanged and have no state.
@@ -165,7 +168,9 @@ class Aurora(AbstractOptimizer):
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
     where $u_t$ is the update of [`eqopt.ScaleByAurora`][], which has the equations and
-    the reference. The state holds only the momentum.
+    the reference.
+
+    The state holds only the momentum.
 
     **Arguments:**
 

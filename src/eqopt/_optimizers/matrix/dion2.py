@@ -144,10 +144,11 @@ class ScaleByDion2(AbstractMatrixwise):
     \end{aligned}$$
 
     and for the other rows, $u_t = 0$ and $\mu_t = M_t$: they accumulate until they are
-    among the largest. $\operatorname{NS}$ and $s$ are defined in
-    [`eqopt.Orthogonalize`][]; $s$ depends on the shape of the whole matrix. With $f = 1$,
-    this is Muon with heavy-ball momentum. Parameters that are not matrices pass unchanged
-    and have no state.
+    among the largest. $\operatorname{NS}$ and $s$ are the iteration and the factor, for
+    the shape of the whole matrix, of [`eqopt.Orthogonalize`][], which has the equations.
+
+    With $f = 1$, this is Muon with heavy-ball momentum. Parameters that are not
+    matrices pass unchanged and have no state.
 
     With `b2`, this is NorDion2. It selects rows for all shapes, and divides each row by
     the root of a second moment, like [`eqopt.ScaleByNorMuon`][]:
@@ -237,7 +238,9 @@ class Dion2(AbstractOptimizer):
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
     where $u_t$ is the update of [`eqopt.ScaleByDion2`][], which has the equations and
-    the reference. Weight decay applies to all rows in each step.
+    the reference.
+
+    Weight decay applies to all rows in each step.
 
     **Arguments:**
 

@@ -60,9 +60,13 @@ class ScaleByGaLore(AbstractContracting):
     $$R_t = P^* G_t, \qquad u_t = s\, P\, \operatorname{inner}(R_t),$$
 
     where $P$ holds the $r$ leading left singular vectors of $G_t$ from the last step
-    $t$, counted from 0, that was a multiple of $T$. The inner state is for $r \times n$
-    matrices. Parameters that are not matrices go to the inner optimizer unchanged.
-    Matrices in a stack are projected separately.
+    $t$, counted from 0, that was a multiple of $T$, and $\operatorname{inner}$ is by
+    default the update of [`eqopt.ScaleByAdam`][], which has the equations, with $R_t$
+    instead of $g_t$, $\beta_1 = 0.9$, $\beta_2 = 0.999$, $\varepsilon = 10^{-8}$ and
+    $\bar\varepsilon = 0$.
+
+    The inner state is for $r \times n$ matrices. Parameters that are not matrices go to
+    the inner optimizer unchanged. Matrices in a stack are projected separately.
 
     Derivatives through the step treat the projector as a constant.
 
@@ -192,8 +196,10 @@ class GaLore(AbstractOptimizer):
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
     where $u_t$ is the update of [`eqopt.ScaleByGaLore`][], which has the equations and
-    the reference. For an $m \times n$ matrix with $m \le n$, the state with Adam has
-    $m r + 2 r n$ numbers instead of $2 m n$.
+    the reference.
+
+    For an $m \times n$ matrix with $m \le n$, the state with Adam has $m r + 2 r n$
+    numbers instead of $2 m n$.
 
     **Arguments:**
 

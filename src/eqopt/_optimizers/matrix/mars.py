@@ -82,11 +82,14 @@ class CorrectByMARS(AbstractLeafwise):
     $$c_t = g_t + \gamma \frac{\beta_1}{1 - \beta_1}\, (g_t - \tilde g_t), \qquad
       u_t = c_t / \max(1, \|c_t\|_2 / C)$$
 
-    The norm is taken over each leaf. With `is_approx`, $\tilde g_t = g_{t-1}$, the
-    gradients of the last step, and $\tilde g_1 = 0$. Otherwise, $\tilde g_t$ are the
-    gradients at the previous parameters for the batch of this step, so that the
-    difference has a small variance. Compute these gradients and pass them as
-    `previous_grad`:
+    with the norm over each leaf.
+
+    With `is_approx`, $\tilde g_t = g_{t-1}$, the gradients of the last step, and
+    $\tilde g_1 = 0$.
+
+    Otherwise, $\tilde g_t$ are the gradients at the previous parameters for the batch
+    of this step, so that the difference has a small variance. Compute these gradients
+    and pass them as `previous_grad`:
 
     !!! example
 
@@ -183,16 +186,15 @@ class _KnowsMatrices(AbstractFused):
 class MARS(AbstractOptimizer):
     r"""MARS: variance reduction of the gradients, for AdamW, Lion or Shampoo.
 
-    $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}), \qquad
-      \mu_t = \beta_1 \mu_{t-1} + (1 - \beta_1)\, c_t,$$
+    $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
-    where $c_t$ is the corrected and clipped gradient of [`eqopt.CorrectByMARS`][], which
-    has the equation and the reference. `mars_type` selects $u_t$:
+    where the corrected and clipped gradient of [`eqopt.CorrectByMARS`][] is the $g_t$ of
+    [`eqopt.ScaleByAdam`][], which have the equations and the reference, with
+    $\bar\varepsilon = 0$, and $u_t$ is the update for the `mars_type`:
 
-    - `"adamw"`: $u_t$ is the update of [`eqopt.ScaleByAdam`][] for the gradients $c_t$,
-        including the second moment;
+    - `"adamw"`: the update of Adam;
     - `"lion"`: $u_t = \operatorname{sign}(\mu_t)$;
-    - `"shampoo"`: $u_t$ is the nearest orthogonal matrix to $\mu_t$, multiplied by
+    - `"shampoo"`: the nearest orthogonal matrix to $\mu_t$, multiplied by
         $\sqrt{\max(1, m / n)}$ for $m$ outputs and $n$ inputs. See
         [`eqopt.Orthogonalize`][].
 

@@ -68,6 +68,7 @@ class Muon(AbstractOptimizer):
 
     where $u_t$ is the update of [`eqopt.ScaleByMuon`][], which has the equations and
     the reference, and $n_\text{in} \times n_\text{out}$ is the shape of the matrix.
+
     With `consistent_rms`, $s = r \sqrt{\max(n_\text{in}, n_\text{out})}$. Then the root
     mean square of $s u_t$ is about $r$ for all shapes.
 

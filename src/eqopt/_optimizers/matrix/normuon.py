@@ -76,10 +76,13 @@ class ScaleByNorMuon(AbstractMatrixwise):
       u_t &= s\, \frac{\|O_t\|_F}{\|\hat O_t\|_F + \varepsilon}\, \hat O_t
     \end{aligned}$$
 
-    where $\hat\mu_t = \mu_t$, or $\beta \mu_t + (1 - \beta)\, G_t$ with Nesterov
-    momentum. $\operatorname{NS}$ and $s$ are defined in [`eqopt.Orthogonalize`][]. The
-    moments need no bias correction, because the norm is restored at the end. Parameters
-    that are not matrices pass unchanged and have no state.
+    where $\hat\mu_t = \mu_t$, and $\operatorname{NS}$ and $s$ are the iteration and the
+    factor of [`eqopt.Orthogonalize`][], which has the equations.
+
+    With `nesterov`, $\hat\mu_t = \beta \mu_t + (1 - \beta)\, G_t$.
+
+    The moments need no bias correction, because the norm is restored at the end.
+    Parameters that are not matrices pass unchanged and have no state.
 
     **Arguments:**
 
@@ -154,7 +157,9 @@ class NorMuon(AbstractOptimizer):
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
     where $u_t$ is the update of [`eqopt.ScaleByNorMuon`][], which has the equations and
-    the reference. In addition to the momentum, the state has one number per row.
+    the reference.
+
+    In addition to the momentum, the state has one number per row.
 
     **Arguments:**
 

@@ -151,9 +151,16 @@ def orthogonalize(
 class Orthogonalize(AbstractMatrixwise):
     r"""Replaces each matrix by an approximation of the nearest orthogonal matrix.
 
-    $$u = s\, X_n, \qquad X_0 = G / (c\, \|G\|_F + \varepsilon), \qquad
-      X_k = \big(a_k I + b_k A_k + c_k A_k^2\big) X_{k-1}, \quad
-      A_k = X_{k-1} X_{k-1}^*.$$
+    The update is $u = s \operatorname{NS}(G)$, with the Newton-Schulz iteration.
+
+    $$\begin{aligned}
+      \operatorname{NS}(X) &= X_N, & X_0 &= X / (c\, \|X\|_F + \varepsilon), \\
+      X_k &= \big(a_k I + b_k A_k + c_k A_k^2\big) X_{k-1}, &
+      A_k &= X_{k-1} X_{k-1}^*
+    \end{aligned}$$
+
+    with coefficients $(a_k, b_k, c_k)$ for each of the $N$ steps, and a factor $c$ that
+    belongs to them, usually 1.
 
     The singular vectors stay the same, and all singular values become close to one.
     This transformation has no state: for momentum, put another one before it in an
@@ -196,8 +203,8 @@ class Orthogonalize(AbstractMatrixwise):
         are not.
     - `row_normalize`: whether to divide each row of $G$ by its norm first (MuonEq). Rows
         with norms below $10^{-6}\, \|G\|_F$ stay smaller.
-    - `renormalize`: whether to scale $X_n$ to the norm of an orthogonal matrix,
-        $\|X_n\|_F = \sqrt{\min(m, n)}$ (Muon+).
+    - `renormalize`: whether to scale $X_N$ to the norm of an orthogonal matrix,
+        $\|X_N\|_F = \sqrt{\min(m, n)}$ (Muon+).
     - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
 
     **Raises:**

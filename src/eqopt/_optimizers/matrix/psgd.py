@@ -123,12 +123,14 @@ class ScaleByPSGDKron(AbstractMatrixwise):
     \end{aligned}$$
 
     and $Q_L$ is then rotated towards a Hermitian matrix. $Q_R$ is fitted in the same
-    way. There are no inverses, and nothing is random. The authors add noise of size
-    $\delta$ to the gradients; here, $T_L$ contains its expectation instead. The norm is
+    way. Both start as identities, scaled according to the first gradient that is not
+    zero. $\ell$ estimates the Lipschitz constant of the fit.
+
+    There are no inverses, and nothing is random. The authors add noise of size $\delta$
+    to the gradients; here, $T_L$ contains its expectation instead. The norm is
     estimated by the power method, starting from the longest column. (The authors call
-    this form Q0.5EQ1.5.) The factors start as identities, scaled according to the first
-    gradient that is not zero. A gradient whose whitened norm is above 1e15 does not
-    change them, and its update is zero above 1.8e19, where squares overflow float32.
+    this form Q0.5EQ1.5.) A gradient whose whitened norm is above 1e15 does not change
+    them, and its update is zero above 1.8e19, where squares overflow float32.
 
     Parameters that are not matrices pass unchanged and have no state. Stacked matrices
     are transformed separately.

@@ -67,13 +67,11 @@ class ScaleByMuon(AbstractMatrixwise):
       \hat\mu_t = \mu_t / (1 - \beta^t), \qquad
       u_t = \operatorname{NS}(\hat\mu_t),$$
 
-    or, with Nesterov momentum,
-    $\hat\mu_t = \beta \mu_t / (1 - \beta^{t+1}) + (1 - \beta)\, g_t / (1 - \beta^t)$. The
-    Newton-Schulz iteration is
+    where $\operatorname{NS}$ is the Newton-Schulz iteration of
+    [`eqopt.Orthogonalize`][], which has the equations, with the coefficients `ns_coeffs`.
 
-    $$\operatorname{NS}(X) = X_n, \qquad X_0 = X / (\|X\|_F + \varepsilon), \qquad
-      X_k = \big(a_k I + b_k A_k + c_k A_k^2\big) X_{k-1}, \quad
-      A_k = X_{k-1} X_{k-1}^*.$$
+    With `nesterov`, $\hat\mu_t$ is replaced by $\beta \mu_t / (1 - \beta^{t+1}) + (1 -
+    \beta)\, g_t / (1 - \beta^t)$.
 
     For $X = U \Sigma V^*$, the result is $U \Sigma' V^*$ with singular values near one:
     between about 0.7 and 1.2 for the default coefficients. The updates of zero matrices

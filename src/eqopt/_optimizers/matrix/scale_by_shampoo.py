@@ -138,16 +138,8 @@ class ScaleByShampoo(AbstractMatrixwise):
     are transformed separately. In float32, the square of a norm above 1.8e19 overflows:
     such a gradient counts as zero. With `kl`, so does a whitened gradient.
 
-    With `kl`, this is [`eqopt.KLShampoo`][]: the product of both factors is fitted to the
-    covariance of the gradients. Each factor is whitened by the other one, with
-    eigenvalues of at least $\varepsilon$:
-
-    $$L_t = \beta_2 L_{t-1} + \frac{1 - \beta_2}{n}\, G_t R_{t-1}^{-1} G_t^* \qquad
-      R_t = \beta_2 R_{t-1} + \frac{1 - \beta_2}{m}\, G_t^* L_{t-1}^{-1} G_t$$
-
-    Both factors start as the identity, times the root mean square of the first gradient
-    that is not zero, and one factor alone times the mean square. The eigenvectors are
-    updated by one step of orthogonal iteration every $k$ steps, the eigenvalues in each.
+    With `kl`, the product of both factors is fitted to the covariance of the gradients:
+    see [`eqopt.KLShampoo`][].
 
     For an $m \times n$ matrix, the state has $2mn + 2m^2 + 2n^2$ numbers, or $mn$ fewer
     if the graft has no second moment.

@@ -70,7 +70,7 @@ class ScaleByLMO(AbstractMatrixwise):
     $$\mu_t = \beta \mu_{t-1} + (1 - \beta)\, G_t, \qquad
       u_t = \rho \operatorname*{arg\,max}_{\|X\| \le 1} \langle \mu_t, X \rangle$$
 
-    There are four norms, for matrices with $m$ outputs and $n$ inputs:
+    with one of four norms, for matrices with $m$ outputs and $n$ inputs:
 
     | `norm` | $u_t / \rho$ | for |
     |---|---|---|
@@ -79,11 +79,13 @@ class ScaleByLMO(AbstractMatrixwise):
     | `"row"` | rows of $\mu_t$ over $\sqrt n$ times their norms | the last layer |
     | `"col"` | columns of $\mu_t$ over $n$ times their r.m.s. | the first layer |
 
-    Here, $\operatorname{NS}$ is the iteration of [`eqopt.Orthogonalize`][]. For one-hot
-    inputs, such as words, `normalized=False` sets the $n$ of this table to 1. The
-    momentum needs no bias correction, because the update does not depend on its size.
-    Zero rows and columns stay zero. Parameters that are not matrices pass unchanged and
-    have no state.
+    where $\operatorname{NS}$ is the iteration of [`eqopt.Orthogonalize`][], which has the
+    equations.
+
+    For one-hot inputs, such as words, `normalized=False` sets the $n$ of this table to
+    1. The momentum needs no bias correction, because the update does not depend on its
+    size. Zero rows and columns stay zero. Parameters that are not matrices pass
+    unchanged and have no state.
 
     The inputs of a convolution kernel, as a matrix, are the inputs of all of its $k$
     pixels. (The authors also divide the update for `"spectral"` by $\sqrt k$.)
@@ -101,7 +103,7 @@ class ScaleByLMO(AbstractMatrixwise):
     - `norm`: `"spectral"`, `"sign"`, `"row"` or `"col"`.
     - `radius`: $\rho \ge 0$.
     - `beta`: $\beta \in [0, 1)$. The momentum in the paper is $1 - \beta$.
-    - `eps`: a number of at least 0 that is added to the norms of rows and columns.
+    - `eps`: $\varepsilon \ge 0$, also added to the norms of rows and columns.
     - `normalized`: whether $n$ in the table of [`eqopt.ScaleByLMO`][] is the number of
         inputs. Otherwise, it is 1.
     - `at_least_one`: whether the factor for `"spectral"` is $\max(1, \sqrt{m / n})$. This
@@ -179,9 +181,11 @@ class Scion(AbstractOptimizer):
     $$p_t = (1 - \lambda \eta_t)\, p_{t-1} - \eta_t u_t,$$
 
     where $u_t$ is the update of [`eqopt.ScaleByLMO`][], which has the equations and the
-    reference. With $\lambda = 1$, this is the constrained form, the conditional gradient
-    method: parameters in the ball of radius $\rho$ stay in it, and all others move
-    towards it. With $\lambda = 0$, it is the unconstrained form, steepest descent.
+    reference.
+
+    With $\lambda = 1$, this is the constrained form, the conditional gradient method:
+    parameters in the ball of radius $\rho$ stay in it, and all others move towards it.
+    With $\lambda = 0$, it is the unconstrained form, steepest descent.
 
     !!! example
 

@@ -22,8 +22,10 @@ class Shampoo(AbstractOptimizer):
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
     where $u_t$ is the update of [`eqopt.ScaleByShampoo`][], which has the equations and
-    the references. With a graft, the steps are as long as the steps of Adam (or RMSprop,
-    or AdaGrad), so the learning rate of that method also suits Shampoo.
+    the references.
+
+    With a graft, the steps are as long as the steps of Adam (or RMSprop, or AdaGrad),
+    so the learning rate of that method also suits Shampoo.
 
     !!! warning
 
@@ -72,11 +74,26 @@ class Shampoo(AbstractOptimizer):
 class KLShampoo(AbstractOptimizer):
     r"""KL-Shampoo: the factors of Shampoo, each whitened by the other one.
 
-    $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
+    For each matrix $G_t$ with $m$ outputs and $n$ inputs,
 
-    where $u_t$ is the update of [`eqopt.ScaleByShampoo`][] with `kl=True`. That class has
-    the equations and the references. The product of both factors estimates the covariance
-    of the gradients, so the steps have the right length without a graft.
+    $$\begin{aligned}
+      L_t &= \beta_2 L_{t-1} + \frac{1 - \beta_2}{n}\, G_t R_{t-1}^{-1} G_t^* &
+      \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, G_t \\
+      R_t &= \beta_2 R_{t-1} + \frac{1 - \beta_2}{m}\, G_t^* L_{t-1}^{-1} G_t &
+      \bar G_t &= \frac{\beta_3 \mu_{t-1} + (1 - \beta_3)\, G_t}
+                       {1 - \beta_3 \beta_1^{t-1}} \\
+      u_t &= L_t^{-1/2}\, \bar G_t\, R_t^{-1/2} &
+      p_t &= p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),
+    \end{aligned}$$
+
+    with eigenvalues of $L$ and $R$ of at least $\varepsilon$. $L_0$ and $R_0$ are the
+    identity, times the root mean square of the first gradient that is not zero. One
+    factor alone starts with the mean square. $u_t$ is the update of
+    [`eqopt.ScaleByShampoo`][], which has the references, with `kl=True`.
+
+    The product of both factors estimates the covariance of the gradients, so the steps
+    have the right length without a graft. The eigenvectors are updated by one step of
+    orthogonal iteration every $k$ steps, the eigenvalues in each.
 
     **Arguments:**
 

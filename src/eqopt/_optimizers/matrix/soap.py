@@ -147,10 +147,11 @@ class ScaleBySOAP(AbstractMatrixwise):
     as the eigenvectors for the first gradient. After every $k$ steps, one step of
     orthogonal iteration updates them, and $\mu$ is transformed to the new basis. The
     first call only initializes the preconditioner: its updates are zero, and $t$ does
-    not count it. In float32, the square of a norm above 1.8e19 overflows: such a
-    gradient counts as zero; with `kl`, so does a whitened gradient. Parameters that are
-    not matrices pass unchanged and have no state. Stacked matrices are transformed
-    separately.
+    not count it.
+
+    In float32, the square of a norm above 1.8e19 overflows: such a gradient counts as
+    zero; with `kl`, so does a whitened gradient. Parameters that are not matrices pass
+    unchanged and have no state. Stacked matrices are transformed separately.
 
     For an $m \times n$ matrix, the state has $2mn + 2m^2 + 2n^2$ numbers.
 
@@ -282,7 +283,9 @@ class SOAP(AbstractOptimizer):
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
     where $u_t$ is the update of [`eqopt.ScaleBySOAP`][], which has the equations and
-    the references. (The authors apply weight decay to the parameters after the step.)
+    the references.
+
+    (The authors apply weight decay to the parameters after the step.)
 
     **Arguments:**
 

@@ -27,12 +27,13 @@ class SOAPMuon(AbstractOptimizer):
     $$p_t = p_{t-1} - \eta_t\, \big(s \operatorname{NS}(v_t) + \lambda p_{t-1}\big),
       \qquad v_t = Q_L \left( \frac{\mu_t}{\sqrt{\nu_t} + \varepsilon} \right) Q_R^*,$$
 
-    where [`eqopt.ScaleBySOAP`][] defines $\mu_t$, $\nu_t$, $Q_L$ and $Q_R$, and
-    [`eqopt.Orthogonalize`][] defines $\operatorname{NS}$ and $s$. They have the
-    equations and the references. With $Q = I$ and a constant $\nu$, this is Muon
-    without Nesterov momentum. The first step only initializes the preconditioner and
-    applies weight decay. SOAP-Muon is this chain, followed by weight decay and the
-    learning rate:
+    with $\mu_t$, $\nu_t$, $Q_L$ and $Q_R$ of [`eqopt.ScaleBySOAP`][], and
+    $\operatorname{NS}$ and $s$ of [`eqopt.Orthogonalize`][], which have the equations and
+    the references.
+
+    With $Q = I$ and a constant $\nu$, this is Muon without Nesterov momentum. The first
+    step only initializes the preconditioner and applies weight decay. SOAP-Muon is this
+    chain, followed by weight decay and the learning rate:
 
     ```python
     eqopt.Chain(

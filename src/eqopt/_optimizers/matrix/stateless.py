@@ -36,6 +36,8 @@ class ScaleByRowNorm(AbstractMatrixwise):
     $$u_{ij} = \frac{G_{ij}}{\max(r_i, \varepsilon)}, \qquad
       r_i = \sqrt{\tfrac{1}{n} \sum_{j=1}^n |G_{ij}|^2}$$
 
+    for a matrix $G$ with $n$ columns.
+
     A row holds the weights of one output of a layer. This transformation has no state.
     Zero rows stay zero. Parameters that are not matrices pass unchanged.
 
@@ -100,10 +102,12 @@ class ScaleBySinkhorn(AbstractMatrixwise):
       & u &= X_L
     \end{aligned}$$
 
-    Norms below $\varepsilon$ count as $\varepsilon$. At the end, each column of the
-    update has the norm $\sqrt m$, and each row has a norm near $\sqrt n$. Without a
-    `spectral_target`, there is no state. Zero rows and columns stay zero. Parameters that
-    are not matrices pass unchanged.
+    for a matrix $G$ with $m$ outputs and $n$ inputs. Norms below $\varepsilon$ count as
+    $\varepsilon$.
+
+    At the end, each column of the update has the norm $\sqrt m$, and each row has a
+    norm near $\sqrt n$. Without a `spectral_target`, there is no state. Zero rows and
+    columns stay zero. Parameters that are not matrices pass unchanged.
 
     With a `spectral_target` $s$, the update is $s\, X_L / \sigma$ instead, where $\sigma$
     is an estimate of the largest singular value of $X_L$. It is computed by the power
@@ -192,11 +196,13 @@ class SinkGD(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, (\alpha u_t + \lambda p_{t-1}),$$
 
-    where $u_t$ is the update of [`eqopt.ScaleBySinkhorn`][], which has the equations and
-    the reference. Without a `spectral_target`, only the fallback has state. With a
-    `base_width` $n_0$, a matrix with $n$ inputs uses $\alpha\, (n_0 / n)^\kappa$ instead
-    of $\alpha$, so that a learning rate found at one width also works at others. This
-    rule and its defaults, $\alpha$ and `spectral_target` are from the code of
+    where $u_t$ is the update of [`eqopt.ScaleBySinkhorn`][], which has the equations
+    and the reference.
+
+    Without a `spectral_target`, only the fallback has state. With a `base_width` $n_0$,
+    a matrix with $n$ inputs uses $\alpha\, (n_0 / n)^\kappa$ instead of $\alpha$, so
+    that a learning rate found at one width also works at others. This rule and its
+    defaults, $\alpha$ and `spectral_target` are from the code of
     [Axolotl](https://github.com/axolotl-ai-cloud/axolotl).
 
     **Arguments:**
@@ -261,8 +267,8 @@ class SCALE(AbstractOptimizer):
 
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
-    where $u_t$ is the update of [`eqopt.ScaleByRowNorm`][], which has the reference. It
-    is computed from the gradient, or, for the last layer, from
+    where $u_t$ is the update of [`eqopt.ScaleByRowNorm`][], which has the equations and
+    the reference. It is computed from the gradient $G$, or, for the last layer, from
     $m_t = \beta m_{t-1} + (1 - \beta)\, G_t$.
 
     !!! example

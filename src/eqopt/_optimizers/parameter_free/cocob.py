@@ -145,8 +145,9 @@ class COCOB(AbstractOptimizer):
     $$p_t = p_{t-1} + u_t,$$
 
     where $u_t$ is the update of [`eqopt.ScaleByCOCOB`][], which has the equations and the
-    reference, for the gradient $\eta_t\, (g_t + \lambda p_{t-1})$. The weight decay is an
-    $L^2$ penalty.
+    reference, with $\eta_t\, (g_t + \lambda p_{t-1})$ instead of $g_t$.
+
+    The weight decay is an $L^2$ penalty.
 
     **Arguments:**
 

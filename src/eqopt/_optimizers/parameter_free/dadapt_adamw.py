@@ -114,7 +114,8 @@ class DAdaptAdamW(AbstractLeafwise):
         - \gamma_t\, \lambda\, p_{t-1}
     \end{aligned}$$
 
-    Scalar products and norms are over all leaves.
+    with scalar products and norms over all leaves.
+
     `eqopt.tree.get(state, "learning_rate")` returns the current learning rate,
     $\gamma_t$; with `"estim_lr"`, it returns $d_t$. While $s_t$ is zero, for example in
     a warm-up from zero, $d$ stays unchanged.

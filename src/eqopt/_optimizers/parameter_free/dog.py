@@ -121,9 +121,11 @@ class DoG(AbstractOptimizer):
       p_t &= p_{t-1} - \eta_t\, \frac{\bar r_t}{\sqrt{G_t + \varepsilon}}\, g_t
     \end{aligned}$$
 
-    with norms over all leaves. The authors evaluate with an average of the parameters.
-    In float32, the square of a gradient norm above 1.8e19 overflows: this step and all
-    later ones are zero.
+    with norms over all leaves, $\bar r_0$ from `init_step`, and $g_t + \lambda p_{t-1}$
+    instead of $g_t$.
+
+    The authors evaluate with an average of the parameters. In float32, the square of a
+    gradient norm above 1.8e19 overflows: this step and all later ones are zero.
 
     **Arguments:**
 
@@ -234,7 +236,7 @@ class DoWG(AbstractOptimizer):
       p_t &= p_{t-1} - \eta_t\, \frac{\bar r_t^2}{\sqrt{v_t} + \varepsilon}\, g_t
     \end{aligned}$$
 
-    with norms over all leaves.
+    with norms over all leaves, and $g_t + \lambda p_{t-1}$ instead of $g_t$.
 
     **Arguments:**
 

@@ -89,9 +89,12 @@ class MoMo(AbstractMoMo):
       p_t &= \frac{p_{t-1} - \tau_t d_t}{1 + \eta_t \lambda}
     \end{aligned}$$
 
-    The averages start at their first values. In float32, the square of a norm above
-    1.8e19 overflows: while $d$ is so large, steps are zero. `update` and `step` need
-    the loss $f_t$ as the extra argument `value`, and `params`:
+    where $f_t$ is the loss. The averages start at their first values: $d_0 = g_1$,
+    $\bar f_0 = f_1$ and $\gamma_0 = \langle g_1, p_0 \rangle$.
+
+    In float32, the square of a norm above 1.8e19 overflows: while $d$ is so large,
+    steps are zero. `update` and `step` need the loss $f_t$ as the extra argument
+    `value`, and `params`:
 
     ```python
     model, state = opt.step(grads, state, model, value=loss)
@@ -178,18 +181,25 @@ momo_adam_products = Products(momo_adam)
 class MoMoAdam(AbstractMoMo):
     r"""Adam whose learning rate is computed from the loss.
 
-    With $d_t$, $\bar f_t$ and $\gamma_t$ as in [`eqopt.MoMo`][], but starting at zero,
-    $\rho_t = 1 - \beta_1^t$, and $\nu_t$ as in [`eqopt.ScaleByAdam`][],
+    $$\begin{aligned}
+      d_t &= \beta_1 d_{t-1} + (1 - \beta_1)\, g_t &
+      \bar f_t &= \beta_1 \bar f_{t-1} + (1 - \beta_1)\, f_t \\
+      \nu_t &= \beta_2 \nu_{t-1} + (1 - \beta_2)\, |g_t|^2 &
+      \gamma_t &= \beta_1 \gamma_{t-1} + (1 - \beta_1)\, \langle g_t, p_{t-1} \rangle \\
+      D_t &= \sqrt{\nu_t / (1 - \beta_2^t)} + \varepsilon &
+      \rho_t &= 1 - \beta_1^t
+    \end{aligned}$$
 
     $$\begin{aligned}
-      D_t &= \sqrt{\nu_t / (1 - \beta_2^t)} + \varepsilon \\
       \tau_t &= \min\left(\frac{\eta_t}{\rho_t},\ \frac{\big((1 + \eta_t \lambda)
           (\bar f_t - \gamma_t - \rho_t f^*) + \langle d_t, p_{t-1} \rangle\big)_+}
           {\langle d_t, D_t^{-1} d_t \rangle}\right) \\
       p_t &= \frac{p_{t-1} - \tau_t D_t^{-1} d_t}{1 + \eta_t \lambda}
     \end{aligned}$$
 
-    `update` and `step` need the loss $f_t$ as the extra argument `value`, and `params`.
+    where $f_t$ is the loss, and $\bar f_0 = 0$.
+
+    `update` and `step` need the loss as the extra argument `value`, and `params`.
 
     **Arguments:**
 

@@ -43,9 +43,10 @@ class ScaleByPolyak(AbstractLeafwise):
     $$u = g \cdot \min\left(\frac{f - f^*}{\|g\|_2^2 + \varepsilon},
                             \gamma_{\max}\right),$$
 
-    where $f$ is the loss: `update` and `step` need it as the extra argument `value`. A
-    linear model of the loss decreases from $f$ to $f^*$ in a step of this size. Zero
-    updates stay zero.
+    where $g$ is the gradient, and $f$ the loss.
+
+    `update` and `step` need the loss as the extra argument `value`. A linear model of
+    the loss decreases from $f$ to $f^*$ in a step of this size. Zero updates stay zero.
 
     **Arguments:**
 
@@ -131,8 +132,9 @@ class ScaleByPolyak(AbstractLeafwise):
 class PolyakSGD(AbstractOptimizer):
     r"""Gradient descent whose learning rate is computed from the loss.
 
-    $$p_t = p_{t-1} - s_t \min\left(\frac{f_t - f^*}{\|g_t\|_2^2 + \varepsilon},
-                                    \gamma_{\max}\right) g_t$$
+    $$p_t = p_{t-1} - s_t\, u_t,$$
+
+    where $u_t$ is the update of [`eqopt.ScaleByPolyak`][], which has the equation.
 
     `update` and `step` need the loss $f_t$ as the extra argument `value`:
 

@@ -121,12 +121,15 @@ class ScheduleFreePlus(AbstractLeafwise):
       y_t &= \beta x_t + (1 - \beta)\, z_t
     \end{aligned}$$
 
-    where $u_t$ is the update of [`eqopt.ScaleByAdam`][], and products and norms are
-    taken over all leaves. $\eta_t$ is at most 1e9. With weight decay, parameters grow
-    without bound if gradients are so small that $\eta_t^2 \lambda > 2$. The parameters
-    are $y$: compute the gradients there. Evaluate with $x$, that is with
-    `opt.eval_params(state, params)`. The loss $f$ must not be negative. `update` and
-    `step` need it as the extra argument `value`, and need `params`:
+    where $u_t$ is the update of [`eqopt.ScaleByAdam`][], which has the equations, with
+    $\bar\varepsilon = 0$ and the gradient $g_t$ at $y_{t-1}$. Products and norms are
+    taken over all leaves, and $f_t$ is the loss.
+
+    $\eta_t$ is at most 1e9. With weight decay, parameters grow without bound if
+    gradients are so small that $\eta_t^2 \lambda > 2$. The parameters are $y$: compute
+    the gradients there. Evaluate with $x$, that is with `opt.eval_params(state,
+    params)`. The loss $f$ must not be negative. `update` and `step` need it as the
+    extra argument `value`, and need `params`:
 
     ```python
     model, state = opt.step(grads, state, model, value=loss)

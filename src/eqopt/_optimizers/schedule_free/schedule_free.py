@@ -43,7 +43,9 @@ class ScheduleFreeSGD(AbstractOptimizer):
 
     $$u_t = -\eta_t\, (g_t + \lambda y_{t-1})$$
 
-    See [`eqopt.ScheduleFree`][] for the equations, the reference, and `eval_params`.
+    in the average of [`eqopt.ScheduleFree`][], which has the equations and the reference.
+
+    [`eqopt.ScheduleFree`][] also describes `eval_params`.
 
     **Arguments:**
 
@@ -76,12 +78,17 @@ class ScheduleFreeAdamW(AbstractOptimizer):
 
     The parameters are an average of the points that these updates lead to:
 
-    $$u_t = -\eta_t\, \big(g_t \big/ (\sqrt{\hat\nu_t} + \varepsilon)
-      + \lambda y_{t-1}\big)$$
+    $$\begin{aligned}
+      \nu_t &= \beta_2 \nu_{t-1} + (1 - \beta_2)\, |g_t|^2 &
+      \hat\nu_t &= \nu_t / (1 - \beta_2^t) \\
+      u_t &= -\eta_t\, \big(g_t \big/ (\sqrt{\hat\nu_t} + \varepsilon)
+        + \lambda y_{t-1}\big)
+    \end{aligned}$$
 
-    with the $\hat\nu_t$ of [`eqopt.ScaleByAdam`][]. There is no first moment:
-    [`eqopt.ScheduleFree`][] uses $\beta_1$ instead. It has the equations, the reference,
-    and the description of `eval_params`.
+    in the average of [`eqopt.ScheduleFree`][], which has the equations and the reference.
+
+    There is no first moment: the average uses $\beta_1$ instead.
+    [`eqopt.ScheduleFree`][] also describes `eval_params`.
 
     **Arguments:**
 

@@ -64,6 +64,7 @@ class ScaleByLBFGS(AbstractTransformation):
     \end{aligned}$$
 
     for the last $m$ steps. Before the first of these, $\gamma = \min(1, 1 / |g|)$.
+
     Computing $u = H_t g$ takes $4 m$ passes over arrays of the size of the parameters.
     The state has $2 m + 2$ such arrays.
 
@@ -250,15 +251,15 @@ def _plus(x: _Leaves, scale: Scalar, y: _Leaves) -> _Leaves:
 class LBFGS(AbstractOptimizer):
     r"""L-BFGS, for losses that are the same in each step, with a line search.
 
-    $$p_t = p_{t-1} - \eta_t H_t g_t$$
+    $$p_t = p_{t-1} - \eta_t H_t g_t,$$
 
-    with the estimate $H_t$ of the inverse of the Hessian from [`eqopt.ScaleByLBFGS`][]
-    and the step size $\eta_t$ from [`eqopt.ScaleByZoomLinesearch`][]. It needs fewer
-    steps than first-order optimizers. Each step usually takes one evaluation of the
-    loss and its gradient. For losses of mini-batches, use another optimizer.
+    with the step size $\eta_t$ from [`eqopt.ScaleByZoomLinesearch`][], and the inverse
+    Hessian $H_t$ of [`eqopt.ScaleByLBFGS`][], which has the equations.
 
-    For complex parameters, conjugate gradients once, and pass the conjugates both as
-    `grads` and as `grad`.
+    It needs fewer steps than first-order optimizers, and usually one evaluation of the
+    loss and its gradient for each. For losses of mini-batches, use another optimizer.
+
+    For complex parameters, pass conjugated gradients, both as `grads` and as `grad`.
 
     !!! example
 
@@ -279,7 +280,7 @@ class LBFGS(AbstractOptimizer):
 
     - `learning_rate`: a factor before the line search, a number, a 0-d array or a
         schedule. Defaults to `None`, which means 1.
-    - `memory_size`: the number of steps to remember, an integer of at least 1.
+    - `memory_size`: $m$, the number of steps to remember, an integer of at least 1.
     - `scale_init_precond`: see [`eqopt.ScaleByLBFGS`][].
     - `linesearch`: a transformation that comes last, or `None` for no line search.
 

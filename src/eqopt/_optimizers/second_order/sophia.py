@@ -190,9 +190,11 @@ class Sophia(AbstractOptimizer):
         \quad\text{in steps } 1, k + 1, 2k + 1, \dots; \text{ else } \nu_{t-1},
     \end{aligned}$$
 
-    where $\hat h_t$ estimates the diagonal of the Hessian at $p_{t-1}$. The estimate is
-    only computed in those steps. Where the curvature is small, negative, or not known
-    yet, the update is clipped, so it becomes the sign of the momentum times $\rho$.
+    where $\hat h_t$ estimates the diagonal of the Hessian at $p_{t-1}$.
+
+    The estimate is only computed in those steps. Where the curvature is small,
+    negative, or not known yet, the update is clipped, so it becomes the sign of the
+    momentum times $\rho$.
 
     `step` and `update` need the extra arguments of the estimate by name in *every*
     step. By default, this is the loss as a function of the model:

@@ -21,8 +21,9 @@ class DPSGD(AbstractOptimizer):
     $$p_t = p_{t-1} - \eta_t\, u_t,$$
 
     where $u_t$ is the noisy mean of clipped per-example gradients of
-    [`eqopt.DifferentiallyPrivateAggregate`][], which has the equation and the
-    reference; or, with momentum, the $m_t$ of [`eqopt.Trace`][] for it.
+    [`eqopt.DifferentiallyPrivateAggregate`][], which has the equation and the reference.
+
+    With `momentum`, it is the $m_t$ of [`eqopt.Trace`][] for this mean.
 
     !!! example
 
@@ -34,7 +35,7 @@ class DPSGD(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: a number, a 0-d array or a schedule.
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
     - `l2_norm_clip`, `noise_multiplier`, `key`, `batch_size`, `clipped`: see
         [`eqopt.DifferentiallyPrivateAggregate`][].
     - `momentum`, `nesterov`, `accumulator_dtype`: see [`eqopt.SGD`][].

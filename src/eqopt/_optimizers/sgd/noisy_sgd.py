@@ -17,9 +17,9 @@ class NoisySGD(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: a number, a 0-d array or a schedule.
-    - `eta`, `gamma`: the variance of the noise in the first step, and how fast it
-        decays.
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `eta`, `gamma`: $\sigma^2, \gamma$, the variance of the noise in the first
+        step, and how fast it decays.
     - `key`: a seed or a random key. Defaults to the seed 0, so the noise is the same in
         each run.
     """

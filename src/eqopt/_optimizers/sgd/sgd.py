@@ -13,11 +13,12 @@ from ..._types import Hyperparameter, ScalarOrSchedule
 class SGD(AbstractOptimizer):
     r"""Stochastic gradient descent.
 
-    $$p_t = p_{t-1} - \eta_t\, g_t,$$
+    $$p_t = p_{t-1} - \eta_t\, g_t.$$
 
-    or, with momentum, $m_t$ of [`eqopt.Trace`][] instead of $g_t$. As in
-    `torch.optim.SGD` with `dampening=0`, the momentum is a sum, not an average: with
-    $\beta = 0.9$, steps are up to ten times larger than without momentum.
+    With `momentum`, the $m_t$ of [`eqopt.Trace`][] replaces $g_t$.
+
+    As in `torch.optim.SGD` with `dampening=0`, the momentum is a sum, not an average:
+    with $\beta = 0.9$, steps are up to ten times larger than without momentum.
 
     **Arguments:**
 

@@ -134,8 +134,10 @@ class Lion(AbstractOptimizer):
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
     where $u_t$ is the update of [`eqopt.ScaleByLion`][], which has the equations and
-    the reference. The weight decay is decoupled. Compared to AdamW, use a learning rate
-    that is 3 to 10 times smaller, and a decay that is larger by the same factor.
+    the reference.
+
+    The weight decay is decoupled. Compared to AdamW, use a learning rate that is 3 to
+    10 times smaller, and a decay that is larger by the same factor.
 
     **Arguments:**
 

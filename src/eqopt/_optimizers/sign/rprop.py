@@ -100,8 +100,8 @@ class ScaleByRprop(AbstractLeafwise):
         it is $\eta(0)$, and the result is $u_t\, \eta(t) / \eta(0)$, $t = 0, 1, …$
     - `eta_minus`: $\eta_- \in (0, 1)$, the factor after a change of sign.
     - `eta_plus`: $\eta_+ > 1$, the factor without a change of sign.
-    - `min_step_size`, `max_step_size`: the bounds of $\Delta_t$, also in the first
-        step. The first is at least 0, the second above 0.
+    - `min_step_size`, `max_step_size`: $\Delta_{\min}, \Delta_{\max}$, the bounds, also
+        in the first step. The first is at least 0, the second above 0.
 
     **Raises:**
 
@@ -194,8 +194,8 @@ class Rprop(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: the initial step size, a positive number or 0-d array, or a
-        schedule that starts at a positive number.
+    - `learning_rate`: $\Delta_0$, the initial step size, a positive number or 0-d
+        array, or a schedule that starts at a positive number.
     - All others: see [`eqopt.ScaleByRprop`][].
     """
 

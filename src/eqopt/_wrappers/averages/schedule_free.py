@@ -81,10 +81,11 @@ class ScheduleFree(AbstractFused):
       y_t &= \beta_1 x_t + (1 - \beta_1)\, z_t
     \end{aligned}$$
 
-    where $u_t$ is the update of the inner optimizer. The parameters are $y$: compute
-    the gradients there. Evaluate with $x$, that is with
-    `opt.eval_params(state, params)`. Use an inner optimizer without momentum, because
-    $\beta_1$ replaces it.
+    where $u_t$ is the update of the inner optimizer, and the parameters are $y$: compute
+    the gradients $g_t$ at $y_{t-1}$. Evaluate with $x$, that is with
+    `opt.eval_params(state, params)`.
+
+    Use an inner optimizer without momentum, because $\beta_1$ replaces it.
 
     !!! example
 

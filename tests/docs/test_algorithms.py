@@ -1,0 +1,189 @@
+"""Each optimizer's entry has all equations of a step, and explains their symbols."""
+
+import inspect
+import re
+
+import equinox as eqx
+import jax
+import numpy as np
+import pytest
+
+from eqopt._arguments.algorithms import Argument, equations, parts, with_algorithm
+
+from ..methods import METHODS
+from .test_pages import PUBLIC, resolve
+from .test_signatures import documented as documented, written
+
+
+def box(doc):
+    found = re.search(r'!!! abstract "One step"\n\n(.*?)(?=\n\n\S|\Z)', doc, re.DOTALL)
+    return inspect.cleandoc(found[1]) if found else ""
+
+
+NAMES = sorted(f"eqopt.{name}" for name in METHODS)
+BOXES = {name: box(inspect.getdoc(resolve(name)) or "") for name in PUBLIC}
+
+DISPLAY = re.compile(r"\$\$(.+?)\$\$", re.DOTALL)
+# What is no symbol: words, names of functions, and what stands below a letter.
+NO_SYMBOL = re.compile(
+    r"\\(?:text|operatorname\*?)\{[^}]*\}|\\(?:begin|end)\{\w+\}|\\mathcal N"
+    r"|_\{[^{}]*\}|_\\?\w|\^\*|\\max|\\min|\\pi(?![a-z])"
+)
+SYMBOL = re.compile(
+    r"(?:\\(?:hat|bar|tilde) ?)?(?:\\(?:alpha|beta|gamma|delta|Delta|varepsilon|theta"
+    r"|lambda|mu|nu|xi|Pi|rho|sigma|tau|psi|eta|ell)(?![a-z])"
+    r"|(?<![\\A-Za-z])[A-Za-z](?![A-Za-z]))"
+)
+KNOWN = {"I", "t"}
+
+
+def symbols(formula):
+    return {s.replace(" ", "") for s in SYMBOL.findall(NO_SYMBOL.sub(" ", formula))}
+
+
+def undefined(text):
+    """Symbols that are only on right hand sides, and that no sentence mentions."""
+    defined = set().union(
+        *map(symbols, re.findall(r"\$([^$]+)\$", DISPLAY.sub("", text)))
+    )
+    used = set()
+    for display in DISPLAY.findall(text):
+        for one in re.split(r"\\\\|&(?!=| =)|\\qquad|\\quad", display):
+            left, equals, right = re.split(r"(=|\\sim|\\leftarrow|$)", one, maxsplit=1)
+            used |= symbols(right)
+            (defined if equals else used).update(symbols(left))
+    return used - defined - KNOWN
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_entry_of_an_optimizer_has_its_equations(name):
+    assert re.search(r"\b(?:p_t|x_\{k\+1\}|y_t) &?= ", BOXES[name])
+    for part in parts(equations(inspect.cleandoc(written(name)))):
+        first, *_ = DISPLAY.findall(equations(inspect.cleandoc(written(part))))
+        assert first in BOXES[name], part
+    assert not re.search(r"\bthe\s+equations?\b", BOXES[name])
+    if "weight_decay" in inspect.signature(resolve(name)).parameters:
+        assert r"\lambda" in BOXES[name]
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLIC if BOXES[name]])
+def test_every_symbol_is_defined(name):
+    assert not undefined(BOXES[name])
+
+
+def test_what_undefined_finds():
+    text = r"$$u_t = \beta m_t, \qquad m_t = c\, g_t + \hat\nu$$ where $g_t$ is known."
+    assert undefined(text) == {r"\beta", "c", r"\hat\nu"}
+
+
+def test_what_starts_at_zero():
+    """Arrays like the parameters are zero, copies of the parameters, or explained."""
+    model = eqx.nn.Linear(3, 2, key=jax.random.key(0))
+    params = [np.asarray(p) for p in jax.tree.leaves(eqx.filter(model, eqx.is_array))]
+    for method in METHODS.values():
+        text = BOXES[f"eqopt.{method.name}"]
+        state = method.ours(1e-3).init(model)
+        others = [
+            x
+            for x in map(
+                np.asarray, filter(eqx.is_inexact_array, jax.tree.leaves(state))
+            )
+            if any(x.shape == p.shape for p in params)
+            and x.any()
+            and not any(np.array_equal(x, p) for p in params)
+        ]
+        assert not others or "_0$ is `" in text, method.name
+
+
+def test_no_equation_of_a_part_is_written_twice():
+    """Except for the last line of a step, which differs in what it adds."""
+    found = {}
+    for name in PUBLIC:
+        doc = written(name) if isinstance(resolve(name), type) else ""
+        for display in {*DISPLAY.findall(inspect.cleandoc(doc or ""))}:
+            if not re.match(r"p_t = p_\{t-1\} ", display):
+                found.setdefault(" ".join(display.split()), []).append(name)
+    assert not {k: v for k, v in found.items() if len(v) > 1}
+
+
+def test_pages_have_the_boxes_of_help(documented):
+    for name, text in BOXES.items():
+        if text:
+            page = documented[name.removeprefix("eqopt.")].docstring.value
+            assert box(re.sub(r"\n{3,}", "\n\n", page)) == text, name
+
+
+PARTS = {
+    "eqopt.ScaleByOne": r"""Summary.
+
+    For each $m$, let
+
+    $$\mu_t = \beta \mu_{t-1} + g_t$$
+
+    with `slow` of [`eqopt.Two`][], which has the equation and the reference.
+
+    With `other`, there is more:
+
+    $$o_t = \beta o_{t-1}$$
+
+    With `fast`, $\mu_t = g_t$.
+
+    This is a remark on $\mu$.
+    """,
+    "eqopt.Two": r"""Two.
+
+    $$h = 1 / h_t$$
+    """,
+}
+
+
+def composed(doc):
+    arguments = [
+        Argument({"rate": ""}, r"$\eta$, a number."),
+        Argument({"b1": "0.9"}, r"$\beta \in [0, 1)$, a decay."),
+        Argument({"fast": "`False`"}, "whether to be fast."),
+    ]
+    return with_algorithm(inspect.cleandoc(doc), arguments, PARTS.__getitem__)
+
+
+def test_a_box():
+    doc = r"""Optimizer.
+
+    $$p_t = p_{t-1} - \eta_t \mu_t$$
+
+    where $\mu_t$ is of [`eqopt.ScaleByOne`][], which has the equations.
+
+    A remark.
+    """
+    assert composed(doc) == inspect.cleandoc(
+        r"""Optimizer.
+
+        !!! abstract "One step"
+
+            For each $m$, let
+
+            $$\mu_t = \beta \mu_{t-1} + g_t$$
+
+            with `slow` of [`eqopt.Two`][], which has the reference.
+
+            With `fast`, $\mu_t = g_t$.
+
+            $$h = 1 / h_t$$
+
+            $$p_t = p_{t-1} - \eta_t \mu_t$$
+
+            where $\mu_t$ is of [`eqopt.ScaleByOne`][].
+
+            $g_t$ is the gradient, $p_t$ the parameter after step $t$. At the start,
+            $\mu_0 = 0$. $\eta$ is `rate`, $\beta$ is `b1` (0.9). By default, `fast` is
+            `False`.
+
+        A remark."""
+    )
+
+
+@pytest.mark.parametrize(
+    "doc", ["No formula.", "A loss.\n\n$$l = x^2$$\n\nIt is convex."]
+)
+def test_no_box(doc):
+    assert composed(doc) == doc
