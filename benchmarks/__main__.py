@@ -4,15 +4,17 @@ import argparse
 import json
 import pathlib
 import sys
+import time
+from collections.abc import Sequence
 from typing import NoReturn
 
 import jax
 
 from . import machine
-from .cases import CASES, EVERY_OPTIMIZER, GRADIENTS, TABLE
+from .cases import CASES, EVERY_OPTIMIZER, GRADIENTS, README, TABLE, Case
 from .measures import LEAF, Settings
 from .optimizers import OPTIMIZERS
-from .report import compact, rows, table, written
+from .report import Row, compact, rows, table, written
 
 
 PAGE = pathlib.Path(__file__).parents[1] / "docs" / "benchmarks.md"
@@ -47,19 +49,26 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--only", action="append", metavar="NAME", choices=names, help="repeatable")
+    add("--readme", action="store_true", help="only the rows of the README")
     add("--optimizers", action="store_true", help="a step of every optimizer instead")
     add("--gradients", action="store_true", help="gradients of examples instead")
     add("--size", type=_at_least(10 * LEAF), default=50_000_000, help="parameters")
     add(
         "--leaves", type=_at_least(1), default=1000, help="to trace; a tenth to compile"
     )
-    add("--rounds", type=_at_least(1), default=10, help="turns of each contestant")
+    add(
+        "--rounds",
+        type=_at_least(1),
+        help="turns of each contestant; 6 with --readme, else 10 by default",
+    )
     add("--markdown", action="store_true", help="print the table as Markdown")
     add("--write", action="store_true", help="write --optimizers to docs/benchmarks.md")
     add("--output", type=pathlib.Path, default=pathlib.Path("outputs/benchmarks.json"))
     options = parser.parse_args(arguments)
     if options.write and not options.optimizers:
         parser.error("--write needs --optimizers")
+    if options.rounds is None:
+        options.rounds = 6 if options.readme else 10
     options.size -= options.size % (10 * LEAF)
     # Check this now, not after ten minutes. The file is emptied, so that old results are
     # not mistaken for new ones if this run is interrupted.
@@ -71,20 +80,38 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     return options
 
 
+def _chosen(options: argparse.Namespace) -> Sequence[Case]:
+    if options.only:
+        return [case for case in CASES if case.name in options.only]
+    if options.gradients:
+        return GRADIENTS
+    if options.readme:
+        return README
+    return EVERY_OPTIMIZER if options.optimizers else TABLE
+
+
+def _measured(cases: Sequence[Case], settings: Settings) -> list[Row]:
+    """The rows of all cases. It prints each result as soon as it is there."""
+    results = []
+    for number, case in enumerate(cases, 1):
+        start = time.perf_counter()
+        _tell(f"{number}/{len(cases)} {case.name} ")
+        found = rows(case, case.measure(settings), settings)
+        seconds = time.perf_counter() - start
+        _tell(f" {found[0].ratio:.2f} of {case.against}'s time ({seconds:.0f} s)\n")
+        results += found
+    return results
+
+
+def _tell(text: str) -> None:
+    print(text, end="", file=sys.stderr, flush=True)
+
+
 def main(arguments: list[str] | None = None) -> None:
     options = _options(arguments)
     settings = Settings(options.size, options.leaves, options.rounds)
     where = machine.describe()
-    results = []
-    if options.only:
-        cases = [case for case in CASES if case.name in options.only]
-    elif options.gradients:
-        cases = GRADIENTS
-    else:
-        cases = EVERY_OPTIMIZER if options.optimizers else TABLE
-    for case in cases:
-        print(f"{case.name} ...", file=sys.stderr, flush=True)
-        results += rows(case, case.measure(settings), settings)
+    results = _measured(_chosen(options), settings)
     report = {
         "machine": where,
         "settings": settings._asdict(),

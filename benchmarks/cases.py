@@ -227,6 +227,22 @@ TABLE = (
     ),
 )
 
+# What the README shows, in its order.
+README = tuple(
+    case
+    for name in (
+        "trace-step",
+        "clip-adamw",
+        "multi-steps",
+        "apply-if-finite",
+        "momentum",
+        "muon",
+        "import-all",
+    )
+    for case in TABLE
+    if case.name == name
+)
+
 
 def _step(name: str, method: Method) -> Case:
     rate = 1e-3

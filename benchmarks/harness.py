@@ -1,6 +1,7 @@
 """Times two contestants fairly on a machine that is never quite idle."""
 
 import gc
+import sys
 from collections.abc import Callable
 from statistics import fmean, median
 from typing import NamedTuple
@@ -20,6 +21,8 @@ def race(
 ) -> Pair[Timing]:
     """Times both contestants in turns, so that other load slows down both equally.
 
+    It prints a dot for each round.
+
     **Arguments:**
 
     - `samples`: for each contestant, a function that runs one round of calls and returns
@@ -36,6 +39,7 @@ def race(
         for mine, sample in list(zip(seconds, samples, strict=True))[:: (-1) ** i]:
             gc.collect()
             mine += sample()
+        print(".", end="", file=sys.stderr, flush=True)
     return seconds.map(lambda s: _summary([s[i::period] for i in range(period)]))
 
 

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from benchmarks.__main__ import main
-from benchmarks.cases import TABLE
+from benchmarks.cases import README, TABLE
 from benchmarks.contestants import Optimizer, Pair
 from benchmarks.measures import Settings, square_leaves, stepping
 from benchmarks.report import written
@@ -89,6 +89,18 @@ def test_targets():
     assert {*CHOSEN} <= {case.name for case in TABLE}
 
 
+def test_rows_of_the_readme():
+    """`--readme` measures what the table shows."""
+    text = (ROOT / "README.md").read_text()
+    shown = re.findall(
+        r"^\| ([^|]*(?:50M|256|1000|import)[^|]*) \|", text, re.MULTILINE
+    )
+    settings = {"size": "50M", "leaves": 1000, "few": 100}
+    measured = [case.what.format(**settings) for case in README]
+    measured[0] = measured[0].replace(" `step`,", "")
+    assert [row for row in shown if "memory" not in row] == measured
+
+
 # One test, or two workers would run everything.
 @pytest.mark.slow
 def test_a_small_run_of_everything(tmp_path):
@@ -102,6 +114,10 @@ def test_a_small_run_of_everything(tmp_path):
         capture_output=True,
     )
     assert process.returncode == 0, process.stderr
+    lines = process.stderr.splitlines()
+    for number, name in enumerate(CHOSEN, 1):
+        progress = rf"{number}/{len(CHOSEN)} {name} \. [\d.]+ of .*'s time \(\d+ s\)"
+        assert any(re.fullmatch(progress, line) for line in lines), name
     report = json.loads(output.read_text())
     check_rows({row["name"]: row for row in report["rows"]})
     check_machine(report)
