@@ -61,6 +61,8 @@ MEANT = {
     "closure": "value_fn=lambda model: ...",
     "value_and_grad": "value_fn=lambda model: value_and_grad(model)[0]",
     "value_and_grad_fn": "value_fn=lambda model: value_and_grad_fn(model)[0]",
+    "max_logit": "max_logits=max_logit",
+    "max_attn_logits": "max_logits=max_attn_logits",
     "gradient": "grad=gradient",
     "gradients": "grad=gradients",
     "gradient_fn": "grad_fn=gradient_fn",
@@ -98,9 +100,9 @@ def test_unknown_names():
         step(NEVER, surprise=1)
     assert str(error.value) == (
         "SkipStep.step: no part of this optimizer reads the extra argument `surprise`. "
-        "eqopt's transformations read `grad`, `grad_fn`, `previous_grad`, `sample_size`, "
-        "`sum_sq_diff_grads`, `value`, `value_fn`, `weight`. Hyperparameters belong in "
-        "the constructor. Remove this argument."
+        "eqopt's transformations read `grad`, `grad_fn`, `max_logits`, `previous_grad`, "
+        "`sample_size`, `sum_sq_diff_grads`, `value`, `value_fn`, `weight`. "
+        "Hyperparameters belong in the constructor. Remove this argument."
     )
 
 

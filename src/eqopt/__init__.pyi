@@ -406,11 +406,12 @@ from ._transforms.clip import (
     Clip as Clip,
     ClipByGlobalNorm as ClipByGlobalNorm,
 )
-from ._transforms.constrain import (
+from ._transforms.constraints.constrain import (
     KeepParamsNonnegative as KeepParamsNonnegative,
     ZeroNaNs as ZeroNaNs,
     ZeroNaNsState as ZeroNaNsState,
 )
+from ._transforms.constraints.qk_clip import QKClip as QKClip
 from ._transforms.distance_over_gradients import (
     ScaleByDistanceOverGradients as ScaleByDistanceOverGradients,
     ScaleByDistanceOverGradientsState as ScaleByDistanceOverGradientsState,

@@ -43,6 +43,7 @@ def test_the_page_of_the_family_has_it(family: str):
         "Grokfast",
         "KeepNorm",
         "OuterNesterov",
+        "QKClip",
         "RadialBrake",
         "RelativeUpdate",
         "UpdateNormFloor",

@@ -156,6 +156,7 @@ def test_table_of_names_is_true():
         "eqopt.OuterNesterov",
         "eqopt.ParamEMA",
         "eqopt.Project",
+        "eqopt.QKClip",
         "eqopt.SWA",
         "eqopt.ScaleByTree",
         "eqopt.SigmaRule",

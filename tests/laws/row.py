@@ -113,7 +113,7 @@ LINEAR = eqopt.schedules.Linear(0.1, 0.01, 5)
 
 
 class Evaluated(AbstractTransformation):
-    """Passes extra arguments to `inner`: a loss, its value and its gradient."""
+    """Passes extra arguments to `inner`: a loss, its gradient, and logits."""
 
     _loads = "nothing"
 
@@ -143,6 +143,7 @@ def _evaluated(params):
         "grad": eqopt.tree.conj(grad_fn(params)),
         "value_fn": value_fn,
         "grad_fn": grad_fn,
+        "max_logits": jnp.array([4.0]),
     }
 
 

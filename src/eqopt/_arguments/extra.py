@@ -16,6 +16,7 @@ from .owners import name_of
 EXTRAS = {
     "grad": "the gradient at the parameters, before any transformation",
     "grad_fn": "the gradients as a function of the parameters",
+    "max_logits": "the largest attention logits of each head",
     "previous_grad": "the gradients of the previous parameters on the batch of this step",
     "sample_size": "the number of gradients whose mean is passed as the updates",
     "sum_sq_diff_grads": "the sums of their squared differences from that mean",
@@ -38,6 +39,8 @@ _MEANT = {
     "loss": "value",
     "loss_fn": "value_fn",
     "loss_value": "value",
+    "max_attention_logits": "max_logits",
+    "max_attn_logits": "max_logits",
     "model": "params",
     "n_samples": "sample_size",
     "num_samples": "sample_size",

@@ -103,7 +103,8 @@ class AbstractTransformation(Module):
         - `params`: the parameters, for transformations that use them.
         - `extra`: extra arguments for transformations that use them: `value`, `grad`,
             `value_fn`, `grad_fn`, `previous_grad`, `weight`, `sample_size`,
-            `sum_sq_diff_grads`. All transformations accept them and pass them on.
+            `sum_sq_diff_grads`, `max_logits`. All transformations accept them and pass
+            them on.
 
         **Returns:**
 

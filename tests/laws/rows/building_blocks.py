@@ -36,6 +36,16 @@ def add_half_of_leaf(g, p):
     return AddOfLeaf(0.5)(g, p)
 
 
+def first_leaf(params, index=0):
+    # The law of models that are trained in part has other leaves in front.
+    is_partly = isinstance(params, dict) and "trained" in params
+    return jax.tree.leaves(params["trained"] if is_partly else params)[index]
+
+
+def second_leaf(params):
+    return first_leaf(params, 1)
+
+
 ROWS = [
     row(eqopt.Identity),
     row(eqopt.SetToZero),
@@ -100,6 +110,13 @@ ROWS = [
     row(eqopt.Normalize),
     row(eqopt.NormalizeByUpdateNorm, scale_factor=0.5, eps=0.1),
     row(eqopt.KeepParamsNonnegative),
+    row(
+        lambda threshold=3.0: Evaluated(
+            eqopt.QKClip(first_leaf, second_leaf, threshold)
+        ),
+        name="QKClip",
+        threshold=2.0,
+    ),
     row(eqopt.ZeroNaNs),
     row(
         lambda **data: Evaluated(eqopt.ReduceLROnPlateau(patience=1, **data)),

@@ -6,13 +6,13 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, PyTree
 
-from .._core.equation import equation
-from .._core.pipeline import Leafwise
-from .._core.transformation import AbstractLeafwise, AbstractStateless
-from .._trees.leaves import map_parameters
-from .._types import Leaf, Params
-from ..numerics import has_nan
-from .clip import by_parts
+from ..._core.equation import equation
+from ..._core.pipeline import Leafwise
+from ..._core.transformation import AbstractLeafwise, AbstractStateless
+from ..._trees.leaves import map_parameters
+from ..._types import Leaf, Params
+from ...numerics import has_nan
+from ..clip import by_parts
 
 
 @equation

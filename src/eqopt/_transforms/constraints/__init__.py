@@ -1,0 +1,1 @@
+"""Constraints: what keeps parameters, or what is computed with them, within bounds."""
