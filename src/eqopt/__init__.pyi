@@ -405,12 +405,15 @@ from ._transforms.block import (
 from ._transforms.clip import (
     Clip as Clip,
     ClipByGlobalNorm as ClipByGlobalNorm,
+    ClipByHistory as ClipByHistory,
+    ClipByHistoryState as ClipByHistoryState,
 )
 from ._transforms.constraints.constrain import (
     KeepParamsNonnegative as KeepParamsNonnegative,
     ZeroNaNs as ZeroNaNs,
     ZeroNaNsState as ZeroNaNsState,
 )
+from ._transforms.constraints.overwrite import Overwrite as Overwrite
 from ._transforms.constraints.qk_clip import QKClip as QKClip
 from ._transforms.distance_over_gradients import (
     ScaleByDistanceOverGradients as ScaleByDistanceOverGradients,

@@ -38,11 +38,13 @@ def test_the_page_of_the_family_has_it(family: str):
     [
         "AddDecayedWeights",
         "Cautious",
+        "ClipByHistory",
         "EMANesterov",
         "GPA",
         "Grokfast",
         "KeepNorm",
         "OuterNesterov",
+        "Overwrite",
         "QKClip",
         "RadialBrake",
         "RelativeUpdate",

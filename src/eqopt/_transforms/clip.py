@@ -1,17 +1,22 @@
-"""Bounds updates: each element, or all of them together."""
+"""Bounds updates: each element, or all of them together, also by their own history."""
 
 from collections.abc import Callable
 from typing import Any
 
+import equinox as eqx
 import jax.numpy as jnp
 from jax import lax
+from jaxtyping import Array, Float, Int
 
 from .._arguments.checks import check_range
+from .._arguments.fields import static_choice
 from .._core.equation import equation
 from .._core.pipeline import Leafwise
-from .._core.transformation import AbstractStateless
-from .._types import Hyperparameter, Leaf, Params, Scalar, Updates
+from .._core.transformation import AbstractLeafwise, AbstractStateless
+from .._types import Hyperparameter, IntegerLike, Leaf, Params, Scalar, Updates
+from ..numerics import safe_sqrt
 from ..tree import norm
+from .history import check_window, is_known, present, remembered
 from .scale import scale
 
 
@@ -105,3 +110,91 @@ class ClipByGlobalNorm(AbstractStateless):
         exceeds = ~(global_norm <= max_norm)
         denominator = jnp.where(exceeds, global_norm, 1)
         return {"step_size": jnp.where(exceeds, max_norm / denominator, 1)}
+
+
+class ClipByHistoryState(eqx.Module):
+    """A ring buffer of the last norms.
+
+    **Attributes:**
+
+    - `norms`: the norms before clipping, a float32 array of shape `(window,)`.
+    - `count`: the number of norms so far, a 0-d int32 array. The next one is stored at
+        index `count % window`.
+    """
+
+    norms: Float[Array, " window"]
+    count: Int[Array, ""]
+
+
+class ClipByHistory(AbstractLeafwise):
+    r"""Scales all updates down together if their norm is far above the previous ones.
+
+    $$u = g \cdot \min\left(1, \frac{m + \sigma s}{\|g\|_2}\right),$$
+
+    where $m$ and $s$ are the mean and the standard deviation (with $n$ in the
+    denominator) of the last $n \le$ `window` norms. Norms are remembered as they were
+    before clipping: otherwise, the bound could only fall, and a lasting rise would be
+    clipped forever.
+
+    There is no absolute scale to tune: multiplying all gradients by a number changes
+    nothing. If all previous norms were equal, they are the bound. A NaN stays in the
+    updates, and a norm that is not finite is not remembered. If the norm overflows (in
+    float32, above 1.8e19), finite updates become zero, as in
+    [`eqopt.ClipByGlobalNorm`][].
+
+    To skip such steps instead, use [`eqopt.SkipStep`][] with [`eqopt.SigmaRule`][].
+
+    **Arguments:**
+
+    - `window`: see [`eqopt.SigmaRule`][].
+    - `sigma`: $\sigma \ge 0$.
+    - `min_history`: the number of norms that must be known before the updates are
+        clipped, an integer from 2 to `window`. Defaults to half of `window`, at least 2.
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range.
+
+    ??? cite "Reference"
+
+        The code of `levanter` (`optim/clip_update_norm.py`), which applies it to the
+        updates of an optimizer before the learning rate.
+    """
+
+    window: int = static_choice(static=True, default=128)
+    sigma: Hyperparameter = 3.0
+    min_history: IntegerLike | None = None
+
+    def __check_init__(self):
+        check_window(self)
+
+    def init(self, params: Params) -> ClipByHistoryState:
+        zeros = jnp.zeros(self.window, jnp.float32)
+        return ClipByHistoryState(zeros, jnp.zeros((), jnp.int32))
+
+    def leafwise(
+        self,
+        state: ClipByHistoryState,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> Leafwise:
+        of_all = lambda updates: self._measured(norm(updates), state)
+        return Leafwise(scale, state, measure=of_all)
+
+    def _measured(
+        self, x: Scalar, state: ClipByHistoryState
+    ) -> tuple[dict[str, Scalar], ClipByHistoryState]:
+        x = x.astype(jnp.float32)
+        is_there, n = present(state.count, self.window)
+        # Divided by the largest, so that no square overflows.
+        largest = jnp.max(state.norms)
+        norms = state.norms / jnp.where(largest > 0, largest, 1)
+        mean = jnp.sum(norms) / n
+        spread = jnp.sum(jnp.where(is_there, (norms - mean) ** 2, 0)) / n
+        sigma: Any = jnp.asarray(self.sigma).astype(jnp.float32)
+        bound = largest * (mean + sigma * safe_sqrt(spread))
+        exceeds = (x > bound) & is_known(self, state.count)
+        # The denominator is 1 if it is not used, so that the derivative is finite.
+        share = jnp.where(exceeds, bound / jnp.where(exceeds, x, 1), 1)
+        new = ClipByHistoryState(*remembered(x, state.norms, state.count))
+        return {"step_size": share}, new

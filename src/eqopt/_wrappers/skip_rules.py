@@ -7,11 +7,11 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from .._arguments.checks import check_count, check_no_schedule, check_range
+from .._arguments.checks import check_no_schedule
 from .._arguments.construction import Module
 from .._arguments.fields import static_choice
+from .._transforms.history import check_window, is_known, present, remembered
 from .._types import Hyperparameter, IntegerLike, Scalar, State
-from ..numerics import safe_increment
 
 
 class AbstractSkipRule(Module):
@@ -108,11 +108,7 @@ class SigmaRule(AbstractSkipRule):
     min_history: IntegerLike | None = None
 
     def __check_init__(self):
-        check_count(self, "window", 2)
-        check_range(self, "sigma", 0)
-        if self.min_history is not None:
-            check_count(self, "min_history", 2)
-            check_range(self, "min_history", 2, self.window, includes_high=True)
+        check_window(self)
 
     def init(self) -> SigmaRuleState:
         check_no_schedule(self)
@@ -133,12 +129,7 @@ class SigmaRule(AbstractSkipRule):
     def _judge(self, x: Array, history: Array, count: Array) -> tuple[Array, ...]:
         """Whether `x` should be skipped, and the history that includes it."""
         x = x.astype(jnp.float32)
-        least = self.min_history
-        least = max(2, self.window // 2) if least is None else least
-        least = jnp.asarray(least).astype(count.dtype)
-        places = jnp.arange(self.window, dtype=count.dtype)
-        is_there = places < count
-        n = jnp.maximum(jnp.minimum(count, self.window), 2).astype(jnp.float32)
+        is_there, n = present(count, self.window)
         # Relative to `x`, not to zero: for equal values, the differences are exactly
         # zero, so a rounded mean cannot make a value count as large.
         distances = jnp.where(is_there, x / 2 - history / 2, 0)
@@ -149,8 +140,5 @@ class SigmaRule(AbstractSkipRule):
         spread = jnp.sum(jnp.where(is_there, (distances - mean) ** 2, 0)) / (n - 1)
         sigma: Any = jnp.asarray(self.sigma).astype(jnp.float32)
         is_large = mean > sigma * jnp.sqrt(spread)
-        is_finite = jnp.isfinite(x)
-        skip = ~is_finite | (is_large & (count >= least))
-        here = (places == count % self.window) & is_finite
-        history = jnp.where(here, x, history)
-        return skip, history, jnp.where(is_finite, safe_increment(count), count)
+        skip = ~jnp.isfinite(x) | (is_large & is_known(self, count))
+        return skip, *remembered(x, history, count)

@@ -106,6 +106,13 @@ ROWS = [
         eps=1e-2,
         eta_min=0.3,
     ),
+    row(lambda: eqopt.ClipByHistory(4), name="ClipByHistory"),
+    row(
+        lambda sigma=0.1, min_history=2: eqopt.ClipByHistory(5, sigma, min_history),
+        name="ClipByHistory(tight)",
+        sigma=0.2,
+    ),
+    row(eqopt.Overwrite),
     row(eqopt.Centralize),
     row(eqopt.Normalize),
     row(eqopt.NormalizeByUpdateNorm, scale_factor=0.5, eps=0.1),

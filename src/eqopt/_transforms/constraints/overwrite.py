@@ -1,0 +1,88 @@
+"""Overwrites parameters whose gradients are their new values."""
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from ..._arguments.extra import required_params
+from ..._core.equation import equation
+from ..._core.pipeline import Leafwise, Pipeline
+from ..._core.transformation import AbstractTransformation
+from ..._trees.leaves import align, flatten_updates, is_parameter, keystr, type_name
+from ..._trees.states import check_state
+from ..._types import Leaf, Params, State, Updates
+
+
+@equation
+def overwrite(g: Leaf, p: Leaf) -> Leaf:
+    return g - p
+
+
+class Overwrite(AbstractTransformation):
+    r"""Replaces parameters by their gradients: $u = g - p$.
+
+    Some layers return the next value of a parameter in place of its gradient, with a
+    custom derivative. In training with float8, these are the scales of arrays and the
+    histories of their largest values, such as the collection
+    `_overwrite_with_gradient` of Flax.
+
+    !!! example
+
+        ```python
+        is_meta = eqopt.groups.path("_scale$|_amax_history$")
+        labels = {"meta": is_meta, "rest": eqopt.groups.everything}
+        rest = eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), eqopt.AdamW(1e-3))
+        opt = eqopt.Partition(
+            {"meta": eqopt.Overwrite(), "rest": rest}, eqopt.groups.label(labels)
+        )
+        ```
+
+    Only this group may change: keep clipping, weight decay and averages inside the
+    other groups, as in the example. Accumulate gradients there, too: the mean of several
+    new values is no new value.
+
+    With `step`, the parameter becomes the gradient, rounded to its dtype. With `update`,
+    it is rounded once more when the update is added.
+
+    **Raises:**
+
+    In `update` and `step`, a `ValueError` if `params` is `None`. A `ValueError` or
+    `TypeError` with the key path if gradients and parameters do not fit.
+    """
+
+    def init(self, params: Params) -> None:
+        return None
+
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, State]:
+        check_state(self, state)
+        pipeline = Pipeline(updates, required_params("Overwrite", params), {})
+        pipeline.push("Overwrite", Leafwise(overwrite))
+        return pipeline.finish(), state
+
+    def step(
+        self, grads: Updates, state: State, params: Params, **extra: Any
+    ) -> tuple[Params, State]:
+        check_state(self, state)
+        leaves, treedef = flatten_updates(grads)
+        column = align(treedef, required_params("Overwrite", params), "params", grads)
+        for i, (g, p) in enumerate(zip(leaves, column, strict=True)):
+            if g is not None:
+                column[i] = _replaced(g, p, keystr(grads, i))
+        return treedef.unflatten(column), state
+
+
+def _replaced(g: Any, p: Any, path: str) -> Any:
+    if not is_parameter(p) or g.shape != p.shape:
+        found = type_name(p.dtype, p.shape) if hasattr(p, "dtype") else repr(p)
+        raise ValueError(
+            f"Overwrite: the new value at `{path}` is {type_name(g.dtype, g.shape)}, but "
+            f"the parameter is {found}. The gradient of a parameter that is overwritten "
+            "must have its shape."
+        )
+    return jnp.asarray(g, p.dtype)
