@@ -248,6 +248,11 @@ from ._optimizers.matrix.mars import (
 from ._optimizers.matrix.muon import (
     Muon as Muon,
 )
+from ._optimizers.matrix.muown import (
+    Muown as Muown,
+    ScaleByMuown as ScaleByMuown,
+    ScaleByMuownState as ScaleByMuownState,
+)
 from ._optimizers.matrix.norm_control import (
     KeepNorm as KeepNorm,
     KeepNormState as KeepNormState,
@@ -263,14 +268,14 @@ from ._optimizers.matrix.normuon import (
 from ._optimizers.matrix.orthogonalize import (
     Orthogonalize as Orthogonalize,
 )
+from ._optimizers.matrix.parts.row_rms import (
+    ScaleByRowRMS as ScaleByRowRMS,
+    ScaleByRowRMSState as ScaleByRowRMSState,
+)
 from ._optimizers.matrix.psgd import (
     PSGDKron as PSGDKron,
     ScaleByPSGDKron as ScaleByPSGDKron,
     ScaleByPSGDKronState as ScaleByPSGDKronState,
-)
-from ._optimizers.matrix.row_rms import (
-    ScaleByRowRMS as ScaleByRowRMS,
-    ScaleByRowRMSState as ScaleByRowRMSState,
 )
 from ._optimizers.matrix.scale_by_muon import (
     ScaleByMuon as ScaleByMuon,

@@ -55,6 +55,7 @@ def test_every_optimizer_has_a_row():
 PARITY_ELSEWHERE = {
     "Hyperball": "tests/optimizers/matrix/test_norm_control.py",
     "LBFGS": "tests/linesearch/test_search_parity.py",
+    "Muown": "tests/optimizers/matrix/test_muown.py",
     "ScheduleFreePlus": "tests/optimizers/schedule_free/test_plus.py",
 }
 

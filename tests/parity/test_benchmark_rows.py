@@ -16,6 +16,7 @@ import pytest
 from ..docs.pages import DOCS, blocks, prose
 from ..interpreter import interpreted
 from ..methods.matrix.aurora import aurora_by_hand
+from ..methods.matrix.muown import muown_by_hand
 from ..methods.matrix.normuon import normuon_by_hand
 from ..methods.matrix.psgd import psgd_by_hand
 from ..methods.matrix.shampoo import shampoo_by_hand
@@ -147,6 +148,32 @@ def normuon(grads):
     return normuon_by_hand(grads, 0.95, 0.95, SIMPLE, of_long_side=True)
 
 
+def muon_squared(grads, b=0.95, eps=1e-10):
+    m = v = 0
+    for t, g in enumerate(grads, 1):
+        m, v = b * m + (1 - b) * g, b * v + (1 - b) * g**2
+        mean = b * m / (1 - b ** (t + 1)) + (1 - b) * g / (1 - b**t)
+        yield newton_schulz(mean / (np.sqrt(v / (1 - b**t)) + eps), SIMPLE)
+
+
+def spectral_descent(grads):
+    for g in grads:
+        yield newton_schulz(g, SIMPLE)
+
+
+def muown():
+    rows = TABLES["polar_express_8"][0]
+    rows, started = [*rows, *[rows[-1]] * (12 - len(rows))], []
+
+    def step(p, g):
+        if not started:
+            of_all = lambda grads: muown_by_hand(p, grads, lambda t: 0.00325, rows=rows)
+            started.append(one_at_a_time(of_all))
+        return started[0](g)
+
+    return step
+
+
 def with_adam(hidden, embedding=0.3, head=1 / 320, rest=0.01, decay=0.0):
     """Steps for all parameters, by group. `hidden` makes steps for hidden matrices."""
     rates = {"embedding": embedding, "head": head, "rest": rest}
@@ -159,10 +186,12 @@ def with_adam(hidden, embedding=0.3, head=1 / 320, rest=0.01, decay=0.0):
     return lambda *lists: [step(p, g) for step, p, g in zip(steps, *lists, strict=True)]
 
 
-def aurora(rate=0.0375, floor=0.35):
-    update = one_at_a_time(
-        functools.partial(aurora_by_hand, b1=0.95, iterations=2, power=0.5)
-    )
+def aurora(grads):
+    return aurora_by_hand(grads, b1=0.95, iterations=2, power=0.5)
+
+
+def floored(direction, rate=0.0375, floor=0.35):
+    update = one_at_a_time(direction)
 
     def step(p, g):
         u = update(g)
@@ -250,7 +279,15 @@ ROWS = {
         lambda: descending(shaped(muon), 0.025, 0.05), 0.7, 0.004, 0.015, 0.001
     ),
     "normuon": lambda: with_adam(lambda: descending(normuon, 0.035, 0.025)),
-    "aurora": lambda: with_adam(aurora),
+    "aurora": lambda: with_adam(lambda: floored(aurora)),
+    "muon_squared": lambda: with_adam(
+        lambda: descending(shaped(muon_squared), 0.1, 0.0125)
+    ),
+    "spectral_descent": lambda: with_adam(
+        lambda: descending(shaped(spectral_descent), 0.03, 0.015)
+    ),
+    "normuon_floor": lambda: with_adam(lambda: floored(normuon)),
+    "muown": lambda: with_adam(muown, 0.6, 0.009375, 0.03),
     "adam_h": lambda: with_adam(lambda: on_the_hyperball(adam(0.9, 0.95), 0.018)),
     "muon_h": lambda: with_adam(
         lambda: on_the_hyperball(muon, 0.018), 0.91, 0.0064, 0.0195, 0.001
@@ -358,6 +395,15 @@ def test_record_evaluates_with_an_average_of_the_late_parameters(x64):
             evaluated = leaves(opt.eval_params(state, model))
             for found, expected in zip(evaluated, average, strict=True):
                 np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_power_cool():
+    """As the README writes it, with the constant from where the curves meet."""
+    found = of_page()["power_cool"](0.3, 1487)
+    steps = np.arange(0, 3000, 100)
+    left = np.maximum(2900.0 - steps, 0)
+    expected = np.minimum(0.3, 0.3 / (2900.0 - 1487) ** 1.2 * left**1.2)
+    np.testing.assert_allclose([found(int(t)) for t in steps], expected, 1e-4, 1e-7)
 
 
 def test_page_lists_what_is_compared():

@@ -30,7 +30,7 @@ from ...numerics import abs_sq
 from .orthogonalize import SCALES, NewtonSchulz, Scale, orthogonalize_of
 from .parts.coefficients import Coefficients
 from .parts.recipe import matrices_and_others
-from .row_rms import scale_by_row_rms
+from .parts.row_rms import scale_by_row_rms
 
 
 def _number(x: Any) -> Any:

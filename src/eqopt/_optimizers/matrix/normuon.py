@@ -26,7 +26,7 @@ from ..._types import (
 from .orthogonalize import SCALES, NewtonSchulz, Scale, orthogonalize_of
 from .parts.coefficients import Coefficients
 from .parts.recipe import matrices_and_others
-from .row_rms import Side, moments_of_rows, scale_by_row_rms
+from .parts.row_rms import Side, moments_of_rows, scale_by_row_rms
 
 
 class ScaleByNorMuonState(eqx.Module):

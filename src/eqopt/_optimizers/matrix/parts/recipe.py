@@ -25,6 +25,11 @@ def is_matrix(numbers: DimensionNumbers | None, flag: bool, params: Params) -> P
     )
 
 
+def are_others(owner: Any) -> Callable[[Params], PyTree]:
+    """A mask of all parameters that are not matrices for `owner`."""
+    return functools.partial(is_matrix, owner.weight_dimension_numbers, False)
+
+
 def for_each_matrix(
     numbers: DimensionNumbers | None,
     params: Params | None,
@@ -49,10 +54,7 @@ def matrices_and_others(
     The fallback is the fallback of `owner` if it has one, otherwise `fallback`, or an
     AdamW if that is `None`.
     """
-    are_matrices, are_others = (
-        functools.partial(is_matrix, owner.weight_dimension_numbers, flag)
-        for flag in (True, False)
-    )
+    are_matrices = functools.partial(is_matrix, owner.weight_dimension_numbers, True)
     others = fallback if owner.fallback is None else owner.fallback
     if others is None:
         rate, decay = owner.learning_rate, owner.weight_decay
@@ -61,5 +63,5 @@ def matrices_and_others(
         *parts,
         Masked(owner.part(AddDecayedWeights), are_matrices),
         Masked(owner.part(ScaleByLearningRate), are_matrices),
-        Masked(others, are_others),
+        Masked(others, are_others(owner)),
     )

@@ -6,15 +6,15 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact
 
-from ..._arguments.checks import check_choice, check_range
-from ..._arguments.fields import static_choice
-from ..._core.equation import equation
-from ..._core.matrixwise import AbstractMatrixwise
-from ..._core.pipeline import Leafwise
-from ..._transforms.normalize import zero_if_infinite
-from ..._trees.axes import DimensionNumbers
-from ..._types import Hyperparameter, Nonnegative, Params, Scalar
-from ...numerics import abs_sq, safe_norm, safe_sqrt
+from ...._arguments.checks import check_choice, check_range
+from ...._arguments.fields import static_choice
+from ...._core.equation import equation
+from ...._core.matrixwise import AbstractMatrixwise
+from ...._core.pipeline import Leafwise
+from ...._transforms.normalize import zero_if_infinite
+from ...._trees.axes import DimensionNumbers
+from ...._types import Hyperparameter, Nonnegative, Params, Scalar
+from ....numerics import abs_sq, safe_norm, safe_sqrt
 
 
 Side: TypeAlias = Literal["rows", "long"]

@@ -1,0 +1,274 @@
+"""Muown: Muon turns the rows of a matrix, and Adam changes their norms."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, DTypeLike, Float, Inexact, Int
+
+from ..._arguments.checks import check_range, check_scalar
+from ..._arguments.fields import static_choice
+from ..._combinators.chain import Chain
+from ..._combinators.masked import Masked
+from ..._core.equation import equation
+from ..._core.matrixwise import AbstractMatrixwise, same_for_each_leaf
+from ..._core.pipeline import Leafwise
+from ..._core.transformation import AbstractOptimizer, AbstractTransformation
+from ..._transforms.scale import at, recorded
+from ..._trees.axes import DimensionNumbers
+from ..._types import (
+    Hyperparameter,
+    Nonnegative,
+    Params,
+    Scalar,
+    ScalarOrSchedule,
+    Updates,
+)
+from ...numerics import abs_sq, bias_correction, safe_increment, safe_sqrt
+from ..adam.adam import AdamW
+from .orthogonalize import SCALES, NewtonSchulz, Scale, orthogonalize_of
+from .parts.coefficients import Coefficients
+from .parts.recipe import are_others
+
+
+class ScaleByMuownState(eqx.Module):
+    r"""The moments, and the lengths of the directions.
+
+    **Attributes:**
+
+    - `count`: the number of steps so far, a 0-d int32 array.
+    - `learning_rate`: see [`eqopt.ScaleByLearningRateState`][].
+    - `mu`: the mean of the gradients of the directions $V$ so far, a tree like the
+        parameters, with `None` for parameters that are not matrices.
+    - `lengths`: the norms of the rows of $V$; 0 before the first step. They have the
+        shapes of the parameters, with size 1 along the inputs.
+    - `gain_mu`, `gain_nu`: Adam's moments of the gradients of the gains $a$, of the same
+        shapes as `lengths`.
+    """
+
+    count: Int[Array, ""]
+    learning_rate: Float[Array, ""]
+    mu: Updates
+    lengths: Nonnegative
+    gain_mu: Updates
+    gain_nu: Nonnegative
+
+
+def _norms(x: Inexact[Array, "m n"]) -> Float[Array, "m 1"]:
+    return safe_sqrt(jnp.sum(abs_sq(x), 1, keepdims=True))
+
+
+def _over(above: Array, below: Array) -> Array:
+    """`above / below`, or `above` where `below` is 0."""
+    return above / jnp.where(below == 0, 1, below)
+
+
+@equation
+def muown(
+    g: Inexact[Array, "m n"],
+    mu: Inexact[Array, "m n"],
+    lengths: Float[Array, "m 1"],
+    gain_mu: Float[Array, "m 1"],
+    gain_nu: Float[Array, "m 1"],
+    p: Inexact[Array, "m n"],
+    newton_schulz: NewtonSchulz,
+    *,
+    learning_rate: Scalar,
+    weight_decay: Scalar,
+    beta: Scalar,
+    b1: Scalar,
+    b2: Scalar,
+    eps: Scalar,
+    mu_correction: Scalar,
+    nu_correction: Scalar,
+    nesterov: bool,
+    scale: str,
+) -> tuple[
+    Inexact[Array, "m n"],
+    Inexact[Array, "m n"],
+    Float[Array, "m 1"],
+    Float[Array, "m 1"],
+    Float[Array, "m 1"],
+]:
+    gains = _norms(p)
+    is_zero = gains == 0
+    rows = _over(p, gains)  # of norm 1
+    lengths = jnp.where(lengths == 0, gains, lengths)
+    of_gains = jnp.sum((jnp.conj(rows) * g).real, 1, keepdims=True)
+    of_rows = g - of_gains * rows
+    of_rows = jnp.where(is_zero, of_rows, gains * _over(of_rows, lengths))
+    mu = beta * mu + (1 - beta) * of_rows
+    direction = beta * mu + (1 - beta) * of_rows if nesterov else mu
+    o = SCALES[scale](*g.shape) * newton_schulz(direction)
+    v = lengths * rows - learning_rate * o
+    lengths = _norms(v)
+    gain_mu = b1 * gain_mu + (1 - b1) * of_gains
+    gain_nu = b2 * gain_nu + (1 - b2) * of_gains**2
+    adam = gain_mu / mu_correction / (safe_sqrt(gain_nu / nu_correction) + eps)
+    gains = gains - learning_rate * (adam + weight_decay * gains)
+    w = jnp.where(is_zero, v, gains * _over(v, lengths))
+    return w - p, mu, lengths, gain_mu, gain_nu
+
+
+class ScaleByMuown(AbstractMatrixwise):
+    r"""Orthogonal steps for the directions of rows, and steps of Adam for their norms.
+
+    Each row $i$ of a matrix is $w_i = a_i v_i / \|v_i\|$, with a gain $a_i$ and a vector
+    $v_i$ (weight normalization). They start at $v_i = w_i$ and $a_i = \|w_i\|$. For the
+    gradient $g$ of $w$, and with the products row by row,
+
+    $$\begin{aligned}
+      \nabla a &= \langle g, w / a \rangle &
+      \nabla v &= \frac{a}{\|v\|} \left(g - \frac{w}{a} \nabla a\right) \\
+      \mu_t &= \beta \mu_{t-1} + (1 - \beta) \nabla v &
+      v_t &= v_{t-1} - \eta_t\, s \operatorname{NS}(\hat\mu_t) \\
+      d_t &= \operatorname{Adam}(\nabla a) &
+      a_t &= a_{t-1} - \eta_t\, (d_t + \lambda a_{t-1}) \\
+      & & u_t &= a_t\, \frac{v_t}{\|v_t\|} - w_{t-1}
+    \end{aligned}$$
+
+    where $\hat\mu_t = \mu_t$, or $\beta \mu_t + (1 - \beta) \nabla v$ with Nesterov
+    momentum. $\operatorname{NS}$ and $s$ are defined in [`eqopt.Orthogonalize`][].
+
+    The update points downhill and includes the learning rate: do not multiply it by
+    another one. `eqopt.tree.get(state, "learning_rate")` returns the current learning
+    rate. Parameters that are not matrices pass unchanged and have no state.
+
+    As $\nabla v$ is orthogonal to $v$, the norms of $v$ grow, and the angle by which a
+    step turns a row falls. The state has these norms, but neither $v$ nor $a$, which
+    follow from the parameters. So the parameters may be changed by others, such as
+    [`eqopt.QKClip`][]. A row of zeros has no direction, and takes the step
+    $-\eta_t\, s \operatorname{NS}(\hat\mu_t)$.
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, a number, a 0-d array, or a schedule: a schedule of
+        [`eqopt.schedules`][] or any function of the number of steps taken so far. The
+        authors use 1e-3.
+    - `coefficients`, `steps`, `scale`: see [`eqopt.Orthogonalize`][].
+    - `beta`: $\beta \in [0, 1)$.
+    - `b1`, `b2`: the decay of Adam's moments, in $[0, 1)$.
+    - `eps`: $\varepsilon \ge 0$ of Adam.
+    - `weight_decay`: $\lambda \ge 0$. Only gains decay.
+    - `nesterov`: whether to use Nesterov momentum.
+    - `ns_dtype`: see [`eqopt.ScaleByAdaMuon`][].
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
+        parameter, at least float32.
+    - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range. In `init` and `update`, a
+    `ValueError` with the key path if the dimension numbers do not fit the parameters. In
+    `update`, a `ValueError` if `params` is `None`.
+
+    ??? cite "Reference"
+
+        The authors' code without weight decay; their decay also turns the rows. In
+        NVIDIA's Emerging-Optimizers, gains decay as here, but after the step of Adam, and
+        there is no Nesterov momentum.
+
+        ```bibtex
+        @article{lion2026muown,
+            author = {Lion, Kai and H{\"u}bler, Florian and Li, Bingcong and Orvieto,
+                      Antonio and He, Niao},
+            title = {Muown: Row-Norm Control for {Muon} Optimization},
+            journal = {arXiv:2605.10797},
+            year = {2026},
+        }
+        ```
+    """
+
+    learning_rate: ScalarOrSchedule
+    coefficients: Coefficients = "standard"
+    steps: int | None = static_choice(static=True, default=None)
+    beta: Hyperparameter = 0.95
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.95
+    eps: Hyperparameter = 1e-8
+    weight_decay: Hyperparameter = 0.0
+    nesterov: bool = True
+    scale: Scale = eqx.field(static=True, default="match_rms")
+    ns_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    weight_dimension_numbers: DimensionNumbers | None = None
+
+    def __check_init__(self):
+        check_scalar(self, "learning_rate")
+        for name in ("beta", "b1", "b2"):
+            check_range(self, name, 0, 1)
+        for name in ("eps", "weight_decay"):
+            check_range(self, name, 0)
+        orthogonalize_of(self)
+
+    def init(self, params: Params) -> ScaleByMuownState:
+        count = jnp.zeros((), jnp.int32)
+        of_rows = lambda: self.for_matrices(params, _norms)
+        return ScaleByMuownState(
+            count=count,
+            learning_rate=recorded(at(self, "learning_rate", count)),
+            mu=self.for_matrices(params, lambda x: x, self.mu_dtype),
+            lengths=of_rows(),
+            gain_mu=of_rows(),
+            gain_nu=of_rows(),
+        )
+
+    def matrixwise(
+        self, state: ScaleByMuownState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        eta, count = at(self, "learning_rate", state.count), safe_increment(state.count)
+        shared = {
+            "learning_rate": eta,
+            "mu_correction": bias_correction(self.b1, count),
+            "nu_correction": bias_correction(self.b2, count),
+        }
+        new = ScaleByMuownState(
+            count, recorded(eta), state.mu, state.lengths, state.gain_mu, state.gain_nu
+        )
+        newton_schulz = orthogonalize_of(self).newton_schulz()
+        reads = {"newton_schulz": same_for_each_leaf(newton_schulz)}
+        return Leafwise(muown, new, shared, reads)
+
+
+class Muown(AbstractOptimizer):
+    r"""Muown: Muon for the directions of the rows of a matrix, Adam for their norms.
+
+    $$p_t = p_{t-1} + u_t,$$
+
+    where $u_t$ is the update of [`eqopt.ScaleByMuown`][], which has the equations and
+    the reference.
+
+    **Arguments:**
+
+    - `learning_rate`, `weight_decay`: see [`eqopt.ScaleByMuown`][]; also for the
+        fallback.
+    - `fallback`: the optimizer for all parameters that are not matrices. Defaults to
+        [`eqopt.AdamW`][] with the same `learning_rate`, `b1`, `b2`, `eps` and
+        `weight_decay`.
+    - All others: see [`eqopt.ScaleByMuown`][].
+    """
+
+    learning_rate: ScalarOrSchedule
+    coefficients: Coefficients = "standard"
+    steps: int | None = static_choice(static=True, default=None)
+    beta: Hyperparameter = 0.95
+    b1: Hyperparameter = 0.9
+    b2: Hyperparameter = 0.95
+    eps: Hyperparameter = 1e-8
+    weight_decay: Hyperparameter = 0.0
+    nesterov: bool = True
+    scale: Scale = eqx.field(static=True, default="match_rms")
+    ns_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    weight_dimension_numbers: DimensionNumbers | None = None
+    fallback: AbstractTransformation | None = None
+
+    @property
+    def chain(self) -> Chain:
+        others = self.fallback
+        if others is None:
+            decay = self.weight_decay
+            others = AdamW(
+                self.learning_rate, self.b1, self.b2, self.eps, weight_decay=decay
+            )
+        return Chain(self.part(ScaleByMuown), Masked(others, are_others(self)))
