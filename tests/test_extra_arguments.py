@@ -65,6 +65,8 @@ MEANT = {
     "max_attn_logits": "max_logits=max_attn_logits",
     "gradient": "grad=gradient",
     "gradients": "grad=gradients",
+    "gradient_norm": "grad_norm=gradient_norm",
+    "global_norm": "grad_norm=global_norm",
     "gradient_fn": "grad_fn=gradient_fn",
     "prev_grad": "previous_grad=prev_grad",
     "previous_grads": "previous_grad=previous_grads",
@@ -100,7 +102,8 @@ def test_unknown_names():
         step(NEVER, surprise=1)
     assert str(error.value) == (
         "SkipStep.step: no part of this optimizer reads the extra argument `surprise`. "
-        "eqopt's transformations read `grad`, `grad_fn`, `max_logits`, `previous_grad`, "
+        "eqopt's transformations read `grad`, `grad_fn`, `grad_norm`, `max_logits`, "
+        "`previous_grad`, "
         "`sample_size`, `sum_sq_diff_grads`, `value`, `value_fn`, `weight`. "
         "Hyperparameters belong in the constructor. Remove this argument."
     )

@@ -547,6 +547,10 @@ from ._wrappers.project import (
     Project as Project,
     ProjectState as ProjectState,
 )
+from ._wrappers.record_grad_norm import (
+    RecordGradNorm as RecordGradNorm,
+    RecordGradNormState as RecordGradNormState,
+)
 from ._wrappers.sam import (
     SAM as SAM,
     SAMState as SAMState,

@@ -181,6 +181,7 @@ WRAPPERS: dict[str, tuple[Callable[..., AbstractTransformation], Callable]] = {
         _forward,
     ),
     "Project": (lambda opt: eqopt.Project(opt, halved), _project),
+    "RecordGradNorm": (eqopt.RecordGradNorm, _forward),
     "SAM": (eqopt.SAM, _sam),
     "SWA": (lambda opt: eqopt.SWA(opt, 2), _swa),
     "ScheduleFree": (

@@ -16,6 +16,7 @@ from .owners import name_of
 EXTRAS = {
     "grad": "the gradient at the parameters, before any transformation",
     "grad_fn": "the gradients as a function of the parameters",
+    "grad_norm": "the global norm of the gradients, one real number",
     "max_logits": "the largest attention logits of each head",
     "previous_grad": "the gradients of the previous parameters on the batch of this step",
     "sample_size": "the number of gradients whose mean is passed as the updates",
@@ -33,8 +34,10 @@ _MEANT = {
     "fn": "value_fn",
     "fun": "value_fn",
     "func": "value_fn",
+    "global_norm": "grad_norm",
     "gradient": "grad",
     "gradient_fn": "grad_fn",
+    "gradient_norm": "grad_norm",
     "gradients": "grad",
     "loss": "value",
     "loss_fn": "value_fn",
@@ -88,13 +91,31 @@ def required(owner: object, extra: Mapping[str, Any], name: str) -> Any:
 
 def required_value(owner: object, extra: Mapping[str, Any]) -> Any:
     """The extra argument `value`; raises a `ValueError` unless it is one real number."""
-    value = required(owner, extra, "value")
+    return _number(owner, extra, "value", "Take the mean of the losses of the batch.")
+
+
+def given_norm(owner: object, extra: Mapping[str, Any]) -> Any:
+    """The extra argument `grad_norm`, or `None` if it is not given.
+
+    It raises a `ValueError` unless it is one real number.
+    """
+    if extra.get("grad_norm") is None:
+        return None
+    return _number(owner, extra, "grad_norm", "Pass `eqopt.tree.norm(grads)`.")
+
+
+def without_norm(extra: Mapping[str, Any]) -> Mapping[str, Any]:
+    """`extra` for updates that are not the gradients whose norm was given."""
+    return {name: x for name, x in extra.items() if name != "grad_norm"}
+
+
+def _number(owner: object, extra: Mapping[str, Any], name: str, advice: str) -> Any:
+    value = required(owner, extra, name)
     is_real = not jnp.issubdtype(jnp.result_type(value), jnp.complexfloating)
     if np.ndim(value) != 0 or not is_real:
         raise ValueError(
-            f"{name_of(owner)}: `value` must be {EXTRAS['value']}, but has shape "
-            f"{np.shape(value)} and dtype {jnp.result_type(value)}. Take the mean of "
-            "the losses of the batch."
+            f"{name_of(owner)}: `{name}` must be {EXTRAS[name]}, but has shape "
+            f"{np.shape(value)} and dtype {jnp.result_type(value)}. {advice}"
         )
     return value
 

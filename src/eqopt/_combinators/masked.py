@@ -6,6 +6,7 @@ from typing import Any
 import equinox as eqx
 from jaxtyping import PyTree
 
+from .._arguments.extra import without_norm
 from .._arguments.fields import static_choice
 from .._core.apply import apply_updates
 from .._core.pipeline import Leafwise, Pipeline
@@ -110,7 +111,7 @@ class Masked(AbstractFused):
         chosen = self._chosen(pipeline.params, pipeline.params)
         if chosen is None and pipeline.params is not None:
             return None  # a single array, masked out: no parameters are missing
-        extra = extra_of_part(pipeline.extra, chosen, pipeline.params)
+        extra = extra_of_part(without_norm(pipeline.extra), chosen, pipeline.params)
         leafwise = self.inner._checked(state.inner_state, chosen, extra)
         is_whole = leafwise.mask is None and leafwise.then is None
         return leafwise._replace(mask=self.mask) if is_whole else None
@@ -129,7 +130,7 @@ def part_of(
     """
     updates, params, extra, is_step = call
     part = choose(params, params)
-    extra = extra_of_part(extra, part, params)
+    extra = extra_of_part(without_norm(extra), part, params)
     return Call(choose(updates, params), part, extra, is_step)
 
 

@@ -5,12 +5,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import jax.tree_util as jtu
 from jax import lax
 from jaxtyping import Array
 
 from .._cpu.order import computed_once
 from .._jax_internals import attempt, equations
-from .._trees.stored import is_stored
+from .._trees.stored import is_leaf, is_stored
+from .._types import Updates
 from .equation import ShapeMismatch
 
 
@@ -105,3 +107,19 @@ def _with(tree, old, new):
         return x.in_blocks(new) if _is_measured(x) else jax.tree.map(of_array, x)
 
     return jax.tree.map(reshaped, tree, is_leaf=is_stored)
+
+
+def _rounded(u: Any, like: Any) -> Any:
+    return u if u is None or u.dtype == like.dtype else u.astype(like.dtype)
+
+
+def as_given(updates: Updates, given: Updates) -> Updates:
+    """`updates` in the dtypes of `given`, if both have the same structure.
+
+    They have different structures for `LookaheadParams`.
+    """
+    leaves, treedef = jtu.tree_flatten(updates, is_leaf=is_leaf)
+    likes, structure = jtu.tree_flatten(given, is_leaf=is_leaf)
+    if treedef != structure:
+        return updates
+    return treedef.unflatten(map(_rounded, leaves, likes))

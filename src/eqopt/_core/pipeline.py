@@ -23,16 +23,17 @@ import functools
 from collections.abc import Callable, Generator, Mapping
 from typing import Any, NamedTuple
 
-import jax.tree_util as jtu
 from jaxtyping import PyTree
 
+from .._arguments.extra import without_norm
 from .._arguments.owners import name_of
-from .._trees.leaves import briefly, is_leaf, map_parameters
+from .._trees.leaves import briefly, map_parameters, same_leaves
 from .._trees.masks import mask_out
 from .._types import Mask, Measured, Params, State, Updates
 from ..numerics import wide_dtype
 from .equation import Equation
 from .kernel import Result
+from .narrowing import as_given
 from .stages import laid_out, walk
 
 
@@ -109,6 +110,7 @@ class Pipeline:
         self, updates: Updates, params: Params | None, extra: Mapping[str, Any]
     ):
         self.params = params
+        # Has `grad_norm` only while the updates are the gradients with this norm.
         self.extra = extra
         self.given = updates
         self._updates = updates
@@ -133,6 +135,7 @@ class Pipeline:
             reads = {"p": self.params, **leafwise.reads}
             leafwise = leafwise._replace(reads=reads)
         self._pending.append((name_of(owner), leafwise._replace(then=None)))
+        self.extra = without_norm(self.extra)
         index = len(self._states)
         self._states.append(_NOT_YET)
         if leafwise.state is not None:
@@ -232,6 +235,8 @@ class Pipeline:
 
     def replace(self, updates: Updates) -> None:
         """Continues with other updates. No equation may be pending."""
+        if not same_leaves(self._updates, updates):
+            self.extra = without_norm(self.extra)
         self._updates = updates
 
     def flush(self) -> Updates:
@@ -255,7 +260,7 @@ class Pipeline:
         if self._pending:
             self._updates = self._run("rounded updates")
         if not is_as_given:
-            self._updates = _as_given(self._updates, self.given)
+            self._updates = as_given(self._updates, self.given)
         return self._updates
 
     def apply(self) -> Params:
@@ -301,19 +306,3 @@ def _is_movable(leafwise: Leafwise) -> bool:
     has_shape = equation.is_of_matrices and equation.keeps_shape
     is_bound = has_shape or has_order or "p" in equation.leaves
     return not is_bound and leafwise.on_cpu is None
-
-
-def _rounded(u: Any, like: Any) -> Any:
-    return u if u is None or u.dtype == like.dtype else u.astype(like.dtype)
-
-
-def _as_given(updates: Updates, given: Updates) -> Updates:
-    """`updates` in the dtypes of `given`, if both have the same structure.
-
-    They have different structures for `LookaheadParams`.
-    """
-    leaves, treedef = jtu.tree_flatten(updates, is_leaf=is_leaf)
-    likes, structure = jtu.tree_flatten(given, is_leaf=is_leaf)
-    if treedef != structure:
-        return updates
-    return treedef.unflatten(map(_rounded, leaves, likes))

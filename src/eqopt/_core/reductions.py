@@ -9,14 +9,24 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, PyTree
 
+from .._arguments.extra import given_norm
 from .._caches import cached
 from .._cpu.order import after, materialized
 from .._trees.leaves import align, flatten_updates
 from .._trees.precision import compute_dtype, widen
 from .._trees.stored import is_stored
 from .._types import Leaf, Scalar, Updates
-from ..numerics import as_float, common_dtype
+from ..numerics import as_float, at_least_float32, common_dtype
+from ..tree import norm
 from .equation import Equation
+
+
+def global_norm(
+    owner: object, updates: Updates, extra: Mapping[str, Any]
+) -> Float[Array, ""]:
+    """The norm of all updates: the extra argument `grad_norm` if it is given."""
+    given = given_norm(owner, extra)
+    return norm(updates) if given is None else at_least_float32(jnp.asarray(given))
 
 
 def sum_over_leaves(

@@ -2,10 +2,11 @@
 
 import abc
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 
+from .._arguments.extra import without_norm
 from .._trees.control import filter_cond
 from .._trees.states import check_state
 from .._trees.stored import on_arrays
@@ -100,6 +101,8 @@ class AbstractComposite(AbstractTransformation):
     """
 
     _loads = "nothing"
+    # Whether the parts see the gradients unchanged, so that `grad_norm` is their norm.
+    _keeps_gradients: ClassVar[bool] = False
 
     @abc.abstractmethod
     def handle(self, call: Call, state: State) -> tuple[Any, State]:
@@ -131,6 +134,8 @@ class AbstractComposite(AbstractTransformation):
 
     def _handled(self, call: Call, state: State) -> tuple[Any, State]:
         check_state(self, state)
+        if not self._keeps_gradients:
+            call = call._replace(extra=without_norm(call.extra))
         if self._loads == "nothing":
             return self.handle(call, state)
         run = lambda state, params: self.handle(call._replace(params=params), state)

@@ -1,6 +1,6 @@
 """Bounds updates: each element, or all of them together, also by their own history."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import equinox as eqx
@@ -12,6 +12,7 @@ from .._arguments.checks import check_range
 from .._arguments.fields import static_choice
 from .._core.equation import equation
 from .._core.pipeline import Leafwise
+from .._core.reductions import global_norm
 from .._core.transformation import AbstractLeafwise, AbstractStateless
 from .._types import Hyperparameter, IntegerLike, Leaf, Params, Scalar, Updates
 from ..numerics import safe_sqrt
@@ -69,13 +70,17 @@ class ClipByGlobalNorm(AbstractStateless):
     In float32, the square of a norm above 1.8e19 overflows: then all updates are zero,
     as if the step were skipped.
 
+    If this comes first and `step` gets the extra argument `grad_norm`, that is
+    $\|g\|_2$, and nothing is reduced.
+
     **Arguments:**
 
     - `max_norm`: $c \ge 0$.
 
     **Raises:**
 
-    A `ValueError` if `max_norm` is negative.
+    A `ValueError` if `max_norm` is negative; in `update`, if `grad_norm` is not one
+    real number.
 
     ??? cite "Reference"
 
@@ -97,18 +102,18 @@ class ClipByGlobalNorm(AbstractStateless):
     def leafwise(
         self, state: None, params: Params | None = None, **extra: Any
     ) -> Leafwise:
-        return Leafwise(scale, measure=self._factor)
+        return Leafwise(scale, measure=lambda g: self._factor(g, extra))
 
-    def _factor(self, updates: Updates) -> dict[str, Scalar]:
+    def _factor(self, updates: Updates, extra: Mapping[str, Any]) -> dict[str, Scalar]:
         # A norm that cannot overflow, with a second pass over the gradients in a branch,
         # takes twice as long to trace and to compile (measured with 1000 leaves).
-        global_norm = norm(updates)
-        max_norm = jnp.asarray(self.max_norm, global_norm.dtype)
+        length = global_norm(self, updates, extra)
+        max_norm = jnp.asarray(self.max_norm, length.dtype)
         # A scalar factor for the next equation. `where` instead of `minimum` keeps a
         # NaN norm visible. The denominator is 1 if it is not used, so that the
         # derivative is finite.
-        exceeds = ~(global_norm <= max_norm)
-        denominator = jnp.where(exceeds, global_norm, 1)
+        exceeds = ~(length <= max_norm)
+        denominator = jnp.where(exceeds, length, 1)
         return {"step_size": jnp.where(exceeds, max_norm / denominator, 1)}
 
 

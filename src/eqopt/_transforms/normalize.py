@@ -10,9 +10,9 @@ from jaxtyping import Array, Float
 from .._arguments.checks import check_range, check_scalar
 from .._core.equation import equation
 from .._core.pipeline import Leafwise
+from .._core.reductions import global_norm
 from .._core.transformation import AbstractStateless
-from .._types import Hyperparameter, Leaf, Params, Scalar, Updates
-from ..tree import norm
+from .._types import Hyperparameter, Leaf, Params, Scalar
 from .scale import scale
 
 
@@ -77,7 +77,8 @@ class Normalize(AbstractStateless):
     def leafwise(
         self, state: None, params: Params | None = None, **extra: Any
     ) -> Leafwise:
-        return Leafwise(scale, measure=lambda g: _by_norm(1.0, norm(g), 0.0))
+        measure = lambda g: _by_norm(1.0, global_norm(self, g, extra), 0.0)
+        return Leafwise(scale, measure=measure)
 
 
 class NormalizeByUpdateNorm(AbstractStateless):
@@ -107,10 +108,9 @@ class NormalizeByUpdateNorm(AbstractStateless):
     def leafwise(
         self, state: None, params: Params | None = None, **extra: Any
     ) -> Leafwise:
-        return Leafwise(scale, measure=self._factor)
-
-    def _factor(self, updates: Updates) -> dict[str, Scalar]:
-        return _by_norm(self.scale_factor, norm(updates), self.eps)
+        factor, eps = self.scale_factor, self.eps
+        measure = lambda g: _by_norm(factor, global_norm(self, g, extra), eps)
+        return Leafwise(scale, measure=measure)
 
 
 def _by_norm(factor: Any, length: Array, eps: Any) -> dict[str, Scalar]:

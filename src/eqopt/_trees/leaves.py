@@ -3,6 +3,7 @@
 Only this module handles `None`, and only this module reports where two trees differ.
 """
 
+import operator
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
@@ -253,3 +254,9 @@ def label_dict(values: dict[Any, Any]) -> dict[Any, Any]:
     except TypeError:
         return OrderedDict(values)
     return values
+
+
+def same_leaves(tree: PyTree, other: PyTree) -> bool:
+    """Whether two trees hold the same arrays: the same objects, in the same order."""
+    leaves, others = (jtu.tree_leaves(x, is_leaf=is_leaf) for x in (tree, other))
+    return len(leaves) == len(others) and all(map(operator.is_, leaves, others))

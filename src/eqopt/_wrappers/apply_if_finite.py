@@ -8,8 +8,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 from .._arguments.checks import check_count
+from .._arguments.extra import given_norm
 from .._core.transformation import AbstractTransformation
 from .._core.wrapper import AbstractWrapper, Call
+from .._trees.control import filter_cond
 from .._trees.leaves import flatten_updates
 from .._types import IntegerLike, Params, State, Updates
 from ..numerics import safe_increment
@@ -41,7 +43,8 @@ class ApplyIfFinite(AbstractWrapper):
 
     In a skipped step, the updates are zero and the inner state stays unchanged. After
     `max_consecutive_errors` skipped steps in a row, it gives up and applies all
-    gradients until they are finite again.
+    gradients until they are finite again. If `step` gets the extra argument
+    `grad_norm` and it is finite, the gradients are not read.
 
     **Arguments:**
 
@@ -53,6 +56,8 @@ class ApplyIfFinite(AbstractWrapper):
 
     A `ValueError` if `max_consecutive_errors` is negative or not an integer.
     """
+
+    _keeps_gradients = True
 
     inner: AbstractTransformation
     max_consecutive_errors: IntegerLike
@@ -71,7 +76,7 @@ class ApplyIfFinite(AbstractWrapper):
     def handle(
         self, call: Call, state: ApplyIfFiniteState
     ) -> tuple[Any, ApplyIfFiniteState]:
-        finite = all_finite(call.updates)
+        finite = are_finite(self, call)
         limit = jnp.asarray(self.max_consecutive_errors, jnp.int32)
         in_a_row = jnp.where(
             finite, 0, safe_increment(jnp.minimum(state.notfinite_count, limit))
@@ -85,6 +90,19 @@ class ApplyIfFinite(AbstractWrapper):
             total_notfinite=jnp.where(finite, total, safe_increment(total)),
             inner_state=inner_state,
         )
+
+
+def are_finite(owner: object, call: Call) -> Bool[Array, ""]:
+    """Whether all updates of a call are finite, by `grad_norm` if that is enough."""
+    length = given_norm(owner, call.extra)
+    if length is None:
+        return all_finite(call.updates)
+    # The norm of large gradients overflows, although they are finite.
+    return filter_cond(
+        ~jnp.isfinite(length),
+        lambda: all_finite(call.updates),
+        lambda: jnp.ones((), bool),
+    )
 
 
 def all_finite(updates: Updates) -> Bool[Array, ""]:

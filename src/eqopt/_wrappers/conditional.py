@@ -52,6 +52,8 @@ class ConditionallyTransform(AbstractWrapper):
         of `update`, by name.
     """
 
+    _keeps_gradients = True
+
     inner: AbstractTransformation
     should_transform_fn: Callable[..., Any]
     forward_extra_args: bool = False
@@ -106,6 +108,8 @@ class ConditionallyMask(AbstractWrapper):
 
     - All: see [`eqopt.ConditionallyTransform`][].
     """
+
+    _keeps_gradients = True
 
     inner: AbstractTransformation
     should_transform_fn: Callable[..., Any]

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from .._arguments.checks import check_count, check_range
+from .._arguments.extra import given_norm
 from .._core.equation import equation
 from .._core.pipeline import Leafwise, Pipeline
 from .._core.transformation import AbstractTransformation
@@ -16,7 +17,7 @@ from .._trees.control import filter_cond
 from .._trees.states import check_state
 from .._types import Hyperparameter, IntegerLike, Leaf, Params, Scalar, State
 from ..numerics import at_least_float32, safe_increment
-from .apply_if_finite import all_finite
+from .apply_if_finite import are_finite
 
 
 # The inverse of a larger power of two is not a normal number in float32.
@@ -82,10 +83,13 @@ class DynamicLossScale(AbstractWrapper):
         ```
 
     If a transformation inside uses the extra argument `value`, pass the loss itself,
-    not the scaled loss. A skipped step changes only the counters and the scale; with
-    `step`, it moves no memory. Half-precision gradients are converted to float32 before
-    they are divided, and `inner` sees float32. `update` returns the updates of `inner`
-    in the dtype of the gradients.
+    not the scaled loss. `grad_norm`, however, is the norm of the gradients as they are
+    passed, of the scaled loss.
+
+    A skipped step changes only the counters and the scale; with `step`, it moves no
+    memory. Half-precision gradients are converted to float32 before they are divided,
+    and `inner` sees float32. `update` returns the updates of `inner` in the dtype of the
+    gradients.
 
     Put it outside everything else, because every transformation that uses gradients
     must get the gradients of the loss. This holds for the norms in
@@ -124,6 +128,8 @@ class DynamicLossScale(AbstractWrapper):
         }
         ```
     """
+
+    _keeps_gradients = True
 
     inner: AbstractTransformation
     init_scale: Hyperparameter = 2.0**15
@@ -167,7 +173,7 @@ class DynamicLossScale(AbstractWrapper):
     def handle(
         self, call: Call, state: DynamicLossScaleState
     ) -> tuple[Any, DynamicLossScaleState]:
-        finite = all_finite(call.updates)
+        finite = are_finite(self, call)
         result, inner_state = filter_cond(
             finite,
             lambda: self._unscaled(call, state),
@@ -196,7 +202,10 @@ class DynamicLossScale(AbstractWrapper):
         grads = Pipeline(call.updates, None, {}).wide()
         pipeline = Pipeline(grads, call.params, call.extra)
         shared = {"inverse_scale": 1 / state.loss_scale}
+        length = given_norm(self, call.extra)
         pipeline.push("DynamicLossScale", Leafwise(unscale, shared=shared))
+        if length is not None:
+            pipeline.extra = {**pipeline.extra, "grad_norm": length / state.loss_scale}
         if call.is_step:
             new, promise = self.inner._finish(pipeline, state.inner_state)
             return pipeline.end(new), promise()

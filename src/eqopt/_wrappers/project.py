@@ -109,6 +109,8 @@ class Project(AbstractWrapper):
 
     _loads = "params"
 
+    _keeps_gradients = True
+
     inner: AbstractTransformation
     projection: Callable[[PyTree], PyTree] = eqx.field(converter=_as_data)
     mask: Mask | None = static_choice(default=None)

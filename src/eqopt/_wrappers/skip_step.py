@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Int
 from .._arguments.checks import check_no_schedule, check_range
 from .._arguments.construction import Module
 from .._arguments.extra import required_value
+from .._core.reductions import global_norm
 from .._core.transformation import AbstractTransformation
 from .._core.wrapper import AbstractWrapper, Call
 from .._trees.control import filter_cond
@@ -123,7 +124,8 @@ class SkipStep(AbstractWrapper):
     r"""Skips every step that a rule selects.
 
     The rule gets the global norm of the gradients, and the loss if you pass `value` to
-    `step` or `update`. A skipped step changes only the counters and the memory of the
+    `step` or `update`. If you pass `grad_norm`, that is the norm, and nothing is
+    reduced. A skipped step changes only the counters and the memory of the
     rule: parameters and inner state stay unchanged. With `step`, no memory is moved.
 
     !!! example
@@ -153,8 +155,10 @@ class SkipStep(AbstractWrapper):
     **Raises:**
 
     In `update`, a `TypeError` if the rule does not return a 0-d bool, and a
-    `ValueError` if `value` is not a real number.
+    `ValueError` if `value` or `grad_norm` is not one real number.
     """
+
+    _keeps_gradients = True
 
     inner: AbstractTransformation
     rule: Callable[..., Any]
@@ -185,7 +189,7 @@ class SkipStep(AbstractWrapper):
         if value is not None:
             value = jnp.asarray(required_value(self, call.extra))
             value = at_least_float32(value)
-        size = norm(call.updates)
+        size = global_norm(self, call.updates, call.extra)
         if isinstance(self.rule, AbstractSkipRule):
             skip, rule_state = self.rule(value, size, state.rule_state)
         else:

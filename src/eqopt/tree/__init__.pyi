@@ -22,6 +22,7 @@ from ._like import (
     zeros_like as zeros_like,
 )
 from ._map_params import map_params as map_params
+from ._metrics import metrics as metrics
 from ._migrate import migrate as migrate, migration_plan as migration_plan
 from ._migration_plan import (
     MigratedPart as MigratedPart,

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 import eqopt
 
-from ..row import row
+from ..row import around, row
 
 
 def is_long(updates):
@@ -38,4 +38,5 @@ ROWS = [
         name="Monitor",
         decay=0.8,
     ),
+    *around(eqopt.RecordGradNorm),
 ]

@@ -119,6 +119,8 @@ class OuterNesterov(AbstractWrapper):
         ```
     """
 
+    _keeps_gradients = True
+
     inner: AbstractTransformation
     period: IntegerLike = 30
     learning_rate: Hyperparameter = 0.7

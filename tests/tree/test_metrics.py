@@ -1,0 +1,126 @@
+"""The numbers to log that a state holds."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import eqopt
+from eqopt.tree import metrics
+
+
+PARAMS = {"w": jnp.ones((2, 2)), "b": jnp.ones(2)}
+GRADS = {"w": jnp.full((2, 2), 2.0), "b": jnp.zeros(2)}  # of norm 4
+LABELS = {"w": "matrices", "b": "rest"}
+FALLING = eqopt.schedules.Linear(0.9, 0.5, 4)
+
+OPT = eqopt.DynamicLossScale(
+    eqopt.RecordGradNorm(
+        eqopt.SkipStep(
+            eqopt.Scheduled(
+                eqopt.Chain(
+                    eqopt.ClipByGlobalNorm(1.0),
+                    eqopt.Partition(
+                        {"matrices": eqopt.SGD(0.5), "rest": eqopt.Adam(0.1, FALLING)},
+                        LABELS,
+                    ),
+                    eqopt.Snapshot("update_norm", eqopt.tree.norm),
+                )
+            ),
+            lambda value, norm: norm > 5.0,
+        )
+    ),
+    init_scale=2.0,
+)
+
+
+@eqx.filter_jit
+def step(grads, state):
+    _, state = OPT.step(grads, state, PARAMS)
+    return metrics(state), state
+
+
+def test_by_hand():
+    """Clipped from 4 to 1, with a rate of 0.5, and gradients of a doubled loss."""
+    grads = eqopt.tree.scale(2.0, GRADS)
+    logged, state = step(grads, OPT.init(PARAMS))
+    expected = {
+        "step": 1,
+        "learning_rate/matrices": 0.5,
+        "learning_rate/rest": 0.1,
+        "b1": 0.9,
+        "grad_norm": 4,
+        "update_norm": 0.5,
+        "skipped": 0,
+        "loss_scale": 2,
+    }
+    assert logged.keys() == expected.keys()
+    for name, value in logged.items():
+        np.testing.assert_allclose(value, expected[name], rtol=1e-6, err_msg=name)
+    # A large gradient and one that is not finite are skipped by different wrappers.
+    logged, state = step(eqopt.tree.scale(2.0, grads), state)
+    assert (logged["grad_norm"], logged["skipped"], logged["step"]) == (8, 1, 1)
+    logged, state = step(eqopt.tree.scale(jnp.inf, grads), state)
+    assert (logged["skipped"], logged["loss_scale"], logged["grad_norm"]) == (2, 1, 8)
+    assert metrics(state, "skipped", "step").keys() == {"skipped", "step"}
+
+
+def test_labels():
+    """Names of parts and key paths, but only where numbers would have the same name."""
+    twice = eqopt.NamedChain(
+        first=eqopt.Chain(eqopt.ScaleByLearningRate(0.1)),
+        last=eqopt.Chain(eqopt.Clip(1.0), eqopt.ScaleByLearningRate(0.2)),
+    )
+    logged = metrics(twice.init(PARAMS), "learning_rate")
+    assert logged.keys() == {"learning_rate/first", "learning_rate/last"}
+    one = eqopt.NamedChain(clip=eqopt.Clip(1.0), sgd=eqopt.SGD(0.1))
+    assert metrics(one.init(PARAMS)).keys() == {"learning_rate", "step"}
+    plain = eqopt.Chain(*twice.transformations)
+    assert metrics(plain.init(PARAMS), "learning_rate").keys() == {
+        "learning_rate/[0][0].learning_rate",
+        "learning_rate/[1][1].learning_rate",
+    }
+    nested = eqopt.Partition({"a": eqopt.Partition({1: eqopt.SGD(0.1)}, 1)}, "a")
+    assert metrics(nested.init(PARAMS), "learning_rate") == {"learning_rate/a/1": 0.1}
+
+
+def test_only_numbers_of_the_optimizer():
+    """Not parameters with such a name, which a state may also hold."""
+    params = {"learning_rate": jnp.ones(()), "skipped": jnp.ones(())}
+    opt = eqopt.ApplyIfFinite(eqopt.ParamEMA(eqopt.Adam(0.1), 0.9), 3)
+    state = opt.init(params)
+    assert metrics(state).keys() == {"learning_rate", "not_finite", "step"}
+    assert metrics(eqopt.Clip(1.0).init(params)) == {}
+
+
+def test_measurements():
+    largest = lambda tree: {"inf": eqopt.tree.norm(tree, "inf")}
+    opt = eqopt.Chain(
+        eqopt.Monitor({"sizes": largest, "clipped": lambda g: jnp.zeros(())}),
+        eqopt.SGD(0.1),
+    )
+    logged = metrics(opt.init(PARAMS))
+    assert logged.keys() == {"sizes['inf']", "clipped", "learning_rate", "step"}
+
+
+@pytest.mark.parametrize(
+    "name, advice",
+    {
+        "grad_norm": r"eqopt.RecordGradNorm\(opt\)",
+        "update_norm": r"eqopt.Snapshot\('update_norm', eqopt.tree.norm\)",
+        "skipped": r"eqopt.SkipStep\(opt, eqopt.SigmaRule\(\)\)",
+        "accuracy": "eqopt.Monitor",
+    }.items(),
+)
+def test_what_is_not_known(name, advice):
+    found = rf"no number '{name}', only \['learning_rate', 'step'\].*{advice}"
+    with pytest.raises(KeyError, match=f"metrics: this tuple holds {found}"):
+        metrics(eqopt.SGD(0.1).init(PARAMS), "step", name)
+
+
+def test_nothing_is_computed():
+    """The program with the numbers of a state only returns them."""
+    state = OPT.init(PARAMS)
+    computed = jax.make_jaxpr(metrics)(state).eqns
+    assert [str(equation.primitive) for equation in computed] == ["add"]  # two counts
