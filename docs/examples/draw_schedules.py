@@ -27,6 +27,7 @@ from eqopt.schedules import (
     Step,
     WarmupConstant,
     WarmupCosineDecay,
+    WarmupDecay,
     WarmupExponentialDecay,
     WarmupStableDecay,
 )
@@ -65,6 +66,19 @@ PANELS = [
             for cooldown in ("linear", "cosine", "1-sqrt")
         ],
         ["linear", "cosine", "1-sqrt"],
+    ),
+    (
+        "WarmupDecay",
+        [
+            WarmupDecay(95, warmup=0.1, decay=0.3),
+            WarmupDecay(95, 0.1, 0.3, rewarmup=0.1, cycles=3, alpha=0.2),
+            WarmupDecay(95, 15, cycles=[0.5], peak_value=0.8, alpha=0.1),
+        ],
+        [
+            "warmup=0.1, decay=0.3",
+            "... rewarmup=0.1, cycles=3, alpha=0.2",
+            "warmup=15, cycles=[0.5], alpha=0.1",
+        ],
     ),
     (
         "in steps and pieces",
@@ -112,8 +126,8 @@ PANELS = [
 
 
 def main(output: str) -> None:
-    figure = Figure(figsize=(11, 5.4), layout="constrained")
-    panels = figure.subplots(2, 4, sharex=True, sharey=True)
+    figure = Figure(figsize=(11, 8.1), layout="constrained")
+    panels = figure.subplots(3, 3, sharex=True, sharey=True)
     for axes, (title, schedules, labels) in zip(panels.flat, PANELS, strict=True):
         plot.schedule(*schedules, steps=STEPS, labels=labels, axes=axes)
         axes.set_title(title, fontsize=10, loc="left")

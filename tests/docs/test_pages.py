@@ -202,6 +202,7 @@ def test_table_of_names_is_true():
         "eqopt.schedules.ReduceOnPlateau",
         "eqopt.schedules.Step",
         "eqopt.schedules.Sum",
+        "eqopt.schedules.WarmupDecay",
         "eqopt.schedules.WarmupStableDecay",
         "eqopt.sum_over_leaves",
         "eqopt.testing.LAWS",

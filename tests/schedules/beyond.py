@@ -18,6 +18,23 @@ def stable(shape):
     return value
 
 
+def cycles(starts, end, warmups, decays, shape):
+    """A peak of 0.9, with an end value of 0.09."""
+
+    def value(count):
+        t = min(int(count), end)
+        i = max(i for i, start in enumerate(starts) if start <= t)
+        start, stop = starts[i], [*starts, end][i + 1]
+        t -= start
+        if t < warmups[i]:
+            low = 0.09 if i else 0.0
+            return low + (0.9 - low) * t / warmups[i]
+        x = max(t - (stop - start - decays[i]), 0) / decays[i]
+        return 0.09 + 0.81 * shape(min(x, 1))
+
+    return value
+
+
 def inverse_square_root(warmup, timescale):
     def value(count):
         t = int(count)
@@ -81,6 +98,25 @@ BEYOND = {
         schedules.WarmupStableDecay(0.1, 1.0, 0, 20, 0, 0.05),
         lambda count: 1.0 if count < 20 else 0.05,
         20,
+    ),
+    "parts_of_the_run": Case(  # 6 and 12 of 60 steps
+        schedules.WarmupDecay(60, 0.1, 0.2, peak_value=0.9, alpha=0.1, shape="linear"),
+        cycles([0], 60, [6], [12], lambda x: 1 - x),
+        60,
+    ),
+    "cycles_with_warmups": Case(  # of 21, 21 and 20 steps
+        schedules.WarmupDecay(62, 7, None, 0.2, 3, peak_value=0.9, alpha=0.1),
+        cycles(
+            [0, 21, 41], 62, [7, 4, 4], [14, 16, 17], lambda x: (1 + cos(pi * x)) / 2
+        ),
+        62,
+    ),
+    "cycles_at_steps": Case(
+        schedules.WarmupDecay(
+            61, 6, 5, 0, [20, 0.5], peak_value=0.9, alpha=0.1, shape="1-sqrt"
+        ),
+        cycles([0, 20, 31], 61, [6, 0, 0], [5, 5, 5], lambda x: 1 - sqrt(x)),
+        61,
     ),
     "inverse_square_root": Case(
         schedules.InverseSquareRoot(0.1, 0.7, 20),

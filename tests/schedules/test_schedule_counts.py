@@ -57,7 +57,8 @@ def test_any_number_of_steps_may_be_beyond_all_counts(case, x64):
                 schedule = dataclasses.replace(case.ours, **{field.name: steps})
             except ValueError as error:  # longer than what it is a part of
                 assert "must be" in str(error)
-                assert field.name in ("warmup_steps", "cooldown_steps")
+                parts = "warmup_steps", "cooldown_steps", "warmup", "decay", "rewarmup"
+                assert field.name in parts
                 continue
             with x64():
                 expected = schedule(jnp.asarray(COUNTS))
@@ -94,6 +95,7 @@ LONG = {
     "stable": schedules.WarmupStableDecay(0.1, 1.0, 10**6, HUGE, HUGE - 10**6 - 9),
     "stable_short": schedules.WarmupStableDecay(0.1, 1.0, 10, BEYOND, 20, 0.05),
     "stable_jump": schedules.WarmupStableDecay(0.1, 1.0, 0, BEYOND, 0, 0.05),
+    "parts_of_the_run": schedules.WarmupDecay(HUGE, 1e-3, 0.9, 0.1, 2, alpha=0.1),
     "piecewise_constant": schedules.PiecewiseConstant(1.0, {10: 0.5, HUGE: 0.5}),
     "piecewise_linear": schedules.PiecewiseInterpolate(
         "linear", 1.0, {10: 0.5, BEYOND - 5: 0.8, HUGE: 0.5, HUGE + 1: 0.1}

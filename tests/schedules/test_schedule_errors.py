@@ -29,6 +29,7 @@ from eqopt.schedules import (
     Sum,
     WarmupConstant,
     WarmupCosineDecay,
+    WarmupDecay,
     WarmupExponentialDecay,
     WarmupStableDecay,
 )
@@ -151,6 +152,32 @@ WRONG = [
         (TypeError, ValueError),
         ["cooldown", "1-sqrt"],
     ),
+    # Parts of a run.
+    (
+        lambda: WarmupDecay(1000, 100.0),
+        ValueError,
+        ["WarmupDecay", "`warmup`", "float from 0 to 1", "100.0", "no decimal point"],
+    ),
+    (lambda: WarmupDecay(1000, decay=-1), ValueError, ["`decay`", "-1"]),
+    (lambda: WarmupDecay(1000, rewarmup=NAN), ValueError, ["`rewarmup`", "nan"]),
+    (lambda: WarmupDecay(1000, cycles=[0.5, 1.5]), ValueError, ["`cycles[1]`", "1.5"]),
+    (lambda: WarmupDecay(1000, cycles=0), ValueError, ["`cycles`", "at least 1", "0"]),
+    (
+        lambda: WarmupDecay(1000, cycles=[500, 0.4]),
+        ValueError,
+        ["`cycles`", "below `total_steps`", "1000", "[0, 500, 400]", "not the lengths"],
+    ),
+    (
+        lambda: WarmupDecay(1000, 0.1, 450, 0.2, 2),
+        ValueError,
+        ["`warmup` and `decay`", "100 and 450", "cycle 0", "500"],
+    ),
+    (
+        lambda: WarmupDecay(1000, 0.1, 0.8, 0.25, 2),
+        ValueError,
+        ["`rewarmup` and `decay`", "125 and 400", "cycle 1", "500"],
+    ),
+    (lambda: WarmupDecay(100.0), TypeError, ["`total_steps`", "int(...)"]),
     # Pieces.
     (
         lambda: PiecewiseConstant(1.0, {-1: 0.5}),

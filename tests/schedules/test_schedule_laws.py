@@ -241,6 +241,7 @@ UNCHECKED = {
     "WarmupStableDecay": lambda n: schedules.WarmupStableDecay(
         0.0, 1.0, n, n, n, cooldown="1-sqrt"
     ),
+    "WarmupDecay": lambda n: schedules.WarmupDecay(n, n, 0.3, n, [0.5, n]),
     "InverseSquareRoot": lambda n: schedules.InverseSquareRoot(0.0, 1.0, n, n),
     "Step": lambda n: schedules.Step(1.0, n),
     "MultiStep": lambda n: schedules.MultiStep(1.0, [n, 5]),

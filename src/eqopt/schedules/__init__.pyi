@@ -37,3 +37,4 @@ from ._warmup import (
     WarmupConstant as WarmupConstant,
     WarmupStableDecay as WarmupStableDecay,
 )
+from ._warmup_decay import WarmupDecay as WarmupDecay

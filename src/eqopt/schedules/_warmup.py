@@ -17,7 +17,7 @@ from ._validation import check_finite, check_steps, fits
 
 
 # The remaining part after the fraction `x` of a cool-down.
-_COOLDOWNS = LEFT | {"1-sqrt": lambda x: 1 - jnp.sqrt(x)}
+COOLDOWNS = LEFT | {"1-sqrt": lambda x: 1 - jnp.sqrt(x)}
 
 
 @partial(compiled, static_argnames="cooldown")
@@ -37,7 +37,7 @@ def _warmup_stable_decay(
     begin = total_steps - cooldown_steps
     elapsed = jnp.clip(count, begin, total_steps) - begin
     steps = jnp.maximum(cooldown_steps, 1).astype(dtype)
-    left = _COOLDOWNS[cooldown](elapsed.astype(dtype) / steps)
+    left = COOLDOWNS[cooldown](elapsed.astype(dtype) / steps)
     # On how the end is determined, see `remaining`.
     left = jnp.where(count < total_steps, left, 0)
     # Exact at the beginning and at the end.
@@ -165,7 +165,7 @@ class WarmupStableDecay(AbstractSchedule):
         for name in ("warmup_steps", "cooldown_steps"):
             check_steps(self, name, 0)
         check_steps(self, "total_steps", 1)
-        check_choice(self, "cooldown", _COOLDOWNS)
+        check_choice(self, "cooldown", COOLDOWNS)
         steps = self.warmup_steps, self.cooldown_steps
         if not fits(steps, self.total_steps):
             raise ValueError(
