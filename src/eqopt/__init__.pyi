@@ -352,6 +352,10 @@ from ._optimizers.second_order.lbfgs import (
     ScaleByLBFGS as ScaleByLBFGS,
     ScaleByLBFGSState as ScaleByLBFGSState,
 )
+from ._optimizers.second_order.projected_lbfgs import (
+    ProjectedLBFGS as ProjectedLBFGS,
+    ProjectedLBFGSState as ProjectedLBFGSState,
+)
 from ._optimizers.second_order.sophia import (
     Sophia as Sophia,
     SophiaState as SophiaState,

@@ -158,6 +158,7 @@ def test_table_of_names_is_true():
         "eqopt.Overwrite",
         "eqopt.ParamEMA",
         "eqopt.Project",
+        "eqopt.ProjectedLBFGS",
         "eqopt.RecordGradNorm",
         "eqopt.QKClip",
         "eqopt.SWA",

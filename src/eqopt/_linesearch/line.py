@@ -54,11 +54,11 @@ class Line(eqx.Module):
     grad: Updates
 
     def value_at(self, step_size: Scalar) -> Scalar:
-        return self.loss(self._moved(step_size)).astype(self.value.dtype)
+        return self.loss(self.moved(step_size)).astype(self.value.dtype)
 
     def value_and_grad_at(self, step_size: Scalar) -> tuple[Scalar, Scalar, Updates]:
         """The value, the slope and the gradient."""
-        value, grad = jax.value_and_grad(self.loss)(self._moved(step_size))
+        value, grad = jax.value_and_grad(self.loss)(self.moved(step_size))
         slope = slope_along(self.direction, grad)
         dtype = self.value.dtype
         return value.astype(dtype), slope.astype(dtype), grad
@@ -67,7 +67,7 @@ class Line(eqx.Module):
         self, step_size: Scalar
     ) -> tuple[Scalar, Callable[[], Updates]]:
         """The value, and a function that returns the gradient."""
-        value, pullback = jax.vjp(self.loss, self._moved(step_size))
+        value, pullback = jax.vjp(self.loss, self.moved(step_size))
         one = jnp.ones_like(value)
         return value.astype(self.value.dtype), lambda: pullback(one)[0]
 
@@ -75,7 +75,11 @@ class Line(eqx.Module):
         """A number for the search, in the precision of the loss."""
         return lax.stop_gradient(jnp.asarray(x).astype(self.value.dtype))
 
-    def _moved(self, step_size: Scalar) -> PyTree:
+    @property
+    def start(self) -> PyTree:
+        return restrict(self.params, self.grad)
+
+    def moved(self, step_size: Scalar) -> PyTree:
         """The parameters there, exactly as `step` computes them."""
         pipeline = Pipeline(self.direction, self.params, {})
         pipeline.push("move", Leafwise(move, shared={"step_size": step_size}))
@@ -111,7 +115,7 @@ def make_line(
     loss = eqx.filter_closure_convert(
         loss_of_arrays(name, "value_fn", value_fn, params, ()), start
     )
-    arrays, loss, direction, value, grad = _constant(
+    arrays, loss, direction, value, grad = stopped(
         (arrays, loss, direction, jnp.asarray(value), grad)
     )
     grad = conj(grad)
@@ -191,6 +195,6 @@ def _check_covers(owner: str, grad: Updates, direction: Updates) -> None:
             )
 
 
-def _constant(tree: PyTree) -> PyTree:
+def stopped(tree: PyTree) -> PyTree:
     stop = lambda x: lax.stop_gradient(x) if eqx.is_inexact_array(x) else x
     return jtu.tree_map(stop, tree)

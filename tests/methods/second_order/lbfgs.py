@@ -38,6 +38,17 @@ METHODS = [
                 name="LBFGS(schedule, no line search)",
                 learning_rate=0.5,
             ),
+            row(
+                searched(eqopt.ProjectedLBFGS, memory_size=2),
+                name="ProjectedLBFGS",
+                exempt={
+                    "test_complex_parameters": "bounds are for real numbers",
+                    "test_no_default_stands_still": "the gradient is from "
+                    "parameters on the line, which are rounded",
+                },
+                lower=-0.5,
+                upper=0.5,
+            ),
         ],
     ),
 ]

@@ -1,31 +1,25 @@
 """L-BFGS: the inverse of the Hessian, estimated from the last few steps."""
 
-from functools import partial
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
-from jax import lax
-from jaxtyping import Array, Float, Inexact, Int, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
 from ..._arguments.checks import check_count
 from ..._arguments.extra import required_params
 from ..._arguments.fields import static_choice
-from ..._arguments.owners import name_of
 from ..._combinators.chain import Chain
-from ..._core.misfits import check_real
-from ..._core.reductions import inner
 from ..._core.transformation import AbstractOptimizer, AbstractTransformation
 from ..._linesearch.zoom import ScaleByZoomLinesearch
 from ..._transforms.scale import Scale, ScaleByLearningRate
-from ..._trees.leaves import align, flatten_updates, keystr, map_parameters, parameters
-from ..._trees.precision import compute_dtype, widen
+from ..._trees.leaves import map_parameters, parameters
+from ..._trees.precision import compute_dtype
 from ..._trees.states import check_state
-from ..._types import Params, Scalar, ScalarOrSchedule, State, Updates
-from ...numerics import safe_increment
+from ..._types import Params, ScalarOrSchedule, State, Updates
 from ...tree import zeros_like
 from ...tree._like import wide_zeros_like
+from .inverse_hessian import times_inverse
 
 
 class ScaleByLBFGSState(eqx.Module):
@@ -127,125 +121,8 @@ class ScaleByLBFGS(AbstractTransformation):
         **extra: Any,
     ) -> tuple[Updates, ScaleByLBFGSState]:
         check_state(self, state)
-        required_params("ScaleByLBFGS", params)
-        leaves, treedef = flatten_updates(updates)
-        places = [i for i, x in enumerate(leaves) if x is not None]
-        names = "params", "updates", "diff_params_memory", "diff_updates_memory"
-        memory = {
-            name: align(treedef, getattr(state, name), f"state.{name}", updates)
-            for name in names
-        }
-        for i in places:
-            if memory["params"][i] is None:
-                raise ValueError(
-                    f"{name_of(self)}: `updates` has a value at "
-                    f"`{keystr(updates, i)}`, but the state has no memory for it. Was "
-                    "the parameter frozen, masked or missing in `init`? Call `init` "
-                    "with the model whose gradients you pass."
-                )
-        check_real(self, updates, state.params, "state.params")
-        of = lambda column: [column[i] for i in places]
-        new, *columns, weights = _preconditioned(
-            of(leaves),
-            of(align(treedef, params, "params", updates)),
-            *map(of, memory.values()),
-            state.weights_memory,
-            state.count,
-            self.scale_init_precond,
-        )
-
-        def into(column, new):
-            new = dict(zip(places, new, strict=True))
-            return treedef.unflatten(new.get(i, x) for i, x in enumerate(column))
-
-        memory = {
-            k: into(memory[k], new) for k, new in zip(names, columns, strict=True)
-        }
-        count = safe_increment(state.count)
-        state = ScaleByLBFGSState(count=count, weights_memory=weights, **memory)
-        return into(leaves, new), state
-
-
-_Leaves = list[Inexact[Array, "..."]]
-
-
-@partial(jax.jit, static_argnums=8)
-def _preconditioned(
-    g: _Leaves,
-    p: _Leaves,
-    last_p: _Leaves,
-    last_g: _Leaves,
-    s_memory: _Leaves,
-    y_memory: _Leaves,
-    rho: Float[Array, " memory"],
-    count: Int[Array, ""],
-    scales: bool,
-) -> tuple[Any, ...]:
-    """The new updates, and the new state except for the count."""
-    real = rho.dtype
-    newest = (count - 1) % len(rho)
-    s = [_difference(x, y, real) for x, y in zip(p, last_p, strict=True)]
-    y = [_difference(a, b, real) for a, b in zip(g, last_g, strict=True)]
-    sy, ss, yy = _inner(s, y), _inner(s, s), _inner(y, y)
-    cosine = jnp.finfo(real).eps * jnp.sqrt(ss) * jnp.sqrt(yy)
-    is_good = (count > 0) & (sy > cosine)
-    rho = jnp.where(ss == 0, 0, rho)
-    rho = rho.at[newest].set(jnp.where(is_good, 1 / jnp.where(is_good, sy, 1), 0))
-    store = lambda memory, x: lax.dynamic_update_index_in_dim(
-        memory, jnp.where(is_good, x, 0).astype(memory.dtype), newest, 0
-    )
-    s_memory, y_memory = [*map(store, s_memory, s)], [*map(store, y_memory, y)]
-    at = lambda memory, i: [
-        widen(lax.dynamic_index_in_dim(x, i, 0, keepdims=False), real) for x in memory
-    ]
-    order = (newest - jnp.arange(len(rho), dtype=newest.dtype)) % len(rho)
-
-    def back(q, i):
-        alpha = rho[i] * _inner(at(s_memory, i), q)
-        return _plus(q, -alpha, at(y_memory, i)), alpha
-
-    def forth(r, i_alpha):
-        i, alpha = i_alpha
-        beta = rho[i] * _inner(at(y_memory, i), r)
-        return _plus(r, alpha - beta, at(s_memory, i)), None
-
-    wide = widen(g, real)
-    q, alphas = lax.scan(back, wide, order)
-    if scales:
-        latest = order[jnp.argmax(rho[order] > 0)]
-        # To read what was just stored from memory, XLA on a CPU would copy all of it.
-        before = lambda memory: _inner(at(memory, latest), at(memory, latest))
-        yy = lax.cond(is_good, lambda _: yy, before, y_memory)
-        gamma = _gamma(rho[latest], yy, wide)
-        q = _times(gamma, q)
-    r, _ = lax.scan(forth, q, (order, alphas), reverse=True)
-    new = [x.astype(like.dtype) for x, like in zip(r, g, strict=True)]
-    last_p = [jnp.array(x, y.dtype, copy=True) for x, y in zip(p, last_p, strict=True)]
-    last_g = [jnp.array(x, y.dtype, copy=True) for x, y in zip(g, last_g, strict=True)]
-    return new, last_p, last_g, s_memory, y_memory, rho
-
-
-def _gamma(rho: Scalar, yy: Scalar, g: _Leaves) -> Scalar:
-    """The curvature of the last step, or a factor for a first step of length up to 1."""
-    is_known, length = rho > 0, jnp.sqrt(lax.stop_gradient(_inner(g, g)))
-    curvature = 1 / jnp.where(is_known, rho * yy, 1)
-    return jnp.where(is_known, curvature, jnp.minimum(1, 1 / length))
-
-
-def _difference(new: Any, old: Any, real: Any) -> Inexact[Array, "..."]:
-    return widen(new, real) - widen(old, real)
-
-
-def _inner(x: _Leaves, y: _Leaves) -> Scalar:
-    return sum(map(inner, x, y), jnp.zeros((), compute_dtype(x)))
-
-
-def _times(scale: Scalar, x: _Leaves) -> _Leaves:
-    return [scale.astype(a.dtype) * a for a in x]
-
-
-def _plus(x: _Leaves, scale: Scalar, y: _Leaves) -> _Leaves:
-    return [a + b for a, b in zip(x, _times(scale, y), strict=True)]
+        params = required_params("ScaleByLBFGS", params)
+        return times_inverse(self, updates, state, params, self.scale_init_precond)
 
 
 class LBFGS(AbstractOptimizer):
