@@ -494,6 +494,10 @@ from ._wrappers.apply_if_finite import (
     ApplyIfFinite as ApplyIfFinite,
     ApplyIfFiniteState as ApplyIfFiniteState,
 )
+from ._wrappers.averages.diloco import (
+    DiLoCo as DiLoCo,
+    DiLoCoState as DiLoCoState,
+)
 from ._wrappers.averages.ema_nesterov import (
     EMANesterov as EMANesterov,
     EMANesterovState as EMANesterovState,

@@ -39,6 +39,7 @@ def test_the_page_of_the_family_has_it(family: str):
         "AddDecayedWeights",
         "Cautious",
         "ClipByHistory",
+        "DiLoCo",
         "EMANesterov",
         "GPA",
         "Grokfast",
@@ -69,7 +70,7 @@ def test_every_average_is_in_the_table_of_averages():
         and issubclass(value, eqopt.AbstractTransformation)
         and value.__module__.startswith("eqopt._wrappers.averages.")
     }
-    assert len(averages) == 7
+    assert len(averages) == 8
     assert averages <= {*re.findall(r"\[`eqopt\.(\w+)`\]\[\]", section)}
 
 

@@ -147,6 +147,7 @@ def test_table_of_names_is_true():
         "eqopt.Call",
         "eqopt.Cautious",
         "eqopt.ClipByHistory",
+        "eqopt.DiLoCo",
         "eqopt.DynamicLossScale",
         "eqopt.EMANesterov",
         "eqopt.GPA",

@@ -158,6 +158,7 @@ WRAPPERS: dict[str, tuple[Callable[..., AbstractTransformation], Callable]] = {
         lambda opt: eqopt.ConditionallyTransform(opt, one_in_two),
         _odd,
     ),
+    "DiLoCo": (lambda opt: eqopt.DiLoCo(opt, None, 2), _lookahead),
     "DynamicLossScale": (lambda opt: eqopt.DynamicLossScale(opt, 2.0), _forward),
     "EMANesterov": (lambda opt: eqopt.EMANesterov(opt, 0.5, 0.5), _ema_nesterov),
     "Flatten": (eqopt.Flatten, _forward),
@@ -203,7 +204,7 @@ WRAPPERS: dict[str, tuple[Callable[..., AbstractTransformation], Callable]] = {
 }
 # `Flatten` makes one vector, in which these cannot select leaves.
 BY_LEAF = {"Masked", "Partition", "SelectiveTransform"}
-AVERAGES = "EMANesterov", "GPA", "Lookahead", "OuterNesterov", "ScheduleFree"
+AVERAGES = "DiLoCo", "EMANesterov", "GPA", "Lookahead", "OuterNesterov", "ScheduleFree"
 # According to the documentation of the first, the second does not belong inside it.
 MISPLACED = {*itertools.product(["Cautious", "Mechanic"], AVERAGES)}
 # Not in the table of wrappers, for these reasons.

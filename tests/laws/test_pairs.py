@@ -28,6 +28,7 @@ WRAPPERS = {
     "Cautious": eqopt.Cautious,
     "ConditionallyMask": lambda opt: eqopt.ConditionallyMask(opt, one_in_two),
     "ConditionallyTransform": lambda opt: eqopt.ConditionallyTransform(opt, one_in_two),
+    "DiLoCo": lambda opt: eqopt.DiLoCo(opt, None, 2),
     "DynamicLossScale": eqopt.DynamicLossScale,
     "EMANesterov": eqopt.EMANesterov,
     "Flatten": eqopt.Flatten,

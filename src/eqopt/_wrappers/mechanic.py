@@ -101,8 +101,8 @@ class Mechanic(AbstractFused):
     nothing changes but the inner state. A NaN in the gradients makes the whole state
     NaN. To skip such steps, put this inside [`eqopt.ApplyIfFinite`][]. Also put it
     inside [`eqopt.Lookahead`][], [`eqopt.GPA`][], [`eqopt.EMANesterov`][],
-    [`eqopt.OuterNesterov`][] and [`eqopt.ScheduleFree`][]: inside Mechanic, they would
-    use updates without the factor. [`eqopt.ParamEMA`][] and [`eqopt.SWA`][] average the
+    [`eqopt.OuterNesterov`][], [`eqopt.DiLoCo`][] and [`eqopt.ScheduleFree`][]: inside
+    Mechanic, they would use updates without the factor. [`eqopt.ParamEMA`][] and [`eqopt.SWA`][] average the
     parameters after the whole step, so they may be directly inside, but not inside
     another wrapper in it.
 

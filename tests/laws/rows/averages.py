@@ -17,6 +17,7 @@ ROWS = [
         start=2,
         period=2,
     ),
+    *around(eqopt.DiLoCo, axis_name=None, sync_every=2),
     *around(eqopt.GPA, mu_x=0.5, mu_y=0.8),
     *around(eqopt.EMANesterov, beta=0.5, decay=0.8),
     *around(eqopt.OuterNesterov, period=2, learning_rate=0.5, momentum=0.8),

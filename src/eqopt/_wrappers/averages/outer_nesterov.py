@@ -7,17 +7,16 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from ..._arguments.checks import check_count, check_range
-from ..._arguments.extra import required_params
 from ..._core.equation import equation
 from ..._core.pipeline import Leafwise, Pipeline
 from ..._core.transformation import AbstractTransformation
-from ..._core.wrapper import AbstractWrapper, Call
+from ..._core.wrapper import Call
 from ..._trees.control import filter_cond
-from ..._trees.states import check_state
 from ..._trees.stored import shapes_if_stored
 from ..._types import Hyperparameter, IntegerLike, Leaf, Params, Scalar, State, Updates
 from ...tree._like import wide_copy, wide_zeros_like, zero_updates
-from .beside import beside, check_kept, choose, put_beside, synced
+from .beside import beside, synced
+from .outer import AbstractOuter
 
 
 class OuterNesterovState(eqx.Module):
@@ -64,7 +63,7 @@ def outer_nesterov(
     return slow - p, slow, trace
 
 
-class OuterNesterov(AbstractWrapper):
+class OuterNesterov(AbstractOuter):
     r"""Treats every $H$ inner steps as one gradient for Nesterov momentum.
 
     After $H$ inner steps from $\theta$, the result of the last outer step, to
@@ -82,6 +81,8 @@ class OuterNesterov(AbstractWrapper):
     MuLoCo. The learning rate of `inner` keeps its own schedule.
     `opt.eval_params(state, params)` returns the result of the last outer step. Evaluate
     with it.
+
+    For several workers, or another outer optimizer, see [`eqopt.DiLoCo`][].
 
     !!! example
 
@@ -139,24 +140,9 @@ class OuterNesterov(AbstractWrapper):
             trace=wide_zeros_like(params),
         )
 
-    def eval_params(self, state: State, params: Params) -> Params:
-        """The model with the parameters after the last outer step.
-
-        **Arguments:**
-
-        - `state`, `params`: as returned by the last `step`. The evaluation parameters
-            of `inner` are ignored: the outermost average counts.
-        """
-        check_state(self, state)
-        reads, shared = {"average": state.slow}, {"weight_sum": 1.0}
-        return put_beside(state, params, Leafwise(choose, shared=shared, reads=reads))
-
-    def handle(
-        self, call: Call, state: OuterNesterovState
+    def _after_inner(
+        self, call: Call, result: Any, inner_state: State, state: OuterNesterovState
     ) -> tuple[Any, OuterNesterovState]:
-        required_params("OuterNesterov", call.params)
-        check_kept("OuterNesterov", "slow", state.slow, call.updates)
-        result, inner_state = call.run(self.inner, state.inner_state)
         due, count = synced(state.steps_since_sync, self.period)
         outer = _Outer(state.slow, state.trace)
         result, outer = filter_cond(

@@ -1,0 +1,40 @@
+"""Inner steps, some of which are followed by a step of an outer optimizer."""
+
+import abc
+from typing import Any
+
+from ..._arguments.extra import required_params
+from ..._core.pipeline import Leafwise
+from ..._core.wrapper import AbstractWrapper, Call
+from ..._trees.states import check_state
+from ..._types import Params, State
+from .beside import check_kept, choose, put_beside
+
+
+class AbstractOuter(AbstractWrapper):
+    """A wrapper whose state has `inner_state`, and in `slow` the outer parameters."""
+
+    def eval_params(self, state: State, params: Params) -> Params:
+        """The model with the parameters after the last outer step.
+
+        **Arguments:**
+
+        - `state`, `params`: as returned by the last `step`. The evaluation parameters
+            of `inner` are ignored: the outermost average counts.
+        """
+        check_state(self, state)
+        reads, shared = {"average": state.slow}, {"weight_sum": 1.0}
+        return put_beside(state, params, Leafwise(choose, shared=shared, reads=reads))
+
+    def handle(self, call: Call, state: Any) -> tuple[Any, Any]:
+        name = type(self).__name__
+        required_params(name, call.params)
+        check_kept(name, "slow", state.slow, call.updates)
+        result, inner_state = call.run(self.inner, state.inner_state)
+        return self._after_inner(call, result, inner_state, state)
+
+    @abc.abstractmethod
+    def _after_inner(
+        self, call: Call, result: Any, inner_state: State, state: Any
+    ) -> tuple[Any, Any]:
+        """The result and the new state, from the result of the inner step."""

@@ -1,0 +1,227 @@
+"""DiLoCo: one worker, several workers, and what they send."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from benchmarks.scaling.collectives import collectives
+from jax.sharding import AxisType, PartitionSpec as P
+
+import eqopt
+
+from ..interpreter import interpreted
+
+
+WORKERS, STEPS = 4, 9
+CURVATURE = np.array([[1.0, 0.5], [0.1, 2.0]])
+START = np.array([[1.0, -2.0], [0.5, 3.0]])
+CENTERS = np.random.default_rng(0).normal(size=(WORKERS, 2, 2))
+RATE, MOMENTUM = 0.2, 0.6
+
+
+def gradient(p, center):
+    return CURVATURE * (p - center)
+
+
+def inner():
+    return eqopt.SGD(RATE, MOMENTUM)
+
+
+def for_each(tree):
+    """The values of each worker, all equal at first."""
+    return jax.tree.map(lambda x: jnp.broadcast_to(x, (WORKERS, *x.shape)), tree)
+
+
+def start(opt, params):
+    """Parameters and state of all workers."""
+    state = opt.init(params)
+    own = for_each(state.inner_state)
+    return for_each(params), eqx.tree_at(lambda s: s.inner_state, state, own)
+
+
+def mapped(opt):
+    """A step of all workers, with `jax.vmap`."""
+    axes = eqopt.DiLoCoState.prefix(0, None)
+    return jax.vmap(opt.step, (0, axes, 0), (0, axes), axis_name="workers")
+
+
+def trained(opt, x64, steps=STEPS):
+    """After each step, the parameters of all workers and the outer ones."""
+    with x64():
+        params, state = start(opt, jnp.asarray(START))
+        step = interpreted(mapped(opt))
+        for _ in range(steps):
+            grads = gradient(np.asarray(params), CENTERS)
+            params, state = step(jnp.asarray(grads), state, params)
+            yield np.asarray(params), np.asarray(state.slow)
+
+
+def by_hand(period, outer_step, steps=STEPS):
+    each, traces, slow = np.stack([START] * WORKERS), 0, START
+    for t in range(1, steps + 1):
+        traces = MOMENTUM * traces + gradient(each, CENTERS)
+        each = each - RATE * traces
+        if t % period == 0:
+            slow = outer_step(slow, np.mean(slow - each, axis=0))
+            each = np.stack([slow] * WORKERS)
+        yield each, slow
+
+
+def nesterov(rate, momentum):
+    trace = 0
+
+    def step(p, delta):
+        nonlocal trace
+        trace = momentum * trace + delta
+        return p - rate * (delta + momentum * trace)
+
+    return step
+
+
+def signs(rate):
+    return lambda p, delta: p - rate * np.sign(delta)
+
+
+@pytest.mark.parametrize(
+    ("period", "options", "outer_step"),
+    [
+        (3, {}, lambda: nesterov(0.7, 0.9)),
+        (1, {"outer": eqopt.SGD(0.5, 0.3, nesterov=True)}, lambda: nesterov(0.5, 0.3)),
+        (3, {"outer": eqopt.SignSGD(0.1)}, lambda: signs(0.1)),
+    ],
+    ids=["default", "each step", "signs"],
+)
+def test_by_hand(period, options, outer_step, x64):
+    opt = eqopt.DiLoCo(inner(), "workers", period, **options)
+    expected = by_hand(period, outer_step())
+    for found, (each, slow) in zip(trained(opt, x64), expected, strict=True):
+        np.testing.assert_allclose(found[0], each, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(found[1], slow, rtol=1e-9, atol=1e-12)
+
+
+def test_one_worker_is_outer_nesterov(x64):
+    """Except for rounding."""
+    one = eqopt.DiLoCo(inner(), None, 3)
+    same = eqopt.OuterNesterov(inner(), 3)
+    with x64():
+        results = []
+        for opt in (one, same):
+            params = jnp.asarray(START)
+            state, step = opt.init(params), interpreted(opt.step)
+            for _ in range(STEPS):
+                grads = jnp.asarray(gradient(np.asarray(params), CENTERS[0]))
+                params, state = step(grads, state, params)
+            results.append((params, opt.eval_params(state, params)))
+    np.testing.assert_allclose(results[0], results[1], rtol=1e-9)
+
+
+@pytest.mark.parametrize("is_step", [True, False])
+def test_one_worker_without_momentum_is_the_inner_one(is_step):
+    """Bit for bit; with `update`, only the difference to the parameters is rounded."""
+    opt = eqopt.DiLoCo(eqopt.Adam(0.1), None, 2, eqopt.SGD(1.0))
+    params = {"a": jnp.asarray(START, jnp.float32), "b": jnp.asarray(1e-8)}
+
+    def run(opt):
+        now, state = params, opt.init(params)
+        step = interpreted(opt.step if is_step else opt.update)
+        for i in range(5):
+            grads = jax.tree.map(lambda p, i=i: jnp.sin(p + i), now)
+            now, state = step(grads, state, now)
+            now = now if is_step else eqopt.apply_updates(params, now)
+        return now
+
+    same = np.testing.assert_array_equal
+    if not is_step:
+        same = lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-6)
+    jax.tree.map(same, run(opt), run(eqopt.Adam(0.1)))
+
+
+def test_each_step_with_sgd_is_data_parallel():
+    """Bit for bit, if no number needs to be rounded: few digits, powers of two."""
+    opt = eqopt.DiLoCo(eqopt.SGD(0.25), "workers", 1, eqopt.SGD(1.0))
+    whole = eqopt.SGD(0.25)
+    params = one = jnp.asarray(START, jnp.float32)
+    params, state = start(opt, params)
+    one_state, step = whole.init(one), interpreted(mapped(opt))
+    for seed in range(3):
+        draws = np.random.default_rng(seed).integers(-8, 9, size=(WORKERS, 2, 2))
+        grads = jnp.asarray(draws / 8, jnp.float32)
+        params, state = step(grads, state, params)
+        one, one_state = whole.step(grads.mean(axis=0), one_state, one)
+        for worker in params:
+            np.testing.assert_array_equal(worker, one)
+
+
+def first(tree):
+    return jax.tree.map(lambda x: x[0], tree)
+
+
+def stacked(tree):
+    return jax.tree.map(lambda x: x[None], tree)
+
+
+def in_shards(opt):
+    """A step of all workers, with `jax.shard_map`."""
+    kind = (AxisType.Auto,)
+    mesh = jax.make_mesh(
+        (WORKERS,), ("workers",), kind, devices=jax.devices()[:WORKERS]
+    )
+    specs = eqopt.DiLoCoState.prefix(P("workers"), P())
+    own = lambda state, fn: eqx.tree_at(
+        lambda s: s.inner_state, state, fn(state.inner_state)
+    )
+
+    def work(grads, state, params):
+        params, state = opt.step(first(grads), own(state, first), first(params))
+        return stacked(params), own(state, stacked)
+
+    return jax.shard_map(
+        work,
+        mesh=mesh,
+        in_specs=(P("workers"), specs, P("workers")),
+        out_specs=(P("workers"), specs),
+    )
+
+
+def test_devices_resume_and_send_little():
+    """On 4 devices: like `vmap`, also after a restart; one sum, inside the branch."""
+    opt = eqopt.DiLoCo(inner(), "workers", 3)
+    size = 64
+    p = {"a": jnp.ones((size, 2)), "b": jnp.zeros(3)}
+    params, state = start(opt, p)
+    grads = lambda i: jax.tree.map(
+        lambda x: jnp.sin(i + jnp.arange(x.size, dtype=x.dtype)).reshape(x.shape),
+        params,
+    )
+    args = grads(0), state, params
+    devices = jax.jit(in_shards(opt)).lower(*args).compile()
+    found = collectives(devices.as_text())
+    assert sum(one.size for one in found) == 4 * (2 * size + 3)
+    assert {one.kind for one in found} == {"all-reduce"}
+
+    def run(params, state, steps):
+        for i in steps:
+            params, state = devices(grads(i), state, params)
+        return params, state
+
+    whole = run(params, state, range(7))
+    half = jax.device_get(run(params, state, range(4)))
+    placed = jax.tree.map(lambda x, y: jax.device_put(x, y.sharding), half, whole)
+    again = run(*placed, range(4, 7))
+    jax.tree.map(np.testing.assert_array_equal, again, whole)
+    step = jax.jit(mapped(opt))
+    for i in range(7):
+        params, state = step(grads(i), state, params)
+    close = lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
+    jax.tree.map(close, whole, (params, state))
+
+
+def test_errors():
+    with pytest.raises(ValueError, match="DiLoCo: `sync_every` must be an integer"):
+        eqopt.DiLoCo(inner(), "workers", 0)
+    opt, p = eqopt.DiLoCo(inner(), "workers"), jnp.ones(2)
+    with pytest.raises(ValueError, match="no such axis is mapped here"):
+        opt.step(p, opt.init(p), p)
+    with pytest.raises(ValueError, match="DiLoCo needs the parameters"):
+        opt.update(p, opt.init(p))
