@@ -100,6 +100,44 @@ def test_by_hand(period, options, outer_step, x64):
         np.testing.assert_allclose(found[1], slow, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize(("delay", "share"), [(0, 0.0), (1, 0.25)])
+def test_streaming(delay, share, x64):
+    """Two fragments, by hand: the large array is the first one."""
+    period, names = 4, ("large", "small")
+    params = {"small": START[0], "large": START}
+    centers = {"small": CENTERS[:, 0], "large": CENTERS}
+    curvature = {"small": CURVATURE[0], "large": CURVATURE}
+    slope = lambda p: {k: curvature[k] * (p[k] - centers[k]) for k in p}
+    opt = eqopt.DiLoCo(
+        eqopt.SGD(RATE),
+        "workers",
+        period,
+        eqopt.SGD(0.5, 0.3, nesterov=True),
+        fragments=2,
+        delay=delay,
+        local_share=share,
+    )
+    each = {k: np.stack([x] * WORKERS) for k, x in params.items()}
+    slow, steps = dict(params), {k: nesterov(0.5, 0.3) for k in names}
+    with x64():
+        now, state = start(opt, jax.tree.map(jnp.asarray, params))
+        step = interpreted(mapped(opt))
+        for t in range(1, 3 * period):
+            grads = jax.tree.map(jnp.asarray, slope(jax.tree.map(np.asarray, now)))
+            now, state = step(grads, state, now)
+            moves = slope(each)
+            for i, k in enumerate(names):
+                each[k] = each[k] - RATE * moves[k]
+                at = t - (i + 1) * period // 2
+                if at >= 0 and at % period == 0:
+                    slow[k] = steps[k](slow[k], np.mean(slow[k] - each[k], axis=0))
+                if at >= delay and (at - delay) % period == 0:
+                    each[k] = share * each[k] + (1 - share) * slow[k]
+            for k in names:
+                np.testing.assert_allclose(now[k], each[k], rtol=1e-9)
+                np.testing.assert_allclose(state.slow[k], slow[k], rtol=1e-9)
+
+
 def test_one_worker_is_outer_nesterov(x64):
     """Except for rounding."""
     one = eqopt.DiLoCo(inner(), None, 3)
@@ -220,6 +258,11 @@ def test_devices_resume_and_send_little():
 def test_errors():
     with pytest.raises(ValueError, match="DiLoCo: `sync_every` must be an integer"):
         eqopt.DiLoCo(inner(), "workers", 0)
+    with pytest.raises(ValueError, match="DiLoCo: `local_share` must be in"):
+        eqopt.DiLoCo(inner(), "workers", local_share=1.0)
+    for options in ({"fragments": 3}, {"fragments": 2, "delay": 25}):
+        with pytest.raises(ValueError, match="`sync_every` is 50, which must be divis"):
+            eqopt.DiLoCo(inner(), "workers", 50, **options)
     opt, p = eqopt.DiLoCo(inner(), "workers"), jnp.ones(2)
     with pytest.raises(ValueError, match="no such axis is mapped here"):
         opt.step(p, opt.init(p), p)

@@ -102,9 +102,9 @@ class Mechanic(AbstractFused):
     NaN. To skip such steps, put this inside [`eqopt.ApplyIfFinite`][]. Also put it
     inside [`eqopt.Lookahead`][], [`eqopt.GPA`][], [`eqopt.EMANesterov`][],
     [`eqopt.OuterNesterov`][], [`eqopt.DiLoCo`][] and [`eqopt.ScheduleFree`][]: inside
-    Mechanic, they would use updates without the factor. [`eqopt.ParamEMA`][] and [`eqopt.SWA`][] average the
-    parameters after the whole step, so they may be directly inside, but not inside
-    another wrapper in it.
+    Mechanic, they would use updates without the factor. [`eqopt.ParamEMA`][] and
+    [`eqopt.SWA`][] average the parameters after the whole step, so they may be directly
+    inside, but not inside another wrapper in it.
 
     **Arguments:**
 

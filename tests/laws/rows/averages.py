@@ -22,6 +22,17 @@ ROWS = [
     *around(eqopt.EMANesterov, beta=0.5, decay=0.8),
     *around(eqopt.OuterNesterov, period=2, learning_rate=0.5, momentum=0.8),
     row(
+        lambda **data: eqopt.DiLoCo(
+            eqopt.Adam(0.01), None, 4, fragments=2, delay=1, **data
+        ),
+        name="DiLoCo(streaming)",
+        exempt={
+            "test_init_of_the_whole": "the arrays of the whole are divided into other "
+            "fragments"
+        },
+        local_share=0.5,
+    ),
+    row(
         lambda **data: eqopt.GPA(eqopt.Adam(0.01), sees="y", **data),
         name="GPA(sees y)",
         mu_x=0.5,

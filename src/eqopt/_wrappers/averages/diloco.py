@@ -1,5 +1,6 @@
 """Workers that train apart, and are moved together by an outer optimizer."""
 
+import functools
 from typing import Any
 
 import equinox as eqx
@@ -8,38 +9,45 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Int
 
-from ..._arguments.checks import check_count
+from ..._arguments.checks import check_count, check_integer, check_range
+from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._core.equation import equation
-from ..._core.pipeline import Leafwise, Pipeline
 from ..._core.transformation import AbstractTransformation
 from ..._core.wrapper import Call
+from ..._jax_internals import is_traced
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.trace import Trace
 from ..._trees.control import filter_cond
 from ..._trees.leaves import is_leaf, restrict
 from ..._trees.stored import load, store_like
-from ..._types import IntegerLike, Leaf, Params, State, Updates
+from ..._types import (
+    Hyperparameter,
+    IntegerLike,
+    Params,
+    State,
+    StaticInteger,
+    Updates,
+)
 from ...tree._like import copy, wide_copy
-from .beside import synced
-from .outer import AbstractOuter
+from .fragments import fragments_of
+from .outer import AbstractOuter, parameters_now
 
 
 class DiLoCoState(eqx.Module):
-    """The state of one worker: what it has for itself, and what all workers share.
+    r"""The state of one worker: what it has for itself, and what all workers share.
 
     **Attributes:**
 
     - `inner_state`: the inner state, which differs between workers.
-    - `steps_since_sync`: the number of inner steps since the last outer step, a 0-d
-        int32 array.
+    - `phase`: the number of inner steps; from $2H$, it goes back to $H$. A 0-d int32
+        array.
     - `slow`: the parameters after the last outer step, a tree like the parameters, in
         at least float32.
-    - `outer_state`: the state of the outer optimizer.
+    - `outer_state`: the state of the outer optimizer for each fragment, a tuple.
     """
 
     inner_state: State
-    steps_since_sync: Int[Array, ""]
+    phase: Int[Array, ""]
     slow: Params
     outer_state: State
 
@@ -79,6 +87,14 @@ class DiLoCo(AbstractOuter):
     `outer_state` are equal for all workers; [`eqopt.DiLoCoState.prefix`][] tells JAX so.
     All workers take the outer step together, in a branch of the same compiled program.
 
+    In *streaming* DiLoCo, the arrays of the parameters are divided into $F$ fragments of
+    similar size, and every $H/F$ steps another fragment takes its outer step: the same
+    bytes in total, in messages that are $F$ times smaller. With a `delay` of $\tau$ and a
+    share $\alpha$, workers continue for $\tau$ steps before they take the result over,
+    as $\theta_k \leftarrow \alpha\,\theta_k + (1 - \alpha)\,\theta$. In one program
+    per step, the sum ends with the step that starts it: the delay gives the result that
+    training has if a sum takes $\tau$ steps, but does not hide it.
+
     `opt.eval_params(state, params)` returns the result of the last outer step. Evaluate
     with it. A worker that joins, or comes back, also starts from it: copy `slow`,
     `outer_state` and the count from any other worker.
@@ -104,13 +120,18 @@ class DiLoCo(AbstractOuter):
         It gets $\Delta$ and the outer parameters in at least float32. Defaults to
         SGD with a learning rate of 0.7 and a Nesterov momentum of 0.9. With one worker
         and `eqopt.SGD(1.0)`, `step` gives the result of `inner` to the last bit.
+    - `fragments`: $F \ge 1$, a divisor of $H$. Arrays are not divided: the largest first,
+        each goes to the fragment that is the smallest so far. `outer` sees one fragment
+        at a time, so its norms are norms of a fragment.
+    - `delay`: $\tau \in [0, H/F)$, an integer.
+    - `local_share`: $\alpha \in [0, 1)$.
 
     **Raises:**
 
     A `ValueError` if a hyperparameter is out of its range; in `step` and `update`, if
     `params` is `None`, or if no axis has the name `axis_name`.
 
-    ??? cite "Reference"
+    ??? cite "References"
 
         ```bibtex
         @article{douillard2023diloco,
@@ -121,6 +142,14 @@ class DiLoCo(AbstractOuter):
             journal = {arXiv:2311.08105},
             year = {2023},
         }
+
+        @article{douillard2025streaming,
+            author = {Douillard, Arthur and Donchev, Yanislav and Rush, Keith and Kale,
+                      Satyen and Charles, Zachary and others},
+            title = {Streaming {DiLoCo} with Overlapping Communication},
+            journal = {arXiv:2501.18512},
+            year = {2025},
+        }
         ```
     """
 
@@ -128,56 +157,118 @@ class DiLoCo(AbstractOuter):
     axis_name: str | tuple[str, ...] | None = eqx.field(static=True)
     sync_every: IntegerLike = 50
     outer: AbstractTransformation = _NESTEROV
+    fragments: StaticInteger = static_choice(static=True, default=1)
+    delay: StaticInteger = static_choice(static=True, default=0)
+    local_share: Hyperparameter = 0.0
 
     def __check_init__(self):
         check_count(self, "sync_every")
+        fragments = check_integer("DiLoCo", "fragments", self.fragments, 1)
+        delay = check_integer("DiLoCo", "delay", self.delay, 0)
+        check_range(self, "local_share", 0, 1)
+        if is_traced(self.sync_every):
+            return
+        between, rest = divmod(int(self.sync_every), fragments)
+        if rest or delay >= between:
+            raise ValueError(
+                f"DiLoCo: `sync_every` is {self.sync_every}, which must be divisible by "
+                f"`fragments`, {fragments}, with a quotient larger than `delay`, {delay}."
+            )
 
     def init(self, params: Params) -> DiLoCoState:
         slow = wide_copy(params)
+        parts = fragments_of(slow, int(self.fragments))
         return DiLoCoState(
             inner_state=self.inner.init(params),
-            steps_since_sync=jnp.zeros((), jnp.int32),
+            phase=jnp.zeros((), jnp.int32),
             slow=slow,
-            outer_state=self.outer.init(slow),
+            outer_state=tuple(map(self.outer.init, parts)),
         )
 
     def _after_inner(
         self, call: Call, result: Any, inner_state: State, state: DiLoCoState
     ) -> tuple[Any, DiLoCoState]:
         workers = _count(self.axis_name)
-        due, count = synced(state.steps_since_sync, self.sync_every)
-        slow, outer_state = state.slow, state.outer_state
-        result, slow, outer_state = filter_cond(
-            due,
-            lambda: self._synced(call, result, slow, outer_state, workers),
-            lambda: (result, slow, outer_state),
-        )
-        return result, DiLoCoState(inner_state, count, slow, outer_state)
+        count, period = state.phase + 1, jnp.asarray(self.sync_every, jnp.int32)
+        # Not modulo H at first, because a delayed value does not exist yet.
+        phase = jnp.where(count >= 2 * period, count - period, count)
+        slow, outer_states = state.slow, []
+        parts = fragments_of(state.slow, int(self.fragments))
+        for i, (part, outer_state) in enumerate(
+            zip(parts, state.outer_state, strict=True)
+        ):
+            sent = (i + 1) * (period // self.fragments)
+            due = lambda at: (count >= at) & ((count - at) % period == 0)
+            dues = due(sent), due(sent + self.delay)
+            own = call._replace(updates=restrict(call.updates, part, "updates", "slow"))
+            piece = restrict(result, own.updates)
+            piece, part, outer_state = self._fragment(
+                own, piece, part, outer_state, workers, dues
+            )
+            result = eqx.combine(piece, result, is_leaf=is_leaf)
+            slow = eqx.combine(part, slow, is_leaf=is_leaf)
+            outer_states.append(outer_state)
+        return result, DiLoCoState(inner_state, phase, slow, tuple(outer_states))
 
-    def _synced(
-        self, call: Call, result: Any, slow: Params, outer_state: State, workers: int
+    def _fragment(
+        self,
+        call: Call,
+        result: Any,
+        slow: Params,
+        outer_state: State,
+        workers: int,
+        dues: tuple[Array, Array],
     ) -> tuple[Any, Params, State]:
-        """After an outer step: the result, and the outer parameters and state."""
+        """The result, the outer parameters and the outer state of one fragment."""
+        sent, received = dues
+        if self.delay == 0:
+
+            def synced():
+                new, state = self._sent(call, result, slow, outer_state, workers)
+                return self._received(call, result, new), new, state
+
+            return filter_cond(sent, synced, lambda: (result, slow, outer_state))
+        slow, outer_state = filter_cond(
+            sent,
+            lambda: self._sent(call, result, slow, outer_state, workers),
+            lambda: (slow, outer_state),
+        )
+        result = filter_cond(
+            received, lambda: self._received(call, result, slow), lambda: result
+        )
+        return result, slow, outer_state
+
+    def _sent(
+        self, call: Call, result: Any, slow: Params, outer_state: State, workers: int
+    ) -> tuple[Params, State]:
+        """The outer parameters and state after an outer step."""
         start = restrict(load(slow), call.updates, "state.slow")
-        if call.is_step:
-            params = restrict(load(result), call.updates)
-            here = jax.tree.map(_in_dtype_of, start, params)
-        else:
-            here = _added(call.params, result, start)
-        if workers == 1:
-            # From the mean instead of `slow`: if the outer step is to keep it, it is kept
-            # to the last bit.
-            mean = self._mean(here)
-            delta = jax.tree.map(jnp.subtract, start, mean)
-            updates, outer_state = self.outer.update(delta, outer_state, slow)
-            end = jax.tree.map(lambda x, d, u: x + (d + u), mean, delta, updates)
-            end = eqx.combine(end, load(slow))
-            slow = store_like(slow, end)
-        else:
+        here = parameters_now(call, result, start)
+        if workers > 1:
             delta = self._mean(jax.tree.map(jnp.subtract, start, here))
-            slow, outer_state = self.outer.step(delta, outer_state, slow)
+            return self.outer.step(delta, outer_state, slow)
+        # From the mean instead of `slow`: if the outer step is to keep it, it is kept to
+        # the last bit.
+        mean = self._mean(here)
+        delta = jax.tree.map(jnp.subtract, start, mean)
+        updates, outer_state = self.outer.update(delta, outer_state, slow)
+        end = jax.tree.map(lambda x, d, u: x + (d + u), mean, delta, updates)
+        return store_like(slow, eqx.combine(end, load(slow))), outer_state
+
+    def _received(self, call: Call, result: Any, slow: Params) -> Any:
+        """The result of taking over the outer parameters, where there are updates."""
         end = restrict(load(slow), call.updates, "state.slow")
-        return _moved(call, result, end), slow, outer_state
+        if not _is_zero(share := self.local_share):
+            end = jax.tree.map(
+                functools.partial(_mixed, share), end, parameters_now(call, result, end)
+            )
+        if not call.is_step:
+            params = restrict(load(call.params), call.updates)
+            move = lambda x, p, g: (x - p.astype(x.dtype)).astype(g.dtype)
+            return jax.tree.map(move, end, params, result)
+        # New buffers, to be donated.
+        rounded = lambda x, p: x.astype(p.dtype)
+        return store_like(result, copy(jax.tree.map(rounded, end, load(result))))
 
     def _mean(self, tree: Updates) -> Updates:
         return tree if self.axis_name is None else lax.pmean(tree, self.axis_name)
@@ -198,34 +289,10 @@ def _count(axis_name: str | tuple[str, ...] | None) -> int:
         ) from None
 
 
-class _Slow(eqx.Module):
-    slow: Params
+def _is_zero(x: Any) -> bool:
+    return isinstance(x, float | int) and x == 0
 
 
-@equation
-def add(g: Leaf, slow: Leaf, p: Leaf) -> tuple[Leaf, Leaf]:
-    return g, p + g
-
-
-def _added(params: Any, updates: Updates, like: Params) -> Params:
-    """The parameters after the updates, in the dtypes of `like`."""
-    pipeline = Pipeline(updates, params, {})
-    promise = pipeline.push("DiLoCo", Leafwise(add, _Slow(like)))
-    pipeline.flush()
-    return promise().slow
-
-
-def _in_dtype_of(x: Array, p: Array) -> Array:
-    return p.astype(x.dtype)
-
-
-def _moved(call: Call, result: Any, end: Params) -> Any:
-    """The result that takes the parameters to `end`, where there are updates."""
-    if not call.is_step:
-        params = restrict(load(call.params), call.updates)
-        start = jax.tree.map(_in_dtype_of, end, params)
-        return jax.tree.map(lambda x, p, g: (x - p).astype(g.dtype), end, start, result)
-    part = restrict(result, call.updates)
-    # New buffers, to be donated.
-    rounded = copy(jax.tree.map(lambda x, p: x.astype(p.dtype), end, load(part)))
-    return eqx.combine(store_like(part, rounded), result, is_leaf=is_leaf)
+def _mixed(share: Any, x: Array, p: Array) -> Array:
+    share = jnp.asarray(share, jnp.finfo(x.dtype).dtype)
+    return jnp.where(share == 0, x, x + share * (p - x))
