@@ -2,6 +2,7 @@ from . import (
     aggregating as aggregating,
     assignment as assignment,
     checkpoint as checkpoint,
+    compression as compression,
     groups as groups,
     interop as interop,
     linear_algebra as linear_algebra,
@@ -528,6 +529,10 @@ from ._wrappers.cautious import Cautious as Cautious
 from ._wrappers.complex_valued import (
     SplitRealAndImaginary as SplitRealAndImaginary,
     SplitRealAndImaginaryState as SplitRealAndImaginaryState,
+)
+from ._wrappers.compressed_mean import (
+    CompressedMean as CompressedMean,
+    CompressedMeanState as CompressedMeanState,
 )
 from ._wrappers.conditional import (
     ConditionallyMask as ConditionallyMask,

@@ -153,6 +153,10 @@ WRAPPERS: dict[str, tuple[Callable[..., AbstractTransformation], Callable]] = {
     "ApplyIfFinite": (lambda opt: eqopt.ApplyIfFinite(opt, 9), _forward),
     "Chain": (lambda opt: eqopt.Chain(eqopt.Scale(0.5), opt), _forward),
     "Cautious": (eqopt.Cautious, _forward),
+    "CompressedMean": (
+        lambda opt: eqopt.CompressedMean(opt, None, eqopt.compression.TopK(1.0)),
+        _forward,
+    ),
     "ConditionallyMask": (lambda opt: eqopt.ConditionallyMask(opt, one_in_two), _odd),
     "ConditionallyTransform": (
         lambda opt: eqopt.ConditionallyTransform(opt, one_in_two),

@@ -6,7 +6,6 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Int
 
 from ..._arguments.checks import check_count, check_integer, check_range
@@ -20,13 +19,13 @@ from ..._transforms.trace import Trace
 from ..._trees.control import filter_cond
 from ..._trees.leaves import is_leaf, restrict
 from ..._trees.stored import load, store_like
+from ..._trees.workers import Workers
 from ..._types import (
     Hyperparameter,
     IntegerLike,
     Params,
     State,
     StaticInteger,
-    Updates,
 )
 from ...tree._like import copy, wide_copy
 from .fragments import fragments_of
@@ -188,7 +187,7 @@ class DiLoCo(AbstractOuter):
     def _after_inner(
         self, call: Call, result: Any, inner_state: State, state: DiLoCoState
     ) -> tuple[Any, DiLoCoState]:
-        workers = _count(self.axis_name)
+        workers = Workers(self.axis_name, "DiLoCo")
         count, period = state.phase + 1, jnp.asarray(self.sync_every, jnp.int32)
         # Not modulo H at first, because a delayed value does not exist yet.
         phase = jnp.where(count >= 2 * period, count - period, count)
@@ -216,7 +215,7 @@ class DiLoCo(AbstractOuter):
         result: Any,
         slow: Params,
         outer_state: State,
-        workers: int,
+        workers: Workers,
         dues: tuple[Array, Array],
     ) -> tuple[Any, Params, State]:
         """The result, the outer parameters and the outer state of one fragment."""
@@ -239,17 +238,22 @@ class DiLoCo(AbstractOuter):
         return result, slow, outer_state
 
     def _sent(
-        self, call: Call, result: Any, slow: Params, outer_state: State, workers: int
+        self,
+        call: Call,
+        result: Any,
+        slow: Params,
+        outer_state: State,
+        workers: Workers,
     ) -> tuple[Params, State]:
         """The outer parameters and state after an outer step."""
         start = restrict(load(slow), call.updates, "state.slow")
         here = parameters_now(call, result, start)
-        if workers > 1:
-            delta = self._mean(jax.tree.map(jnp.subtract, start, here))
+        if workers.count > 1:
+            delta = jax.tree.map(lambda x, p: workers.mean(x - p), start, here)
             return self.outer.step(delta, outer_state, slow)
         # From the mean instead of `slow`: if the outer step is to keep it, it is kept to
         # the last bit.
-        mean = self._mean(here)
+        mean = jax.tree.map(workers.mean, here)
         delta = jax.tree.map(jnp.subtract, start, mean)
         updates, outer_state = self.outer.update(delta, outer_state, slow)
         end = jax.tree.map(lambda x, d, u: x + (d + u), mean, delta, updates)
@@ -269,24 +273,6 @@ class DiLoCo(AbstractOuter):
         # New buffers, to be donated.
         rounded = lambda x, p: x.astype(p.dtype)
         return store_like(result, copy(jax.tree.map(rounded, end, load(result))))
-
-    def _mean(self, tree: Updates) -> Updates:
-        return tree if self.axis_name is None else lax.pmean(tree, self.axis_name)
-
-
-def _count(axis_name: str | tuple[str, ...] | None) -> int:
-    """The number of workers along an axis."""
-    if axis_name is None:
-        return 1
-    try:
-        return lax.axis_size(axis_name)
-    except NameError:
-        raise ValueError(
-            f"DiLoCo: `axis_name` is {axis_name!r}, but no such axis is mapped here. "
-            f"Call `step` inside `jax.shard_map`, over a mesh with this axis, or inside "
-            f"`jax.vmap(..., axis_name={axis_name!r})`. For one worker, pass "
-            "`axis_name=None`."
-        ) from None
 
 
 def _is_zero(x: Any) -> bool:

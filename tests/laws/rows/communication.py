@@ -1,0 +1,26 @@
+"""What workers send to each other; the laws have one worker."""
+
+import eqopt
+from eqopt import compression
+
+from ..row import row
+
+
+COMPRESSORS = {
+    "PowerSGD": compression.PowerSGD(1),
+    "TopK": compression.TopK(0.5),
+    "DCTTopK": compression.DCTTopK(4, 8),
+    "Int8": compression.Int8(),
+    "Float8": compression.Float8(),
+    "Sign": compression.Sign(),
+}
+ROWS = [
+    row(
+        lambda compressor=compressor, **data: eqopt.CompressedMean(
+            eqopt.Adam(0.01), None, compressor, **data
+        ),
+        name=f"CompressedMean({name})",
+        decay=0.5,
+    )
+    for name, compressor in COMPRESSORS.items()
+]
