@@ -495,14 +495,12 @@ from ._wrappers.apply_if_finite import (
     ApplyIfFinite as ApplyIfFinite,
     ApplyIfFiniteState as ApplyIfFiniteState,
 )
-from ._wrappers.averages.diloco import (
-    DiLoCo as DiLoCo,
-    DiLoCoState as DiLoCoState,
-)
+from ._wrappers.averages.diloco import DiLoCo as DiLoCo
 from ._wrappers.averages.ema_nesterov import (
     EMANesterov as EMANesterov,
     EMANesterovState as EMANesterovState,
 )
+from ._wrappers.averages.fragments import DiLoCoState as DiLoCoState
 from ._wrappers.averages.gpa import GPA as GPA, GPAState as GPAState
 from ._wrappers.averages.lookahead import (
     Lookahead as Lookahead,

@@ -1,6 +1,7 @@
 """DiLoCo: one worker, several workers, and what they send."""
 
-import equinox as eqx
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -28,16 +29,27 @@ def inner():
     return eqopt.SGD(RATE, MOMENTUM)
 
 
+def waves(i, like):
+    """Gradients that differ between workers."""
+    wave = lambda x: jnp.sin(i + jnp.arange(x.size, dtype=x.dtype))
+    return jax.tree.map(lambda x: wave(x).reshape(x.shape), like)
+
+
 def for_each(tree):
     """The values of each worker, all equal at first."""
     return jax.tree.map(lambda x: jnp.broadcast_to(x, (WORKERS, *x.shape)), tree)
 
 
+def on_own(fn, state):
+    """`state`, with `fn` applied to what differs between workers."""
+    own = {name: fn(getattr(state, name)) for name in ("inner_state", "error")}
+    return dataclasses.replace(state, **own)
+
+
 def start(opt, params):
     """Parameters and state of all workers."""
     state = opt.init(params)
-    own = for_each(state.inner_state)
-    return for_each(params), eqx.tree_at(lambda s: s.inner_state, state, own)
+    return for_each(params), on_own(for_each, state)
 
 
 def mapped(opt):
@@ -138,6 +150,32 @@ def test_streaming(delay, share, x64):
                 np.testing.assert_allclose(state.slow[k], slow[k], rtol=1e-9)
 
 
+def test_compressed_differences_are_not_lost():
+    """With outer steps that add, all workers together move as far as on their own."""
+    compressor = eqopt.compression.Int8(8)
+    opt = eqopt.DiLoCo(
+        eqopt.SGD(1.0),
+        "workers",
+        2,
+        eqopt.SGD(1.0),
+        fragments=2,
+        compressor=compressor,
+    )
+    params = {"small": jnp.zeros(3), "large": jnp.zeros(40)}
+    now, state = start(opt, params)
+    step, moved = interpreted(mapped(opt)), jax.tree.map(np.zeros_like, now)
+    for i in range(6):
+        grads = waves(i, now)
+        now, state = step(grads, state, now)
+        moved = jax.tree.map(lambda x, g: x - np.asarray(g), moved, grads)
+    # The large one was sent last after five steps, and its workers are one step ahead.
+    moved["large"] = moved["large"] + np.asarray(grads["large"])
+    for k, x in moved.items():
+        kept = np.asarray(state.error[k]).mean(axis=0)
+        assert np.abs(kept).max() > 0
+        np.testing.assert_allclose(state.slow[k] - kept, x.mean(axis=0), atol=1e-5)
+
+
 def test_one_worker_is_outer_nesterov(x64):
     """Except for rounding."""
     one = eqopt.DiLoCo(inner(), None, 3)
@@ -206,13 +244,10 @@ def in_shards(opt):
         (WORKERS,), ("workers",), kind, devices=jax.devices()[:WORKERS]
     )
     specs = eqopt.DiLoCoState.prefix(P("workers"), P())
-    own = lambda state, fn: eqx.tree_at(
-        lambda s: s.inner_state, state, fn(state.inner_state)
-    )
 
     def work(grads, state, params):
-        params, state = opt.step(first(grads), own(state, first), first(params))
-        return stacked(params), own(state, stacked)
+        params, state = opt.step(first(grads), on_own(first, state), first(params))
+        return stacked(params), on_own(stacked, state)
 
     return jax.shard_map(
         work,
@@ -220,6 +255,19 @@ def in_shards(opt):
         in_specs=(P("workers"), specs, P("workers")),
         out_specs=(P("workers"), specs),
     )
+
+
+def test_eight_bits_are_a_quarter():
+    """All fragments together send one byte and the scales, in two stages."""
+    compressor = eqopt.compression.Int8(32)
+    options = {"fragments": 2, "compressor": compressor}
+    opt = eqopt.DiLoCo(eqopt.SGD(0.1), "workers", 4, **options)
+    params, state = start(opt, {"a": jnp.zeros((32, 8)), "b": jnp.zeros(256)})
+    compiled = jax.jit(in_shards(opt)).lower(params, state, params).compile()
+    found = collectives(compiled.as_text())
+    assert {one.kind for one in found} == {"all-to-all", "all-gather"}
+    size = 2 * 256 * (1 + 4 / 32)
+    assert sum(one.sent for one in found) == 2 * size * (WORKERS - 1) / WORKERS
 
 
 def test_devices_resume_and_send_little():

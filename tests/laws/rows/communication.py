@@ -24,3 +24,11 @@ ROWS = [
     )
     for name, compressor in COMPRESSORS.items()
 ]
+ROWS.append(
+    row(
+        lambda: eqopt.DiLoCo(
+            eqopt.Adam(0.01), None, 2, compressor=compression.PowerSGD(1)
+        ),
+        name="DiLoCo(compressed)",
+    )
+)

@@ -6,7 +6,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int
+from jaxtyping import Array
 
 from ..._arguments.checks import check_count, check_integer, check_range
 from ..._arguments.fields import static_choice
@@ -27,40 +27,10 @@ from ..._types import (
     State,
     StaticInteger,
 )
-from ...tree._like import copy, wide_copy
-from .fragments import fragments_of
+from ...compression._base import AbstractCompressor, compressed, memory_like
+from ...tree._like import copy, wide_copy, wide_zeros_like
+from .fragments import DiLoCoState, Outer, fragments_of, joined, parts_of
 from .outer import AbstractOuter, parameters_now
-
-
-class DiLoCoState(eqx.Module):
-    r"""The state of one worker: what it has for itself, and what all workers share.
-
-    **Attributes:**
-
-    - `inner_state`: the inner state, which differs between workers.
-    - `phase`: the number of inner steps; from $2H$, it goes back to $H$. A 0-d int32
-        array.
-    - `slow`: the parameters after the last outer step, a tree like the parameters, in
-        at least float32.
-    - `outer_state`: the state of the outer optimizer for each fragment, a tuple.
-    """
-
-    inner_state: State
-    phase: Int[Array, ""]
-    slow: Params
-    outer_state: State
-
-    @classmethod
-    def prefix(cls, own: Any, shared: Any) -> "DiLoCoState":
-        """A prefix of the state, for the arguments of `jax.shard_map` and `jax.vmap`.
-
-        **Arguments:**
-
-        - `own`: the value for everything that differs between workers, such as
-            `P("workers")` for `in_specs`, or 0 for `in_axes`.
-        - `shared`: the value for everything that all workers share: `P()` or `None`.
-        """
-        return cls(own, shared, shared, shared)
 
 
 _NESTEROV = Chain(Trace(0.9, nesterov=True), ScaleByLearningRate(0.7))
@@ -124,6 +94,9 @@ class DiLoCo(AbstractOuter):
         at a time, so its norms are norms of a fragment.
     - `delay`: $\tau \in [0, H/F)$, an integer.
     - `local_share`: $\alpha \in [0, 1)$.
+    - `compressor`: one of [`eqopt.compression`][], for the differences, with feedback of
+        the errors as in [`eqopt.CompressedMean`][]. Defaults to `None`: differences are
+        sent in at least float32.
 
     **Raises:**
 
@@ -159,6 +132,7 @@ class DiLoCo(AbstractOuter):
     fragments: StaticInteger = static_choice(static=True, default=1)
     delay: StaticInteger = static_choice(static=True, default=0)
     local_share: Hyperparameter = 0.0
+    compressor: AbstractCompressor | None = None
 
     def __check_init__(self):
         check_count(self, "sync_every")
@@ -175,13 +149,15 @@ class DiLoCo(AbstractOuter):
             )
 
     def init(self, params: Params) -> DiLoCoState:
-        slow = wide_copy(params)
+        slow, compressor = wide_copy(params), self.compressor
         parts = fragments_of(slow, int(self.fragments))
         return DiLoCoState(
             inner_state=self.inner.init(params),
             phase=jnp.zeros((), jnp.int32),
             slow=slow,
             outer_state=tuple(map(self.outer.init, parts)),
+            error=None if compressor is None else wide_zeros_like(params),
+            memory=None if compressor is None else memory_like(compressor, params),
         )
 
     def _after_inner(
@@ -191,77 +167,71 @@ class DiLoCo(AbstractOuter):
         count, period = state.phase + 1, jnp.asarray(self.sync_every, jnp.int32)
         # Not modulo H at first, because a delayed value does not exist yet.
         phase = jnp.where(count >= 2 * period, count - period, count)
-        slow, outer_states = state.slow, []
-        parts = fragments_of(state.slow, int(self.fragments))
-        for i, (part, outer_state) in enumerate(
-            zip(parts, state.outer_state, strict=True)
-        ):
+        outers = []
+        for i, outer in enumerate(parts_of(state, int(self.fragments))):
             sent = (i + 1) * (period // self.fragments)
             due = lambda at: (count >= at) & ((count - at) % period == 0)
             dues = due(sent), due(sent + self.delay)
-            own = call._replace(updates=restrict(call.updates, part, "updates", "slow"))
-            piece = restrict(result, own.updates)
-            piece, part, outer_state = self._fragment(
-                own, piece, part, outer_state, workers, dues
-            )
+            updates = restrict(call.updates, outer.slow, "updates", "state.slow")
+            own = call._replace(updates=updates)
+            piece = restrict(result, updates)
+            piece, outer = self._fragment(own, piece, outer, workers, dues)
             result = eqx.combine(piece, result, is_leaf=is_leaf)
-            slow = eqx.combine(part, slow, is_leaf=is_leaf)
-            outer_states.append(outer_state)
-        return result, DiLoCoState(inner_state, phase, slow, tuple(outer_states))
+            outers.append(outer)
+        return result, joined(inner_state, phase, outers)
 
     def _fragment(
         self,
         call: Call,
         result: Any,
-        slow: Params,
-        outer_state: State,
+        outer: Outer,
         workers: Workers,
         dues: tuple[Array, Array],
-    ) -> tuple[Any, Params, State]:
-        """The result, the outer parameters and the outer state of one fragment."""
+    ) -> tuple[Any, Outer]:
+        """The result and the outer part of the state of one fragment."""
         sent, received = dues
         if self.delay == 0:
 
             def synced():
-                new, state = self._sent(call, result, slow, outer_state, workers)
-                return self._received(call, result, new), new, state
+                new = self._sent(call, result, outer, workers)
+                return self._received(call, result, new), new
 
-            return filter_cond(sent, synced, lambda: (result, slow, outer_state))
-        slow, outer_state = filter_cond(
-            sent,
-            lambda: self._sent(call, result, slow, outer_state, workers),
-            lambda: (slow, outer_state),
+            return filter_cond(sent, synced, lambda: (result, outer))
+        outer = filter_cond(
+            sent, lambda: self._sent(call, result, outer, workers), lambda: outer
         )
         result = filter_cond(
-            received, lambda: self._received(call, result, slow), lambda: result
+            received, lambda: self._received(call, result, outer), lambda: result
         )
-        return result, slow, outer_state
+        return result, outer
 
-    def _sent(
-        self,
-        call: Call,
-        result: Any,
-        slow: Params,
-        outer_state: State,
-        workers: Workers,
-    ) -> tuple[Params, State]:
-        """The outer parameters and state after an outer step."""
+    def _sent(self, call: Call, result: Any, outer: Outer, workers: Workers) -> Outer:
+        """The outer part after an outer step."""
+        slow, error, memory = outer.slow, outer.error, outer.memory
         start = restrict(load(slow), call.updates, "state.slow")
         here = parameters_now(call, result, start)
-        if workers.count > 1:
+        if self.compressor is not None:
+            delta = jax.tree.map(jnp.subtract, start, here)
+            delta, error, memory = compressed(
+                self.compressor, delta, error, memory, workers
+            )
+            slow, state = self.outer.step(delta, outer.state, slow)
+        elif workers.count > 1:
             delta = jax.tree.map(lambda x, p: workers.mean(x - p), start, here)
-            return self.outer.step(delta, outer_state, slow)
-        # From the mean instead of `slow`: if the outer step is to keep it, it is kept to
-        # the last bit.
-        mean = jax.tree.map(workers.mean, here)
-        delta = jax.tree.map(jnp.subtract, start, mean)
-        updates, outer_state = self.outer.update(delta, outer_state, slow)
-        end = jax.tree.map(lambda x, d, u: x + (d + u), mean, delta, updates)
-        return store_like(slow, eqx.combine(end, load(slow))), outer_state
+            slow, state = self.outer.step(delta, outer.state, slow)
+        else:
+            # From the mean instead of `slow`: if the outer step is to keep it, it is
+            # kept to the last bit.
+            mean = jax.tree.map(workers.mean, here)
+            delta = jax.tree.map(jnp.subtract, start, mean)
+            updates, state = self.outer.update(delta, outer.state, slow)
+            end = jax.tree.map(lambda x, d, u: x + (d + u), mean, delta, updates)
+            slow = store_like(slow, eqx.combine(end, load(slow)))
+        return Outer(slow, state, error, memory)
 
-    def _received(self, call: Call, result: Any, slow: Params) -> Any:
+    def _received(self, call: Call, result: Any, outer: Outer) -> Any:
         """The result of taking over the outer parameters, where there are updates."""
-        end = restrict(load(slow), call.updates, "state.slow")
+        end = restrict(load(outer.slow), call.updates, "state.slow")
         if not _is_zero(share := self.local_share):
             end = jax.tree.map(
                 functools.partial(_mixed, share), end, parameters_now(call, result, end)
