@@ -39,6 +39,7 @@ def test_the_page_of_the_family_has_it(family: str):
         "AddDecayedWeights",
         "Cautious",
         "ClipByHistory",
+        "CompressedMean",
         "DiLoCo",
         "EMANesterov",
         "GPA",

@@ -20,8 +20,8 @@ COMPRESSORS = {
     "PowerSGD": compression.PowerSGD(2),
     "TopK": compression.TopK(0.1),
     "DCTTopK": compression.DCTTopK(3, 8),
-    "Int8": compression.Int8(32),
-    "Float8": compression.Float8(32),
+    "Int8": compression.Int8Blocks(32),
+    "Float8": compression.Float8Blocks(32),
     "Sign": compression.Sign(32),
 }
 SHAPES = {"matrix": (24, 18), "vector": (13,), "scalar": ()}
@@ -217,8 +217,14 @@ def test_devices_send_what_the_formula_says(name, expected):
         (lambda: compression.TopK(0.0), r"TopK: `fraction` must be in \(0, 1\]"),
         (lambda: compression.DCTTopK(0), "DCTTopK: `k` must be a Python integer"),
         (lambda: compression.DCTTopK(1, 257), "`chunk_size` must be in"),
-        (lambda: compression.Int8(0), "Int8: `block_size` must be a Python"),
-        (lambda: compression.Float8(0), "Float8: `block_size` must be a Python"),
+        (
+            lambda: compression.Int8Blocks(0),
+            "Int8Blocks: `block_size` must be a Python",
+        ),
+        (
+            lambda: compression.Float8Blocks(0),
+            "Float8Blocks: `block_size` must be",
+        ),
         (lambda: compression.Sign(0), "Sign: `block_size` must be a Python"),
         (
             lambda: eqopt.CompressedMean(MEAN, None, compression.Sign(), 2.0),

@@ -152,7 +152,7 @@ def test_streaming(delay, share, x64):
 
 def test_compressed_differences_are_not_lost():
     """With outer steps that add, all workers together move as far as on their own."""
-    compressor = eqopt.compression.Int8(8)
+    compressor = eqopt.compression.Int8Blocks(8)
     opt = eqopt.DiLoCo(
         eqopt.SGD(1.0),
         "workers",
@@ -259,7 +259,7 @@ def in_shards(opt):
 
 def test_eight_bits_are_a_quarter():
     """All fragments together send one byte and the scales, in two stages."""
-    compressor = eqopt.compression.Int8(32)
+    compressor = eqopt.compression.Int8Blocks(32)
     options = {"fragments": 2, "compressor": compressor}
     opt = eqopt.DiLoCo(eqopt.SGD(0.1), "workers", 4, **options)
     params, state = start(opt, {"a": jnp.zeros((32, 8)), "b": jnp.zeros(256)})

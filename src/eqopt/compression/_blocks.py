@@ -58,7 +58,7 @@ class AbstractBlocks(AbstractCompressor):
         return whole(result), whole(own), memory
 
 
-class Int8(AbstractBlocks):
+class Int8Blocks(AbstractBlocks):
     r"""Integers of 8 bits, and a scale for each block of neighbouring elements.
 
     With the largest modulus $a$ of a block, an element $x$ is sent as the integer
@@ -77,7 +77,7 @@ class Int8(AbstractBlocks):
     block_size: StaticInteger = static_choice(static=True, default=256)
 
     def __check_init__(self):
-        check_integer("Int8", "block_size", self.block_size, 1)
+        check_integer("Int8Blocks", "block_size", self.block_size, 1)
 
     def _encode(self, x):
         scales = jnp.max(jnp.abs(x), axis=-1, keepdims=True) / 127
@@ -88,16 +88,16 @@ class Int8(AbstractBlocks):
         return lax.bitcast_convert_type(codes, jnp.int8).astype(scales.dtype) * scales
 
 
-class Float8(AbstractBlocks):
+class Float8Blocks(AbstractBlocks):
     r"""Floats of 8 bits, and a scale for each block of neighbouring elements.
 
     With the largest modulus $a$ of a block, an element $x$ is sent as $448\,x / a$ in
     JAX's `float8_e4m3fn`. Small numbers have smaller errors than with
-    [`eqopt.compression.Int8`][], and large ones have larger errors.
+    [`eqopt.compression.Int8Blocks`][], and large ones have larger errors.
 
     **Arguments:**
 
-    - `block_size`: as in [`eqopt.compression.Int8`][].
+    - `block_size`: as in [`eqopt.compression.Int8Blocks`][].
 
     **Raises:**
 
@@ -107,7 +107,7 @@ class Float8(AbstractBlocks):
     block_size: StaticInteger = static_choice(static=True, default=256)
 
     def __check_init__(self):
-        check_integer("Float8", "block_size", self.block_size, 1)
+        check_integer("Float8Blocks", "block_size", self.block_size, 1)
 
     def _encode(self, x):
         scales = jnp.max(jnp.abs(x), axis=-1, keepdims=True) / 448
@@ -128,7 +128,7 @@ class Sign(AbstractBlocks):
 
     **Arguments:**
 
-    - `block_size`: as in [`eqopt.compression.Int8`][].
+    - `block_size`: as in [`eqopt.compression.Int8Blocks`][].
 
     **Raises:**
 

@@ -18,7 +18,7 @@ class TopK(AbstractCompressor):
 
     Each worker sends a fraction $f$ of its numbers, at least one, with their positions:
     8 bytes for each, to all other workers. Numbers that a worker does not send count as
-    zeros in the mean.
+    zeros.
 
     **Arguments:**
 
@@ -128,7 +128,7 @@ class DCTTopK(AbstractCompressor):
 
 
 def _largest(x: Array, k: int, workers: Workers) -> tuple[Array, Array]:
-    """The mean of the largest `k` numbers of each row, and those of this worker."""
+    """The mean of the largest `k` numbers of each row, and the ones of this worker."""
     _, places = lax.top_k(jnp.abs(x), k)
     values = jnp.take_along_axis(x, places, axis=1)
     rows = jnp.arange(x.shape[0])[:, None]

@@ -10,8 +10,8 @@ COMPRESSORS = {
     "PowerSGD": compression.PowerSGD(1),
     "TopK": compression.TopK(0.5),
     "DCTTopK": compression.DCTTopK(4, 8),
-    "Int8": compression.Int8(),
-    "Float8": compression.Float8(),
+    "Int8": compression.Int8Blocks(),
+    "Float8": compression.Float8Blocks(),
     "Sign": compression.Sign(),
 }
 ROWS = [
