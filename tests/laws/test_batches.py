@@ -123,13 +123,27 @@ def limit_batches(monkeypatch):
     kernel_of_all.cache_clear()
 
 
-# Limits in elements that fit all matrices, two matrices, and not even two.
-@pytest.mark.parametrize(("size", "batches"), [(2**24, 1), (24, 3), (23, 4)])
+# Limits in elements that fit all matrices, two matrices, and not even two. A stack is a
+# batch by itself.
+@pytest.mark.parametrize(("size", "batches"), [(2**24, 2), (24, 3), (23, 4)])
 def test_batches_are_limited(size, batches, limit_batches):
     limit_batches(size)
     opt = eqopt.ScaleByMuon()
     found = expensive(opt, model())
     assert found and found == times(batches, expensive(opt, equal(1)))
+
+
+@pytest.mark.parametrize("opt", [eqopt.ScaleByMuon(), eqopt.ScaleByShampoo()], ids=repr)
+def test_stacks_keep_their_axes(opt):
+    """Merged with another axis, one that is sharded would be gathered."""
+    numbers = eqopt.MatrixDimensionNumbers(-2, -1)
+    opt = eqx.tree_at(
+        lambda x: x.weight_dimension_numbers, opt, numbers, is_leaf=lambda x: x is None
+    )
+    text = lowered(opt, {name: jnp.ones((2, 5, 4, 3)) for name in "ab"})
+    assert "2x5x4x3xf32" in text or "2x5x3x4xf32" in text
+    for merged in ("<10x", "<20x"):
+        assert merged not in text
 
 
 @pytest.mark.parametrize(("size", "batches"), [(2**24, 1), (24, 2), (23, 3)])

@@ -27,10 +27,7 @@ class Layout(eqx.Module):
     def apply(self, fn: Callable, g: Any, *leaves: Any) -> Any:
         """Applies `fn` to the matrices in `g` and `leaves`, and restores their layout."""
         there = [self.split(x) for x in (g, *leaves)]
-        axes = [None if isinstance(x, eqx.Module) else 0 for x in there]
-        for _ in range(there[0].ndim - 2):
-            fn = jax.vmap(fn, axes)
-        out = fn(*there)
+        out = over_stack(fn, there, there[0].ndim - 2)(*there)
         if isinstance(out, tuple) and leaves:
             return tuple(self.joined(x, g.shape) for x in out)
         return self.joined(out, g.shape)
@@ -72,9 +69,26 @@ class Layout(eqx.Module):
                     own[axis] = 1
         return from_matrices(x, self.axes, jax.ShapeDtypeStruct(tuple(own), x.dtype))
 
+    def stack(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The sizes of the axes of the stack for a leaf of this shape."""
+        blocks = [self._blocks(size(shape, side)) for side in self.axes[1:]]
+        stack = tuple(shape[axis] for axis in self.axes.stack)
+        return stack if blocks == [1, 1] else (*stack, *blocks)
+
     def _blocks(self, n: int) -> int:
         size = self.block_size
         return 1 if size is None else max(1, math.ceil(n / size))
+
+
+def over_stack(fn: Callable, arguments: Sequence[Any], count: int) -> Callable:
+    """`fn` mapped over the first `count` axes of the arrays in `arguments`.
+
+    The axes are not merged: an axis that is sharded could not keep its shards.
+    """
+    axes = [None if isinstance(x, eqx.Module) else 0 for x in arguments]
+    for _ in range(count):
+        fn = jax.vmap(fn, axes)
+    return fn
 
 
 def map_layouts(
@@ -112,10 +126,9 @@ class _OnMatrices(Equation):
         self._is_real = [_is_real(parameters[x].annotation) for x in equation.leaves]
 
         @eqx.filter_jit  # traced once for batches of the same types
-        def of_many(shared: dict, *columns: Any) -> Any:
+        def of_many(shared: dict, count: int, *columns: Any) -> Any:
             fn = functools.partial(equation, **shared)
-            axes = [None if isinstance(x, eqx.Module) else 0 for x in columns]
-            return jax.vmap(fn, axes)(*columns)
+            return over_stack(fn, columns, count)(*columns)
 
         self._of_many = of_many
 
@@ -146,29 +159,43 @@ class _OnMatrices(Equation):
         It is `None` if two of these matrices are too large for one batch.
         """
         *arguments, layout = leaves
-        sides = layout.sides(g.shape)
-        if not self._in_batches or 2 * math.prod(sides) > BATCH["default"]:
+        sides, stack = layout.sides(g.shape), layout.stack(g.shape)
+        is_large = 2 * math.prod(sides) > BATCH["default"]
+        if not self._in_batches or is_large or self._is_batch(stack):
             return None
         # Of updates in several precisions, all are computed in float32 at least.
         dtype = common_dtype(g.dtype, jnp.float32)
-        return sides, dtype, jax.tree.structure(arguments)
+        return sides, stack, dtype, jax.tree.structure(arguments)
+
+    def _is_batch(self, stack: tuple[int, ...]) -> bool:
+        """Whether a leaf is a batch by itself.
+
+        Joining stacks would copy them, and two that are sharded in different ways would
+        be exchanged between devices. But each decomposition is another large program.
+        """
+        return bool(stack) and not self._decomposes
 
     def of_all(self, calls: Sequence[Call], limit: int) -> list[Any]:
         """The results for several leaves, with equal matrices in batches."""
         if len(calls) == 1 or not self._in_batches:
             return super().of_all(calls, limit)
         results: list[Any] = [None] * len(calls)
-        for (g, *arguments, _), _ in calls:
-            self.check_complex(g, arguments)
-        stacks = [_stacked(*call) for call in calls]
-        elements = [math.prod(s.arguments[0].shape) for s in stacks]
+        stacks = {}
+        for i, (leaves, shared) in enumerate(calls):
+            if self._is_batch(leaves[-1].stack(leaves[0].shape)):
+                results[i] = self(*leaves, **shared)
+            else:
+                self.check_complex(leaves[0], leaves[1:-1])
+                stacks[i] = _stacked(leaves)
         if self._decomposes:  # what a decomposition compiles to is large on a TPU
             limit = BATCH["default"]
-        for batch in batches([s.key for s in stacks], elements, limit):
-            _, shared = calls[batch[0]]
-            some = _in_one_batch(self._of_many, shared, [stacks[i] for i in batch])
+        places, found = [*stacks], [*stacks.values()]
+        elements = [math.prod(s.arguments[0].shape) for s in found]
+        for batch in batches([s.key for s in found], elements, limit):
+            _, shared = calls[places[batch[0]]]
+            some = _in_one_batch(self._of_many, shared, [found[i] for i in batch])
             for i, out in zip(batch, some, strict=True):
-                results[i] = out
+                results[places[i]] = out
         return results
 
 
@@ -188,38 +215,32 @@ BATCH = {"default": 2**24, "tpu": 2**22}
 
 
 class _Stack(NamedTuple):
-    """The arguments of an equation, with one leading axis over matrices.
+    """The arguments of an equation, with another leading axis, of size one.
 
     **Attributes:**
 
     - `arguments`: the matrices, and the modules that they share.
     - `layout`, `shape`: the layout and the shape of the leaf.
-    - `stack`: the sizes of the axes that were joined to the leading one.
-    - `key`: equal for stacks of matrices that can be in one batch.
+    - `key`: equal for matrices, or stacks of them, that can be in one batch.
     """
 
     arguments: list[Any]
     layout: Layout
     shape: tuple[int, ...]
-    stack: tuple[int, ...]
     key: Hashable
 
 
-def _stacked(leaves, shared):
+def _stacked(leaves):
     g, *arguments, layout = leaves
     there = [layout.split(x) for x in (g, *arguments)]
-    stack = there[0].shape[:-2]
-    count = math.prod(stack)
-    of_one = lambda x: (
-        x.reshape(count, *x.shape[len(stack) :]) if stack else lax.expand_dims(x, (0,))
-    )
+    of_one = lambda x: lax.expand_dims(x, (0,))
     there = [x if isinstance(x, eqx.Module) else jax.tree.map(of_one, x) for x in there]
     found, structure = jax.tree.flatten(there)
-    types = [(x.shape[1:], x.dtype) for x in found]
+    types = [(x.shape, x.dtype) for x in found]
     # Modules have no axis of matrices, so they must be the same arrays.
     modules = jax.tree.leaves([x for x in there if isinstance(x, eqx.Module)])
     key = structure, tuple(types), tuple(map(id, modules))
-    return _Stack(there, layout, g.shape, stack, key)
+    return _Stack(there, layout, g.shape, key)
 
 
 def _in_one_batch(of_many: Callable, shared: dict, stacks: list[_Stack]) -> list[Any]:
@@ -230,14 +251,11 @@ def _in_one_batch(of_many: Callable, shared: dict, stacks: list[_Stack]) -> list
         else jax.tree.map(lambda *x: lax.concatenate(x, 0), *column)
         for column in zip(*(s.arguments for s in stacks), strict=True)
     ]
-    out = of_many(shared, *together)
-    counts = [math.prod(s.stack) for s in stacks]
+    out = of_many(shared, together[0].ndim - 2, *together)
     leaves, structure = jax.tree.flatten(out)
-    parts = zip(*(lax.split(x, counts) for x in leaves), strict=True)
     results = []
-    for s, part in zip(stacks, parts, strict=True):
-        own = [lax.reshape(x, (*s.stack, *x.shape[1:])) for x in part]
-        result = structure.unflatten(own)
+    for i, s in enumerate(stacks):
+        result = structure.unflatten(lax.index_in_dim(x, i, 0, False) for x in leaves)
         back = lambda x, s=s: s.layout.joined(x, s.shape)
         is_many = isinstance(result, tuple)
         results.append(tuple(map(back, result)) if is_many else back(result))

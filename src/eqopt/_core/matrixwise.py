@@ -96,8 +96,9 @@ class AbstractMatrixwise(AbstractContracting):
     devices. Parameters that are not matrices pass unchanged and have no state.
 
     On accelerators, matrices of the same shape and dtype are computed in batches, with
-    one product or one decomposition for all of them. A CPU computes one leaf after the
-    other, and frees the memory in between. For an equation without products and
+    one product or one decomposition for all of them. A stack is a batch by itself, and
+    keeps its axes and their shards. A CPU computes one leaf after the other, and frees
+    the memory in between. For an equation without products and
     decompositions, a batch is only a copy: then set `in_batches` to `False`.
 
     The equation is an [`eqopt.equation`][] for a single matrix: its rows are the
