@@ -538,6 +538,7 @@ from ._wrappers.conditional import (
     ConditionallyTransform as ConditionallyTransform,
     ConditionallyTransformState as ConditionallyTransformState,
 )
+from ._wrappers.distribute_matrices import DistributeMatrices as DistributeMatrices
 from ._wrappers.flatten import (
     Flatten as Flatten,
     FlattenState as FlattenState,

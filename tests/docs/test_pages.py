@@ -150,6 +150,7 @@ def test_table_of_names_is_true():
         "eqopt.CompressedMean",
         "eqopt.DiLoCo",
         "eqopt.DynamicLossScale",
+        "eqopt.DistributeMatrices",
         "eqopt.EMANesterov",
         "eqopt.GPA",
         "eqopt.Grokfast",

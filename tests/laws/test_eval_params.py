@@ -163,6 +163,10 @@ WRAPPERS: dict[str, tuple[Callable[..., AbstractTransformation], Callable]] = {
         _odd,
     ),
     "DiLoCo": (lambda opt: eqopt.DiLoCo(opt, None, 2), _lookahead),
+    "DistributeMatrices": (
+        lambda opt: eqopt.DistributeMatrices(opt, mesh=ALONE),
+        _forward,
+    ),
     "DynamicLossScale": (lambda opt: eqopt.DynamicLossScale(opt, 2.0), _forward),
     "EMANesterov": (lambda opt: eqopt.EMANesterov(opt, 0.5, 0.5), _ema_nesterov),
     "Flatten": (eqopt.Flatten, _forward),

@@ -29,6 +29,7 @@ WRAPPERS = {
     "ConditionallyMask": lambda opt: eqopt.ConditionallyMask(opt, one_in_two),
     "ConditionallyTransform": lambda opt: eqopt.ConditionallyTransform(opt, one_in_two),
     "DiLoCo": lambda opt: eqopt.DiLoCo(opt, None, 2),
+    "DistributeMatrices": lambda opt: eqopt.DistributeMatrices(opt, mesh=ALONE),
     "DynamicLossScale": eqopt.DynamicLossScale,
     "EMANesterov": eqopt.EMANesterov,
     "Flatten": eqopt.Flatten,

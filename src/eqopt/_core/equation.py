@@ -14,6 +14,8 @@ class Equation:
 
     is_of_matrices = False
     keeps_shape = True  # whether the result has the shape of the update
+    division: Any = None  # how devices divide matrices, if they do
+    moves_all = False  # whether they then exchange all arguments and results
 
     def __init__(self, fn: Callable):
         parameters = inspect.signature(fn).parameters.values()

@@ -11,6 +11,7 @@ from jaxtyping import Array
 from .._caches import cached
 from .._cpu.slots import Order, reordered
 from .._trees.precision import compute_dtype, widen
+from .._trees.sharding import sharded_like
 from .._trees.stored import has_stored, is_stored
 from .equation import Equation, ShapeMismatch
 from .narrowing import in_two_passes, narrow
@@ -199,6 +200,9 @@ def _steps(
         slots = [x for name, x in names if name in operation.slots]
         like = before if operation.equation.keeps_shape else u
         _check_outputs(operation, like, u, slots, new)
+        if operation.equation.division is not None:  # back to where they were
+            wide = [widen(x, real) for x in slots]
+            u, new = jax.tree.map(sharded_like, (before, wide), (u, new))
         slots_and_new += zip(slots, new, strict=True)
     if kind == "params":
         if u.shape != p.shape:

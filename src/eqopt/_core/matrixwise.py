@@ -17,7 +17,9 @@ from .._trees.states import check_state
 from .._types import Params, State, Updates
 from ..numerics import common_dtype, wide_dtype
 from ..tree import zeros_like
-from .matrices import Layout, are_matrices, map_layouts, on_matrices
+from .division import current_division
+from .matrices import Layout, are_matrices, map_layouts
+from .on_matrices import on_matrices
 from .pipeline import Leafwise, Pipeline, filled
 from .transformation import AbstractFused
 
@@ -186,8 +188,9 @@ class AbstractMatrixwise(AbstractContracting):
         params, extra = pipeline.params, pipeline.extra
         leafwise = filled(self, self.matrixwise(state, params, **extra))
         layouts = self._layouts(pipeline.given, params)
+        of_one, division = leafwise.equation, current_division()
         leafwise = leafwise._replace(
-            equation=on_matrices(leafwise.equation, self.in_batches, self._decomposes),
+            equation=on_matrices(of_one, self.in_batches, self._decomposes, division),
             reads={**leafwise.reads, "layout": layouts},
             mask=are_matrices(layouts),
         )

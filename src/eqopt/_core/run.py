@@ -111,7 +111,9 @@ def run_matrices(
     of Muon in batches was a tenth slower, took twice as long to compile (each slice at
     another position is another kernel), and used three times the memory.
     """
-    if not _has_equal(kernel, rows):
+    equations = [stage.operation.equation for stage in kernel.stages]
+    is_divided = any(equation.division is not None for equation in equations)
+    if not (is_divided or _has_equal(kernel, rows)):
         outs = []
         for i, row in rows.items():
             out, previous = run_leaf(kernel, updates, i, row, previous)
@@ -136,7 +138,9 @@ def run_matrices(
         return lambda previous, *arrays: of_all(*arrays)
 
     others = {platform: in_batches(limit) for platform, limit in BATCH.items()}
-    outs = lax.platform_dependent(previous, *arrays.values(), cpu=on_cpu, **others)
+    if not is_divided:
+        others["cpu"] = on_cpu
+    outs = lax.platform_dependent(previous, *arrays.values(), **others)
     return outs, _last_computed(outs[-1])
 
 

@@ -142,6 +142,45 @@ def _on_all_devices(state: PyTree, params: PyTree) -> PyTree:
     return treedef.unflatten(leaves)
 
 
+def mesh_with(
+    owner: object, axis_name: str | tuple[str, ...], mesh: Any, purpose: str
+) -> Any:
+    """The mesh that is set, or else `mesh`. It has the axes, and they are not manual.
+
+    `purpose`: what happens along the axes, for messages.
+    """
+    own, here = type(owner).__name__, jax.sharding.get_abstract_mesh()
+    mesh = mesh if here.empty else here
+    if mesh is None:
+        raise ValueError(
+            f"{own}: `mesh` is None, and no mesh is set. Pass the mesh over which "
+            f"{purpose}, or set it with `jax.set_mesh(mesh)`."
+        )
+    if here.empty and mesh.explicit_axes:
+        raise ValueError(
+            f"{own}: `mesh` has explicit axes, {mesh.explicit_axes}, but is not "
+            "set. Set it with `jax.set_mesh(mesh)`, or create a mesh with "
+            "`axis_types=(jax.sharding.AxisType.Auto,)`."
+        )
+    for one in axis_names(axis_name):
+        if one not in mesh.axis_names:
+            raise ValueError(
+                f"{own}: `axis_name` is {axis_name!r}, but the mesh has the axes "
+                f"{mesh.axis_names}. Pass the name of the axis over which {purpose}."
+            )
+        if one in mesh.manual_axes:
+            raise ValueError(
+                f"{own}: the axis {one!r} is manual here, inside `jax.shard_map`, "
+                "so the compiler does not know how arrays are sharded. Compute "
+                "gradients inside the `shard_map`, and call `step` outside it."
+            )
+    return mesh
+
+
+def axis_names(name: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (name,) if isinstance(name, str) else name
+
+
 def is_in_shard_map() -> bool:
     mesh: Any = jax.sharding.get_abstract_mesh()
     return bool(mesh.manual_axes)

@@ -15,7 +15,13 @@ from .._core.transformation import AbstractTransformation
 from .._core.wrapper import AbstractWrapper, Call
 from .._jax_internals import is_traced
 from .._trees.leaves import is_parameter
-from .._trees.sharding import on_automatic_axes, sharded_like, shardings_of
+from .._trees.sharding import (
+    axis_names,
+    mesh_with,
+    on_automatic_axes,
+    sharded_like,
+    shardings_of,
+)
 from .._trees.states import check_state
 from .._types import Params, State
 
@@ -165,34 +171,9 @@ class _Axis(eqx.Module):
 
     @staticmethod
     def of(owner: ZeRO1) -> "_Axis":
-        here, name = jax.sharding.get_abstract_mesh(), owner.axis_name
-        mesh = owner.mesh if here.empty else here
-        if mesh is None:
-            raise ValueError(
-                "ZeRO1: `mesh` is None, and no mesh is set. Pass the mesh over which "
-                "the batch is sharded, or set it with `jax.set_mesh(mesh)`."
-            )
-        if here.empty and mesh.explicit_axes:
-            raise ValueError(
-                f"ZeRO1: `mesh` has explicit axes, {mesh.explicit_axes}, but is not "
-                "set. Set it with `jax.set_mesh(mesh)`, or create a mesh with "
-                "`axis_types=(jax.sharding.AxisType.Auto,)`."
-            )
-        names = _names(name)
-        for one in names:
-            if one not in mesh.axis_names:
-                raise ValueError(
-                    f"ZeRO1: `axis_name` is {name!r}, but the mesh has the axes "
-                    f"{mesh.axis_names}. Pass the name of the axis over which the "
-                    "batch is sharded."
-                )
-            if one in mesh.manual_axes:
-                raise ValueError(
-                    f"ZeRO1: the axis {one!r} is manual here, inside `jax.shard_map`, "
-                    "so the compiler does not know how arrays are sharded. Compute "
-                    "gradients inside the `shard_map`, and call `step` outside it."
-                )
-        return _Axis(name, mesh, math.prod(mesh.shape[one] for one in names))
+        name, purpose = owner.axis_name, "the batch is sharded"
+        mesh = mesh_with(owner, name, owner.mesh, purpose)
+        return _Axis(name, mesh, math.prod(mesh.shape[one] for one in axis_names(name)))
 
     def split(self, tree: PyTree) -> PyTree:
         """The same values, in shards."""
@@ -278,17 +259,13 @@ class _Axis(eqx.Module):
             mesh=self._sharding(P()).mesh,
             in_specs=(self._spec(x.shape), P()),
             out_specs=P(),
-            axis_names={*_names(self.name)},
+            axis_names={*axis_names(self.name)},
             check_vma=False,
         )(self._padded(x), like)
 
     def _sharding(self, spec: P) -> NamedSharding:
         here = jax.sharding.get_abstract_mesh()
         return NamedSharding(self.mesh if here.empty else here, spec)
-
-
-def _names(name: str | tuple[str, ...]) -> tuple[str, ...]:
-    return (name,) if isinstance(name, str) else name
 
 
 def _is_some_array(x):

@@ -32,7 +32,18 @@ NOT_THE_MESH = dict.fromkeys(
     ),
     "it shards the state over an axis of its own, in another mesh than that of this law",
 )
-NOT_THE_MESH["test_copies"] = "a mesh holds devices, which cannot be copied"
+NOT_ITS_AXIS = dict.fromkeys(
+    (
+        "test_apart_inside_shard_map",
+        "test_explicit_axes",
+        "test_gradients_apart_inside_shard_map",
+        "test_inside_shard_map",
+    ),
+    "the mesh of this law does not have the axis that it divides matrices over",
+)
+NOT_THE_MESH["test_copies"] = NOT_ITS_AXIS["test_copies"] = (
+    "a mesh holds devices, which cannot be copied"
+)
 FLAT = {
     **JOINED,
     **dict.fromkeys(
@@ -93,6 +104,11 @@ ROWS = [
     ),
     *around(eqopt.Flatten, exempt=FLAT),
     *around(eqopt.ZeRO1, mesh=ALONE, exempt=NOT_THE_MESH),
+    row(
+        lambda: eqopt.DistributeMatrices(eqopt.Muon(0.01), mesh=ALONE),
+        name="DistributeMatrices",
+        exempt=NOT_ITS_AXIS,
+    ),
     row(
         lambda: eqopt.MultiSteps(
             eqopt.ApplyIfFinite(eqopt.Lookahead(eqopt.Flatten(nested()), 2, 0.5), 2), 2

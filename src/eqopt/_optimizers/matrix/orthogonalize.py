@@ -11,6 +11,7 @@ from jaxtyping import Array, DTypeLike, Float, Inexact
 
 from ..._arguments.checks import check_choice, check_count, check_range
 from ..._arguments.fields import static_choice
+from ..._core.division import AbstractWhole, Division, current_division
 from ..._core.equation import equation
 from ..._core.matrixwise import AbstractMatrixwise, same_for_each_leaf
 from ..._core.pipeline import Leafwise
@@ -40,7 +41,7 @@ SCALES = {
 NS_EPS = 1e-7
 
 
-class NewtonSchulz(eqx.Module):
+class NewtonSchulz(AbstractWhole):
     """Makes a matrix orthogonal by a Newton-Schulz iteration.
 
     **Attributes:**
@@ -51,6 +52,7 @@ class NewtonSchulz(eqx.Module):
     - `restarts`: with `by_gram`, the steps before which $X X^*$ is computed again.
     - `ns_dtype`: the dtype of the iteration, if it is given.
     - `is_coarse`: whether float32 matrices are iterated in bfloat16 on accelerators.
+    - `division`: how devices divide the matrices of a batch, if they do.
     """
 
     rows: Float[Array, "steps 3"]
@@ -59,10 +61,14 @@ class NewtonSchulz(eqx.Module):
     restarts: tuple[int, ...] = eqx.field(static=True)
     ns_dtype: DTypeLike | None = eqx.field(static=True)
     is_coarse: bool = eqx.field(static=True)
+    division: Division | None = eqx.field(static=True, default_factory=current_division)
 
     def __call__(self, g: Matrix, eps: Any = NS_EPS) -> Matrix:
-        is_tall = g.shape[0] > g.shape[1]
-        x = jnp.conj(g.T) if is_tall else g
+        return self.on_each(g, eps)
+
+    def of_whole(self, x: Any, eps: Any) -> Any:
+        is_tall = x.shape[0] > x.shape[1]
+        x = jnp.conj(x.T) if is_tall else x
         squares = jnp.sum(abs_sq(x))
         norm = jnp.sqrt(jnp.where(squares > 0, squares, 1))
         x = x / (norm * self.norm_factor + eps).astype(x.dtype)
@@ -284,12 +290,12 @@ class Orthogonalize(AbstractMatrixwise):
         """The iteration, as a function of a matrix."""
         table = rows_of(type(self).__name__, self.coefficients, self.steps)
         return NewtonSchulz(
-            jnp.asarray(table.rows, float),
-            jnp.asarray(table.norm_factor, float),
-            self.gram,
-            self.restarts,
-            self.dtype,
-            table.is_coarse,
+            rows=jnp.asarray(table.rows, float),
+            norm_factor=jnp.asarray(table.norm_factor, float),
+            by_gram=self.gram,
+            restarts=self.restarts,
+            ns_dtype=self.dtype,
+            is_coarse=table.is_coarse,
         )
 
     def init(self, params: Params) -> None:

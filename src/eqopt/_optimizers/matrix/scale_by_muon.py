@@ -202,7 +202,10 @@ class ScaleByMuon(AbstractMatrixwise):
         else:
             of_mu, of_g = 1 / bias_correction(beta, count), None
         iteration = Iteration(
-            self._coefficients(), self.ns_steps, self.preconditioning, self.ns_dtype
+            rows=self._coefficients(),
+            steps=self.ns_steps,
+            preconditioning=self.preconditioning,
+            ns_dtype=self.ns_dtype,
         )
         return Leafwise(
             muon,

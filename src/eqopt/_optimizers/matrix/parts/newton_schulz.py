@@ -8,11 +8,12 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, DTypeLike, Float, Inexact
 
+from ...._core.division import AbstractWhole, Division, current_division
 from ....numerics import abs_sq, safe_sqrt
 from .eigenbasis import gram
 
 
-class Iteration(eqx.Module):
+class Iteration(AbstractWhole):
     r"""$\operatorname{NS}$: the Newton-Schulz iteration of Muon.
 
     **Attributes:**
@@ -21,15 +22,20 @@ class Iteration(eqx.Module):
     - `steps`: the number of steps, if there is one row for all.
     - `preconditioning`: the divisor at the start, in addition to the Frobenius norm.
     - `ns_dtype`: the dtype of the iteration. `None` for the dtype of the matrix.
+    - `division`: how devices divide the matrices of a batch, if they do.
     """
 
     rows: Float[Array, "*steps 3"]
     steps: int = eqx.field(static=True)
     preconditioning: str = eqx.field(static=True)
     ns_dtype: DTypeLike | None = eqx.field(static=True)
+    division: Division | None = eqx.field(static=True, default_factory=current_division)
 
     def __call__(self, x: Inexact[Array, "m n"], eps: Any) -> Inexact[Array, "m n"]:
         """Orthogonalizes `x`, whose rows are the shorter side. Zeros stay zero."""
+        return self.on_each(x, eps)
+
+    def of_whole(self, x: Any, eps: Any) -> Any:
         # A single row needs no lookup in the loop, so there is less to compile.
         is_one = self.rows.ndim == 1
         fixed, rows = (tuple(self.rows), None) if is_one else (None, self.rows)

@@ -1,0 +1,94 @@
+"""The matrices of a model, divided between devices for the work on them."""
+
+from collections.abc import Callable
+
+import equinox as eqx
+from jax.sharding import AbstractMesh, Mesh
+
+from .._core.division import Division, divided
+from .._core.pipeline import Pipeline
+from .._core.transformation import AbstractFused, AbstractTransformation
+from .._trees.sharding import axis_names, mesh_with
+from .._types import Params, State
+
+
+class DistributeMatrices(AbstractFused):
+    r"""Each device computes its share of the matrices, instead of a part of each matrix.
+
+    If matrices are sharded, the products of an iteration such as Newton-Schulz need
+    communication in each of its steps. This wrapper exchanges the matrices instead. With
+    $N$ devices along the axis, each one receives $1/N$ of the matrices as a whole,
+    computes these, and sends the parts of the results back. That takes two all-to-alls,
+    each with the bytes that a device has of the parameters. If the matrices are
+    replicated, each device computes $1/N$ of them, and the results are gathered.
+
+    The state and the parameters stay where they are, and so the state is the state of
+    `inner`: it can be loaded with or without this wrapper. The results are equal except
+    for rounding.
+
+    Equal matrices are computed together. If their number is not a multiple of $N$, some
+    of them are computed twice, or the last few of them, if they are at most $N/2$, are
+    left to XLA, as without this wrapper. A stack of matrices, for example of layers or
+    of experts, is divided along one of its own axes: the one that is divided most
+    evenly, and the last if there are several. If this is the axis along which the stack
+    is sharded, nothing is sent.
+
+    For Newton-Schulz iterations, devices exchange only the argument and the result: in
+    [`eqopt.Muon`][], [`eqopt.NorMuon`][], [`eqopt.AdaMuon`][], [`eqopt.Scion`][],
+    [`eqopt.Dion2`][] and [`eqopt.Orthogonalize`][]. Dion2 selects its rows or columns
+    before the exchange. For other equations of matrices, such as your own, devices
+    exchange all arrays that the equation takes and returns, with the state. Methods
+    that only take sums, such as [`eqopt.SinkGD`][], and everything that is not a matrix
+    are left to XLA.
+
+    Use it under `jit`, on automatic or explicit axes. On one device, it equals `inner`.
+
+    !!! example
+
+        ```python
+        auto = jax.sharding.AxisType.Auto
+        mesh = jax.make_mesh((jax.device_count(),), ("data",), axis_types=(auto,))
+        opt = eqopt.DistributeMatrices(eqopt.Muon(0.02), "data", mesh)
+        ```
+
+    **Arguments:**
+
+    - `inner`: the transformation, usually a whole optimizer.
+    - `axis_name`: the name of a mesh axis, or a tuple of names: the axes along which the
+        matrices are sharded. For tensor-parallel matrices, this is the axis of the
+        model.
+    - `mesh`: a `jax.sharding.Mesh`, for code without `jax.set_mesh(mesh)`. A mesh that
+        is set takes precedence, and a mesh with explicit axes must be set. Defaults to
+        `None`, for the mesh that is set.
+
+    **Raises:**
+
+    In `update`, a `ValueError` if there is no mesh, if it has no such axis, if that axis
+    is manual (inside `jax.shard_map`), or if a mesh with explicit axes is not set.
+    """
+
+    inner: AbstractTransformation
+    axis_name: str | tuple[str, ...] = eqx.field(static=True, default="data")
+    mesh: Mesh | AbstractMesh | None = eqx.field(static=True, default=None)
+
+    def init(self, params: Params) -> State:
+        return self.inner.init(params)
+
+    def eval_params(self, state: State, params: Params) -> Params:
+        return self.inner.eval_params(state, params)
+
+    def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
+        with divided(self._division()):
+            return self.inner._feed(pipeline, state)
+
+    def _finish(
+        self, pipeline: Pipeline, state: State
+    ) -> tuple[Params, Callable[[], State]]:
+        with divided(self._division()):
+            return self.inner._finish(pipeline, state)
+
+    def _division(self) -> Division | None:
+        name, purpose = self.axis_name, "the matrices are sharded"
+        mesh = mesh_with(self, name, self.mesh, purpose)
+        division = Division(mesh, axis_names(name))
+        return division if division.size > 1 else None

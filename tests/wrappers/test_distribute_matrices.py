@@ -1,0 +1,189 @@
+"""`eqopt.DistributeMatrices` on 8 devices: what is sent, and equal results."""
+
+import contextlib
+import functools
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from benchmarks.scaling.collectives import collectives
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+
+import eqopt
+
+
+DEVICES = 8
+# Six equal matrices, sharded along either side; two of another shape, which are left to
+# XLA; and experts, sharded so that nothing needs to be sent.
+EQUAL = {f"row{i}": ((16, 24), P("data")) for i in range(5)}
+EQUAL |= {"column": ((16, 24), P(None, "data"))}
+EXPERTS = {"experts": ((2, 8, 6, 4), P(None, "data"))}
+ALL = EQUAL | EXPERTS | {f"other{i}": ((8, 24), P("data")) for i in range(2)}
+ALL |= {"vector": ((16,), P("data"))}
+
+
+def numbers(params):
+    return jax.tree.map(
+        lambda x: None if x.ndim == 1 else eqopt.MatrixDimensionNumbers(-2, -1), params
+    )
+
+
+def mesh_of(kind=AxisType.Auto, devices=DEVICES):
+    return jax.make_mesh((devices,), ("data",), axis_types=(kind,))
+
+
+def entered(mesh):
+    return jax.set_mesh(mesh) if mesh.explicit_axes else contextlib.nullcontext()
+
+
+def values(leaves, seed=0):
+    keys = jr.split(jr.key(seed), len(leaves))
+    return {
+        k: jr.normal(key, shape)
+        for key, (k, (shape, _)) in zip(keys, leaves.items(), strict=True)
+    }
+
+
+def shardings(leaves, mesh):
+    return {k: NamedSharding(mesh, spec) for k, (_, spec) in leaves.items()}
+
+
+def train(opt, params, grads):
+    state, step = opt.init(params), jax.jit(opt.step)
+    for _ in range(2):
+        params, state = step(grads, state, params)
+    return params, state
+
+
+def check(inner, leaves, mesh, atol=2e-5):
+    """Two steps equal those without the wrapper, and all arrays stay where they are."""
+    params, grads = values(leaves), values(leaves, 1)
+    expected = jax.device_get(train(inner, params, grads))
+    places = shardings(leaves, mesh)
+    opt = eqopt.DistributeMatrices(inner, mesh=None if mesh.explicit_axes else mesh)
+    with entered(mesh):
+        given = jax.device_put((params, grads), (places, places))
+        found = train(opt, *given)
+    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(jax.device_get(x), y, rtol=1e-4, atol=atol)
+    for path, x in jax.tree_util.tree_leaves_with_path(found):
+        name = str(getattr(path[-1], "key", None))
+        if name in leaves and x.shape == leaves[name][0]:
+            assert x.sharding.is_equivalent_to(places[name], x.ndim), path
+
+
+@pytest.mark.parametrize(
+    "kind", [AxisType.Auto, AxisType.Explicit], ids=lambda x: x.name
+)
+def test_muon(kind):
+    check(eqopt.Muon(0.1, weight_dimension_numbers=numbers), ALL, mesh_of(kind))
+
+
+@eqopt.equation
+def centered(g, trace):
+    trace = 0.5 * trace + g
+    return g - jnp.mean(trace @ trace.T) * trace, trace
+
+
+class Centered(eqopt.AbstractMatrixwise):
+    """A method of users: devices exchange all arrays of its equation."""
+
+    weight_dimension_numbers: object = None
+
+    def init(self, params):
+        return eqopt.TraceState(self.for_matrices(params, lambda x: x))
+
+    def matrixwise(self, state, params=None, **extra):
+        return eqopt.Leafwise(centered, state)
+
+
+def in_8_bits(**numbers):
+    muon, bits = eqopt.ScaleByMuon(**numbers), eqopt.storage.BlockwiseQuantized()
+    return eqopt.StoreState(muon, bits, eqopt.groups.everything)
+
+
+# Few leaves, because each method is compiled.
+FEW = {f"row{i}": ((16, 24), P("data")) for i in range(5)} | EXPERTS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("make", "atol"),
+    [
+        (functools.partial(eqopt.NorMuon, 0.1), 2e-5),
+        (functools.partial(eqopt.Dion2, 0.1), 2e-5),
+        (Centered, 2e-5),
+        (in_8_bits, 0.02),  # scales that differ by rounding
+    ],
+    ids=lambda x: getattr(getattr(x, "func", x), "__name__", ""),
+)
+def test_other_methods(make, atol):
+    check(make(weight_dimension_numbers=numbers), FEW, mesh_of(), atol)
+
+
+# Leaves, and what is sent, in matrices of 16 x 24.
+@pytest.mark.parametrize(
+    ("leaves", "expected"),
+    [
+        ({f"row{i}": ((16, 24), P("data")) for i in range(8)}, {"all-to-all": 2}),
+        ({f"whole{i}": ((16, 24), P()) for i in range(8)}, {"all-gather": 8}),
+        (EXPERTS, {}),
+        # Of a stack, XLA moves the gradient and the momentum, not what follows from them.
+        ({"layers": ((8, 16, 24), P(None, "data"))}, {"all-to-all": 3}),
+    ],
+)
+def test_what_is_sent(leaves, expected):
+    """The matrices as shards, and their results; experts stay where they are."""
+    mesh = mesh_of()
+    places = shardings(leaves, mesh)
+    opt = eqopt.DistributeMatrices(
+        eqopt.ScaleByMuon(weight_dimension_numbers=numbers), mesh=mesh
+    )
+    params = jax.device_put(values(leaves), places)
+    program = jax.jit(opt.update).lower(params, opt.init(params)).compile()
+    found = {}
+    for one in collectives(program.as_text()):
+        found[one.kind] = found.get(one.kind, 0) + one.size / (4 * 16 * 24)
+    assert found == expected
+
+
+def test_one_device():
+    """The same program as without the wrapper."""
+    opt, params = eqopt.Muon(0.1), {"w": jnp.ones((4, 3)), "v": jnp.ones((4, 3))}
+    same = eqopt.DistributeMatrices(opt, mesh=mesh_of(devices=1))
+    state = opt.init(params)
+    programs = [jax.make_jaxpr(x.step)(params, state, params) for x in (opt, same)]
+    assert str(programs[0]) == str(programs[1])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda opt: eqopt.DistributeMatrices(opt),
+            "`mesh` is None, and no mesh is set",
+        ),
+        (
+            lambda opt: eqopt.DistributeMatrices(opt, "batch", mesh_of()),
+            r"`axis_name` is 'batch', but the mesh has the axes \('data',\)",
+        ),
+        (
+            lambda opt: eqopt.DistributeMatrices(opt, mesh=mesh_of(AxisType.Explicit)),
+            r"`mesh` has explicit axes, \('data',\), but is not set",
+        ),
+    ],
+)
+def test_errors(make, message):
+    opt, params = make(eqopt.Muon(0.1)), jnp.ones((4, 3))
+    with pytest.raises(ValueError, match=f"DistributeMatrices: {message}"):
+        opt.update(params, opt.init(params), params)
+
+
+def test_error_inside_shard_map():
+    opt = eqopt.DistributeMatrices(eqopt.Muon(0.1))
+    step = lambda p: opt.update(p, opt.init(p), p)[0]
+    mapped = jax.shard_map(step, mesh=mesh_of(), in_specs=P(), out_specs=P())
+    with pytest.raises(ValueError, match="the axis 'data' is manual here"):
+        jax.eval_shape(mapped, jnp.ones((4, 3)))
