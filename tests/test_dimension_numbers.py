@@ -9,12 +9,12 @@ import pytest
 import eqopt
 from eqopt._trees.axes import (
     Axes,
-    Unknown,
     from_matrices,
-    of_layers,
     resolve_dimension_numbers,
     to_matrices,
 )
+from eqopt._trees.dimension_numbers import Unknown
+from eqopt._trees.recognition import of_layers
 
 
 Numbers = eqopt.MatrixDimensionNumbers

@@ -494,18 +494,18 @@ CASES = {
     ),
     "a stack that may be of matrices or not": (
         lambda: eqopt.Muon(0.1).init(RAW),
-        "`weight_dimension_numbers` is not given, but `['qkv']` has shape (3, 8, 24), "
-        "and no layer of Equinox says which of its axes make a matrix",
-        "`weight_dimension_numbers=lambda params: eqx.tree_at(lambda m: m['qkv'], "
-        "eqopt.groups.layer_matrices(params), eqopt.MatrixDimensionNumbers(-2, -1), "
-        "is_leaf=lambda x: x is None)`",
-        "If it is not, pass `weight_dimension_numbers=eqopt.groups.layer_matrices`",
+        "`['qkv']` has shape (3, 8, 24) and is in no layer of Equinox, and "
+        "`weight_dimension_numbers` does not describe it",
+        "`weight_dimension_numbers=eqopt.groups.matrices(eqopt.groups.path("
+        "r\"^\\['qkv'\\]$\"), inputs=-2, outputs=-1)`",
+        "If it is not a matrix, pass `eqopt.groups.no_matrices(eqopt.groups.path(",
+        "stack of layers, pass `eqopt.groups.stacked(lambda m: m.layers)`",
         "Decide the same for `['up']`",
         "`['gain']`, of shape (3, 8), counts as a single matrix. If it is a stack of",
     ),
     "gradients of a stack that may be of matrices or not": (
         lambda: update(eqopt.Orthogonalize(), RAW, params=None),
-        "`weight_dimension_numbers` is not given, but `['qkv']` has shape",
+        "`['qkv']` has shape (3, 8, 24) and is in no layer of Equinox",
     ),
     "a matrix only in `init`": (
         lambda: eqopt.ScaleByMuon().update(GAINS, MUON.init(GAINS), STACKED),

@@ -490,7 +490,7 @@ from ._transforms.weight_decay import (
     AddDecayedWeights as AddDecayedWeights,
     AddDecayedWeightsState as AddDecayedWeightsState,
 )
-from ._trees.axes import MatrixDimensionNumbers as MatrixDimensionNumbers
+from ._trees.dimension_numbers import MatrixDimensionNumbers as MatrixDimensionNumbers
 from ._wrappers.apply_if_finite import (
     ApplyIfFinite as ApplyIfFinite,
     ApplyIfFiniteState as ApplyIfFiniteState,

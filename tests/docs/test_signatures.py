@@ -42,14 +42,15 @@ RESULTS = {
     "eqopt.ZoomLinesearchInfo",
     "eqopt.aggregating.GradientNoiseScale",
     "eqopt.groups.MupFactors",
+    "eqopt.groups.Route",
     "eqopt.tree.ByteCount",
     "eqopt.tree.MigrationPlan",
 }
 
 
 def is_called_by_users(name):
-    # States are made by `init`, selectors by functions.
-    if name.endswith(("State", "groups.Selector")):
+    # States are made by `init`, selectors and rules by functions.
+    if name.endswith(("State", "groups.Selector", "groups.MatrixRules")):
         return False
     cls = resolve(name)
     return isinstance(cls, type) and "__init__" in vars(cls) and bool(defaults(name))

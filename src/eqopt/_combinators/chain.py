@@ -10,6 +10,7 @@ from .._arguments.construction import described
 from .._arguments.owners import recipe
 from .._core.pipeline import Pipeline
 from .._core.transformation import AbstractFused, AbstractTransformation
+from .._trees.routes import Report
 from .._types import Params, State
 
 
@@ -57,6 +58,10 @@ class Chain(AbstractFused):
 
     def eval_params(self, state: State, params: Params) -> Params:
         return _eval_params(self.transformations, self._states(state), params)
+
+    def _route(self, report: Report, params: Params) -> None:
+        for part in self.transformations:
+            part._route(report, params)
 
     def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
         promises = _feed_all(self.transformations, self._states(state), pipeline)
@@ -114,6 +119,10 @@ class NamedChain(AbstractFused):
 
     def eval_params(self, state: State, params: Params) -> Params:
         return _eval_params(self.transformations, self._states(state), params)
+
+    def _route(self, report: Report, params: Params) -> None:
+        for part in self.transformations:
+            part._route(report, params)
 
     def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
         promises = _feed_all(self.transformations, self._states(state), pipeline)

@@ -8,6 +8,8 @@ from .._arguments.fields import static_choice
 from .._core.equation import equation
 from .._core.pipeline import Leafwise
 from .._core.transformation import AbstractStateless
+from .._trees.masks import mask_out
+from .._trees.routes import Report
 from .._types import Leaf, Mask, Params
 
 
@@ -36,6 +38,9 @@ class Freeze(AbstractStateless):
     """
 
     mask: Mask = static_choice()
+
+    def _route(self, report: Report, params: Params) -> None:
+        report.take(type(self).__name__, mask_out(params, self.mask, params))
 
     def leafwise(
         self, state: None, params: Params | None = None, **extra: Any

@@ -18,6 +18,7 @@ from .._core.transformation import (
 from .._core.wrapper import Call
 from .._trees.leaves import restrict
 from .._trees.masks import mask_out
+from .._trees.routes import Report
 from .._trees.states import check_state
 from .._types import Mask, Params, State
 
@@ -70,6 +71,9 @@ class Masked(AbstractFused):
         check_state(self, state)
         chosen = self._chosen(params, params)
         return eqx.combine(self.inner.eval_params(state.inner_state, chosen), params)
+
+    def _route(self, report: Report, params: Params) -> None:
+        self.inner._route(report, self._chosen(params, params))
 
     def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
         check_state(self, state)

@@ -22,6 +22,7 @@ from .._trees.leaves import (
     select,
 )
 from .._trees.masks import mask_out, resolve
+from .._trees.routes import Report
 from .._trees.states import check_state
 from .._types import Mask, Params, State
 from .chain import checked_parts
@@ -95,6 +96,11 @@ class Partition(AbstractComposite):
         parts = self._split(parameters(params), params)
         states = {name: self[name].init(parts[name]) for name in parts}
         return PartitionState(label_dict(states))
+
+    def _route(self, report: Report, params: Params) -> None:
+        for name, part in self._split(params, params).items():
+            with report.inside(repr(name)):
+                self[name]._route(report, part)
 
     def handle(self, call: Call, state: PartitionState) -> tuple[Any, PartitionState]:
         updates, params, extra, is_step = call
@@ -200,6 +206,11 @@ class SelectiveTransform(AbstractWrapper):
         )
         result = eqx.combine(new, call.nothing())
         return result, SelectiveTransformState(inner_state)
+
+    def _route(self, report: Report, params: Params) -> None:
+        with report.inside(type(self).__name__):
+            self.inner._route(report, self._trained(params, params))
+            report.take("frozen", mask_out(params, self.freeze_mask, params))
 
     def eval_params(self, state: State, params: Params) -> Params:
         part = self._trained(params, params)

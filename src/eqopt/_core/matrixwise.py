@@ -11,7 +11,14 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import DTypeLike, PyTree
 
-from .._trees.axes import Axes, DimensionNumbers, map_matrices
+from .._trees.axes import (
+    Axes,
+    DimensionNumbers,
+    map_matrices,
+    resolve_dimension_numbers,
+)
+from .._trees.leaves import is_leaf
+from .._trees.routes import Report
 from .._trees.sharding import has_explicit_axes, on_automatic_axes, shardings_of
 from .._trees.states import check_state
 from .._types import Params, State, Updates
@@ -74,6 +81,20 @@ class AbstractContracting(AbstractFused):
 
         numbers = self.weight_dimension_numbers
         return map_matrices(layout, numbers, tree, params, is_required=True)
+
+    def _route(self, report: Report, params: Params) -> None:
+        numbers = self.weight_dimension_numbers
+        axes = resolve_dimension_numbers(numbers, params, params, is_required=True)
+        report.take(type(self).__name__, params, axes)
+        leaves = jtu.tree_leaves(params, is_leaf=is_leaf)
+        pairs = zip(axes, leaves, strict=True)
+        report.multiply(
+            params, [None if a is None else self._factor(*a.sides(x)) for a, x in pairs]
+        )
+
+    def _factor(self, outputs: int, inputs: int) -> float | None:
+        """A factor for the shape of a matrix, which the equation includes."""
+        return None
 
     def _rows_first(self, axes: Axes, x: Any) -> Axes:
         if self._rows == "shorter":

@@ -12,6 +12,7 @@ from .._arguments.construction import Module
 from .._arguments.owners import name_error, parts_of
 from .._trees.leaves import check_parameters
 from .._trees.masks import resolve_mask
+from .._trees.routes import route
 from .._trees.sharding import placed
 from .._trees.states import check_state
 from .._trees.stored import full_params, with_arrays
@@ -52,6 +53,7 @@ class AbstractTransformation(Module):
 
     # Which arguments `update` and `step` read themselves: stored ones are loaded first.
     _loads: ClassVar[Literal["all", "params", "nothing"]] = "all"
+    _route = route  # what it does to which parameters, for `eqopt.groups.routes`
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -289,9 +291,8 @@ class AbstractOptimizer(AbstractFused):
                     return eqopt.Chain(*map(self.part, parts))
             ```
         """
-        own = {field.name for field in dataclasses.fields(self)}
-        names = [field.name for field in dataclasses.fields(cls) if field.name in own]
-        return cls(**{name: getattr(self, name) for name in names})
+        own, names = ({x.name for x in dataclasses.fields(y)} for y in (self, cls))
+        return cls(**{name: getattr(self, name) for name in own & names})
 
     def __check_init__(self):
         # The parts check their hyperparameters here, not only in `init`.

@@ -18,11 +18,8 @@ from .._core.equation import ShapeMismatch, equation
 from .._core.pipeline import Leafwise
 from .._core.transformation import AbstractLeafwise
 from .._cpu.order import materialized
-from .._trees.axes import (
-    DimensionNumbers,
-    MatrixDimensionNumbers,
-    resolve_dimension_numbers,
-)
+from .._trees.axes import DimensionNumbers, resolve_dimension_numbers
+from .._trees.dimension_numbers import MatrixDimensionNumbers
 from .._trees.leaves import is_leaf, is_parameter
 from .._types import Hyperparameter, IntegerLike, Leaf, Nonnegative, Params, Scalar
 from ..numerics import abs_sq, as_float, safe_increment, safe_sqrt

@@ -21,6 +21,7 @@ from .._core.transformation import (
 )
 from .._trees.leaves import is_none, keystr, parameters
 from .._trees.masks import resolve
+from .._trees.routes import Report
 from .._types import (
     Hyperparameter,
     Leaf,
@@ -87,6 +88,9 @@ class Scale(AbstractStateless):
     def __check_init__(self):
         check_scalar(self, "step_size")
 
+    def _route(self, report: Report, params: Params) -> None:
+        report.multiply(params, self.step_size)
+
     def leafwise(
         self, state: None, params: Params | None = None, **extra: Any
     ) -> Leafwise:
@@ -131,6 +135,10 @@ class ScaleByTree(AbstractLeafwise):
     def init(self, params: Params) -> None:
         self._spread(parameters(params), params)  # raises if they do not fit
         return None
+
+    def _route(self, report: Report, params: Params) -> None:
+        factors = resolve("factors", self.factors, params, params)
+        report.multiply(params, factors)
 
     def leafwise(
         self, state: None, params: Params | None = None, **extra: Any
@@ -226,6 +234,9 @@ class ScaleByLearningRate(AbstractLeafwise):
 
     def __check_init__(self):
         check_scalar(self, "learning_rate")
+
+    def _route(self, report: Report, params: Params) -> None:
+        report.take("", params)
 
     def init(self, params: Params) -> ScaleByLearningRateState:
         count = jnp.zeros((), jnp.int32)

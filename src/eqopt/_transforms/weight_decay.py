@@ -16,6 +16,8 @@ from .._core.equation import equation
 from .._core.pipeline import Leafwise
 from .._core.transformation import AbstractLeafwise, AbstractTransformation
 from .._cpu.order import after
+from .._trees.masks import mask_out
+from .._trees.routes import Report
 from .._types import (
     Hyperparameter,
     Leaf,
@@ -213,6 +215,14 @@ class AddDecayedWeights(AbstractLeafwise):
         return AddDecayedWeightsState(
             jnp.zeros((), jnp.int32) if is_scheduled else None
         )
+
+    def _route(self, report: Report, params: Params) -> None:
+        own = self._own()
+        if not is_off(own):
+            mask, value = own.mask, own.weight_decay
+            report.decay(
+                params if mask is None else mask_out(params, mask, params), value
+            )
 
     def leafwise(
         self,

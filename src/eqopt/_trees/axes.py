@@ -1,6 +1,5 @@
 """The roles of the axes of an array that represents a matrix or a stack of matrices."""
 
-import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
@@ -10,119 +9,19 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, Inexact, PyTree
 
-from .._arguments.construction import Explained
 from .._types import Params
-from .layers import axes_of_inputs, has_field, is_layer, stacks
-from .leaves import is_leaf, is_parameter, keystr, listed, parameters
+from .dimension_numbers import MatrixDimensionNumbers, Unknown, as_tuple
+from .leaves import is_leaf, is_parameter, keystr, parameters
 from .masks import is_function, resolve
+from .recognition import of_layers
 from .stored import shapes_if_stored
-
-
-def _tuple(axes):
-    return (axes,) if isinstance(axes, int) else axes
-
-
-@dataclasses.dataclass(frozen=True)
-class MatrixDimensionNumbers(metaclass=Explained):
-    """Describes how a parameter represents a matrix, or a stack of matrices.
-
-    Matrices are stacked along all axes that are neither reduced nor output axes, such
-    as the axes of layers made with `eqx.filter_vmap`. By default, methods for matrices
-    use the numbers of [`eqopt.groups.layer_matrices`][].
-
-    !!! example
-
-        ```python
-        # A stack of convolution kernels, (layer, out, in, height, width):
-        numbers = eqopt.MatrixDimensionNumbers((-3, -2, -1), -4)
-        ```
-
-    **Arguments:**
-
-    - `reduction_axis`: the axis, or a tuple of axes, that the layer sums over: its
-        inputs. Negative axes count from the end. Defaults to 0.
-    - `output_axis`: the axis, or a tuple of axes, of its outputs. Defaults to 1.
-
-    **Raises:**
-
-    A `ValueError` if an axis is both a reduction axis and an output axis.
-    """
-
-    reduction_axis: int | tuple[int, ...] = 0
-    output_axis: int | tuple[int, ...] = 1
-
-    def __post_init__(self):
-        both = {*_tuple(self.reduction_axis)} & {*_tuple(self.output_axis)}
-        if both:
-            raise ValueError(
-                f"MatrixDimensionNumbers: axis {min(both)} cannot be both a reduction "
-                "axis and an output axis."
-            )
+from .unknown import check_known
 
 
 # A tree of `MatrixDimensionNumbers` and `None` like the parameters or a prefix of it,
 # or a function of the parameters that returns one. (It is checked below, for a better
 # message.)
 DimensionNumbers: TypeAlias = PyTree | Callable[[Params], PyTree]
-
-
-class _Own:
-    """In place of the numbers of an array outside the layers of Equinox."""
-
-
-class Unknown:
-    """In place of the numbers of an array that may be a stack of matrices, or not."""
-
-
-_INPUTS_FIRST, _STACKED = MatrixDimensionNumbers(), MatrixDimensionNumbers(-2, -1)
-_LINEAR = MatrixDimensionNumbers(reduction_axis=-1, output_axis=-2)
-
-Numbers: TypeAlias = MatrixDimensionNumbers | type[Unknown] | None
-
-
-def of_layers(tree: PyTree) -> list[Numbers]:
-    """For each leaf (counting `None`s), how it multiplies the inputs of its layer.
-
-    The weights of Equinox's linear, convolution and recurrent layers, and of their
-    subclasses, are recognised by the layer, stacked or not. Arrays of other layers
-    (embeddings, scales of norms, biases) are not matrices. Arrays elsewhere, including
-    fields that a subclass adds, are matrices with the inputs first, if they have two
-    axes in addition to the axes of a stack that `stacks` finds, and `Unknown` if they
-    have more.
-    """
-    leaves = jtu.tree_leaves(tree, is_leaf=is_leaf)
-    numbers = _of_layers(tree)
-    own = [i for i, n in enumerate(numbers) if n is _Own]
-    sizes = (
-        stacks(tree) if any(leaves[i].ndim >= 2 for i in own) else [()] * len(leaves)
-    )
-    for i in own:
-        axes = leaves[i].ndim - len(sizes[i])
-        matrix = _STACKED if sizes[i] else _INPUTS_FIRST
-        numbers[i] = None if axes < 2 else matrix if axes == 2 else Unknown
-    return numbers
-
-
-def _of_layers(tree: PyTree) -> list:
-    is_inner = lambda x: is_leaf(x) or (is_layer(x) and x is not tree)
-    numbers = []
-    for path, x in jtu.tree_flatten_with_path(tree, is_leaf=is_inner)[0]:
-        if is_layer(x):
-            numbers += _of_layers(x)
-        elif not is_parameter(x):
-            numbers.append(None)
-        elif is_layer(tree) and len(path) == 1 and has_field(tree, path[0].name):
-            numbers.append(_of_field(tree, path[0].name))
-        else:
-            numbers.append(_Own)
-    return numbers
-
-
-def _of_field(layer: Any, name: str) -> MatrixDimensionNumbers | None:
-    inputs = axes_of_inputs(layer, name)
-    if inputs is None or len(inputs) == 1:
-        return None if inputs is None else _LINEAR
-    return MatrixDimensionNumbers(inputs, -len(inputs) - 1)
 
 
 def resolve_dimension_numbers(
@@ -157,7 +56,7 @@ def resolve_dimension_numbers(
     else:
         numbers = resolve("weight_dimension_numbers", given, tree, params)
     if is_required:
-        _check_known(tree, leaves, numbers)
+        check_known("weight_dimension_numbers", tree, leaves, numbers)
     return [
         None
         if n is None or n is Unknown or not is_parameter(x)
@@ -202,6 +101,10 @@ class Axes(NamedTuple):
     reduction: tuple[int, ...]
     output: tuple[int, ...]
 
+    def sides(self, x: Any) -> tuple[int, int]:
+        """The numbers of outputs and inputs of each matrix in an array."""
+        return size(x.shape, self.output), size(x.shape, self.reduction)
+
     def short_side_first(self, shape: tuple[int, ...]) -> "Axes":
         """These axes with the smaller side of the matrices as rows.
 
@@ -226,7 +129,7 @@ def _axes_of(numbers, x, tree, index):
             "is not a matrix."
         )
     reduction, output = (
-        tuple(axis + x.ndim if axis < 0 else axis for axis in _tuple(axes))
+        tuple(axis + x.ndim if axis < 0 else axis for axis in as_tuple(axes))
         for axes in (numbers.reduction_axis, numbers.output_axis)
     )
     named = reduction + output
@@ -238,38 +141,6 @@ def _axes_of(numbers, x, tree, index):
         )
     stack = tuple(axis for axis in range(x.ndim) if axis not in named)
     return Axes(stack, reduction, output)
-
-
-def _check_known(tree: PyTree, leaves: list, numbers: list) -> None:
-    """Raises if the numbers of a parameter in `tree` are `Unknown`."""
-    own = [i for i, n in enumerate(numbers) if n is Unknown and is_parameter(leaves[i])]
-    if not own:
-        return
-    (first, *others), shape = own, leaves[own[0]].shape
-    path = keystr(tree, first)
-    at = f"lambda m: m{'' if path == '(the root)' else path}"
-    message = (
-        f"`weight_dimension_numbers` is not given, but `{path}` has shape {shape}, and "
-        "no layer of Equinox says which of its axes make a matrix. If it is a stack of "
-        "matrices, inputs first, pass `weight_dimension_numbers=lambda params: "
-        f"eqx.tree_at({at}, eqopt.groups.layer_matrices(params), "
-        "eqopt.MatrixDimensionNumbers(-2, -1), is_leaf=lambda x: x is None)`. If it is "
-        "not, pass `weight_dimension_numbers=eqopt.groups.layer_matrices`, which has "
-        "`None` there."
-    )
-    if others:
-        message += f" Decide the same for {listed([keystr(tree, i) for i in others])}."
-    paths = [path for path, _ in jtu.tree_flatten_with_path(tree, is_leaf=is_leaf)[0]]
-    *node, _ = paths[first] or (None,)
-    for i, (path, x) in enumerate(zip(paths, leaves, strict=True)):
-        is_near = [*path[: len(node)]] == node and is_parameter(x)
-        if is_near and numbers[i] is _INPUTS_FIRST and x.shape[0] == shape[0]:
-            message += (
-                f" `{keystr(tree, i)}`, of shape {x.shape}, counts as a single matrix. "
-                "If it is a stack of vectors, set it to `None`, too."
-            )
-            break
-    raise ValueError(message)
 
 
 def to_matrices(

@@ -11,6 +11,7 @@ import jax.tree_util as jtu
 from jaxtyping import PyTree
 
 from .leaves import is_leaf, is_parameter
+from .named import block_size
 
 
 def is_layer(x: Any) -> bool:
@@ -112,9 +113,9 @@ def _visit(node: PyTree) -> _Found:
 
 
 def _stack_of(node: Any) -> Sizes | None:
-    """The sizes of the stack of a layer, `None` if it is no layer with weights."""
+    """The sizes of the stack of a layer, `None` if it shows no stack."""
     if not is_layer(node):
-        return None
+        return block_size(node) or None
     for name in ("weight", "weight_ih", "weight_hh"):
         axes = axes_of_one(node, name)
         x: Any = getattr(node, name, None)

@@ -24,6 +24,7 @@ from .._trees.leaves import (
     parameters,
     restrict,
 )
+from .._trees.routes import Report
 from .._trees.sharding import in_explicit_shards, unsharded
 from .._trees.states import check_state
 from .._types import Params, State, Updates
@@ -71,6 +72,10 @@ class Flatten(AbstractWrapper):
     _loads = "params"
 
     inner: AbstractTransformation
+
+    def _route(self, report: Report, params: Params) -> None:
+        with report.inside(type(self).__name__):  # one vector, so nothing is a matrix
+            report.take(type(self.inner).__name__, params)
 
     def init(self, params: Params) -> FlattenState:
         leaves = jtu.tree_leaves(parameters(params), is_leaf=is_leaf)

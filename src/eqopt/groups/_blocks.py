@@ -7,12 +7,16 @@ import jax.tree_util as jtu
 from jaxtyping import PyTree
 
 from .._arguments.construction import Explained
+from .._trees.dimension_numbers import MatrixDimensionNumbers
 from .._trees.layers import axes_of_inputs, axes_of_one, stacks
 from .._trees.leaves import is_leaf, is_parameter, keystr
 from .._trees.masks import resolve
+from .._trees.named import Named, named_leaves
 from .._trees.stored import shapes_if_stored
+from .._trees.unknown import check_known
 from .._typecheck import checked
 from .._types import Params
+from ._rules import MatrixRules
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,10 +99,26 @@ def layer_blocks(params: Params) -> PyTree[BlockAxes]:
     """
     leaves, treedef = jtu.tree_flatten(params, is_leaf=is_leaf)
     blocks = zip(_of_layers(params), leaves, stacks(params), strict=True)
+    named = named_leaves(params)
     return treedef.unflatten(
-        BlockAxes(tuple(range(len(stack) - x.ndim, 0))) if b is WHOLE and stack else b
-        for b, x, stack in blocks
+        _outside(name, x, len(stack)) if b is WHOLE else b
+        for (b, x, stack), name in zip(blocks, named, strict=True)
     )
+
+
+def _outside(name: Named | None, x: Any, stack: int) -> BlockAxes:
+    """The blocks of an array outside the layers of Equinox, which may have names."""
+    if name is None:
+        return _after(stack, x) if stack else WHOLE
+    inputs = name.vectors if name.inputs is None else name.inputs
+    if inputs is None:
+        inputs = tuple(i for i in range(x.ndim) if i not in name.stack)
+    return BlockAxes(inputs)
+
+
+def _after(stack: int, x: Any) -> BlockAxes:
+    """One block for each entry of a stack."""
+    return BlockAxes(tuple(range(stack - x.ndim, 0)))
 
 
 def _of_layers(tree: PyTree, heads: int = 1) -> list[BlockAxes | None]:
@@ -148,6 +168,8 @@ def block_shapes(given: Blocks, params: Params) -> list[tuple[int, ...] | None]:
     """The number of blocks along each axis of each leaf (counting `None`s)."""
     params = shapes_if_stored(params)
     leaves = jtu.tree_leaves(params, is_leaf=is_leaf)
+    if isinstance(given, MatrixRules):
+        given = _by_rules(given, params, leaves)
     blocks = resolve("block_axes", given, params, None)
     return [
         _shape_of(b, x, params, i) if is_parameter(x) else None
@@ -155,7 +177,22 @@ def block_shapes(given: Blocks, params: Params) -> list[tuple[int, ...] | None]:
     ]
 
 
+def _by_rules(rules: MatrixRules, params: Params, leaves: list[Any]) -> PyTree:
+    """`layer_blocks`, with a block for each output of what rules call a matrix."""
+    blocks, treedef = jtu.tree_flatten(layer_blocks(params), is_leaf=is_leaf)
+    decided = rules.decide(params)
+    check_known("block_axes", params, leaves, [numbers for numbers, _ in decided])
+    for i, (numbers, stack) in enumerate(decided):
+        if numbers is not None and blocks[i] is WHOLE:
+            blocks[i] = BlockAxes(numbers.reduction_axis)
+        elif stack and blocks[i] is WHOLE:
+            blocks[i] = _after(stack, leaves[i])
+    return treedef.unflatten(blocks)
+
+
 def _shape_of(blocks: Any, x: Any, params: Params, index: int) -> tuple[int, ...]:
+    if isinstance(blocks, MatrixDimensionNumbers):
+        blocks = BlockAxes(blocks.reduction_axis)
     if not isinstance(blocks, BlockAxes):
         raise TypeError(
             f"`block_axes` has {blocks!r} at `{keystr(params, index)}`, but must hold "

@@ -8,26 +8,8 @@ from jaxtyping import PyTree
 
 from .._trees.leaves import is_leaf, is_parameter, listed
 from .._types import Params, RealScalarLike
+from ._rules import MatrixRules
 from ._selectors import pointed_at
-
-
-@dataclasses.dataclass(frozen=True)
-class _Stacked:
-    fn: Callable[[Any], Any]
-
-    def __call__(self, params: Params) -> Any:
-        return self.fn(params)
-
-
-def stacked(fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Marks a part as a stack of layers for [`eqopt.groups.layerwise_decay`][].
-
-    **Arguments:**
-
-    - `fn`: a function of the model that returns a part of it in which every array has a
-        leading axis of layers, as made with `eqx.filter_vmap`.
-    """
-    return _Stacked(fn)
 
 
 def layerwise_decay(
@@ -126,8 +108,8 @@ def _factors(decay: Any, parts: tuple[Callable, ...], params: Params) -> PyTree:
 
 def _layers(part: Any, params: Params) -> list[tuple[list[bool], int | None]]:
     """The leaves of each layer in a part, and its height if it is a stack of layers."""
-    if isinstance(part, _Stacked):
-        flags = pointed_at(params, part)
+    if isinstance(part, MatrixRules):
+        flags = part.stack.choose(params)
         heights = {
             x.shape[0]
             for x, flag in zip(jtu.tree_leaves(params, is_leaf), flags, strict=True)

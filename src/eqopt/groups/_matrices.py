@@ -1,8 +1,9 @@
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
-from .._trees.axes import MatrixDimensionNumbers, Unknown, of_layers
+from .._trees.dimension_numbers import MatrixDimensionNumbers, Unknown
 from .._trees.leaves import is_leaf
+from .._trees.recognition import of_layers
 from .._trees.stored import shapes_if_stored
 from .._types import Params
 
@@ -13,7 +14,10 @@ def layer_matrices(params: Params) -> PyTree[MatrixDimensionNumbers]:
     - Weights of `eqx.nn.Linear`, convolutions and recurrent cells, stacked or not. Other
         arrays of the layers of Equinox, such as embeddings, norms and biases, are not
         matrices.
-    - Arrays with two axes that are in no layer of Equinox, with the inputs first.
+    - Arrays with named axes, as in haliax, are what their layer names them. `In` and
+        `Out` make a matrix, also with several axes each, and `Block` is a stack.
+        Embeddings, norms and biases are not matrices.
+    - Arrays with two axes that are in no such layer, with the inputs first.
     - If a module or container has stacked layers, made with `eqx.filter_vmap`, and all of
         its arrays have the axes of the stack first, it counts as stacked. Its own arrays
         then are stacks of what they are in a single layer: `(layers, width)` is a stack
@@ -21,23 +25,14 @@ def layer_matrices(params: Params) -> PyTree[MatrixDimensionNumbers]:
 
     Nothing says whether any other array with three or more axes is a stack of matrices.
     Here, it is not a matrix. If a method for matrices has no
-    `weight_dimension_numbers`, it raises an error for such an array.
+    `weight_dimension_numbers`, it raises an error for such an array. Use
+    [`eqopt.groups.matrices`][] and [`eqopt.groups.stacked`][] to say what it is, and
+    [`eqopt.groups.routes`][] to see what an optimizer makes of it.
 
     !!! example
 
         ```python
         print(eqopt.groups.table(eqopt.groups.layer_matrices, model))
-
-
-        def matrices(params):
-            found = eqopt.groups.layer_matrices(params)
-            # A custom layer, with a stack of matrices, inputs first:
-            experts = eqopt.MatrixDimensionNumbers(-2, -1)
-            is_none = lambda x: x is None
-            return eqx.tree_at(lambda m: m.experts, found, experts, is_leaf=is_none)
-
-
-        opt = eqopt.Muon(0.02, weight_dimension_numbers=matrices)
         ```
 
     **Arguments:**

@@ -118,14 +118,14 @@ def nbytes(
             names = [of(places) for places in nested_in(structure, state)]
     slots: dict[str, dict[str, int]] = {}
     for (path, x), name in zip(leaves, names, strict=True):
-        size = sum(map(_bytes, jax.tree.leaves(x)))
+        size = sum(map(bytes_of, jax.tree.leaves(x)))
         if size:
             row = slots.setdefault(_slot(state, path), {})
             row[name] = row.get(name, 0) + size
     return ByteCount(slots, count)
 
 
-def _bytes(x: Any) -> int:
+def bytes_of(x: Any) -> int:
     if not hasattr(x, "dtype"):
         return 0
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):

@@ -127,7 +127,9 @@ class ScaleByAdamMini(AbstractLeafwise):
     - `block_axes`: [`eqopt.groups.BlockAxes`][] for each parameter: a tree like the
         parameters or a prefix of it, or a function of the parameters that returns one.
         Defaults to [`eqopt.groups.layer_blocks`][], which knows the layers of Equinox
-        and treats any other array as one block. It is used only in `init`.
+        and treats any other array as one block. An [`eqopt.MatrixDimensionNumbers`][]
+        means a block for each output, and an [`eqopt.groups.MatrixRules`][] says so for
+        some arrays, and leaves the rest to the default. It is used only in `init`.
     - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
         parameter, at least float32.
     - `nu_dtype`: the dtype in which $\nu$ is stored. Defaults to float32, or the

@@ -24,12 +24,8 @@ from ..._transforms.factored_rms import (
 )
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
-from ..._trees.axes import (
-    Axes,
-    DimensionNumbers,
-    MatrixDimensionNumbers,
-    resolve_dimension_numbers,
-)
+from ..._trees.axes import Axes, DimensionNumbers, resolve_dimension_numbers
+from ..._trees.dimension_numbers import MatrixDimensionNumbers
 from ..._trees.leaves import is_leaf, is_parameter
 from ..._types import (
     Hyperparameter,

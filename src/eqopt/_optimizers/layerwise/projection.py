@@ -13,15 +13,11 @@ from ..._arguments.checks import check_range, check_scalar
 from ..._arguments.extra import required_params
 from ..._cpu.order import materialized
 from ..._transforms.weight_decay import is_off
-from ..._trees.axes import (
-    MatrixDimensionNumbers,
-    Numbers,
-    of_layers,
-    resolve_dimension_numbers,
-    size,
-)
+from ..._trees.axes import resolve_dimension_numbers, size
+from ..._trees.dimension_numbers import MatrixDimensionNumbers, Numbers
 from ..._trees.leaves import is_leaf
 from ..._trees.masks import resolve_mask
+from ..._trees.recognition import of_layers
 from ..._types import Leaf, Params, Scalar
 from ...groups import module
 from ...numerics import safe_sqrt

@@ -154,6 +154,9 @@ class ScaleByAurora(AbstractMatrixwise):
     def init(self, params: Params) -> ScaleByAuroraState:
         return ScaleByAuroraState(self.for_matrices(params, lambda x: x, self.mu_dtype))
 
+    def _factor(self, outputs: int, inputs: int) -> float:
+        return SCALES[self.scale](outputs, inputs)
+
     def matrixwise(
         self, state: ScaleByAuroraState, params: Params | None = None, **extra: Any
     ) -> Leafwise:

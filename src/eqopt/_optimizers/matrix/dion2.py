@@ -214,6 +214,9 @@ class ScaleByDion2(AbstractMatrixwise):
         check_range(self, "eps", 0)
         orthogonalize_of(self)
 
+    def _factor(self, outputs: int, inputs: int) -> float:
+        return SCALES[self.scale](outputs, inputs)
+
     def init(self, params: Params) -> ScaleByDion2State:
         squares = lambda x: jnp.sum(abs_sq(x), 1, keepdims=True)
         return ScaleByDion2State(

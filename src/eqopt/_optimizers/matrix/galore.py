@@ -19,6 +19,7 @@ from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._trees.axes import DimensionNumbers
 from ..._trees.leaves import align, flatten_updates, parameters
+from ..._trees.routes import Report
 from ..._trees.sharding import unsharded
 from ..._types import (
     Hyperparameter,
@@ -117,6 +118,10 @@ class ScaleByGaLore(AbstractContracting):
         check_count(self, "rank")
         check_count(self, "update_proj_gap")
         check_scalar(self, "scale")
+
+    def _route(self, report: Report, params: Params) -> None:
+        super()._route(report, params)
+        self.inner._route(report, params)
 
     def init(self, params: Params) -> ScaleByGaLoreState:
         params = parameters(params)

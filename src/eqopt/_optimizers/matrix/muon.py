@@ -5,6 +5,7 @@ import math
 from typing import Any
 
 import equinox as eqx
+import jax.tree_util as jtu
 from jaxtyping import DTypeLike
 
 from ..._arguments.checks import check_scalar
@@ -21,6 +22,9 @@ from ..._core.transformation import (
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._trees.axes import DimensionNumbers
+from ..._trees.leaves import is_leaf
+from ..._trees.masks import mask_out
+from ..._trees.routes import Report
 from ..._types import Hyperparameter, Leaf, Mask, Params, Scalar, ScalarOrSchedule
 from ..adam.adam import ScaleByAdam
 from .parts.coefficients import STANDARD
@@ -53,6 +57,14 @@ class _ScaleByShape(AbstractStateless):
             reads={"factor": for_each_matrix(numbers, params, self._factor)},
             mask=functools.partial(is_matrix, numbers, True),
         )
+
+    def _route(self, report: Report, params: Params) -> None:
+        numbers = self.weight_dimension_numbers
+        factors = for_each_matrix(numbers, params, self._factor)(params)
+        report.multiply(params, jtu.tree_leaves(factors, is_leaf=is_leaf))
+        if self.consistent_rms is not None:
+            known = is_matrix(numbers, True, params)
+            report.multiply(mask_out(params, known, params), self.consistent_rms)
 
     def _factor(self, outputs: int, inputs: int) -> float:
         if self.consistent_rms is None:

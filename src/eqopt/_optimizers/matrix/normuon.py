@@ -140,6 +140,9 @@ class ScaleByNorMuon(AbstractMatrixwise):
             nu=moments_of_rows(self, params),
         )
 
+    def _factor(self, outputs: int, inputs: int) -> float:
+        return SCALES[self.scale](outputs, inputs)
+
     def matrixwise(
         self,
         state: ScaleByNorMuonState,

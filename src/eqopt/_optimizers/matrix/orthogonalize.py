@@ -301,6 +301,9 @@ class Orthogonalize(AbstractMatrixwise):
     def init(self, params: Params) -> None:
         self._layouts(params, params)  # raises an error if they do not fit
 
+    def _factor(self, outputs: int, inputs: int) -> float:
+        return SCALES[self.scale](outputs, inputs)
+
     def matrixwise(
         self, state: None, params: Params | None = None, **extra: Any
     ) -> Leafwise:

@@ -115,7 +115,8 @@ class ScaleByMuon(AbstractMatrixwise):
         weights of Equinox's linear, convolution and recurrent layers, and arrays with
         two axes (inputs first) outside the layers of `equinox.nn`. Embeddings are not
         matrices. Other arrays with three or more axes outside these layers, such as
-        your own stack of matrices, are then an error.
+        your own stack of matrices, are then an error. Describe them with
+        [`eqopt.groups.matrices`][] and [`eqopt.groups.stacked`][].
 
     **Raises:**
 

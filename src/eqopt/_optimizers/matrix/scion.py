@@ -18,7 +18,8 @@ from ..._core.pipeline import Leafwise
 from ..._core.transformation import AbstractOptimizer, AbstractTransformation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
-from ..._trees.axes import DimensionNumbers, MatrixDimensionNumbers
+from ..._trees.axes import DimensionNumbers
+from ..._trees.dimension_numbers import MatrixDimensionNumbers
 from ..._types import Hyperparameter, Mask, Params, Scalar, ScalarOrSchedule, Updates
 from ...numerics import safe_norm
 from .orthogonalize import NewtonSchulz, orthogonalize_of

@@ -21,7 +21,8 @@ from ..._transforms.factored_rms import ScaleByFactoredRMS
 from ..._transforms.scale import Scale, ScaleByLearningRate, ScaleBySchedule
 from ..._transforms.trace import Trace
 from ..._transforms.weight_decay import AddDecayedWeights
-from ..._trees.axes import DimensionNumbers, MatrixDimensionNumbers
+from ..._trees.axes import DimensionNumbers
+from ..._trees.dimension_numbers import MatrixDimensionNumbers
 from ..._wrappers.averages.swa import SWA
 from ..._wrappers.scheduled import Scheduled
 from ._schedules import Dampened, InversePower, RelativeRate, RootOfCorrection

@@ -1,0 +1,122 @@
+"""A report of what the parts of an optimizer do to each parameter."""
+
+import contextlib
+import dataclasses
+import itertools
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import PyTree
+
+from .._jax_internals import is_traced
+from .leaves import is_leaf, is_parameter
+from .masks import mask_out
+from .stored import shapes_if_stored
+
+
+@dataclasses.dataclass
+class Found:
+    """What is reported of one parameter."""
+
+    parts: list[tuple[tuple[str, ...], str]] = dataclasses.field(default_factory=list)
+    axes: Any = None
+    weight_decay: Any = None
+    factor: Any = None
+
+    @property
+    def taken_by(self) -> str:
+        """Such as `Hyperball > ScaleByAdam + KeepNorm`."""
+        texts = []
+        for place, parts in itertools.groupby(self.parts, key=lambda part: part[0]):
+            names = dict.fromkeys(name for _, name in parts if name)
+            texts.append(" > ".join([*place, *([" + ".join(names)] if names else [])]))
+        return " + ".join(texts)
+
+
+class Report:
+    """Collects what parts of an optimizer do, from each part's `_route`.
+
+    The trees have the structure of the parameters, with `None` instead of parameters
+    that the part does not see.
+    """
+
+    def __init__(self, params: PyTree):
+        leaves = jtu.tree_leaves(shapes_if_stored(params), is_leaf=is_leaf)
+        self.found = [Found() if is_parameter(x) else None for x in leaves]
+        self._place: tuple[str, ...] = ()
+
+    @contextlib.contextmanager
+    def inside(self, name: str) -> Generator[None, None, None]:
+        """What is reported in this context belongs to the optimizer of this name."""
+        before, self._place = self._place, (*self._place, name)
+        try:
+            yield
+        finally:
+            self._place = before
+
+    def take(self, name: str, tree: PyTree, axes: Sequence[Any] | None = None) -> None:
+        """The part `name` transforms all parameters in `tree`, or those with `axes`."""
+        for i, found in self._seen(tree):
+            if axes is None or axes[i] is not None:
+                found.parts.append((self._place, name))
+                found.axes = found.axes if axes is None else axes[i]
+
+    def decay(self, tree: PyTree, value: Any) -> None:
+        """The parameters in `tree` have this weight decay, if it is not zero.
+
+        It is a number, a schedule, or a transformation with such a `weight_decay`.
+        """
+        while hasattr(value, "weight_decay"):
+            value = value.weight_decay
+        value = known(value)
+        if not isinstance(value, int | float) or value != 0:
+            for _, found in self._seen(tree):
+                found.weight_decay = value
+
+    def multiply(self, tree: PyTree, factors: Any) -> None:
+        """The updates in `tree` are multiplied: by one factor, or by a list of them.
+
+        `None` means by 1.
+        """
+        for i, found in self._seen(tree):
+            factor = factors[i] if isinstance(factors, list) else factors
+            if factor is not None:
+                new = known(factor)
+                numbers = isinstance(new, int | float | np.ndarray)
+                old = 1.0 if found.factor is None else found.factor
+                is_number = isinstance(old, int | float | np.ndarray)
+                found.factor = old * new if numbers and is_number else new
+
+    def _seen(self, tree: PyTree) -> list[tuple[int, Found]]:
+        leaves = jtu.tree_leaves(shapes_if_stored(tree), is_leaf=is_leaf)
+        pairs = zip(leaves, self.found, strict=True)
+        return [
+            (i, found)
+            for i, (x, found) in enumerate(pairs)
+            if found is not None and is_parameter(x)
+        ]
+
+
+def route(part: Any, report: Report, params: PyTree) -> None:
+    """Reports what a transformation does: its parts, or else that it takes everything."""
+    name, inner = type(part).__name__, getattr(part, "chain", None)
+    inner = getattr(part, "inner", None) if inner is None else inner
+    if inner is not None:
+        with report.inside(name):
+            inner._route(report, params)
+        return
+    report.take(name, params)
+    decay = getattr(part, "weight_decay", None)
+    if decay is not None:
+        mask = getattr(decay, "mask", getattr(part, "mask", None))
+        seen = params if mask is None else mask_out(params, mask, params)
+        report.decay(seen, decay)
+
+
+def known(value: Any) -> Any:
+    """`value` as a number or an array of NumPy, if it is one and not traced."""
+    if not hasattr(value, "dtype") or is_traced(value):
+        return value
+    return float(value) if value.ndim == 0 else np.asarray(value)

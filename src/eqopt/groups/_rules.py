@@ -1,0 +1,261 @@
+"""Rules that say which arrays are matrices, or stacks of them."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import jax.tree_util as jtu
+from jaxtyping import PyTree
+
+from .._trees.dimension_numbers import MatrixDimensionNumbers, Unknown, as_tuple
+from .._trees.leaves import is_leaf, is_parameter, listed
+from .._trees.named import Named, named_leaves
+from .._trees.recognition import Own, by_class, of_layers, of_own
+from .._trees.stored import shapes_if_stored
+from .._types import Params
+from ._selectors import Selector, where
+
+
+# Axes by their positions, or, of an array with named axes, by their names.
+Axes: TypeAlias = int | str | Sequence[int] | Sequence[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Stack:
+    """The parameters are stacked along their first axes, so many."""
+
+    axes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class _Matrix:
+    """The parameters are matrices with these axes."""
+
+    inputs: Axes
+    outputs: Axes
+
+
+@dataclasses.dataclass(frozen=True)
+class MatrixRules:
+    """Rules for matrices, made by the functions on this page, and joined with `|`.
+
+    It is a function of the parameters that returns a tree of
+    [`eqopt.MatrixDimensionNumbers`][] and `None`, so you can use it wherever
+    `weight_dimension_numbers` is accepted, and as the `block_axes` of
+    [`eqopt.AdamMini`][]. The first rule that matches a parameter decides. What no rule
+    matches is what [`eqopt.groups.layer_matrices`][] finds, but an array that may be a
+    stack or not is an error: also an array with two axes, if an array next to it is a
+    stack of that size.
+
+    **Raises:**
+
+    When it is called with the parameters, a `ValueError` that names the key path if a
+    rule matches nothing or does not fit.
+    """
+
+    rules: tuple[tuple[Selector, Any], ...]
+
+    def __or__(self, other: "MatrixRules") -> "MatrixRules":
+        return MatrixRules(self.rules + other.rules)
+
+    @property
+    def stack(self) -> Selector:
+        """The selector of a single rule made by `stacked`."""
+        (selector, rule), *others = self.rules
+        if others or not isinstance(rule, _Stack):
+            raise TypeError(
+                "layerwise_decay: a part may be one `eqopt.groups.stacked(...)`, but is "
+                f"the rules for {listed([s.description for s, _ in self.rules])}. Pass "
+                "a function of the model, or one such stack."
+            )
+        return selector
+
+    def __call__(self, params: Params) -> PyTree:
+        params = shapes_if_stored(params)
+        treedef = jtu.tree_structure(params, is_leaf=is_leaf)
+        return treedef.unflatten(numbers for numbers, _ in self.decide(params))
+
+    def decide(self, params: Params) -> list[tuple[Any, int]]:
+        """The numbers of each leaf, and the axes of the stack that a rule gives it."""
+        paths, leaves = _paths_and_leaves(params)
+        by_layer, named = by_class(params), named_leaves(params)
+        found: list[Any] = [(numbers, 0) for numbers in of_layers(params)]
+        open_: set[int] = {i for i, x in enumerate(leaves) if is_parameter(x)}
+        for selector, rule in self.rules:
+            chosen = _chosen(selector, params, leaves)
+            if not open_ & {*chosen}:
+                raise ValueError(
+                    f"Earlier rules match all parameters that `{selector.description}` "
+                    "matches. Put it before them, because the first rule that matches "
+                    "counts."
+                )
+            if isinstance(rule, _Stack):
+                _check_stack(rule, [(paths[i], leaves[i]) for i in chosen])
+            for i in open_ & {*chosen}:
+                if isinstance(rule, _Matrix):
+                    found[i] = _numbers(rule, named[i], jtu.keystr(paths[i])), 0
+                elif isinstance(rule, _Stack):
+                    is_own = by_layer[i] is Own
+                    own = of_own(leaves[i].ndim, rule.axes) if is_own else found[i][0]
+                    found[i] = own, rule.axes
+                else:
+                    found[i] = None, 0
+            open_ -= {*chosen}
+        for i in open_:
+            if by_layer[i] is Own and leaves[i].ndim == 2:
+                near = [j for j in range(len(leaves)) if paths[j][:-1] == paths[i][:-1]]
+                if any(_is_stack(leaves[j], found[j][0], leaves[i]) for j in near):
+                    found[i] = Unknown, 0
+        return found
+
+
+def stacked(part: Callable[[Any], Any] | Selector, axes: int = 1) -> MatrixRules:
+    """Says that all arrays in a part of the model are stacks: of layers, or of experts.
+
+    Each array then is a stack of what it is in a single layer: `(layers, width)` is a
+    stack of vectors, and `(layers, inputs, outputs)` a stack of matrices, inputs first.
+    Layers of Equinox and of haliax show their stacks, so they need no rule.
+
+    !!! example
+
+        ```python
+        # Arrays of your own, all with an axis of layers first:
+        numbers = eqopt.groups.stacked(lambda model: model.blocks)
+        opt = eqopt.Muon(0.02, weight_dimension_numbers=numbers)
+        ```
+
+    It also marks a part as a stack of layers for [`eqopt.groups.layerwise_decay`][].
+
+    **Arguments:**
+
+    - `part`: a function of the model that returns a part of it, or a tuple of parts; or
+        a selector, such as [`eqopt.groups.path`][].
+    - `axes`: the number of axes of the stack, which come first. Defaults to 1.
+
+    **Returns:**
+
+    An [`eqopt.groups.MatrixRules`][].
+    """
+    if axes < 1:
+        raise ValueError(
+            f"stacked: `axes` must be an integer of at least 1, but is {axes}. For "
+            "arrays that are not stacked, use `eqopt.groups.matrices`."
+        )
+    is_rule = isinstance(part, Selector)
+    selector = part if is_rule else where(part, required=False)
+    return MatrixRules(((selector, _Stack(axes)),))
+
+
+def matrices(selector: Selector, inputs: Axes, outputs: Axes) -> MatrixRules:
+    """Says which axes of some arrays are the inputs and outputs of matrices.
+
+    All other axes are stacks of matrices.
+
+    !!! example
+
+        ```python
+        from eqopt.groups import matrices, no_matrices, path
+
+        # Kernels of shape (layers, width, 3, heads, size), and a named array of haliax:
+        numbers = (
+            matrices(path("qkv"), inputs=-4, outputs=(-2, -1))
+            | matrices(path("gate"), inputs="embed", outputs=("heads", "head_size"))
+            | no_matrices(path("embedding|head"))
+        )
+        opt = eqopt.Muon(0.02, weight_dimension_numbers=numbers)
+        print(eqopt.groups.routes(opt, model))
+        ```
+
+    **Arguments:**
+
+    - `selector`: the arrays, such as [`eqopt.groups.path`][].
+    - `inputs`: the axis, or the axes, that the layer sums over. Negative ones count from
+        the end. Use names for arrays with named axes.
+    - `outputs`: the axis, or the axes, of the outputs.
+
+    **Returns:**
+
+    An [`eqopt.groups.MatrixRules`][].
+    """
+    return MatrixRules(((selector, _Matrix(_hashable(inputs), _hashable(outputs))),))
+
+
+def no_matrices(selector: Selector) -> MatrixRules:
+    """Says that some arrays are not matrices, such as embeddings and the last layer.
+
+    Methods for matrices then train them with their `fallback`.
+
+    **Arguments:**
+
+    - `selector`: the arrays, such as [`eqopt.groups.path`][].
+
+    **Returns:**
+
+    An [`eqopt.groups.MatrixRules`][].
+    """
+    return MatrixRules(((selector, None),))
+
+
+def _hashable(axes: Axes) -> Any:
+    return axes if isinstance(axes, int | str) else tuple(axes)
+
+
+def _paths_and_leaves(params: Params) -> tuple[list[tuple], list[Any]]:
+    pairs = jtu.tree_flatten_with_path(params, is_leaf=is_leaf)[0]
+    return [path for path, _ in pairs], [x for _, x in pairs]
+
+
+def _chosen(selector: Selector, params: Params, leaves: list[Any]) -> list[int]:
+    flags = selector.choose(params)
+    chosen = [i for i, x in enumerate(leaves) if flags[i] and is_parameter(x)]
+    if not chosen:
+        raise ValueError(
+            f"The rule `{selector.description}` matches no parameter. Print "
+            "`eqopt.groups.table(eqopt.groups.layer_matrices, model)` to see all paths."
+        )
+    return chosen
+
+
+def _check_stack(rule: _Stack, chosen: list[tuple[tuple, Any]]) -> None:
+    """Raises unless all of these arrays can be stacks of the same size."""
+    path, like = chosen[0]
+    for other, x in chosen:
+        first = tuple(x.shape[: rule.axes])
+        if len(first) == rule.axes and first == tuple(like.shape[: rule.axes]):
+            continue
+        raise ValueError(
+            f"stacked: all arrays of a stack must start with axes of the same size (here "
+            f"{rule.axes}), but `{jtu.keystr(other)}` has shape {tuple(x.shape)}, and "
+            f"`{jtu.keystr(path)}` has shape {tuple(like.shape)}. Select only arrays "
+            "with an entry for each layer."
+        )
+
+
+def _numbers(rule: _Matrix, named: Named | None, path: str) -> MatrixDimensionNumbers:
+    names = None if named is None else named.names
+    sides = [_by_position(axes, names, path) for axes in (rule.inputs, rule.outputs)]
+    return MatrixDimensionNumbers(*sides)
+
+
+def _by_position(axes: Any, names: Any, path: str) -> Any:
+    given = (axes,) if isinstance(axes, str) else as_tuple(axes)
+    if not any(isinstance(axis, str) for axis in given):
+        return axes
+    missing = [axis for axis in given if axis not in (names or ())]
+    if missing:
+        has = "no names" if names is None else f"the axes {names}"
+        raise ValueError(
+            f"matrices: there is no axis {missing[0]!r} in `{path}`, which has {has}. "
+            "Use its names, or positions such as -1."
+        )
+    return tuple(names.index(axis) for axis in given)
+
+
+def _is_stack(x: Any, numbers: Any, like: Any) -> bool:
+    """Whether `x` is a stack, or may be one, of as many entries as `like` has rows."""
+    if not is_parameter(x) or x.ndim < 3 or x.shape[0] != like.shape[0]:
+        return False
+    if not isinstance(numbers, MatrixDimensionNumbers):
+        return numbers is Unknown
+    sides = as_tuple(numbers.reduction_axis), as_tuple(numbers.output_axis)
+    return not any(axis in (0, -x.ndim) for side in sides for axis in side)

@@ -1,0 +1,308 @@
+"""What an optimizer does to each parameter, and rules that say which are matrices."""
+
+import collections
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import eqopt
+from eqopt import groups
+from eqopt.groups import BlockAxes, MatrixRules, matrices, no_matrices, path, stacked
+
+from .writings import SIDES, WRITINGS, Axis, NamedArray, loss_fn, numbers
+
+
+Numbers = eqopt.MatrixDimensionNumbers
+NO_HIDDEN = no_matrices(path(r"^\.(embedding|head)\b"))
+# Layers say what they are. Only arrays need a rule for their stack.
+RULES = dict.fromkeys(WRITINGS, NO_HIDDEN)
+RULES["arrays"] = NO_HIDDEN | stacked(lambda m: m.blocks)
+MODELS = {name: make(numbers()) for name, make in WRITINGS.items()}
+WORDS = jnp.array([3, 1, 4, 1, 5, 9, 2, 6])
+
+OPTIMIZERS = {
+    "Muon": lambda n: eqopt.Muon(0.02, weight_decay=0.1, weight_dimension_numbers=n),
+    "SOAP": lambda n: eqopt.SOAP(0.02, weight_dimension_numbers=n),
+    "Hyperball": lambda n: eqopt.Hyperball(
+        eqopt.ScaleByMuon(weight_dimension_numbers=n), 0.02, weight_dimension_numbers=n
+    ),
+}
+
+
+def without_places(routes):
+    """How often each route occurs, up to the path and the order of the axes."""
+    return collections.Counter(
+        (x.taken_by, x.matrices, x.weight_decay, x.factor, x.nbytes) for x in routes
+    )
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_three_writings_have_the_same_routes(name):
+    found = [
+        without_places(groups.routes(OPTIMIZERS[name](RULES[way]), MODELS[way]))
+        for way in WRITINGS
+    ]
+    assert found[0] == found[1] == found[2]
+    shapes = {m[0] for _, m, *_ in found[0] if m}
+    of = lambda axes: int(np.prod(axes))
+    assert shapes == {
+        (2, of(outputs), of(inputs)) for inputs, outputs in SIDES.values()
+    }
+
+
+@pytest.mark.slow
+def test_three_writings_have_the_same_losses():
+    """To rounding: their products sum in another order."""
+
+    def losses(way):
+        opt, model = OPTIMIZERS["Muon"](RULES[way]), MODELS[way]
+
+        @eqx.filter_jit
+        def step(model, state):
+            loss, grads = eqx.filter_value_and_grad(loss_fn)(model, WORDS)
+            return loss, *opt.step(grads, state, model)
+
+        state, found = opt.init(model), []
+        for _ in range(4):
+            loss, model, state = step(model, state)
+            found.append(float(loss))
+        return found
+
+    first, *others = map(losses, WRITINGS)
+    assert first[3] < first[0] - 0.05, first
+    for other in others:
+        np.testing.assert_allclose(other, first, rtol=1e-5)
+
+
+def test_adam_mini_takes_the_same_rules():
+    """A block for each output of a matrix, and for each layer of a gain."""
+    words = matrices(path(r"^\.embedding"), inputs=-1, outputs=-2)
+    head = matrices(path(r"^\.head"), inputs=0, outputs=1)
+    blocks = {"layers": groups.layer_blocks, "named": groups.layer_blocks}
+    blocks["arrays"] = words | head | stacked(lambda m: m.blocks)
+    found = [
+        sorted(x.nbytes for x in groups.routes(eqopt.AdamMini(1.0, block_axes=b), m))
+        for b, m in ((blocks[way], MODELS[way]) for way in WRITINGS)
+    ]
+    assert found[0] == found[1] == found[2]
+    gain = {"gain": jnp.ones((3, 4)), "up": jnp.ones((3, 4, 5))}
+    state = eqopt.AdamMini(1.0, block_axes=stacked(lambda m: m)).init(gain)
+    nu = eqopt.tree.get(state, "nu")
+    assert nu["gain"].shape == (3, 1) and nu["up"].shape == (3, 1, 5)
+    single = eqopt.AdamMini(1.0, block_axes=Numbers(0, 1)).init(jnp.ones((4, 5)))
+    assert eqopt.tree.get(single, "nu").shape == (1, 5)
+    assert groups.layer_blocks(MODELS["named"]).embedding.weight.array == BlockAxes(
+        (1,)
+    )
+
+
+TABLE = """
+path                shape    taken by            matrices     axes   decay  factor  state
+['layers'][0-1][0]  (3,)     Muon > ScaleByAdam  -            -      -      -       48
+['layers'][0-1][1]  (3, 12)  Muon > ScaleByMuon  1 of 12 x 3  1 x 0  0.1    2       288
+""".strip()
+
+
+def test_the_table():
+    model = {"layers": [(jnp.ones(3), jnp.ones((3, 12))) for _ in range(2)], "n": None}
+    is_weight = groups.leaf(lambda x: x.ndim == 2)
+    opt = eqopt.Muon(0.1, weight_decay=0.1, mask=is_weight)
+    routes = groups.routes(opt, model)
+    assert str(routes) == TABLE
+    assert isinstance(routes, tuple) and len(routes) == 4
+    vector, matrix = routes[:2]
+    of_vector = "['layers'][0][0]", (3,), "float32", "Muon > ScaleByAdam"
+    assert vector == groups.Route(*of_vector, (), (), (), None, None, 24)
+    assert (matrix.matrices, matrix.outputs, matrix.inputs) == (
+        ((1, 12, 3),),
+        (1,),
+        (0,),
+    )
+    assert (matrix.weight_decay, matrix.factor, matrix.nbytes) == (0.1, 2.0, 144)
+    assert str(matrix).splitlines()[1].startswith("['layers'][0][1]  (3, 12)  Muon")
+
+
+ADAM, ETA = eqopt.ScaleByAdam(), eqopt.schedules.Linear(1.0, 0.0, 10)
+IS_A = {"a": True, "b": False}
+
+
+@pytest.mark.parametrize(
+    ("opt", "a", "b"),
+    [
+        (eqopt.SGD(0.1), "SGD", "SGD"),
+        (ADAM, "ScaleByAdam", "ScaleByAdam"),
+        (eqopt.Scale(2.0), "-", "-"),
+        (
+            eqopt.Partition({"x": eqopt.SGD(0.1), 1: ADAM}, {"a": "x", "b": 1}),
+            "'x' > SGD",
+            "1 > ScaleByAdam",
+        ),
+        (
+            eqopt.SelectiveTransform(eqopt.Adam(0.1), freeze_mask=IS_A),
+            "SelectiveTransform > frozen",
+            "SelectiveTransform > Adam > ScaleByAdam",
+        ),
+        (
+            eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), ADAM, eqopt.Freeze(IS_A)),
+            "ClipByGlobalNorm + ScaleByAdam + Freeze",
+            "ClipByGlobalNorm + ScaleByAdam",
+        ),
+        (
+            eqopt.MultiSteps(eqopt.NamedChain(x=eqopt.Masked(ADAM, IS_A)), 2),
+            "MultiSteps > ScaleByAdam",
+            "-",
+        ),
+        (eqopt.Flatten(eqopt.Adam(0.1)), "Flatten > Adam", "Flatten > Adam"),
+        (
+            eqopt.GaLore(0.1, rank=2),
+            "GaLore > ScaleByGaLore + ScaleByAdam",
+            "GaLore > ScaleByAdam",
+        ),
+    ],
+    ids=lambda x: type(x).__name__ if isinstance(x, eqx.Module) else "",
+)
+def test_who_takes_it(opt, a, b):
+    params = {"a": jnp.ones((4, 3)), "b": jnp.ones(3)}
+    assert [x.taken_by for x in groups.routes(opt, params)] == [a, b]
+
+
+@pytest.mark.parametrize(
+    ("opt", "decay", "factor"),
+    [
+        (eqopt.AdamW(0.1, weight_decay=0.0), None, None),
+        (eqopt.AdamW(0.1, weight_decay=ETA), ETA, None),
+        (eqopt.AdamW(0.1, weight_decay=eqopt.AddDecayedWeights(0.2)), 0.2, None),
+        (eqopt.AdamP(0.1, weight_decay=0.3), 0.3, None),
+        (eqopt.Muon(0.1, consistent_rms=0.5), None, 1.0),
+        (eqopt.Orthogonalize(scale="spectral"), None, 2.0),
+        (eqopt.Chain(eqopt.Scale(3.0), eqopt.ScaleByTree(0.5)), None, 1.5),
+    ],
+    ids=str,
+)
+def test_decay_and_factor(opt, decay, factor):
+    (route,) = groups.routes(opt, [jax.ShapeDtypeStruct((4, 3), jnp.float32)])
+    assert (route.weight_decay, route.factor) == (decay, factor)
+
+
+def test_factors_of_layers():
+    params, factors = (
+        jnp.ones((3, 2)),
+        groups.layerwise_decay(0.5, stacked(lambda m: m)),
+    )
+    (route,) = groups.routes(eqopt.ScaleByTree(factors), params)
+    np.testing.assert_array_equal(route.factor[:, 0], [0.25, 0.5, 1])
+    assert "0.25 to 1" in str(route) and "Linear" in str(
+        groups.routes(eqopt.AdamW(0.1, weight_decay=ETA), params)
+    )
+
+
+GAIN, UP = jnp.ones((3, 4)), jnp.ones((3, 4, 5))
+NAMED = NamedArray(UP, (Axis("layers", 3), Axis("embed", 4), Axis("mlp", 5)))
+FIRST = groups.path("up")
+
+
+def muon(rules, params):
+    return lambda: eqopt.Muon(0.1, weight_dimension_numbers=rules).init(params)
+
+
+@pytest.mark.parametrize(
+    ("call", "messages"),
+    [
+        (
+            muon(matrices(FIRST, -2, -1), {"gain": GAIN, "up": UP}),
+            [
+                "`['gain']` has shape (3, 4) and is in no layer of Equinox, next to",
+                "`weight_dimension_numbers` does not describe it. If it is a single",
+                "`eqopt.groups.no_matrices(eqopt.groups.path(r\"^\\['gain'\\]$\"))`",
+            ],
+        ),
+        (
+            muon(None, {"a": NAMED}),
+            [
+                "`['a'].array` has shape (3, 4, 5) and is in no layer that names",
+                "it has the axes ('layers', 'embed', 'mlp')",
+                "inputs=\"layers\", outputs=('embed', 'mlp')",
+            ],
+        ),
+        (
+            muon(stacked(lambda m: m), {"up": UP, "norm": jnp.ones(4)}),
+            [
+                "stacked: all arrays of a stack must start with axes of the same size",
+                "`['up']` has shape (3, 4, 5), and `['norm']` has shape (4,)",
+            ],
+        ),
+        (
+            muon(matrices(FIRST, "embed", "heads"), {"up": NAMED}),
+            ["no axis 'heads' in `['up'].array`, which has the axes ('layers',"],
+        ),
+        (
+            muon(matrices(FIRST, "embed", 2), {"up": UP}),
+            ["no axis 'embed' in `['up']`, which has no names. Use its names, or"],
+        ),
+        (
+            muon(matrices(FIRST, 0, 3), {"up": UP}),
+            ["does not fit `['up']`, which has shape (3, 4, 5)"],
+        ),
+        (
+            muon(no_matrices(FIRST) | matrices(FIRST, -2, -1), {"up": UP}),
+            ["Earlier rules match all parameters that `path('up')` matches"],
+        ),
+        (
+            muon(stacked(lambda m: ()), {"up": UP}),
+            ["The rule `where(<lambda>)` matches no parameter. Print `eqopt.groups"],
+        ),
+        (
+            lambda: stacked(FIRST, 0),
+            ["stacked: `axes` must be an integer of at least 1, but is 0. For arrays"],
+        ),
+        (
+            lambda: groups.layerwise_decay(0.5, matrices(FIRST, 0, 1))({"up": GAIN}),
+            [
+                "one `eqopt.groups.stacked(...)`, but is the rules for `path('up')`",
+            ],
+        ),
+        (
+            lambda: eqopt.AdamMini(0.1, block_axes=no_matrices(path("gain"))).init(
+                {"gain": GAIN, "up": UP}
+            ),
+            ["`block_axes` does not describe it", "pass `block_axes=eqopt.groups."],
+        ),
+        (
+            lambda: groups.routes(eqopt.Muon(0.1), {"up": UP}),
+            ["`['up']` has shape (3, 4, 5) and is in no layer of Equinox, and"],
+        ),
+    ],
+)
+def test_errors(call, messages):
+    with pytest.raises((ValueError, TypeError)) as error:
+        call()
+    for message in messages:
+        assert message in str(error.value)
+
+
+def test_rules():
+    """Two stacks, names, and what no rule matches."""
+    params = {
+        "up": jnp.ones((2, 3, 4, 5)),
+        "gain": GAIN,
+        "named": NAMED,
+        "w": jnp.ones((4, 5)),
+    }
+    rules = (
+        stacked(path(r"^\['up'\]"), 2)
+        | matrices(path("named"), inputs="mlp", outputs=["embed"])
+        | no_matrices(path("gain"))
+    )
+    found = rules(params)
+    assert found["up"] == Numbers(-2, -1) and found["gain"] is None
+    assert found["named"].array == Numbers((2,), (1,)) and found["w"] == Numbers(0, 1)
+    assert hash(rules) == hash(
+        stacked(path(r"^\['up'\]"), 2) | MatrixRules(rules.rules[1:])
+    )
+    # A side of a kernel is no sign of a stack.
+    kernels = {"qkv": jnp.ones((4, 3, 2, 2)), "up": jnp.ones((4, 5))}
+    found = matrices(path("qkv"), 0, (2, 3))(kernels)
+    assert found["up"] == Numbers(0, 1)
