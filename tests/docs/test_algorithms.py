@@ -66,7 +66,7 @@ def test_the_entry_of_an_optimizer_has_its_equations(name):
         assert r"\lambda" in BOXES[name]
 
 
-@pytest.mark.parametrize("name", [name for name in PUBLIC if BOXES[name]])
+@pytest.mark.parametrize("name", [name for name in sorted(PUBLIC) if BOXES[name]])
 def test_every_symbol_is_defined(name):
     assert not undefined(BOXES[name])
 
