@@ -23,7 +23,7 @@
       const before = names[at - 1];
       const after = names[at + typed.length];
       if (/[ .]/.test(before) && after === " ") return 1;
-      if (/[ .]/.test(before) && /[(.]/.test(after)) return 2;
+      if (/[ .]/.test(before) && after === "(") return 2;
     }
     return null;
   };

@@ -235,14 +235,19 @@ def test_other_entries_and_pages_are_still_found(site, tmp_path):
 
 
 GUIDES = {
+    "8 bit": "half_precision",
+    "8 bits": "half_precision",
     "LoRA": "parameter_groups",
     "adapter": "parameter_groups",
+    "checkpoint": "checkpoints",
+    "checkpoints": "checkpoints",
     "flax": "plain_jax",
     "learning rate": "scheduling",
     "learning rate schedule": "scheduling",
     "log": "logging",
     "log gradient norm": "logging",
     "log learning rate": "logging",
+    "weight decay": "transformations",
 }
 
 
