@@ -17,6 +17,7 @@ formula and what belongs to it:
   before a formula, a list or a table.
 """
 
+import inspect
 import itertools
 import re
 import textwrap
@@ -160,7 +161,7 @@ def _of_parts(
     for part in named:
         if part not in done:
             done.add(part)
-            own = equations(textwrap.dedent(docstring_of(part)))
+            own = equations(inspect.cleandoc(docstring_of(part)))
             found += _available(_blocks(own), names)
             found += _of_parts(parts(own), names, docstring_of, done)
     return found
