@@ -66,7 +66,7 @@ PAIRS = {
 
 # They look at all leaves, or at none of a tree that a user makes up.
 OTHERS = {"get", "get_all_with_path", "map_params", "nbytes", "set", "step_count"}
-OTHERS |= {"migrate", "migration_plan", "unwrap_random_key_data"}
+OTHERS |= {"metrics", "migrate", "migration_plan", "unwrap_random_key_data"}
 
 
 def test_every_function_of_the_room_is_here():

@@ -104,9 +104,8 @@ class AbstractTransformation(Module):
         - `state`: the result of `init` or of the last `update`.
         - `params`: the parameters, for transformations that use them.
         - `extra`: extra arguments for transformations that use them: `value`, `grad`,
-            `value_fn`, `grad_fn`, `grad_norm`, `previous_grad`, `weight`,
-            `sample_size`, `sum_sq_diff_grads`, `max_logits`. All transformations accept
-            them and pass them on.
+            `value_fn`, `grad_fn`, `grad_norm`, `max_logits`, `previous_grad`, `weight`,
+            `sample_size`, `sum_sq_diff_grads`. All transformations pass them on.
 
         **Returns:**
 
