@@ -110,11 +110,22 @@ def test_masked_parts_with_one_seed(wrap):
     assert len(np.unique(numbers)) == len(numbers) >= 11
 
 
-def has_key(opt):
+# They draw directions, not noise, from a key, and some from the step. After a restart
+# they may draw the same ones again, just as gradients may repeat.
+DIRECTIONS = eqopt.APOLLO, eqopt.ScaleByAPOLLO, eqopt.compression.PowerSGD
+# Its keys are those of attention.
+NOT_RANDOM = (eqopt.QKClip,)
+
+
+def parts_with_keys(opt):
     nodes = []
     jax.tree.leaves(opt, is_leaf=lambda x: nodes.append(x) or False)
-    # QKClip has a function that selects keys of attention.
-    return any(not callable(getattr(node, "key", callable)) for node in nodes)
+    return [x for x in nodes if hasattr(x, "key")]
+
+
+def draws_noise(opt):
+    others = DIRECTIONS + NOT_RANDOM
+    return any(not isinstance(x, others) for x in parts_with_keys(opt))
 
 
 def keys_in(state):
@@ -122,16 +133,11 @@ def keys_in(state):
     return [np.ravel(x) for x in leaves if eqx.is_array(x) and x.dtype == jnp.uint32]
 
 
-# They draw directions, not noise, from the key and the step. After a restart they may
-# draw the same ones again, just as gradients may repeat.
-OF_THE_STEP = eqopt.APOLLO, eqopt.ScaleByAPOLLO
-
-
 def test_restarts_find_the_keys_of_every_state():
     params, found = params_of(), 0
     for row in REGISTRY:
         opt = row()
-        if has_key(opt) and not isinstance(opt, OF_THE_STEP):
+        if draws_noise(opt):
             found += 1
             state = opt.init(params)
             later = jax.tree.map(lambda x: x + 1 if eqx.is_array(x) else x, state)
@@ -164,7 +170,7 @@ def test_each_member_of_a_population_has_its_own_key(kind):
     params, found, keys = params_of(), 0, KEYS[kind]()
     for row in REGISTRY:
         opt = row()
-        if has_key(opt) and not isinstance(opt, OF_THE_STEP):
+        if draws_noise(opt):
             found += 1
             init = lambda key, opt=opt: with_key(opt, key).init(params)
             members = keys_in(eqx.filter_vmap(init)(keys))
@@ -208,7 +214,7 @@ def test_no_other_array_has_the_dtype_of_keys():
         opt = row()
         state = eqx.filter_eval_shape(opt.init, params)
         dtypes = {x.dtype for x in jax.tree.leaves(state) if hasattr(x, "dtype")}
-        assert has_key(opt) or jnp.dtype(jnp.uint32) not in dtypes, row.name
+        assert parts_with_keys(opt) or jnp.dtype(jnp.uint32) not in dtypes, row.name
 
 
 def test_typed_keys_of_users_survive_a_restart():
