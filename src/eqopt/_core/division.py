@@ -64,10 +64,15 @@ class Division(NamedTuple):
             if lacks:  # JAX divides only equal shares; so some matrices occur twice
                 again = lax.slice_in_dim(x, 0, lacks, axis=axis)
                 x = lax.concatenate((x, again), axis)
-            free = len(stack) - 1 - axis
-            return self._placed(x, [_ANY] * axis + [self.names] + [_ANY] * free)
+            return whole(x)
+
+        # The axes of a matrix come after these, and are not divided.
+        free = len(stack) - 1 - axis
+        spec = [_ANY] * axis + [self.names] + [_ANY] * free
+        whole = lambda x: self._placed(x, spec)
 
         def back(x):
+            x = whole(x)  # so that XLA divides no matrix in between
             x = lax.slice_in_dim(x, 0, stack[axis], axis=axis) if lacks else x
             return self.together(x)
 
