@@ -135,8 +135,11 @@ def _is_usual(params) -> bool:
 def _is_plain(x) -> bool:
     """A small array that is on no device of its own."""
     if isinstance(x, jax.Array):
+        if jnp.issubdtype(x.dtype, jax.dtypes.extended):
+            return False
         is_free = not x.is_deleted() and not x.committed and x.size <= LARGEST
-        return is_free and not jnp.issubdtype(x.dtype, jax.dtypes.extended)
+        # Not of 64 bits, if JAX no longer makes such arrays.
+        return is_free and x.dtype == jax.dtypes.canonicalize_dtype(x.dtype)
     return isinstance(x, bool | int | float | np.ndarray | np.generic)
 
 

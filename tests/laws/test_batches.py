@@ -10,7 +10,7 @@ import jax.random as jr
 import pytest
 
 import eqopt
-from eqopt._core import matrices
+from eqopt._core import batches
 from eqopt._core.kernel import kernel_of_all
 from eqopt.testing._check import check
 from eqopt.testing._trial import Trial
@@ -115,8 +115,8 @@ def model():
 @pytest.fixture
 def limit_batches(monkeypatch):
     def limit(size):
-        for platform in matrices.BATCH:
-            monkeypatch.setitem(matrices.BATCH, platform, size)
+        for platform in batches.BATCH:
+            monkeypatch.setitem(batches.BATCH, platform, size)
         kernel_of_all.cache_clear()  # programs traced before have other batches
 
     yield limit

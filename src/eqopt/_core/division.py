@@ -14,7 +14,7 @@ from jax import lax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec as P
 
 from .._trees.sharding import sharded_like
-from .matrices import batches
+from .batches import batches
 
 
 class Division(NamedTuple):

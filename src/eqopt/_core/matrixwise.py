@@ -25,7 +25,7 @@ from .._types import Params, State, Updates
 from ..numerics import common_dtype, wide_dtype
 from ..tree import zeros_like
 from .division import current_division
-from .matrices import Layout, are_matrices, map_layouts
+from .layouts import Layout, Pieces, are_matrices, layout_of, map_layouts
 from .on_matrices import on_matrices
 from .pipeline import Leafwise, Pipeline, filled
 from .transformation import AbstractFused
@@ -41,6 +41,8 @@ class AbstractContracting(AbstractFused):
     """
 
     weight_dimension_numbers: eqx.AbstractVar[DimensionNumbers | None]
+    # Whether blocks within a matrix are allowed.
+    _takes_blocks: ClassVar[bool] = True
 
     @property
     def _rows(self) -> Rows:
@@ -68,7 +70,9 @@ class AbstractContracting(AbstractFused):
         pipeline.replace(updates)
         return lambda: new
 
-    def _layouts(self, tree: PyTree, params: Params | None) -> PyTree[Layout | None]:
+    def _layouts(
+        self, tree: PyTree, params: Params | None
+    ) -> PyTree[Layout | Pieces | None]:
         """`tree` with the layout of each matrix, and `None` elsewhere.
 
         Matrices without elements are no matrices.
@@ -76,20 +80,32 @@ class AbstractContracting(AbstractFused):
         block_size = getattr(self, "block_size", None)
 
         def layout(axes, x):
-            is_empty = 0 in x.shape
-            return None if is_empty else Layout(self._rows_first(axes, x), block_size)
+            if 0 in x.shape:
+                return None
+            return layout_of(axes, tuple(x.shape), self._rows_first, block_size)
 
-        numbers = self.weight_dimension_numbers
-        return map_matrices(layout, numbers, tree, params, is_required=True)
+        numbers, takes_blocks = self.weight_dimension_numbers, self._takes_blocks
+        return map_matrices(
+            layout,
+            numbers,
+            tree,
+            params,
+            is_required=True,
+            takes_blocks=takes_blocks,
+        )
 
     def _route(self, report: Report, params: Params) -> None:
         numbers = self.weight_dimension_numbers
-        axes = resolve_dimension_numbers(numbers, params, params, is_required=True)
+        blocks = self._takes_blocks
+        axes = resolve_dimension_numbers(
+            numbers, params, params, is_required=True, takes_blocks=blocks
+        )
         report.take(type(self).__name__, params, axes)
         leaves = jtu.tree_leaves(params, is_leaf=is_leaf)
         pairs = zip(axes, leaves, strict=True)
         report.multiply(
-            params, [None if a is None else self._factor(*a.sides(x)) for a, x in pairs]
+            params,
+            [None if a is None else a.of_each(x.shape, self._factor) for a, x in pairs],
         )
 
     def _factor(self, outputs: int, inputs: int) -> float | None:
@@ -234,7 +250,10 @@ def made(make, zeros, layout, dtype):
         return jax.tree.map(lambda x: x + _as(nothing, x, x.dtype), of_all(start))
     axes = [i for i, n in enumerate(shapes.shape) if n != zeros.shape[i]]
     dtype = shapes.dtype if dtype is None else dtype
-    return _as(jnp.sum(zeros, axes, keepdims=True) if axes else zeros, shapes, dtype)
+    zeros = jnp.sum(zeros, axes, keepdims=True) if axes else zeros
+    if zeros.shape != shapes.shape:  # a number for each block
+        zeros = jnp.broadcast_to(zeros, shapes.shape)
+    return _as(zeros, shapes, dtype)
 
 
 def _as(x, like, dtype):

@@ -13,9 +13,10 @@ from jax import lax
 
 from .._caches import cached
 from ..numerics import common_dtype
+from .batches import BATCH, batches
 from .division import AbstractWhole, Division, part_of
 from .equation import Call, Equation, ShapeMismatch
-from .matrices import BATCH, Layout, batches, over_stack
+from .layouts import Layout, Pieces, over_stack
 
 
 class _OnMatrices(Equation):
@@ -99,6 +100,8 @@ class _OnMatrices(Equation):
         is_alone = len(calls) == 1 and not self.moves_all
         if is_alone or not self._in_batches:
             return super().of_all(calls, limit)
+        if any(isinstance(leaves[-1], Pieces) for leaves, _ in calls):
+            return self._of_pieces(calls, limit)
         results: list[Any] = [None] * len(calls)
         stacks = {}
         for i, (leaves, shared) in enumerate(calls):
@@ -117,6 +120,23 @@ class _OnMatrices(Equation):
             some = self._in_one_batch(shared, [found[i] for i in batch])
             for i, out in zip(batch, some, strict=True):
                 results[places[i]] = out
+        return results
+
+    def _of_pieces(self, calls: Sequence[Call], limit: int) -> list[Any]:
+        """The results for leaves some of which are cut into pieces."""
+        parts, counts = [], []
+        for (*leaves, layout), shared in calls:
+            is_cut = isinstance(layout, Pieces)
+            rows = zip(*map(layout.cut, leaves), strict=True) if is_cut else [leaves]
+            own = layout.layouts if is_cut else (layout,)
+            parts += [((*r, x), shared) for r, x in zip(rows, own, strict=True)]
+            counts.append(len(own))
+        found = iter(self.of_all(parts, limit))
+        results = []
+        for ((_, *others, layout), _), count in zip(calls, counts, strict=True):
+            own = [next(found) for _ in range(count)]
+            is_cut = isinstance(layout, Pieces)
+            results.append(layout.joined(own, bool(others)) if is_cut else own[0])
         return results
 
     def _in_one_batch(self, shared: dict, stacks: list["_Stack"]) -> list[Any]:

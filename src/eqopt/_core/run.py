@@ -12,9 +12,9 @@ from .._cpu.order import after, alone, loaded_after, runs_alone, takes_turn
 from .._trees.leaves import keystr
 from .._trees.stored import has_stored
 from .._types import State, Updates
+from .batches import BATCH
 from .equation import ShapeMismatch
 from .kernel import Operation, kernel_of_all
-from .matrices import BATCH
 from .misfits import misfit
 
 

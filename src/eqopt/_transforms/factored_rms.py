@@ -265,7 +265,9 @@ class ScaleByFactoredRMS(AbstractLeafwise):
     def _axes(self, params: Params) -> list[_Axes | None]:
         """For each leaf (counting `None`s) its axes, or `None` if it is not factored."""
         given = self.weight_dimension_numbers
-        numbers = resolve_dimension_numbers(given, params, None, self._largest)
+        numbers = resolve_dimension_numbers(
+            given, params, None, self._largest, takes_blocks=False
+        )
         return [
             _Axes(n.reduction, n.output) if n and self.factored else None
             for n in numbers

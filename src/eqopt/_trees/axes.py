@@ -1,7 +1,8 @@
 """The roles of the axes of an array that represents a matrix or a stack of matrices."""
 
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeAlias
 
 import jax.numpy as jnp
@@ -30,6 +31,7 @@ def resolve_dimension_numbers(
     params: Params | None,
     default: Callable[[PyTree], list] = of_layers,
     is_required: bool = False,
+    takes_blocks: bool = True,
 ) -> "list[Axes | None]":
     """The axes of each leaf of `tree` (counting `None`s); `None` if not a matrix.
 
@@ -43,6 +45,7 @@ def resolve_dimension_numbers(
     - `params`: the argument of `given` or `default`; `tree` itself if `None`.
     - `is_required`: whether to raise an error for an `Unknown` array, which otherwise is
         not a matrix.
+    - `takes_blocks`: whether blocks within a matrix are allowed.
     """
     tree, params = shapes_if_stored(tree), shapes_if_stored(params)
     leaves = jtu.tree_leaves(tree, is_leaf=is_leaf)
@@ -60,7 +63,7 @@ def resolve_dimension_numbers(
     return [
         None
         if n is None or n is Unknown or not is_parameter(x)
-        else _axes_of(n, x, tree, i)
+        else axes_of(n, x, keystr(tree, i), takes_blocks)
         for i, (n, x) in enumerate(zip(numbers, leaves, strict=True))
     ]
 
@@ -84,10 +87,12 @@ def map_matrices(
     params: Params | None,
     otherwise: Callable[[Any], Any] = lambda x: None,
     is_required: bool = False,
+    takes_blocks: bool = True,
 ) -> PyTree:
     """`tree` with `fn(axes, x)` for each matrix `x`, and `otherwise(x)` elsewhere."""
     leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
-    axes = resolve_dimension_numbers(given, tree, params, is_required=is_required)
+    options = {"is_required": is_required, "takes_blocks": takes_blocks}
+    axes = resolve_dimension_numbers(given, tree, params, **options)
     return treedef.unflatten(
         otherwise(x) if a is None else fn(a, x)
         for a, x in zip(axes, leaves, strict=True)
@@ -100,10 +105,37 @@ class Axes(NamedTuple):
     stack: tuple[int, ...]
     reduction: tuple[int, ...]
     output: tuple[int, ...]
+    blocks: tuple[tuple[int, tuple[int, ...]], ...] = ()  # split axes, and their blocks
 
-    def sides(self, x: Any) -> tuple[int, int]:
-        """The numbers of outputs and inputs of each matrix in an array."""
-        return size(x.shape, self.output), size(x.shape, self.reduction)
+    @property
+    def order(self) -> tuple[int, ...]:
+        return self.stack + self.reduction + self.output
+
+    def matrices(self, shape: tuple[int, ...]) -> Iterator[tuple[tuple, int, int]]:
+        """The outputs and inputs of each block, and its place among the split axes."""
+        each = [enumerate(sizes) for _, sizes in self.blocks]
+        for block in itertools.product(*each):
+            own = list(shape)
+            for (axis, _), (_, n) in zip(self.blocks, block, strict=True):
+                own[axis] = n
+            place = tuple(i for i, _ in block)
+            yield place, size(own, self.output), size(own, self.reduction)
+
+    def of_each(self, shape: tuple[int, ...], fn: Callable[[int, int], Any]) -> Any:
+        """`fn(outputs, inputs)`: a number, or an array if it differs between blocks."""
+        found = {place: fn(*sides) for place, *sides in self.matrices(shape)}
+        if len({*found.values()}) == 1 or None in found.values():
+            return next(iter(found.values()))
+        array = np.ones([1] * len(shape))
+        for axis, sizes in self.blocks:
+            array = np.repeat(array, sum(sizes), axis)
+        ends = {axis: np.cumsum((0, *sizes)) for axis, sizes in self.blocks}
+        for place, value in found.items():
+            own: list[slice] = [slice(None)] * len(shape)
+            for (axis, _), i in zip(self.blocks, place, strict=True):
+                own[axis] = slice(ends[axis][i], ends[axis][i + 1])
+            array[tuple(own)] = value
+        return array
 
     def short_side_first(self, shape: tuple[int, ...]) -> "Axes":
         """These axes with the smaller side of the matrices as rows.
@@ -121,10 +153,11 @@ def size(shape, axes):
     return math.prod(shape[axis] for axis in axes)
 
 
-def _axes_of(numbers, x, tree, index):
+def axes_of(numbers: Any, x: Any, path: str, takes_blocks: bool = True) -> Axes:
+    """The axes of an array at this path, checked."""
     if not isinstance(numbers, MatrixDimensionNumbers):
         raise TypeError(
-            f"`weight_dimension_numbers` has {numbers!r} at `{keystr(tree, index)}`, "
+            f"`weight_dimension_numbers` has {numbers!r} at `{path}`, "
             "but must hold `eqopt.MatrixDimensionNumbers`, or `None` for a leaf that "
             "is not a matrix."
         )
@@ -135,12 +168,38 @@ def _axes_of(numbers, x, tree, index):
     named = reduction + output
     if len({*named}) < len(named) or not all(0 <= axis < x.ndim for axis in named):
         raise ValueError(
-            f"{numbers} does not fit `{keystr(tree, index)}`, which has shape "
+            f"{numbers} does not fit `{path}`, which has shape "
             f"{x.shape}. Each axis must be one of the {x.ndim} axes of the array, and "
             "have only one role."
         )
     stack = tuple(axis for axis in range(x.ndim) if axis not in named)
-    return Axes(stack, reduction, output)
+    given = (reduction, numbers.reduction_blocks), (output, numbers.output_blocks)
+    blocks = [
+        (side[0] if side else None, blocks)
+        for side, blocks in given
+        if blocks != 1 and blocks != (x.shape[side[0]] if side else 1,)
+    ]
+    if blocks and not takes_blocks:
+        raise ValueError(
+            f"{numbers} splits `{path}` into blocks, but this method "
+            "treats a matrix as a whole. Omit `reduction_blocks` and `output_blocks`."
+        )
+    for axis, sizes in blocks:
+        n = 1 if axis is None else x.shape[axis]
+        if n % sizes if isinstance(sizes, int) else sum(sizes) != n:
+            what = "divide" if isinstance(sizes, int) else "add up to"
+            raise ValueError(
+                f"{numbers} does not fit `{path}`, which has shape "
+                f"{x.shape}. The blocks must {what} the size {n} of the first axis of "
+                "their side."
+            )
+    return Axes(stack, reduction, output, tuple(_sizes(x, *b) for b in blocks))
+
+
+def _sizes(x, axis, blocks):
+    """The axis, and the sizes of its blocks."""
+    is_count = isinstance(blocks, int)
+    return axis, (x.shape[axis] // blocks,) * blocks if is_count else tuple(blocks)
 
 
 def to_matrices(
@@ -149,14 +208,14 @@ def to_matrices(
     """A stack of matrices, with the reduced axes as rows and the output as columns."""
     stack = [x.shape[axis] for axis in axes.stack]
     sides = [size(x.shape, side) for side in (axes.reduction, axes.output)]
-    return jnp.transpose(x, sum(axes, ())).reshape(*stack, *sides)
+    return jnp.transpose(x, axes.order).reshape(*stack, *sides)
 
 
 def from_matrices(
     matrices: Inexact[Array, "*stack reduction output"], axes: Axes, like: Any
 ) -> Inexact[Array, "*leaf"]:
     """The inverse of `to_matrices`, for an array of the shape of `like`."""
-    order = sum(axes, ())
+    order = axes.order
     shape = [like.shape[axis] for axis in order]
     back = sorted(range(len(order)), key=order.__getitem__)
     return jnp.transpose(matrices.reshape(shape), back)

@@ -23,6 +23,10 @@ class MatrixDimensionNumbers(metaclass=Explained):
         ```python
         # A stack of convolution kernels, (layer, out, in, height, width):
         numbers = eqopt.MatrixDimensionNumbers((-3, -2, -1), -4)
+        # Queries, keys and values in one `eqx.nn.Linear`, with 8 heads of each:
+        fused = eqopt.MatrixDimensionNumbers(-1, -2, output_blocks=24)
+        # With 8 heads for queries and 2 for keys and values, a matrix for each of the 3:
+        grouped = eqopt.MatrixDimensionNumbers(-1, -2, output_blocks=(512, 128, 128))
         ```
 
     **Arguments:**
@@ -30,14 +34,26 @@ class MatrixDimensionNumbers(metaclass=Explained):
     - `reduction_axis`: the axis, or a tuple of axes, that the layer sums over: its
         inputs. Negative axes count from the end. Defaults to 0.
     - `output_axis`: the axis, or a tuple of axes, of its outputs. Defaults to 1.
+    - `reduction_blocks`, `output_blocks`: the blocks into which the first axis of that
+        side is split: a number of equal blocks, or a tuple with the size of each block.
+        Each block is a separate matrix, such as an attention head, or the queries in a
+        fused projection. Defaults to 1.
 
     **Raises:**
 
-    A `ValueError` if an axis is both a reduction axis and an output axis.
+    A `ValueError` if an axis is both a reduction axis and an output axis, or if there are
+    no blocks, or blocks without elements.
     """
 
     reduction_axis: int | tuple[int, ...] = 0
     output_axis: int | tuple[int, ...] = 1
+    reduction_blocks: int | tuple[int, ...] = 1
+    output_blocks: int | tuple[int, ...] = 1
+
+    @property
+    def has_blocks(self) -> bool:
+        """Whether a matrix is split into blocks."""
+        return self.reduction_blocks != 1 or self.output_blocks != 1
 
     def __post_init__(self):
         both = {*as_tuple(self.reduction_axis)} & {*as_tuple(self.output_axis)}
@@ -46,6 +62,13 @@ class MatrixDimensionNumbers(metaclass=Explained):
                 f"MatrixDimensionNumbers: axis {min(both)} cannot be both a reduction "
                 "axis and an output axis."
             )
+        for name in ("reduction_blocks", "output_blocks"):
+            blocks = getattr(self, name)
+            if not as_tuple(blocks) or min(as_tuple(blocks)) < 1:
+                raise ValueError(
+                    f"MatrixDimensionNumbers: `{name}` must be a positive number of "
+                    f"equal blocks, or their sizes, but is {blocks}."
+                )
 
 
 class Unknown:

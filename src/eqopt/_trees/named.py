@@ -77,7 +77,7 @@ def _of(array: Any, owner: Any, blocks: tuple[str, ...]) -> Named:
     if hasattr(owner, "In") and hasattr(owner, "Out"):
         inputs, outputs = _names(owner, "In"), _names(owner, "Out")
         if not {*inputs} & {*own}:
-            return found  # a bias
+            return found._replace(vectors=())  # a bias, with a block for each element
         if hasattr(owner, "kernel_size"):
             inputs = tuple(name for name in own if name not in outputs)
         is_known = {*own} == {*inputs, *outputs}

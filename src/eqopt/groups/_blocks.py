@@ -7,6 +7,7 @@ import jax.tree_util as jtu
 from jaxtyping import PyTree
 
 from .._arguments.construction import Explained
+from .._trees.axes import axes_of
 from .._trees.dimension_numbers import MatrixDimensionNumbers
 from .._trees.layers import axes_of_inputs, axes_of_one, stacks
 from .._trees.leaves import is_leaf, is_parameter, keystr
@@ -183,8 +184,9 @@ def _by_rules(rules: MatrixRules, params: Params, leaves: list[Any]) -> PyTree:
     decided = rules.decide(params)
     check_known("block_axes", params, leaves, [numbers for numbers, _ in decided])
     for i, (numbers, stack) in enumerate(decided):
-        if numbers is not None and blocks[i] is WHOLE:
-            blocks[i] = BlockAxes(numbers.reduction_axis)
+        is_split = numbers is not None and numbers.has_blocks
+        if numbers is not None and (is_split or blocks[i] is WHOLE):
+            blocks[i] = numbers
         elif stack and blocks[i] is WHOLE:
             blocks[i] = _after(stack, leaves[i])
     return treedef.unflatten(blocks)
@@ -192,7 +194,7 @@ def _by_rules(rules: MatrixRules, params: Params, leaves: list[Any]) -> PyTree:
 
 def _shape_of(blocks: Any, x: Any, params: Params, index: int) -> tuple[int, ...]:
     if isinstance(blocks, MatrixDimensionNumbers):
-        blocks = BlockAxes(blocks.reduction_axis)
+        return _of_matrix(blocks, x, keystr(params, index))
     if not isinstance(blocks, BlockAxes):
         raise TypeError(
             f"`block_axes` has {blocks!r} at `{keystr(params, index)}`, but must hold "
@@ -215,4 +217,21 @@ def _shape_of(blocks: Any, x: Any, params: Params, index: int) -> tuple[int, ...
                 f"{size}."
             )
         shape[axes[0]] = blocks.groups
+    return tuple(shape)
+
+
+def _of_matrix(numbers: MatrixDimensionNumbers, x: Any, path: str) -> tuple[int, ...]:
+    """A block for each output, or, if the outputs are in blocks, for each of these."""
+    axes = axes_of(numbers, x, path)
+    shape = [1 if axis in axes.reduction else n for axis, n in enumerate(x.shape)]
+    for axis, sizes in axes.blocks:
+        if len({*sizes}) > 1:
+            raise ValueError(
+                f"{numbers} has blocks of several sizes for `{path}`, but `block_axes` "
+                "needs equal blocks. Pass their number, such as the number of heads."
+            )
+        if axis in axes.output:
+            shape = [1 if i in axes.output else n for i, n in enumerate(shape)]
+    for axis, sizes in axes.blocks:
+        shape[axis] = len(sizes)
     return tuple(shape)

@@ -1,3 +1,4 @@
+import collections
 import dataclasses
 import re
 from typing import Any
@@ -128,8 +129,9 @@ def _route(path: str, x: Any, found: Any, nbytes: int) -> Route:
     axes, shape = found.axes, tuple(x.shape)
     made = ()
     if axes is not None:
-        sides = size(shape, axes.output), size(shape, axes.reduction)
-        made = ((size(shape, axes.stack), *sides),)
+        count = size(shape, axes.stack)
+        blocks = collections.Counter((m, n) for _, m, n in axes.matrices(shape))
+        made = tuple((count * n, *sides) for sides, n in blocks.items())
     return Route(
         path or "(the root)",
         shape,

@@ -29,10 +29,11 @@ class _Stack:
 
 @dataclasses.dataclass(frozen=True)
 class _Matrix:
-    """The parameters are matrices with these axes."""
+    """The parameters are matrices with these axes and blocks."""
 
     inputs: Axes
     outputs: Axes
+    blocks: tuple[Any, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,7 +147,13 @@ def stacked(part: Callable[[Any], Any] | Selector, axes: int = 1) -> MatrixRules
     return MatrixRules(((selector, _Stack(axes)),))
 
 
-def matrices(selector: Selector, inputs: Axes, outputs: Axes) -> MatrixRules:
+def matrices(
+    selector: Selector,
+    inputs: Axes,
+    outputs: Axes,
+    input_blocks: int | Sequence[int] = 1,
+    output_blocks: int | Sequence[int] = 1,
+) -> MatrixRules:
     """Says which axes of some arrays are the inputs and outputs of matrices.
 
     All other axes are stacks of matrices.
@@ -172,12 +179,17 @@ def matrices(selector: Selector, inputs: Axes, outputs: Axes) -> MatrixRules:
     - `inputs`: the axis, or the axes, that the layer sums over. Negative ones count from
         the end. Use names for arrays with named axes.
     - `outputs`: the axis, or the axes, of the outputs.
+    - `input_blocks`, `output_blocks`: the blocks into which the first axis of that side
+        is split, such as attention heads: their number, or their sizes. Each block is a
+        separate matrix. See [`eqopt.MatrixDimensionNumbers`][]. Defaults to 1.
 
     **Returns:**
 
     An [`eqopt.groups.MatrixRules`][].
     """
-    return MatrixRules(((selector, _Matrix(_hashable(inputs), _hashable(outputs))),))
+    blocks = _hashable(input_blocks), _hashable(output_blocks)
+    rule = _Matrix(_hashable(inputs), _hashable(outputs), blocks)
+    return MatrixRules(((selector, rule),))
 
 
 def no_matrices(selector: Selector) -> MatrixRules:
@@ -196,7 +208,7 @@ def no_matrices(selector: Selector) -> MatrixRules:
     return MatrixRules(((selector, None),))
 
 
-def _hashable(axes: Axes) -> Any:
+def _hashable(axes: Any) -> Any:
     return axes if isinstance(axes, int | str) else tuple(axes)
 
 
@@ -234,7 +246,7 @@ def _check_stack(rule: _Stack, chosen: list[tuple[tuple, Any]]) -> None:
 def _numbers(rule: _Matrix, named: Named | None, path: str) -> MatrixDimensionNumbers:
     names = None if named is None else named.names
     sides = [_by_position(axes, names, path) for axes in (rule.inputs, rule.outputs)]
-    return MatrixDimensionNumbers(*sides)
+    return MatrixDimensionNumbers(*sides, *rule.blocks)
 
 
 def _by_position(axes: Any, names: Any, path: str) -> Any:

@@ -128,8 +128,9 @@ class ScaleByAdamMini(AbstractLeafwise):
         parameters or a prefix of it, or a function of the parameters that returns one.
         Defaults to [`eqopt.groups.layer_blocks`][], which knows the layers of Equinox
         and treats any other array as one block. An [`eqopt.MatrixDimensionNumbers`][]
-        means a block for each output, and an [`eqopt.groups.MatrixRules`][] says so for
-        some arrays, and leaves the rest to the default. It is used only in `init`.
+        means a block for each output, or for each of its `output_blocks`, such as heads.
+        An [`eqopt.groups.MatrixRules`][] says so for some arrays, and leaves the rest to
+        the default. It is used only in `init`.
     - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
         parameter, at least float32.
     - `nu_dtype`: the dtype in which $\nu$ is stored. Defaults to float32, or the

@@ -145,7 +145,11 @@ class ScaleBySM3(AbstractLeafwise):
     def init(self, params: Params) -> ScaleBySM3State:
         leaves, treedef = jtu.tree_flatten(parameters(params), is_leaf=is_leaf)
         axes = resolve_dimension_numbers(
-            self.weight_dimension_numbers, params, None, lambda _: [None] * len(leaves)
+            self.weight_dimension_numbers,
+            params,
+            None,
+            lambda _: [None] * len(leaves),
+            takes_blocks=False,
         )
         covers = [
             None if x is None else _cover(x, a, self.nu_dtype)

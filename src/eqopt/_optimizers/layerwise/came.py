@@ -247,7 +247,9 @@ class ScaleByCAME(AbstractLeafwise):
         zeros = real_full_like(params, 0, self.nu_dtype)
         leaves, treedef = jtu.tree_flatten(zeros, is_leaf=is_leaf)
         given = self.weight_dimension_numbers
-        axes = resolve_dimension_numbers(given, params, None, _last_two)
+        axes = resolve_dimension_numbers(
+            given, params, None, _last_two, takes_blocks=False
+        )
         return treedef.unflatten(
             x if x is None else make(x, a if x.size else None)  # empty: it has no mean
             for x, a in zip(leaves, axes, strict=True)

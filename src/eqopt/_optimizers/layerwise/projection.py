@@ -42,7 +42,9 @@ def leaves_of(
     params = required_params(type(owner).__name__, params)
     treedef = jtu.tree_structure(params, is_leaf=is_leaf)
     given = owner.weight_dimension_numbers
-    axes = resolve_dimension_numbers(given, params, None, _weights, is_required)
+    axes = resolve_dimension_numbers(
+        given, params, None, _weights, is_required, takes_blocks=False
+    )
     decay = decay_of(owner)
     mask = False if is_off(decay) else decay.mask
     flags = resolve_mask(mask, params, params)

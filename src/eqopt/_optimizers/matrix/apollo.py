@@ -13,8 +13,8 @@ from ..._arguments.checks import check_choice, check_count, check_range
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core.equation import equation
-from ..._core.matrices import map_layouts
-from ..._core.matrixwise import AbstractMatrixwise, same_for_each_leaf
+from ..._core.layouts import Layout, Pieces, map_layouts
+from ..._core.matrixwise import AbstractMatrixwise
 from ..._core.pipeline import Leafwise
 from ..._core.transformation import AbstractOptimizer, AbstractTransformation
 from ..._transforms.weight_decay import WeightDecay
@@ -252,17 +252,23 @@ class ScaleByAPOLLO(AbstractMatrixwise):
 
     def _keys(self, epoch: Any, params: Params | None, updates: Updates) -> Updates:
         """A tuple for each matrix, of keys with the axes of the stack."""
-        if self.proj == "svd":
-            return same_for_each_leaf((None,))(updates)
-        key = jr.fold_in(as_key(self.key), epoch)
-
-        def of_one(layout, x, i):
-            own = jr.fold_in(key, i)
-            stack = tuple(x.shape[axis] for axis in layout.axes.stack)
-            return (jr.split(own, stack) if stack else own,)
-
+        is_random = self.proj != "svd"
+        key = jr.fold_in(as_key(self.key), epoch) if is_random else None
+        of_leaf = lambda i: None if key is None else jr.fold_in(key, i)
+        of_one = lambda layout, x, i: _keys(layout, x.shape, of_leaf(i))
         layouts = self._layouts(updates, params)
         return map_layouts(of_one, layouts, updates, places(updates))
+
+
+def _keys(layout: Layout | Pieces, shape: tuple[int, ...], key: Any) -> tuple:
+    if isinstance(layout, Pieces):
+        pieces = zip(layout.layouts, layout.shapes(shape), strict=True)
+        of_piece = lambda k: None if key is None else jr.fold_in(key, k)
+        return tuple(_keys(*x, of_piece(k)) for k, x in enumerate(pieces))
+    if key is None:
+        return (None,)
+    stack = layout.stack(shape)
+    return (jr.split(key, stack) if stack else key,)
 
 
 class APOLLO(AbstractOptimizer):

@@ -10,7 +10,7 @@ from ..._arguments.checks import check_count, check_scalar
 from ..._arguments.fields import static_choice
 from ..._arguments.owners import name_of
 from ..._combinators.chain import Chain
-from ..._core.matrices import Layout, are_matrices, map_layouts
+from ..._core.layouts import Layout, are_matrices, map_layouts
 from ..._core.matrixwise import AbstractContracting, Rows
 from ..._core.misfits import check_real
 from ..._core.pipeline import Leafwise, Pipeline
@@ -107,6 +107,8 @@ class ScaleByGaLore(AbstractContracting):
     scale: Hyperparameter = 1.0
     inner: AbstractTransformation = ScaleByAdam()
     weight_dimension_numbers: DimensionNumbers | None = None
+
+    _takes_blocks = False
 
     # Differs from Optax: this projects the short side, like the paper and its code. Optax
     # projects the long side.

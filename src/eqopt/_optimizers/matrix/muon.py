@@ -6,7 +6,7 @@ from typing import Any
 
 import equinox as eqx
 import jax.tree_util as jtu
-from jaxtyping import DTypeLike
+from jaxtyping import Array, DTypeLike, Float
 
 from ..._arguments.checks import check_scalar
 from ..._arguments.fields import static_choice
@@ -33,7 +33,7 @@ from .scale_by_muon import Coefficients, Preconditioning, ScaleByMuon
 
 
 @equation
-def stretch(g: Leaf, factor: Scalar, *, rms: Scalar) -> Leaf:
+def stretch(g: Leaf, factor: Float[Array, "..."], *, rms: Scalar) -> Leaf:
     return (rms * factor) * g
 
 

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, Inexact, PyTree
 
 from ..._arguments.checks import check_choice, check_range
 from ..._core.equation import Equation, equation
-from ..._core.matrices import map_layouts
+from ..._core.layouts import map_layouts
 from ..._core.matrixwise import AbstractMatrixwise, Rows, made
 from ..._core.pipeline import Leafwise
 from ..._trees.axes import DimensionNumbers, map_matrices

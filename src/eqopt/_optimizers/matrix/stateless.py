@@ -17,7 +17,7 @@ from ..._core.transformation import AbstractOptimizer, AbstractTransformation
 from ..._transforms.average import EMA
 from ..._transforms.scale import Scale, ScaleByTree
 from ..._transforms.weight_decay import WeightDecay
-from ..._trees.axes import DimensionNumbers, map_matrices, size
+from ..._trees.axes import DimensionNumbers, map_matrices
 from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
 from .parts.recipe import is_matrix, matrices_and_others
 from .parts.sinkhorn import (
@@ -182,8 +182,9 @@ def _width_factors(
     """`(base / inputs) ** exponent` for each matrix, and 1 for everything else."""
     # Arrays of one type: the derivative of a power loses the weak type of Python numbers.
     base, exponent = (jnp.asarray(x, jnp.result_type(float)) for x in (base, exponent))
+    inputs = lambda outputs, inputs: inputs
     return map_matrices(
-        lambda axes, x: (base / size(x.shape, axes.reduction)) ** exponent,
+        lambda axes, x: (base / axes.of_each(x.shape, inputs)) ** exponent,
         numbers,
         params,
         None,
@@ -222,8 +223,7 @@ class SinkGD(AbstractOptimizer):
 
     **Raises:**
 
-    A `ValueError` if a hyperparameter is out of its range, or if two options correct for
-    the width.
+    A `ValueError` for a number out of its range, or for two corrections of the width.
     """
 
     learning_rate: ScalarOrSchedule

@@ -12,7 +12,7 @@ from ...._combinators.masked import Masked
 from ...._core.transformation import AbstractTransformation
 from ...._transforms.scale import ScaleByLearningRate
 from ...._transforms.weight_decay import AddDecayedWeights
-from ...._trees.axes import DimensionNumbers, map_matrices, size
+from ...._trees.axes import DimensionNumbers, map_matrices
 from ...._trees.precision import compute_dtype
 from ...._types import Params, Updates
 from ...adam.adam import AdamW
@@ -35,11 +35,11 @@ def for_each_matrix(
     params: Params | None,
     fn: Callable[[int, int], float],
 ) -> Callable[[Updates], PyTree]:
-    """For `reads`: the number `fn(outputs, inputs)` for each matrix."""
+    """For `reads`: the number `fn(outputs, inputs)` for each matrix.
 
-    def of_one(axes, g):
-        sides = size(g.shape, axes.output), size(g.shape, axes.reduction)
-        return np.asarray(fn(*sides), compute_dtype(g))
+    It is an array that broadcasts to the leaf if it differs between blocks of a matrix.
+    """
+    of_one = lambda axes, g: np.asarray(axes.of_each(g.shape, fn), compute_dtype(g))
 
     return lambda updates: map_matrices(of_one, numbers, updates, params)
 

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Inexact
 
+from ...._core.batches import BATCH, batches
 from ...._core.equation import Call, Equation, ShapeMismatch
-from ...._core.matrices import BATCH, Layout, batches
+from ...._core.layouts import Layout
 from ...._cpu.order import after
 from ...._trees.control import filter_cond
 from ...._types import Leaf, Scalar

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Bool
 
-from ...._core.matrices import Layout
+from ...._core.layouts import is_layout
 from ...._core.matrixwise import AbstractMatrixwise, same_for_each_leaf
 from ...._types import Params, Updates
 
@@ -30,8 +30,6 @@ def turns(
     if not getattr(owner, "stagger", False):
         return same_for_each_leaf(Turn(0, 1))(updates)
     layouts = owner._layouts(updates, params)
-    matrices, treedef = jtu.tree_flatten(
-        layouts, is_leaf=lambda x: isinstance(x, Layout)
-    )
+    matrices, treedef = jtu.tree_flatten(layouts, is_leaf=is_layout)
     count = len(matrices)
     return treedef.unflatten(Turn(place, count) for place in range(count))

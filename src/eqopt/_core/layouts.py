@@ -1,0 +1,218 @@
+"""How leaves represent stacks of matrices, and blocks within a matrix."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import PyTree
+
+from .._trees.axes import Axes, from_matrices, size, to_matrices
+
+
+class Layout(eqx.Module):
+    """How a leaf represents a stack of matrices. Static, and equal for equal axes.
+
+    - `axes`: the axes of the matrices, after each axis in `split` became two.
+    - `block_size`: the largest side of a matrix; longer ones are split, with padding.
+    - `split_axes`: axes of the leaf, each with its number of equal blocks.
+    """
+
+    axes: Axes = eqx.field(static=True)
+    block_size: int | None = eqx.field(static=True)
+    split_axes: tuple[tuple[int, int], ...] = eqx.field(static=True, default=())
+
+    def stack(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The sizes of the axes of the stack for a leaf of this shape."""
+        inner = self._inner(shape)
+        blocks = [self._blocks(size(inner, side)) for side in self.axes[1:3]]
+        stack = tuple(inner[axis] for axis in self.axes.stack)
+        return stack if blocks == [1, 1] else (*stack, *blocks)
+
+    def _inner(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """A shape with two axes for each axis that is split: the blocks, and the rest."""
+        counts, sizes = dict(self.split_axes), []
+        for axis, n in enumerate(shape):
+            k = counts.get(axis)
+            sizes += [n] if k is None else [k, n // k]
+        return tuple(sizes)
+
+    def apply(self, fn: Callable, g: Any, *leaves: Any) -> Any:
+        """Applies `fn` to the matrices in `g` and `leaves`, and restores their layout."""
+        there = [self.split(x) for x in (g, *leaves)]
+        out = over_stack(fn, there, there[0].ndim - 2)(*there)
+        if isinstance(out, tuple) and leaves:
+            return tuple(self.joined(x, g.shape) for x in out)
+        return self.joined(out, g.shape)
+
+    def sides(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The numbers of rows and columns of each matrix in a leaf of this shape."""
+        inner = self._inner(shape)
+        sides = (size(inner, side) for side in self.axes[1:3])
+        return tuple(math.ceil(n / self._blocks(n)) for n in sides)
+
+    def split(self, x: Any) -> Any:
+        """The matrices in an array, with the axes of the stack first."""
+        if isinstance(x, tuple | eqx.Module):
+            return x
+        if self.split_axes:
+            x = jnp.reshape(x, self._inner(x.shape))
+        x = to_matrices(x, self.axes)
+        counts = [self._blocks(n) for n in x.shape[-2:]]
+        if counts == [1, 1]:
+            return x
+        sides = [math.ceil(n / k) for n, k in zip(x.shape[-2:], counts, strict=True)]
+        *stack, rows, columns = x.shape
+        (k, j), (m, n) = counts, sides
+        x = jnp.pad(
+            x, [(0, 0)] * len(stack) + [(0, k * m - rows), (0, j * n - columns)]
+        )
+        return jnp.moveaxis(x.reshape(*stack, k, m, j, n), -3, -2)
+
+    def joined(self, x: Any, shape: tuple[int, ...]) -> Any:
+        """The inverse of `split`, for a leaf of this shape."""
+        if isinstance(x, tuple):
+            return x
+        inner = self._inner(shape)
+        sides = [size(inner, side) for side in self.axes[1:3]]
+        if x.ndim > len(self.axes.stack) + 2:
+            *stack, k, j, m, n = x.shape
+            x = jnp.moveaxis(x, -2, -3).reshape(*stack, k * m, j * n)
+            x = x[..., : sides[0], : sides[1]]
+        own = list(inner)
+        for side, n, found in zip(self.axes[1:3], sides, x.shape[-2:], strict=True):
+            if found != n:
+                for axis in side:
+                    own[axis] = 1
+        x = from_matrices(x, self.axes, jax.ShapeDtypeStruct(tuple(own), x.dtype))
+        return jnp.reshape(x, self._outer(own)) if self.split_axes else x
+
+    def _outer(self, inner: Sequence[int]) -> tuple[int, ...]:
+        """The inverse of `_inner`."""
+        counts, sizes, rest = dict(self.split_axes), [], iter(inner)
+        for n in rest:
+            sizes.append(n * next(rest) if len(sizes) in counts else n)
+        return tuple(sizes)
+
+    def _blocks(self, n: int) -> int:
+        size = self.block_size
+        return 1 if size is None else max(1, math.ceil(n / size))
+
+
+class Pieces(eqx.Module):
+    """How a leaf is cut along an axis into pieces, each with its own layout. Static."""
+
+    axis: int = eqx.field(static=True)
+    sizes: tuple[int, ...] = eqx.field(static=True)
+    layouts: "tuple[Layout | Pieces, ...]" = eqx.field(static=True)
+
+    def cut(self, x: Any) -> tuple[Any, ...]:
+        """The part of `x` for each piece. A tuple has one part for each piece already."""
+        if isinstance(x, tuple):
+            return x
+        if isinstance(x, eqx.Module):
+            return (x,) * len(self.sizes)
+        is_whole = x.shape[self.axis] == sum(self.sizes)
+        # If not, it has one entry for each piece.
+        sizes = self.sizes if is_whole else (1,) * len(self.sizes)
+        return tuple(lax.split(x, sizes, self.axis))
+
+    def whole(self, parts: Sequence[Any]) -> Any:
+        """The inverse of `cut`."""
+        if isinstance(parts[0], tuple):
+            return tuple(parts)
+        return lax.concatenate(parts, self.axis)
+
+    def apply(self, fn: Callable, g: Any, *leaves: Any) -> Any:
+        """As for a `Layout`."""
+        rows = zip(*map(self.cut, (g, *leaves)), strict=True)
+        out = [x.apply(fn, *row) for x, row in zip(self.layouts, rows, strict=True)]
+        return self.joined(out, is_many=bool(leaves))
+
+    def joined(self, out: Sequence[Any], is_many: bool) -> Any:
+        """One result for the leaf, or several, from the results for its pieces."""
+        if is_many and isinstance(out[0], tuple):
+            return tuple(map(self.whole, zip(*out, strict=True)))
+        return self.whole(out)
+
+    def sides(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The sides of the matrices in the largest piece."""
+        pieces = zip(self.layouts, self.shapes(shape), strict=True)
+        return max((x.sides(own) for x, own in pieces), key=math.prod)
+
+    def stack(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """None: each piece has its own, and joins those of other leaves."""
+        return ()
+
+    def shapes(self, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
+        """The shape of each piece."""
+        before, after = shape[: self.axis], shape[self.axis + 1 :]
+        return [(*before, n, *after) for n in self.sizes]
+
+
+def over_stack(fn: Callable, arguments: Sequence[Any], count: int) -> Callable:
+    """`fn` mapped over the first `count` axes of the arrays in `arguments`.
+
+    The axes are not merged: an axis that is sharded could not keep its shards.
+    """
+    axes = [None if isinstance(x, eqx.Module) else 0 for x in arguments]
+    for _ in range(count):
+        fn = jax.vmap(fn, axes)
+    return fn
+
+
+def layout_of(
+    axes: Axes,
+    shape: tuple[int, ...],
+    turned: Callable[[Axes, Any], Axes],
+    block_size: int | None,
+) -> Layout | Pieces:
+    """The layout for these axes and blocks; `turned` chooses which sides are the rows."""
+    for axis, sizes in axes.blocks:
+        if len({*sizes}) > 1:
+            others = tuple(x for x in axes.blocks if x[0] != axis)
+            rest = axes._replace(blocks=others)
+            own = Pieces(axis, sizes, ()).shapes(shape)
+            pieces = (layout_of(rest, x, turned, block_size) for x in own)
+            return Pieces(axis, sizes, tuple(pieces))
+    split = tuple((axis, len(sizes)) for axis, sizes in axes.blocks)
+    new, count = {}, 0  # where the axes, or what remains of them, go
+    blocks = []
+    for axis in range(len(shape)):
+        if axis in dict(split):
+            blocks.append(count)
+            count += 1
+        new[axis] = count
+        count += 1
+    sides = (tuple(new[axis] for axis in side) for side in axes[1:3])
+    stack = sorted([*blocks, *(new[axis] for axis in axes.stack)])
+    inner = Layout(axes, block_size, split)._inner(shape)
+    like = jax.ShapeDtypeStruct(inner, jnp.float32)
+    return Layout(turned(Axes(tuple(stack), *sides), like), block_size, split)
+
+
+def is_layout(x: Any) -> bool:
+    return isinstance(x, Layout | Pieces)
+
+
+def map_layouts(
+    fn: Callable,
+    layouts: PyTree[Layout | Pieces | None],
+    *trees: PyTree,
+    otherwise: Callable = lambda *leaves: None,
+) -> PyTree:
+    """`fn(layout, *leaves)` for each matrix, and `otherwise(*leaves)` elsewhere."""
+    return jax.tree.map(
+        lambda x, *leaves: otherwise(*leaves) if x is None else fn(x, *leaves),
+        layouts,
+        *trees,
+        is_leaf=lambda x: x is None or is_layout(x),
+    )
+
+
+def are_matrices(layouts: PyTree[Layout | None]) -> PyTree[bool]:
+    """A mask of the leaves that have a layout."""
+    return map_layouts(lambda layout: True, layouts, otherwise=lambda: False)

@@ -1,0 +1,176 @@
+"""Blocks within a matrix, such as heads: each trains like a matrix in its own leaf."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import eqopt
+from eqopt import groups
+
+
+Numbers = eqopt.MatrixDimensionNumbers
+WHOLE = Numbers(-1, -2)
+EQUAL, SIZES = (4, 4, 4), (6, 4, 2)
+draw = np.random.default_rng(0).normal
+PARAMS, *GRADS = (jnp.asarray(draw(size=(12, 5)), jnp.float32) for _ in range(3))
+
+OPTIMIZERS = {
+    "Muon": lambda n: eqopt.Muon(0.02, weight_dimension_numbers=n),
+    "SOAP": lambda n: eqopt.SOAP(0.02, skip_first=False, weight_dimension_numbers=n),
+    "NorMuon": lambda n: eqopt.NorMuon(0.02, weight_dimension_numbers=n),
+    "SOAP-3": lambda n: eqopt.SOAP(
+        0.02, skip_first=False, block_size=3, weight_dimension_numbers=n
+    ),
+    "KeepNorm": lambda n: eqopt.Hyperball(
+        eqopt.ScaleByAdam(), 0.02, radius="initial", weight_dimension_numbers=n
+    ),
+    "APOLLO": lambda n: eqopt.APOLLO(0.02, 2, proj="svd", weight_dimension_numbers=n),
+}
+
+
+def trained(opt, params, grads):
+    state, step = opt.init(params), jax.jit(opt.step)
+    for g in grads:
+        params, state = step(g, state, params)
+    return params
+
+
+def cut(x, sizes):
+    return jnp.split(x, np.cumsum(sizes)[:-1].tolist())
+
+
+@pytest.mark.parametrize("sizes", [EQUAL, SIZES], ids=["equal", "sizes"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.costly
+def test_blocks_train_like_separate_leaves(name, sizes):
+    """Equal blocks of Muon to the last bit, and all others to rounding."""
+    make, rows = OPTIMIZERS[name], 3 if sizes == EQUAL else sizes
+    apart = trained(make(WHOLE), cut(PARAMS, sizes), [cut(g, sizes) for g in GRADS])
+    apart = jnp.concatenate(apart)
+    fused = trained(make(Numbers(-1, -2, output_blocks=rows)), PARAMS, GRADS)
+    if name == "Muon" and sizes == EQUAL:
+        np.testing.assert_array_equal(fused, apart)
+    np.testing.assert_allclose(fused, apart, rtol=1e-4, atol=1e-6)
+    if name in ("Muon", "KeepNorm"):  # the same as blocks of inputs, inputs first
+        numbers = Numbers(0, 1, output_blocks=rows)
+        fused = trained(make(numbers), PARAMS.T, [g.T for g in GRADS])
+        np.testing.assert_allclose(fused.T, apart, rtol=1e-4, atol=1e-6)
+
+
+def test_by_hand():
+    """The update of a block with one row is the row, divided by its norm."""
+    opt = eqopt.Orthogonalize(
+        coefficients="cans",
+        scale="shape",
+        weight_dimension_numbers=Numbers(-1, -2, output_blocks=2),
+    )
+    g = jnp.array([[3.0, 4.0], [0.0, -2.0]])
+    u, _ = opt.update(g, opt.init(g), g)
+    np.testing.assert_allclose(u, [[0.6, 0.8], [0, -1]], rtol=2e-3, atol=1e-6)
+    keep = eqopt.KeepNorm(
+        2.0, weight_dimension_numbers=Numbers(-1, -2, output_blocks=2)
+    )
+    u, _ = keep.update(g, keep.init(g), jnp.ones((2, 2)))
+    new = np.asarray(u) + 1
+    np.testing.assert_allclose(np.linalg.norm(new, axis=1), 2, rtol=1e-6)
+    np.testing.assert_allclose(new[0], np.array([4, 5]) * 2 / 41**0.5, rtol=1e-6)
+
+
+def test_stacks_of_heads_on_both_sides():
+    """A stack, two heads of outputs, and inputs in blocks of several sizes."""
+    x = jnp.asarray(draw(size=(2, 4, 5)), jnp.float32)
+    numbers = Numbers(-1, -2, reduction_blocks=(3, 2), output_blocks=2)
+    opt = eqopt.ScaleByMuon(weight_dimension_numbers=numbers)
+    one = eqopt.ScaleByMuon(weight_dimension_numbers=WHOLE)
+    found, _ = opt.update(x, opt.init(x))
+    blocks = [
+        x[i, a : a + 2, b:c]
+        for i in (0, 1)
+        for a in (0, 2)
+        for b, c in ((0, 3), (3, 5))
+    ]
+    apart, _ = one.update(blocks, one.init(blocks))
+    rows = [jnp.concatenate(apart[i : i + 2], 1) for i in range(0, 8, 2)]
+    np.testing.assert_allclose(found.reshape(-1, 5), jnp.concatenate(rows), rtol=1e-5)
+
+
+def test_routes_and_rules():
+    heads = groups.matrices(groups.path("qkv"), -1, -2, output_blocks=SIZES)
+    opt = eqopt.Muon(0.1, weight_dimension_numbers=heads)
+    (route,) = groups.routes(opt, {"qkv": PARAMS})
+    assert route.matrices == ((1, 6, 5), (1, 4, 5), (1, 2, 5))
+    np.testing.assert_allclose(route.factor[[0, 6, 11], 0], [1.2**0.5, 1, 1])
+    assert "1 of 6 x 5 + 1 of 4 x 5 + 1 of 2 x 5" in str(route)
+    stack = Numbers(-1, -2, output_blocks=3)
+    opt = eqopt.ScaleBySOAP(weight_dimension_numbers=stack)
+    (route,) = groups.routes(opt, jnp.ones((7, 12, 5)))
+    assert route.matrices == ((21, 4, 5),) and route.outputs == (1,)
+
+
+def test_adam_mini_has_a_moment_for_each_block():
+    """The same numbers say which heads there are."""
+    nu = lambda blocks, x: eqopt.tree.get(
+        eqopt.AdamMini(1, block_axes=blocks).init(x), "nu"
+    )
+    assert nu(Numbers(-1, -2, output_blocks=3), PARAMS).shape == (3, 1)
+    assert nu(Numbers(-1, -2, reduction_blocks=5), PARAMS).shape == (12, 5)
+    heads = groups.matrices(groups.everything, -1, (-3, -2), output_blocks=2)
+    assert nu(heads, jnp.ones((7, 2, 3, 4))).shape == (7, 2, 1, 1)
+    both = eqopt.AdamMini(0.1, block_axes=Numbers(-1, -2, output_blocks=3))
+    apart = eqopt.AdamMini(0.1, block_axes=groups.BlockAxes())
+    fused = trained(both, PARAMS, GRADS)
+    separate = trained(apart, cut(PARAMS, EQUAL), [cut(g, EQUAL) for g in GRADS])
+    np.testing.assert_allclose(fused, jnp.concatenate(separate), rtol=1e-5)
+
+
+def of(cls, numbers, **options):
+    return lambda: cls(0.1, weight_dimension_numbers=numbers, **options).init(
+        {"w": PARAMS}
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            of(eqopt.Muon, Numbers(-1, -2, output_blocks=5)),
+            r"`\['w'\]`.*must divide the size 12",
+        ),
+        (
+            of(eqopt.Muon, Numbers(-1, -2, (2, 2))),
+            r"shape \(12, 5\). The blocks must add up to the size 5",
+        ),
+        (
+            of(eqopt.GaLore, Numbers(-1, -2, 1, 3)),
+            r"splits `\['w'\]` into blocks, but this method treats",
+        ),
+        (
+            of(eqopt.SM3, Numbers(-1, -2, 1, 3)),
+            "Omit `reduction_blocks` and `output_blocks`",
+        ),
+        (
+            of(eqopt.CAME, Numbers(-1, -2, 1, 3)),
+            "Omit `reduction_blocks` and `output_blocks`",
+        ),
+        (of(eqopt.Adafactor, Numbers(-1, -2, 1, 3)), "Omit `reduction_blocks`"),
+        (
+            of(eqopt.AdamP, Numbers(-1, -2, 1, 3), weight_decay=0.1),
+            "Omit `reduction_blocks`",
+        ),
+        (
+            lambda: Numbers(0, 1, 0),
+            "`reduction_blocks` must be a positive number .* is 0",
+        ),
+        (lambda: Numbers(0, 1, 1, ()), r"`output_blocks` must be .*, but is \(\)"),
+        (
+            lambda: eqopt.AdamMini(1, block_axes=Numbers(-1, -2, 1, SIZES)).init(
+                [PARAMS]
+            ),
+            r"blocks of several sizes for `\[0\]`, but `block_axes` needs equal blocks",
+        ),
+    ],
+)
+def test_errors(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
