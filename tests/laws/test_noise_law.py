@@ -113,7 +113,7 @@ def test_masked_parts_with_one_seed(wrap):
 # They draw directions, not noise, from a key, and some from the step. After a restart
 # they may draw the same ones again, just as gradients may repeat.
 DIRECTIONS = eqopt.APOLLO, eqopt.ScaleByAPOLLO, eqopt.compression.PowerSGD
-# Its keys are those of attention.
+# Its keys belong to attention.
 NOT_RANDOM = (eqopt.QKClip,)
 
 

@@ -164,6 +164,7 @@ def test_compressed_differences_are_not_lost():
     params = {"small": jnp.zeros(3), "large": jnp.zeros(40)}
     now, state = start(opt, params)
     step, moved = interpreted(mapped(opt)), jax.tree.map(np.zeros_like, now)
+    grads = moved
     for i in range(6):
         grads = waves(i, now)
         now, state = step(grads, state, now)

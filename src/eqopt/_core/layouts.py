@@ -144,7 +144,7 @@ class Pieces(eqx.Module):
         return max((x.sides(own) for x, own in pieces), key=math.prod)
 
     def stack(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """None: each piece has its own, and joins those of other leaves."""
+        """None: equal matrices of pieces and of other leaves are in one batch."""
         return ()
 
     def shapes(self, shape: tuple[int, ...]) -> list[tuple[int, ...]]:

@@ -115,8 +115,10 @@ class AbstractContracting(AbstractFused):
     def _rows_first(self, axes: Axes, x: Any) -> Axes:
         if self._rows == "shorter":
             return axes.short_side_first(x.shape)
-        sides = axes.output, axes.reduction
-        return Axes(axes.stack, *(sorted(sides) if self._rows == "first" else sides))
+        rows, columns = axes.output, axes.reduction
+        if self._rows == "first":
+            rows, columns = sorted((rows, columns))
+        return Axes(axes.stack, rows, columns)
 
 
 def _at_once(

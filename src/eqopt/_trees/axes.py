@@ -91,8 +91,9 @@ def map_matrices(
 ) -> PyTree:
     """`tree` with `fn(axes, x)` for each matrix `x`, and `otherwise(x)` elsewhere."""
     leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
-    options = {"is_required": is_required, "takes_blocks": takes_blocks}
-    axes = resolve_dimension_numbers(given, tree, params, **options)
+    axes = resolve_dimension_numbers(
+        given, tree, params, is_required=is_required, takes_blocks=takes_blocks
+    )
     return treedef.unflatten(
         otherwise(x) if a is None else fn(a, x)
         for a, x in zip(axes, leaves, strict=True)
@@ -143,9 +144,8 @@ class Axes(NamedTuple):
         For square matrices, the side whose axis comes first in memory.
         """
         sides = self.reduction, self.output
-        return Axes(
-            self.stack, *sorted(sides, key=lambda side: (size(shape, side), side))
-        )
+        short, long = sorted(sides, key=lambda side: (size(shape, side), side))
+        return Axes(self.stack, short, long)
 
 
 def size(shape, axes):

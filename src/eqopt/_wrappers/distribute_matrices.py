@@ -37,9 +37,11 @@ class DistributeMatrices(AbstractFused):
     [`eqopt.Muon`][], [`eqopt.NorMuon`][], [`eqopt.AdaMuon`][], [`eqopt.Scion`][],
     [`eqopt.Dion2`][] and [`eqopt.Orthogonalize`][]. Dion2 selects its rows or columns
     before the exchange. For other equations of matrices, such as your own, devices
-    exchange all arrays that the equation takes and returns, with the state. Methods
-    that only take sums, such as [`eqopt.SinkGD`][], and everything that is not a matrix
-    are left to XLA.
+    exchange all arrays that the equation takes and returns, with the state. Do not use
+    it around [`eqopt.SOAP`][], [`eqopt.Shampoo`][] or [`eqopt.PSGDKron`][]: XLA does not
+    divide decompositions, and SOAP sends more than without this wrapper. Methods that
+    only take sums, such as [`eqopt.SinkGD`][], and everything that is not a matrix are
+    left to XLA.
 
     Use it under `jit`, on automatic or explicit axes. On one device, it equals `inner`.
 

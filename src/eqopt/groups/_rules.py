@@ -245,8 +245,12 @@ def _check_stack(rule: _Stack, chosen: list[tuple[tuple, Any]]) -> None:
 
 def _numbers(rule: _Matrix, named: Named | None, path: str) -> MatrixDimensionNumbers:
     names = None if named is None else named.names
-    sides = [_by_position(axes, names, path) for axes in (rule.inputs, rule.outputs)]
-    return MatrixDimensionNumbers(*sides, *rule.blocks)
+    inputs = _by_position(rule.inputs, names, path)
+    outputs = _by_position(rule.outputs, names, path)
+    of_inputs, of_outputs = rule.blocks
+    return MatrixDimensionNumbers(
+        inputs, outputs, reduction_blocks=of_inputs, output_blocks=of_outputs
+    )
 
 
 def _by_position(axes: Any, names: Any, path: str) -> Any:

@@ -114,7 +114,7 @@ class ScaleByMuown(AbstractMatrixwise):
     r"""Orthogonal steps for the directions of rows, and steps of Adam for their norms.
 
     Each row $i$ of a matrix is $w_i = a_i v_i / \|v_i\|$, with a gain $a_i$ and a vector
-    $v_i$ (weight normalization). They start at $v_i = w_i$ and $a_i = \|w_i\|$. For the
+    $v_i$ (weight normalization). At the start, $v_0 = w_0$ and $a_0 = \|w_0\|$. For the
     gradient $g$ of $w$, and with the products row by row,
 
     $$\begin{aligned}
@@ -240,8 +240,9 @@ class Muown(AbstractOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`, `weight_decay`: see [`eqopt.ScaleByMuown`][]; also for the
-        fallback.
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule, for matrices and for
+        the fallback.
+    - `weight_decay`: $\lambda \ge 0$, for the gains of matrices and for the fallback.
     - `fallback`: the optimizer for all parameters that are not matrices. Defaults to
         [`eqopt.AdamW`][] with the same `learning_rate`, `b1`, `b2`, `eps` and
         `weight_decay`.
