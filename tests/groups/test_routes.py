@@ -152,8 +152,16 @@ IS_A = {"a": True, "b": False}
         ),
         (
             eqopt.MultiSteps(eqopt.NamedChain(x=eqopt.Masked(ADAM, IS_A)), 2),
-            "MultiSteps > ScaleByAdam",
+            "ScaleByAdam",
             "-",
+        ),
+        (
+            eqopt.SkipStep(
+                eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), eqopt.Muon(0.1)),
+                eqopt.SigmaRule(),
+            ),
+            "Muon > ScaleByMuon",
+            "Muon > ScaleByAdam",
         ),
         (eqopt.Flatten(eqopt.Adam(0.1)), "Flatten > Adam", "Flatten > Adam"),
         (

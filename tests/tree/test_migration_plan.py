@@ -68,6 +68,16 @@ old state           class                     values
     assert str(plan(ema, ema)).count("taken from (the root)") == 1
 
 
+def test_places_relative_to_each_other():
+    places = "[0][0]", "[0][1]", "[1][0]", "[1][1]"
+    for new, start in (
+        (eqopt.ParamEMA(TWICE), ".inner_state"),
+        (eqopt.Chain(eqopt.Clip(1.0), TWICE), "[1]"),
+    ):
+        found = sources(new, TWICE)
+        assert {start + x: x for x in places}.items() <= found.items()
+
+
 def test_arrays_and_shapes_give_the_same_plan():
     state = jax.jit(ADAM.init)(PARAMS)
     assert migration_plan(CLIPPED, state, PARAMS) == plan(CLIPPED, ADAM)

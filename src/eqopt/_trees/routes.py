@@ -89,6 +89,14 @@ class Report:
                 is_number = isinstance(old, int | float | np.ndarray)
                 found.factor = old * new if numbers and is_number else new
 
+    def leave_out_shared(self) -> None:
+        """Forgets parts that take all parameters, if each has a part that does not."""
+        found = [set(x.parts) for x in self.found if x is not None]
+        shared = set.intersection(*found) if found else set()
+        if all(x - shared for x in found):
+            for x in filter(None, self.found):
+                x.parts = [part for part in x.parts if part not in shared]
+
     def _seen(self, tree: PyTree) -> list[tuple[int, Found]]:
         leaves = jtu.tree_leaves(shapes_if_stored(tree), is_leaf=is_leaf)
         pairs = zip(leaves, self.found, strict=True)
@@ -101,11 +109,14 @@ class Report:
 
 def route(part: Any, report: Report, params: PyTree) -> None:
     """Reports what a transformation does: its parts, or else that it takes everything."""
-    name, inner = type(part).__name__, getattr(part, "chain", None)
-    inner = getattr(part, "inner", None) if inner is None else inner
-    if inner is not None:
+    name, chain = type(part).__name__, getattr(part, "chain", None)
+    if chain is not None:
         with report.inside(name):
-            inner._route(report, params)
+            chain._route(report, params)
+        return
+    inner = getattr(part, "inner", None)
+    if inner is not None:  # a wrapper, which does the same to all parameters
+        inner._route(report, params)
         return
     report.take(name, params)
     decay = getattr(part, "weight_decay", None)

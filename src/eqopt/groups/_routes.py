@@ -26,7 +26,8 @@ class Route:
 
     - `path`, `shape`, `dtype`: of the parameter.
     - `taken_by`: the optimizers and the parts that transform it, such as
-        `"Muon > ScaleByMuon"`.
+        `"Muon > ScaleByMuon"`. Wrappers are left out, and parts that transform all
+        parameters, such as clipping, if others tell parameters apart.
     - `matrices`: the matrices that a method for matrices makes of it: for each shape, a
         tuple of their number, their rows (the outputs) and their columns (the inputs).
         Empty if it is not a matrix.
@@ -112,6 +113,7 @@ def routes(opt: Any, params: Params) -> Routes:
     report = Report(shapes)
     state = eqx.filter_eval_shape(opt.init, params)
     opt._route(report, shapes)
+    report.leave_out_shared()
     leaves, treedef = jtu.tree_flatten_with_path(shapes, is_leaf=is_leaf)
     nbytes = [0] * len(leaves)
     values = jtu.tree_leaves(state, is_leaf=is_stored)

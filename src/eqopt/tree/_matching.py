@@ -94,10 +94,11 @@ class _Match:
     def _paired(self, new: Mapping[int, Part], old: Sequence[Part]) -> Pairs:
         if len(new) == len(old) == 1:
             return dict.fromkeys(new, old[0])
-        by_path = {part.path[self.old_start :]: part for part in old}
-        places = {i: part.path[self.new_start :] for i, part in new.items()}
-        if {*places.values()} == by_path.keys():
-            return {i: by_path[place] for i, place in places.items()}
+        # The same places, also if all of them are in one more wrapper or chain.
+        by_place = dict(zip(_relative([x.path for x in old]), old, strict=True))
+        places = dict(zip(new, _relative([x.path for x in new.values()]), strict=True))
+        if {*places.values()} == by_place.keys():
+            return {i: by_place[place] for i, place in places.items()}
         first = next(iter(new.values()))
         raise ValueError(
             f"migrate: it is unclear which {first.name} to take: the new state has "
@@ -106,6 +107,13 @@ class _Match:
             f"{jtu.keystr(old[0].path)!r}}}`, or `None` instead of the second path to "
             "initialise it. A path around several states works for all of them."
         )
+
+
+def _relative(paths: Sequence[tuple]) -> list[tuple]:
+    """Key paths without the keys that all of them begin with."""
+    same = [len({*keys}) == 1 for keys in zip(*paths, strict=False)]
+    start = [*same, False].index(False)
+    return [path[start:] for path in paths]
 
 
 def _numbered(parts: Iterable[Part]) -> str:

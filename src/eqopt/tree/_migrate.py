@@ -43,9 +43,9 @@ def migrate(
     The states inside a state, such as `ScaleByAdamState`, are matched by their class,
     and if there are several of a class, by the labels of groups and the names of parts
     around them. Positions in a chain count only if both states have a class at the same
-    positions. Values that only the new state has are initialised: an average starts at
-    the parameters, and its count at zero. Counts that both states have continue, also
-    the counts of schedules. Hyperparameters come from `new_opt`.
+    positions, relative to each other. Values that only the new state has are initialised:
+    an average starts at the parameters, and its count at zero. Counts that both states
+    have continue, also the counts of schedules. Hyperparameters come from `new_opt`.
 
     Stored arrays of [`eqopt.StoreState`][] are loaded or encoded as `new_opt` requires.
     An array that is stored in the same form keeps its bits. If `new_opt.init` places

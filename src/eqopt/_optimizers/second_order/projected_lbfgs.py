@@ -63,12 +63,13 @@ class ProjectedLBFGS(AbstractComposite):
       \end{cases}$$
 
     for each number $i$ of the parameters, where $\Pi$ puts numbers outside the bounds
-    $l \le p \le u$ on the nearest bound. $A_t$ are the numbers that are at a bound
-    $b_i$, or less than $\min(10^{-6}, \max_i |\Pi(p - g)_i - p_i|)$ away from it, and
-    that the gradient pushes towards it. $F_t$ are all others. $H_t^F$ is the inverse of the Hessian of the
-    numbers in $F_t$ alone, estimated as in [`eqopt.ScaleByLBFGS`][] from the components
-    of the last steps in $F_t$. The step size $\eta_t$ is the first of decreasing ones,
-    from 1, with a sufficient decrease of the loss; interpolation reduces it.
+    $l \le p \le u$ on the nearest bound. $A_t$ are the numbers that are at a bound $b_i$,
+    or less than $\min(10^{-6}, \max_i |\Pi(p - g)_i - p_i|)$ away from it, and that the
+    gradient pushes towards it. $F_t$ are all others. $H_t^F$ is the inverse of the
+    Hessian of the numbers in $F_t$ alone, estimated as in [`eqopt.ScaleByLBFGS`][] from
+    the components of the last steps in $F_t$. The step size $\eta_t$ is the first of
+    decreasing ones, from 1, with a sufficient decrease of the loss; interpolation reduces
+    it.
 
     This is two-metric projection with L-BFGS. It is not the algorithm L-BFGS-B of Byrd,
     Lu, Nocedal and Zhu, which follows the projected gradient to a generalised Cauchy
