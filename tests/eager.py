@@ -69,8 +69,8 @@ def share() -> None:
             if jaxpr not in runs:
                 runs[jaxpr] = 0 if _is_small(jaxpr) else OFTEN
             runs[jaxpr] += 1
-            if runs[jaxpr] <= OFTEN and (results := _computed(jaxpr, args)):
-                types = interpreter.types_of_outputs(jaxpr)
+            types = interpreter.types_of_outputs(jaxpr)
+            if runs[jaxpr] <= OFTEN and (results := _computed(jaxpr, args, types)):
                 return [*map(placed, results, types)], None, None, []
         return by_jax(*args, jaxpr=jaxpr, **params)
 
@@ -137,14 +137,19 @@ def _is_plain(x) -> bool:
     if isinstance(x, jax.Array):
         if jnp.issubdtype(x.dtype, jax.dtypes.extended):
             return False
-        is_free = not x.is_deleted() and not x.committed and x.size <= LARGEST
-        # Not of 64 bits, if JAX no longer makes such arrays.
-        return is_free and x.dtype == jax.dtypes.canonicalize_dtype(x.dtype)
+        return not x.is_deleted() and not x.committed and x.size <= LARGEST
     return isinstance(x, bool | int | float | np.ndarray | np.generic)
 
 
-def _computed(program, args) -> list | None:
+def _can_be_made(type_) -> bool:
+    """Not of 64 bits, if JAX makes no such arrays here: it does inside programs."""
+    return type_.dtype == jax.dtypes.canonicalize_dtype(type_.dtype)
+
+
+def _computed(program, args, types_of_outputs) -> list | None:
     types = interpreter.types_of_inputs(program)
+    if not all(map(_can_be_made, (*types, *types_of_outputs))):
+        return None
     args = [np.asarray(x, t.dtype) for x, t in zip(args, types, strict=True)]
     try:
         results = interpreter.without_jax(program, args)
