@@ -37,7 +37,9 @@ OF_THEIR_OWN = PENALTIES | {
     "Adan": "implicit: the step is divided by 1 + eta lambda",
     "MoMo": "implicit, and part of the loss that gives the step size",
     "MoMoAdam": "implicit, and part of the loss that gives the step size",
+    "Muown": "of the gains of rows, not of the rows",
     "NovoGrad": "in the momentum",
+    "ScaleByMuown": "of the gains of rows, not of the rows",
     "ScheduleFreePlus": "of y but taken off z, with a step size from the loss",
 }
 

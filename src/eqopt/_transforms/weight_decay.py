@@ -110,6 +110,7 @@ class AddDecayedWeights(AbstractLeafwise):
     - of other weights than those that move in [`eqopt.ScheduleFreePlus`][];
     - a proximal step, together with the update, in [`eqopt.Adan`][];
     - part of the momentum in [`eqopt.NovoGrad`][] and [`eqopt.ScaleByNovoGrad`][];
+    - of the norms of rows in [`eqopt.Muown`][] and [`eqopt.ScaleByMuown`][];
     - part of the learned factor in [`eqopt.Mechanic`][].
 
     !!! example
