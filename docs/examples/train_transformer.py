@@ -143,7 +143,7 @@ def train(
     return model, state
 
 
-def draw(pieces: np.ndarray) -> Iterator[np.ndarray]:
+def batches_of(pieces: np.ndarray) -> Iterator[np.ndarray]:
     rng = np.random.default_rng(0)
     while True:
         yield pieces[rng.integers(len(pieces), size=BATCH)]
@@ -160,7 +160,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     size = LENGTH + 1
     pieces = np.frombuffer(text, np.uint8)[: len(text) // size * size].astype(np.int32)
     held_out, pieces = np.split(pieces.reshape(-1, size), [128])
-    batches = draw(pieces)
+    batches = batches_of(pieces)
 
     model, opt = Transformer(jr.key(0)), make_optimizer(options.steps)
     print(groups.routes(opt, model))

@@ -26,7 +26,7 @@ class Route:
 
     - `path`, `shape`, `dtype`: of the parameter.
     - `taken_by`: the optimizers and the parts that transform it, such as
-        `"Muon > ScaleByMuon"`. Wrappers are left out, and parts that transform all
+        `"Muon > ScaleByMuon"`. Wrappers are omitted, and parts that transform all
         parameters, such as clipping, if others tell parameters apart.
     - `matrices`: the matrices that a method for matrices makes of it: for each shape, a
         tuple of their number, their rows (the outputs) and their columns (the inputs).
