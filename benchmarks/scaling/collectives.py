@@ -75,7 +75,7 @@ def _bytes(dtype: str, shape: str) -> int:
 
 def _group(attributes: str) -> int:
     """The size of a group; XLA has four ways to write the groups."""
-    if mesh := re.search(r"replica_groups=mesh\[(.*?)\] \{(.*?)\}", attributes):
+    if mesh := re.search(r"replica_groups=mesh\[(.*?)\][^{]*\{(.*?)\}", attributes):
         sizes = dict(re.findall(r"'(\w+)'=(\d+)", mesh[1]))
         return math.prod(int(sizes[name]) for name in re.findall(r"'(\w+)'", mesh[2]))
     if iota := re.search(r"replica_groups=\[\d+,(\d+)\]<=", attributes):

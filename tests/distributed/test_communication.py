@@ -133,6 +133,11 @@ def test_a_transformer(name):
             Collective("reduce-scatter", 32, 4),
         ),
         (
+            "%a = f32[] all-reduce(%b), replica_groups=mesh['x'=1,'y'=4,'z'=2], "
+            "device_ids=([2,4]T(1,0)) {'y'}, to_apply=%add",
+            Collective("all-reduce", 4, 4),
+        ),
+        (
             "%a = (f32[2], f32[8]) all-gather-start(%b), replica_groups={{0,1,2,3}}",
             Collective("all-gather", 32, 4),
         ),

@@ -80,7 +80,8 @@ def as_whole_floats(node, field, value):
 
 def as_integer_arrays(node, field, value):
     number = as_integers(node, field, value)
-    is_new = isinstance(number, int) and not isinstance(value, int)
+    is_static = field.metadata.get("static")
+    is_new = isinstance(number, int) and not isinstance(value, int) and not is_static
     return jnp.asarray(number) if is_new else value
 
 

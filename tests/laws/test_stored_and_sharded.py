@@ -30,8 +30,10 @@ METHODS = {
     **{name: make(eqopt.Adam(1e-2)) for name, make in WRAPPERS.items()},
     "SkipStep": eqopt.SkipStep(eqopt.Adam(1e-2), eqopt.SigmaRule(window=8)),
 }
-# `Flatten` has another state, without shards of parameters; ZeRO-1 has its own tests.
-del METHODS["Flatten"], METHODS["ZeRO1"]
+# `Flatten` has another state, without shards of parameters. The other two name an axis
+# of the mesh, and have tests of their own.
+for name in ("DistributeMatrices", "Flatten", "ZeRO1"):
+    del METHODS[name]
 STATES = {
     "8 bits": storage.BlockwiseQuantized(),
     "4 bits": storage.BlockwiseQuantized(4),

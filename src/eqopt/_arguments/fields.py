@@ -12,16 +12,14 @@ def static_choice(**arguments: Any) -> Any:
     """An `eqx.field` that converts NumPy bools, integers and strings to Python's.
 
     Equinox treats NumPy values as arrays to trace. But these fields determine the
-    compiled program, which cannot depend on traced values.
+    compiled program, which cannot depend on traced values. In a static field, neither
+    can NumPy's other numbers.
     """
-    return eqx.field(converter=_python_numbers, **arguments)
+    choices = np.generic if arguments.get("static") else np.bool_ | np.integer | np.str_
+    return eqx.field(converter=lambda tree: _of_python(tree, choices), **arguments)
 
 
-def _python_numbers(tree: Any) -> Any:
-    if not any(map(_is_numpy_choice, jtu.tree_leaves(tree))):
+def _of_python(tree: Any, choices: Any) -> Any:
+    if not any(isinstance(x, choices) for x in jtu.tree_leaves(tree)):
         return tree
-    return jax.tree.map(lambda x: x.item() if _is_numpy_choice(x) else x, tree)
-
-
-def _is_numpy_choice(x: Any) -> bool:
-    return isinstance(x, np.bool_ | np.integer | np.str_)
+    return jax.tree.map(lambda x: x.item() if isinstance(x, choices) else x, tree)
