@@ -5,6 +5,7 @@ from jax import lax
 from jaxtyping import Array, Shaped
 
 from .._arguments.construction import Module
+from .sharding import is_in_shard_map
 
 
 class Workers(Module):
@@ -47,7 +48,10 @@ class Workers(Module):
         """The arrays of all workers, equal for all of them."""
         if self.axis_name is None:
             return x[None]
-        return lax.all_gather(x, self.axis_name, to="invarying")
+        # `shard_map` has to know that the result is the same for all. `vmap` does not,
+        # and in JAX 0.10 it cannot gather in this way.
+        to = "invarying" if is_in_shard_map() else "varying"
+        return lax.all_gather(x, self.axis_name, to=to)
 
     def exchange(self, x: Shaped[Array, "workers ..."]) -> Shaped[Array, "workers ..."]:
         """Sends row $i$ to worker $i$; row $j$ of the result is from worker $j$."""
