@@ -168,6 +168,20 @@ def compiled_outside_jit():
 
 
 @pytest.fixture
+def compilations():
+    """The names of programs that JAX compiles meanwhile."""
+    names = []
+
+    def note(event, *_, fun_name="", **__):
+        if event == "/jax/core/compile/backend_compile_duration":
+            names.append(fun_name)
+
+    jax.monitoring.register_event_duration_secs_listener(note)
+    yield names
+    jax.monitoring.unregister_event_duration_listener(note)
+
+
+@pytest.fixture
 def standard_promotion():
     """For tests that run other libraries, which may rely on implicit promotion."""
     jax.config.update("jax_numpy_dtype_promotion", "standard")

@@ -50,20 +50,6 @@ def test_same_bits(name):
         np.testing.assert_array_equal(*signs)
 
 
-@pytest.fixture
-def compilations():
-    """The names of programs that JAX compiles meanwhile."""
-    names = []
-
-    def note(event, *_, fun_name="", **__):
-        if event == "/jax/core/compile/backend_compile_duration":
-            names.append(fun_name)
-
-    jax.monitoring.register_event_duration_secs_listener(note)
-    yield names
-    jax.monitoring.unregister_event_duration_listener(note)
-
-
 def test_only_what_runs_often_is_compiled(compilations):
     x = jnp.asarray(np.ones((3, 1, 5), np.float32))
     add = jax.jit(lambda x, y: x + y)

@@ -79,7 +79,7 @@ class Html(html.parser.HTMLParser):
 
 
 def module(path: str) -> types.ModuleType:
-    """A module that helps to build the site, such as `_griffe/names.py`."""
+    """A file under `docs`, such as `_griffe/names.py` or an example."""
     spec = importlib.util.spec_from_file_location("loaded", DOCS / path)
     assert spec is not None and spec.loader is not None
     loaded = importlib.util.module_from_spec(spec)

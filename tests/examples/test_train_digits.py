@@ -1,6 +1,5 @@
 """The first thing a new user runs, run as they run it: real digits, fewer steps."""
 
-import importlib.util
 import re
 import shutil
 import signal
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 from sklearn.datasets import load_digits
+from tests.docs.site import module
 
 import eqopt
 
@@ -24,11 +24,7 @@ SMALL = ("--steps", "9", "--batch-size", "16", "--checkpoint-every", "4", "--qui
 
 
 def load_script():
-    spec = importlib.util.spec_from_file_location("train_digits", SCRIPT)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module("examples/train_digits.py")
 
 
 @pytest.fixture(scope="module")

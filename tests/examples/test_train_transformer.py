@@ -1,27 +1,21 @@
 """The transformer of the guide, run as a reader runs it: fewer steps."""
 
-import importlib.util
-import pathlib
 import re
 
 import jax.random as jr
 import pytest
+from tests.docs.pages import DOCS
+from tests.docs.site import module
 
 from eqopt import groups
 
 
-DOCS = pathlib.Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "transformer.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
 def script():
-    path = DOCS / "examples" / "train_transformer.py"
-    spec = importlib.util.spec_from_file_location("train_transformer", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module("examples/train_transformer.py")
 
 
 def test_the_page_shows_the_routes(script):

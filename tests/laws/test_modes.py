@@ -21,8 +21,6 @@ from .subjects import (
 from .test_laws import law
 
 
-COMPILED = []
-
 # A sample, because all optimizations take about a second per row.
 OPTIMIZED = {row.name for row in REGISTRY if zlib.crc32(row.name.encode()) % 6 == 0}
 
@@ -31,14 +29,6 @@ BY_DEFAULT = {
     "xla_backend_optimization_level": 3,
     "xla_llvm_disable_expensive_passes": False,
 }
-
-
-def _count(event, *_, **__):
-    if event == "/jax/core/compile/backend_compile_duration":
-        COMPILED.append(event)
-
-
-jax.monitoring.register_event_duration_secs_listener(_count)
 
 
 pytestmark = pytest.mark.usefixtures("compiled_outside_jit")
@@ -72,7 +62,7 @@ def test_compiled_as_users_do(row):
 
 
 @law
-def test_eager_steps(row):
+def test_eager_steps(row, compilations):
     """Outside `jit`, later steps compile nothing, and no two arrays share a buffer.
 
     So the results can be donated to the next step.
@@ -81,10 +71,10 @@ def test_eager_steps(row):
     state = opt.init(params)
     grads = [grads_of(params, i) for i in range(8)]
     for i in range(8):
-        compiled = len(COMPILED)
+        compiled = len(compilations)
         params, state = opt.step(grads[i], state, params)
         # By the fourth step each branch has been taken: schedules are periodic.
-        assert i < 4 or len(COMPILED) == compiled
+        assert i < 4 or len(compilations) == compiled
         places = [
             x.unsafe_buffer_pointer()
             for x in arrays((params, state))

@@ -21,6 +21,12 @@ from ..._trees.leaves import (
 from ..._types import IntegerLike, Leaf, Params, Scalar, Updates
 
 
+class Slow(eqx.Module):
+    """What an equation of slow parameters keeps."""
+
+    slow: Params
+
+
 @equation
 def follow(g: Leaf, average: Leaf, *, weight: Scalar) -> tuple[Leaf, Leaf]:
     """Here `g` is the parameter itself, not an update."""

@@ -11,6 +11,8 @@ from jaxtyping import Array
 from ..._arguments.checks import check_count, check_integer, check_range
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
+from ..._core.equation import equation
+from ..._core.pipeline import Leafwise, Pipeline
 from ..._core.transformation import AbstractTransformation
 from ..._core.wrapper import Call
 from ..._jax_internals import is_traced
@@ -23,14 +25,16 @@ from ..._trees.workers import Workers
 from ..._types import (
     Hyperparameter,
     IntegerLike,
+    Leaf,
     Params,
     State,
     StaticInteger,
 )
 from ...compression._base import AbstractCompressor, compressed, memory_like
 from ...tree._like import copy, wide_copy, wide_zeros_like
+from .beside import Slow
 from .fragments import DiLoCoState, Outer, fragments_of, joined, parts_of
-from .outer import AbstractOuter, parameters_now
+from .outer import AbstractOuter
 
 
 _NESTEROV = Chain(Trace(0.9, nesterov=True), ScaleByLearningRate(0.7))
@@ -209,7 +213,7 @@ class DiLoCo(AbstractOuter):
         """The outer part after an outer step."""
         slow, error, memory = outer.slow, outer.error, outer.memory
         start = restrict(load(slow), call.updates, "state.slow")
-        here = parameters_now(call, result, start)
+        here = _parameters_now(call, result, start)
         if self.compressor is not None:
             delta = jax.tree.map(jnp.subtract, start, here)
             delta, error, memory = compressed(
@@ -234,7 +238,9 @@ class DiLoCo(AbstractOuter):
         end = restrict(load(outer.slow), call.updates, "state.slow")
         if not _is_zero(share := self.local_share):
             end = jax.tree.map(
-                functools.partial(_mixed, share), end, parameters_now(call, result, end)
+                functools.partial(_mixed, share),
+                end,
+                _parameters_now(call, result, end),
             )
         if not call.is_step:
             params = restrict(load(call.params), call.updates)
@@ -243,6 +249,22 @@ class DiLoCo(AbstractOuter):
         # New buffers, to be donated.
         rounded = lambda x, p: x.astype(p.dtype)
         return store_like(result, copy(jax.tree.map(rounded, end, load(result))))
+
+
+@equation
+def add_slow(g: Leaf, slow: Leaf, p: Leaf) -> tuple[Leaf, Leaf]:
+    return g, p + g
+
+
+def _parameters_now(call: Call, result: Any, like: Params) -> Params:
+    """The parameters after the inner step, in the dtypes of `like`."""
+    if call.is_step:
+        params = restrict(load(result), call.updates)
+        return jax.tree.map(lambda x, p: p.astype(x.dtype), like, params)
+    pipeline = Pipeline(result, call.params, {})
+    promise = pipeline.push("DiLoCo", Leafwise(add_slow, Slow(like)))
+    pipeline.flush()
+    return promise().slow
 
 
 def _is_zero(x: Any) -> bool:

@@ -22,7 +22,7 @@ from ..._trees.states import check_state
 from ..._trees.stored import load, shapes_if_stored, store_like
 from ..._types import Hyperparameter, IntegerLike, Leaf, Params, Scalar, State
 from ...tree._like import copy, wide_copy, zero_updates
-from .beside import beside, check_kept, synced
+from .beside import Slow, beside, check_kept, synced
 
 
 class LookaheadParams(Module):
@@ -174,7 +174,7 @@ class Lookahead(AbstractWrapper):
         """A synchronization: the updates of the fast and the slow parameters."""
         pipeline = Pipeline(updates, fast, {})
         shared = {"slow_step_size": self.slow_step_size}
-        promise = pipeline.push("Lookahead", Leafwise(synchronize, _Slow(slow), shared))
+        promise = pipeline.push("Lookahead", Leafwise(synchronize, Slow(slow), shared))
         updates, move = pipeline.finish(), promise().slow
         moved = restrict(fast, parameters(slow), like_name="state.slow")
         fast_state = self._restarted(apply_updates(slow, move), moved, fast_state)
@@ -204,10 +204,6 @@ class Lookahead(AbstractWrapper):
 def _rounded(slow, fast):
     """The slow weights in the dtypes of the fast ones."""
     return jax.tree.map(lambda x, p: x.astype(p.dtype), parameters(slow), fast)
-
-
-class _Slow(eqx.Module):
-    slow: Params
 
 
 @equation

@@ -3,17 +3,11 @@
 import abc
 from typing import Any
 
-import equinox as eqx
-import jax
-
 from ..._arguments.extra import required_params
-from ..._core.equation import equation
-from ..._core.pipeline import Leafwise, Pipeline
+from ..._core.pipeline import Leafwise
 from ..._core.wrapper import AbstractWrapper, Call
-from ..._trees.leaves import restrict
 from ..._trees.states import check_state
-from ..._trees.stored import load
-from ..._types import Leaf, Params, State
+from ..._types import Params, State
 from .beside import check_kept, choose, put_beside
 
 
@@ -44,23 +38,3 @@ class AbstractOuter(AbstractWrapper):
         self, call: Call, result: Any, inner_state: State, state: Any
     ) -> tuple[Any, Any]:
         """The result and the new state, from the result of the inner step."""
-
-
-class _Slow(eqx.Module):
-    slow: Params
-
-
-@equation
-def add(g: Leaf, slow: Leaf, p: Leaf) -> tuple[Leaf, Leaf]:
-    return g, p + g
-
-
-def parameters_now(call: Call, result: Any, like: Params) -> Params:
-    """The parameters after the inner step, in the dtypes of `like`."""
-    if call.is_step:
-        params = restrict(load(result), call.updates)
-        return jax.tree.map(lambda x, p: p.astype(x.dtype), like, params)
-    pipeline = Pipeline(result, call.params, {})
-    promise = pipeline.push("DiLoCo", Leafwise(add, _Slow(like)))
-    pipeline.flush()
-    return promise().slow
