@@ -1,6 +1,7 @@
 """A page of the site in Chromium, from the disk."""
 
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -34,7 +35,8 @@ addEventListener("load", async () => {
 
 def in_chromium(page: pathlib.Path, script: str, profile: pathlib.Path) -> Any:
     """What a script returns on a page, on a screen of 400 pixels."""
-    probe = page.with_suffix(".htm")  # which the tests of all pages do not look at
+    # The tests of all pages do not look at `.htm`; other tests have their own.
+    probe = page.with_suffix(f".{os.getpid()}.htm")
     probe.write_text(page.read_text().replace("</body>", _PROBE % script))
     try:
         done = subprocess.run(

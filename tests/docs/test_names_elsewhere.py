@@ -6,6 +6,7 @@ import inspect
 import json
 import operator
 import re
+import string
 import types
 
 import pytest
@@ -232,6 +233,14 @@ def test_other_entries_and_pages_are_still_found(site, tmp_path):
     found = searched(site, tmp_path, ["Adam", "successive halving"])
     assert {"#eqopt.AMSGrad", "#eqopt.RAdam"} & {*found["Adam"]}
     assert found["successive halving"][0] == "#successive-halving"
+
+
+@needs_chromium
+@pytest.mark.slow
+def test_a_first_letter_or_digit_is_enough(site, tmp_path):
+    """All words of the site are looked up here: one that has no page is an error."""
+    found = searched(site, tmp_path, [*string.ascii_lowercase, *string.digits])
+    assert not [query for query, entries in found.items() if not entries]
 
 
 GUIDES = {
