@@ -57,9 +57,9 @@ def share() -> None:
     # it in a release that lacks the function or has a different one.
     try:
         from jax._src import pjit
-        from jax._src.array import ArrayImpl
 
         by_jax = pjit._pjit_call_impl_python
+        forget_calls = pjit._cpp_pjit_cache_fun_only.clear_all
     except (ImportError, AttributeError):
         return
     runs = weakref.WeakKeyDictionary()
@@ -67,19 +67,16 @@ def share() -> None:
     def by_numpy_or_jax(*args, jaxpr, **params):
         if _is_usual(params) and all(map(_is_plain, args)):
             if jaxpr not in runs:
-                runs[jaxpr] = 0 if _is_small(jaxpr) else OFTEN
+                runs[jaxpr] = 0 if _is_small(jaxpr) else OFTEN + 1
             runs[jaxpr] += 1
             types = interpreter.types_of_outputs(jaxpr)
             if runs[jaxpr] <= OFTEN and (results := _computed(jaxpr, args, types)):
-                return [*map(placed, results, types)], None, None, []
+                return [*map(interpreter.placed, results, types)], None, None, []
+            if runs[jaxpr] == OFTEN + 1:
+                # JAX remembers that there was no compiled program to call, and would
+                # take its slow way from Python to it from now on: 0.5 instead of 0.03 ms.
+                forget_calls()
         return by_jax(*args, jaxpr=jaxpr, **params)
-
-    def placed(x, type_):
-        """A new array on the default device."""
-        array = jax.device_put(np.array(x, type_.dtype, order="C"))
-        if not type_.weak_type:
-            return array
-        return ArrayImpl(type_, array.sharding, [array], committed=False)
 
     pjit._pjit_call_impl_python = by_numpy_or_jax
 

@@ -52,7 +52,7 @@ def interpreted(function: Callable) -> Callable:
         with np.errstate(all="ignore"):
             inputs = [_of_numpy(x) for x in jax.tree.leaves(arrays)]
             outputs = _run(program.jaxpr, inputs)
-        result = structure.unflatten(map(_of_jax, outputs, types))
+        result = structure.unflatten(map(placed, outputs, types))
         return eqx.combine(result.arrays, result.others)
 
     return call
@@ -94,12 +94,25 @@ def _of_numpy(x):
     return x if is_extended else np.asarray(x)
 
 
-def _of_jax(x, type_):
-    return _weakly_typed(_given(x)) if type_.weak_type else _given(x)
+def placed(x, type_) -> jax.Array:
+    """A new array of a given type on the default device.
+
+    It takes a tenth of the time of `jax.device_put`. A program that returns its argument
+    would be as fast, once it is compiled for the shape.
+    """
+    if isinstance(x, jax.Array):  # random keys
+        return x
+    dtype = jax.dtypes.canonicalize_dtype(type_.dtype)
+    device = jax.config.jax_default_device or jax.local_devices()[0]
+    type_and_place = _type_and_place(np.shape(x), dtype, type_.weak_type, device)
+    new = np.array(x, dtype, order="C")
+    return _put(*type_and_place, [new], [device], committed=False)
 
 
-# Takes a fifth of the time of `jnp.asarray`.
-_given = jax.jit(lambda x: x)
+@functools.cache
+def _type_and_place(shape, dtype, is_weak, device):
+    type_ = jax.core.ShapedArray(shape, dtype, weak_type=is_weak)
+    return type_, jax.sharding.SingleDeviceSharding(device)
 
 
 def _run(program: Any, args: Sequence) -> list:
@@ -283,15 +296,7 @@ def programs_in(equation: Equation) -> list:
 #
 
 Literal = imported("jax.extend.core", "Literal")
-_convert = imported("jax.lax", "convert_element_type_p")
-
-
-def _weakly_typed(x):
-    try:
-        return _convert.bind(x, new_dtype=x.dtype, weak_type=True, sharding=None)
-    except TypeError as error:
-        raise UnknownName(f"`convert_element_type`: {error}") from error
-
+_put = imported("jax._src.interpreters.pxla", "batched_device_put")
 
 PROGRAM = operator.attrgetter("constvars", "invars", "eqns", "outvars")
 CONSTS = operator.attrgetter("consts")

@@ -1,7 +1,6 @@
 """What the interpreter of the tests comes to is what a compiled program comes to."""
 
 import re
-import types
 
 import equinox as eqx
 import jax
@@ -350,12 +349,3 @@ def test_an_attribute_of_programs():
 def test_an_import(module):
     with pytest.raises(UnknownName, match=message(f"`{module}` has no `Constant`")):
         interpreter.imported(module, "Constant")
-
-
-def test_a_parameter_of_weak_types(monkeypatch):
-    renamed = types.SimpleNamespace(bind=lambda x, dtype, weak: x)
-    monkeypatch.setattr(interpreter, "_convert", renamed)
-    with pytest.raises(
-        UnknownName, match=r"JAX .* `convert_element_type`: .*'new_dtype'"
-    ):
-        interpreted(lambda x: x + 1)(jnp.asarray(2.0))
