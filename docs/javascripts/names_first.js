@@ -9,23 +9,26 @@
     text.replace(/<[^>]*>/g, "").replace(/\s+/g, " ").trim();
   const isOwn = (name, typed) => name === typed || name.endsWith("." + typed);
 
+  // What follows the first place where a list of names has what was typed, or `undefined`.
+  const after = (names, typed) => {
+    for (let at = 0; (at = names.indexOf(typed, at)) >= 0; at++) {
+      const next = names[at + typed.length];
+      if (/[ .]/.test(names[at - 1]) && /[ (]/.test(next)) return next;
+    }
+  };
+
   // How well what was typed fits an entry: 0 is best, `null` is not at all.
   const fit = (exact, { location, title }) => {
     const typed = exact.toLowerCase();
     const name = decodeURIComponent(location.split("#")[1] ?? "");
     if (!name.startsWith("eqopt.") || name.includes("._")) return null;
+    const names = ` ${plain(title)} `;
     if (isOwn(name.toLowerCase(), typed)) {
-      const otherCase = exact !== typed && !isOwn(name, exact); // Scale is not SCALE
+      const otherCase = !after(names, exact); // Scale is not SCALE
       return name.length / 1000 + otherCase / 2;
     }
-    const names = ` ${plain(title).toLowerCase()} `;
-    for (let at = 0; (at = names.indexOf(typed, at)) >= 0; at++) {
-      const before = names[at - 1];
-      const after = names[at + typed.length];
-      if (/[ .]/.test(before) && after === " ") return 1;
-      if (/[ .]/.test(before) && after === "(") return 2;
-    }
-    return null;
+    const next = after(names.toLowerCase(), typed);
+    return next ? (next === " " ? 1 : 2) + names.length / 10000 : null;
   };
 
   const namesFirst = (typed, groups) => {
