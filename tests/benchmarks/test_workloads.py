@@ -179,7 +179,7 @@ def test_the_page_is_what_the_results_say():
 def test_a_killed_sweep_continues(tmp_path):
     command = [sys.executable, "-m", "benchmarks.workloads", "--workload", "diabetes"]
     command += ["--processes", "1", "--results", str(tmp_path)]
-    command += ["--only", "SGD", "--only", "Lion", "--only", "Signum"]
+    command += ["--only", "SGD", "--only", "Signum"]
     path = tmp_path / "diabetes.jsonl"
     process = subprocess.Popen(
         command, stderr=subprocess.DEVNULL, start_new_session=True
@@ -190,7 +190,7 @@ def test_a_killed_sweep_continues(tmp_path):
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     before = path.read_text()
-    assert len(before.splitlines()) < 3
+    assert len(before.splitlines()) < 2
     subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
-    assert read("diabetes", tmp_path).keys() == {"SGD", "Lion", "Signum"}
+    assert read("diabetes", tmp_path).keys() == {"SGD", "Signum"}
     assert set(before.splitlines()) <= set(path.read_text().splitlines())
