@@ -84,10 +84,12 @@ def share() -> None:
 def _is_small(program) -> bool:
     """Whether all equations are in the tables, and at most one of them rounds."""
     equations = [*_equations(program)]
-    rounding = sum(x.name in ROUNDING for x in equations)
+    names = [equation.name for equation in equations]
     return (
         len(equations) <= LONGEST
-        and rounding <= 1
+        and sum(name in ROUNDING for name in names) <= 1
+        # XLA multiplies by the inverse of a scalar that divides an array.
+        and not {"div", "broadcast_in_dim"} <= {*names}
         and all(map(_has_same_bits, equations))
     )
 
@@ -108,8 +110,10 @@ def _has_same_bits(equation) -> bool:
         return False
     if any(jnp.issubdtype(x, np.complexfloating) for x in dtypes):
         return equation.name in MOVING - {"convert_element_type"}
-    if equation.name == "div":  # XLA multiplies by the inverse of a constant
-        return not isinstance(equation.inputs[1], interpreter.Literal)
+    if equation.name == "div":  # not by a constant, nor by a scalar: see above
+        x, y = equation.inputs
+        is_constant = isinstance(y, interpreter.Literal)
+        return not is_constant and interpreter.shape_of(x) == interpreter.shape_of(y)
     return equation.name in ROUNDING | EXACT | MOVING
 
 

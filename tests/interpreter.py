@@ -336,6 +336,10 @@ def dtype_of(variable: Any) -> Any:
     return attributes(DTYPE, variable)
 
 
+def shape_of(variable: Any) -> tuple[int, ...]:
+    return attributes(SHAPE, variable)
+
+
 def is_condition(equation: Equation) -> bool:
     """Whether a value, and not the platform, decides which branch is taken."""
     return equation.name == "cond" and "branches_platforms" not in equation.params
@@ -349,7 +353,7 @@ def _scan_counts(equation):
     has one more axis outside the body than inside it.
     """
     _, inputs, _, outputs = opened(*parameters(equation, ["jaxpr"]))
-    ndim = lambda x: len(attributes(SHAPE, x))
+    ndim = lambda x: len(shape_of(x))
     stacked = lambda xs, inner: sum(map(operator.gt, map(ndim, xs), map(ndim, inner)))
     carried = len(outputs) - stacked(equation.outputs, outputs)
     return len(inputs) - stacked(equation.inputs, inputs) - carried, carried

@@ -74,9 +74,10 @@ def test_only_what_runs_often_is_compiled(compilations):
         jnp.sum,
         jnp.exp,
         lambda x: x / 3.0,  # a constant: XLA may multiply
+        lambda x: x / x[0, 0],  # XLA multiplies by the inverse of a scalar
         lambda x: x @ x,
     ],
-    ids=["two", "sum", "exp", "constant", "matrix"],
+    ids=["two", "sum", "exp", "constant", "scalar", "matrix"],
 )
 def test_what_jax_computes(compilations, function):
     jax.jit(function)(jnp.asarray(np.ones((7, 7), np.float32)))
