@@ -8,12 +8,21 @@ from collections.abc import Iterator
 from typing import Any
 
 
-_AT_ONCE = re.compile(r"^(\w+ = )?pytest\.importorskip\(", re.MULTILINE)
+_AT_ONCE = re.compile(r'^(?:\w+ = )?pytest\.importorskip\("(\w+)', re.MULTILINE)
 
 
 def needs_extras(item: Any) -> bool:
     """Whether the test, a fixture of it, or the module is skipped without a package."""
-    return _is_module_skipped(item.path) or any(map(_may_skip, _functions(item)))
+    return bool(_at_once(item.path)) or any(map(_may_skip, _functions(item)))
+
+
+def needs_torch(item: Any) -> bool:
+    """Whether the package is torch, or one that comes with it."""
+    constants = lambda fn: inspect.unwrap(fn).__code__.co_consts
+    return "torch" in _at_once(item.path) or any(
+        _may_skip(fn) and {"torch", "torch.optim"} & {*constants(fn)}
+        for fn in _functions(item)
+    )
 
 
 def _functions(item: Any) -> Iterator[Any]:
@@ -28,5 +37,6 @@ def _may_skip(fn: Any) -> bool:
 
 
 @functools.cache
-def _is_module_skipped(path: pathlib.Path) -> bool:
-    return _AT_ONCE.search(path.read_text(encoding="utf-8")) is not None
+def _at_once(path: pathlib.Path) -> frozenset[str]:
+    """The packages without which the module is skipped."""
+    return frozenset(_AT_ONCE.findall(path.read_text(encoding="utf-8")))

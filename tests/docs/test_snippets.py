@@ -30,7 +30,11 @@ SNIPPETS = {
     name(page): [block for block in blocks(page) if is_run(block)]
     for page in [ROOT / "README.md", *PAGES]
 }
-OPTIONAL = [page for page, found in SNIPPETS.items() if any(map(needs, found))]
+OPTIONAL = [
+    pytest.param(page, marks=[pytest.mark.older] if "torch" in packages else [])
+    for page, found in SNIPPETS.items()
+    if (packages := {package for block in found for package in needs(block)})
+]
 
 
 # The pages that users read first. The other pages are slow tests.

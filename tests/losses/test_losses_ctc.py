@@ -30,19 +30,24 @@ def problem(seed, frames=(12, 7, 10, 12), labels=(4, 2, 0, 3), classes=6, blank_
     return logits, paddings(frames, T), y, paddings(labels, N)
 
 
-def by_torch(logits, logit_paddings, labels, label_paddings, blank_id=0):
+@pytest.fixture
+def by_torch():
     torch = pytest.importorskip("torch")
-    x = torch.tensor(logits, requires_grad=True)
-    loss = torch.nn.functional.ctc_loss(
-        torch.nn.functional.log_softmax(x, -1).transpose(0, 1),
-        torch.tensor(labels),
-        torch.tensor((1 - logit_paddings).sum(1).astype(np.int64)),
-        torch.tensor((1 - label_paddings).sum(1).astype(np.int64)),
-        blank=blank_id,
-        reduction="none",
-    )
-    loss.sum().backward()
-    return loss.detach().numpy(), x.grad.numpy()
+
+    def loss_and_grad(logits, logit_paddings, labels, label_paddings, blank_id=0):
+        x = torch.tensor(logits, requires_grad=True)
+        loss = torch.nn.functional.ctc_loss(
+            torch.nn.functional.log_softmax(x, -1).transpose(0, 1),
+            torch.tensor(labels),
+            torch.tensor((1 - logit_paddings).sum(1).astype(np.int64)),
+            torch.tensor((1 - label_paddings).sum(1).astype(np.int64)),
+            blank=blank_id,
+            reduction="none",
+        )
+        loss.sum().backward()
+        return loss.detach().numpy(), x.grad.numpy()
+
+    return loss_and_grad
 
 
 @functools.partial(jax.jit, static_argnames="blank_id")
@@ -55,7 +60,7 @@ def value_and_grad(*example, blank_id=0):
 @pytest.mark.slow
 @pytest.mark.parametrize("blank_id", [0, 2, 5])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_right_by_torch(seed, blank_id):
+def test_right_by_torch(by_torch, seed, blank_id):
     example = problem(seed, blank_id=blank_id)
     loss, grad = value_and_grad(*example, blank_id=blank_id)
     expected, slope = by_torch(*example, blank_id=blank_id)
@@ -202,7 +207,7 @@ def test_impossible_classes():
 
 
 @pytest.mark.slow
-def test_large_logits():
+def test_large_logits(by_torch):
     logits, *rest = problem(0)
     loss, grad = value_and_grad(logits * 300, *rest)
     expected, slope = by_torch(logits * 300, *rest)
