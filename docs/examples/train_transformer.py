@@ -96,14 +96,16 @@ MATRICES = (
 )
 
 
-def make_optimizer(steps: int) -> eqopt.AbstractTransformation:
+def make_optimizer(
+    steps: int, matrices: groups.MatrixRules = MATRICES
+) -> eqopt.AbstractTransformation:
     """Clipped and skipped steps, with the state of Muon and AdamW in 8 bits."""
     shape = eqopt.schedules.WarmupDecay(
         steps, warmup=0.05, decay=0.3, alpha=0.1, shape="linear"
     )
     by_group = {
         "matrices": eqopt.Muon(
-            2e-2 * shape, weight_decay=0.1, weight_dimension_numbers=MATRICES
+            2e-2 * shape, weight_decay=0.1, weight_dimension_numbers=matrices
         ),
         "rest": eqopt.AdamW(5e-3 * shape, b2=0.95, weight_decay=0.1, mask=DECAYS),
     }

@@ -1,10 +1,11 @@
 """What an optimizer does to each parameter, and rules that say which are matrices."""
 
-import collections
+import re
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jax.random as jr
 import numpy as np
 import pytest
 
@@ -12,58 +13,70 @@ import eqopt
 from eqopt import groups
 from eqopt.groups import BlockAxes, MatrixRules, matrices, no_matrices, path, stacked
 
-from .writings import SIDES, WRITINGS, Axis, NamedArray, loss_fn, numbers
+from ..interpreter import interpreted
+from .writings import GUIDE, RULES, WRITINGS, Axis, NamedArray, guide_of
 
 
 Numbers = eqopt.MatrixDimensionNumbers
-NO_HIDDEN = no_matrices(path(r"^\.(embedding|head)\b"))
-# Layers say what they are. Only arrays need a rule for their stack.
-RULES = dict.fromkeys(WRITINGS, NO_HIDDEN)
-RULES["arrays"] = NO_HIDDEN | stacked(lambda m: m.blocks)
-MODELS = {name: make(numbers()) for name, make in WRITINGS.items()}
-WORDS = jnp.array([3, 1, 4, 1, 5, 9, 2, 6])
+NO_HIDDEN = no_matrices(path("embedding|positions|head"))
+# The models of the guide, of its size, as shapes.
+SHAPES = eqx.filter_eval_shape(GUIDE.Transformer, jr.key(0))
+MODELS = {way: eqx.filter_eval_shape(make, SHAPES) for way, make in WRITINGS.items()}
 
 OPTIMIZERS = {
-    "Muon": lambda n: eqopt.Muon(0.02, weight_decay=0.1, weight_dimension_numbers=n),
-    "SOAP": lambda n: eqopt.SOAP(0.02, weight_dimension_numbers=n),
-    "Hyperball": lambda n: eqopt.Hyperball(
-        eqopt.ScaleByMuon(weight_dimension_numbers=n), 0.02, weight_dimension_numbers=n
+    "guide": lambda rules: GUIDE.make_optimizer(400, rules),
+    "SOAP": lambda rules: eqopt.SOAP(0.02, weight_dimension_numbers=NO_HIDDEN | rules),
+    "Hyperball": lambda rules: eqopt.Hyperball(
+        eqopt.ScaleByMuon(weight_dimension_numbers=NO_HIDDEN | rules),
+        0.02,
+        weight_dimension_numbers=NO_HIDDEN | rules,
     ),
 }
 
 
-def without_places(routes):
-    """How often each route occurs, up to the path and the order of the axes."""
-    return collections.Counter(
-        (x.taken_by, x.matrices, x.weight_decay, x.factor, x.nbytes) for x in routes
-    )
+def by_name(routes):
+    """The routes without the paths and the order of the axes, and the bytes of states."""
+    names = [re.findall(r"(?!weight|array)\b\w+", x.path)[-1] for x in routes]
+    found = [(x.taken_by, x.matrices, x.weight_decay, x.factor) for x in routes]
+    nbytes = {name: x.nbytes for name, x in zip(names, routes, strict=True)}
+    return dict(zip(names, found, strict=True)), nbytes
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_three_writings_have_the_same_routes(name):
-    found = [
-        without_places(groups.routes(OPTIMIZERS[name](RULES[way]), MODELS[way]))
+    """The model of the guide, with its optimizer, and with others for matrices."""
+    (first, nbytes), *others = (
+        by_name(groups.routes(OPTIMIZERS[name](RULES[way]), MODELS[way]))
         for way in WRITINGS
-    ]
-    assert found[0] == found[1] == found[2]
-    shapes = {m[0] for _, m, *_ in found[0] if m}
-    of = lambda axes: int(np.prod(axes))
-    assert shapes == {
-        (2, of(outputs), of(inputs)) for inputs, outputs in SIDES.values()
+    )
+    for other, its_bytes in others:
+        assert other == first
+        # Blocks of 8 bits are of the last axis, so their number depends on the order.
+        assert its_bytes == pytest.approx(nbytes, rel=0.02 if name == "guide" else 0)
+    assert len(first) == 10
+    assert {name: found[1] for name, found in first.items() if found[1]} == {
+        "qkv": ((9, 64, 64),),
+        "out": ((3, 64, 64),),
+        "up": ((3, 256, 64),),
+        "down": ((3, 64, 256),),
     }
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("standard_promotion")  # the guide multiplies by vectors
 def test_three_writings_have_the_same_losses():
     """To rounding: their products sum in another order."""
+    guide = guide_of(VOCABULARY=11, WIDTH=8, HEADS=2, LAYERS=2, LENGTH=7)
+    pieces = jnp.asarray(np.random.default_rng(0).integers(11, size=(2, 8)))
 
     def losses(way):
-        opt, model = OPTIMIZERS["Muon"](RULES[way]), MODELS[way]
+        opt = guide.make_optimizer(20, RULES[way])
+        model = WRITINGS[way](guide.Transformer(jr.key(0)))
 
-        @eqx.filter_jit
+        @interpreted
         def step(model, state):
-            loss, grads = eqx.filter_value_and_grad(loss_fn)(model, WORDS)
-            return loss, *opt.step(grads, state, model)
+            loss, grads = eqx.filter_value_and_grad(guide.mean_loss)(model, pieces)
+            return loss, *opt.step(grads, state, model, value=loss)
 
         state, found = opt.init(model), []
         for _ in range(4):
@@ -72,21 +85,19 @@ def test_three_writings_have_the_same_losses():
         return found
 
     first, *others = map(losses, WRITINGS)
-    assert first[3] < first[0] - 0.05, first
+    assert first[-1] < first[0] - 0.05, first
     for other in others:
         np.testing.assert_allclose(other, first, rtol=1e-5)
 
 
 def test_adam_mini_takes_the_same_rules():
     """A block for each output of a matrix, and for each layer of a gain."""
-    words = matrices(path(r"^\.embedding"), inputs=-1, outputs=-2)
-    head = matrices(path(r"^\.head"), inputs=0, outputs=1)
+    words = matrices(path("embedding|positions"), inputs=-1, outputs=-2)
     blocks = {"layers": groups.layer_blocks, "named": groups.layer_blocks}
-    blocks["arrays"] = words | head | stacked(lambda m: m.blocks)
-    found = [
-        sorted(x.nbytes for x in groups.routes(eqopt.AdamMini(1.0, block_axes=b), m))
-        for b, m in ((blocks[way], MODELS[way]) for way in WRITINGS)
-    ]
+    head = matrices(path("head"), inputs=0, outputs=1)
+    blocks["arrays"] = words | head | GUIDE.MATRICES
+    opts = {way: eqopt.AdamMini(1.0, block_axes=blocks[way]) for way in WRITINGS}
+    found = [by_name(groups.routes(opts[way], MODELS[way])) for way in WRITINGS]
     assert found[0] == found[1] == found[2]
     gain = {"gain": jnp.ones((3, 4)), "up": jnp.ones((3, 4, 5))}
     state = eqopt.AdamMini(1.0, block_axes=stacked(lambda m: m)).init(gain)

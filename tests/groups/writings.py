@@ -1,101 +1,91 @@
-"""A small transformer in three ways of writing it, with the same numbers."""
+"""The transformer of the guide in three ways of writing it, with the same weights."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
+import jax.random as jr
 from equinox import nn
-from jax import lax
+from jax.nn import dot_product_attention, gelu
+
+from ..docs.pages import DOCS, blocks
+from ..docs.site import module
 
 
-LAYERS, WIDTH, HEADS, SIZE, INNER, WORDS = 2, 8, 2, 3, 16, 11
-
-# In a layer, the inputs and the outputs of each matrix.
-SIDES = {
-    "query": ((WIDTH,), (HEADS, SIZE)),
-    "key": ((WIDTH,), (HEADS, SIZE)),
-    "value": ((WIDTH,), (HEADS, SIZE)),
-    "out": ((HEADS, SIZE), (WIDTH,)),
-    "up": ((WIDTH,), (INNER,)),
-    "down": ((INNER,), (WIDTH,)),
-}
+def guide_of(**sizes: int) -> Any:
+    """The script of the guide, whose model is of raw arrays, with some other sizes."""
+    script = module("examples/train_transformer.py")
+    for name, size in sizes.items():
+        assert hasattr(script, name)
+        setattr(script, name, size)
+    return script
 
 
-def numbers():
-    """All arrays: matrices with the inputs first, and stacks with the layers first."""
-    shapes = {name: (LAYERS, *a, *b) for name, (a, b) in SIDES.items()}
-    shapes |= {"embedding": (WORDS, WIDTH), "head": (WIDTH, WORDS)}
-    draw = np.random.default_rng(0).normal
-    arrays = {
-        name: jnp.asarray(draw(size=shape) / 4, jnp.float32)
-        for name, shape in shapes.items()
-    }
-    return arrays | {"gain": jnp.ones((LAYERS, WIDTH))}
+GUIDE = guide_of()
 
 
-class Arrays(eqx.Module):
-    """Everything is an array, with an axis of layers first."""
+def norm(gain):
+    layer = nn.RMSNorm(gain.shape, 1e-6, use_bias=False)
+    return eqx.tree_at(lambda x: x.weight, layer, gain)
 
-    blocks: dict
-    embedding: jax.Array
-    head: jax.Array
 
-    def __init__(self, arrays):
-        # Two axes of the matrices in a layer, so that heads are joined.
-        self.blocks = {
-            name: arrays[name].reshape(LAYERS, np.prod(a), np.prod(b))
-            for name, (a, b) in SIDES.items()
-        }
-        self.blocks["gain"] = arrays["gain"]
-        self.embedding, self.head = arrays["embedding"], arrays["head"]
-
-    def arrays(self):
-        blocks = {
-            name: self.blocks[name].reshape(LAYERS, *a, *b)
-            for name, (a, b) in SIDES.items()
-        }
-        rest = {"embedding": self.embedding, "head": self.head}
-        return blocks | rest | {"gain": self.blocks["gain"]}
+def linear(weight):
+    """A layer with this weight, inputs first."""
+    layer = nn.Linear(*weight.shape, use_bias=False, key=jr.key(0))
+    return eqx.tree_at(lambda x: x.weight, layer, weight.T)
 
 
 class Block(eqx.Module):
-    linears: dict
-    norm: nn.RMSNorm
+    attention_gain: nn.RMSNorm
+    qkv: nn.Linear
+    out: nn.Linear
+    mlp_gain: nn.RMSNorm
+    up: nn.Linear
+    down: nn.Linear
+    heads: int = eqx.field(static=True)
 
-    def __init__(self, weights):
-        self.linears = {}
-        for name, weight in weights.items():
-            layer = nn.Linear(*weight.shape, use_bias=False, key=jax.random.key(0))
-            self.linears[name] = eqx.tree_at(lambda x: x.weight, layer, weight.T)
-        self.norm = nn.RMSNorm(WIDTH, use_bias=False)
+    def __init__(self, p):
+        """For the arrays of a layer of the guide."""
+        width, _, self.heads, _ = p["qkv"].shape
+        self.attention_gain, self.mlp_gain = map(
+            norm, (p["attention_gain"], p["mlp_gain"])
+        )
+        self.qkv = linear(p["qkv"].reshape(width, -1))
+        self.out = linear(p["out"].reshape(width, -1))
+        self.up, self.down = linear(p["up"]), linear(p["down"])
+
+    def __call__(self, x):
+        y = jax.vmap(self.qkv)(jax.vmap(self.attention_gain)(x))
+        q, k, v = jnp.moveaxis(y.reshape(len(x), 3, self.heads, -1), 1, 0)
+        q, k = GUIDE.normalized(q), GUIDE.normalized(k)
+        y = dot_product_attention(q, k, v, is_causal=True)
+        x = x + jax.vmap(self.out)(y.reshape(x.shape))
+        y = jax.vmap(self.up)(jax.vmap(self.mlp_gain)(x))
+        return x + jax.vmap(self.down)(gelu(y))
 
 
 class Layers(eqx.Module):
     """The layers of Equinox, stacked with `eqx.filter_vmap`."""
 
-    blocks: Block
     embedding: nn.Embedding
+    positions: nn.Embedding
+    blocks: Block
+    gain: nn.RMSNorm
     head: nn.Linear
 
-    def __init__(self, arrays):
-        raw = Arrays(arrays)
-        weights = {name: raw.blocks[name] for name in SIDES}
-        self.blocks = eqx.filter_vmap(Block)(weights)
-        self.embedding = nn.Embedding(weight=arrays["embedding"])
-        self.head = nn.Linear(WIDTH, WORDS, use_bias=False, key=jax.random.key(0))
-        self.head = eqx.tree_at(lambda x: x.weight, self.head, arrays["head"].T)
+    def __init__(self, model):
+        self.embedding = nn.Embedding(weight=model.embedding)
+        self.positions = nn.Embedding(weight=model.positions)
+        self.blocks = eqx.filter_vmap(Block)(model.blocks)
+        self.gain, self.head = norm(model.gain), linear(model.head)
 
-    def arrays(self):
-        blocks = {
-            name: jnp.swapaxes(self.blocks.linears[name].weight, 1, 2).reshape(
-                LAYERS, *a, *b
-            )
-            for name, (a, b) in SIDES.items()
-        }
-        rest = {"embedding": self.embedding.weight, "head": self.head.weight.T}
-        return blocks | rest | {"gain": self.blocks.norm.weight}
+    def __call__(self, tokens):
+        arrays, rest = eqx.partition(self.blocks, eqx.is_array)
+        apply = lambda x, p: (eqx.combine(p, rest)(x), None)
+        x = jax.vmap(self.embedding)(tokens) + self.positions.weight
+        x, _ = jax.lax.scan(apply, x, arrays)
+        return jax.vmap(self.head)(jax.vmap(self.gain)(x))
 
 
 class Axis(NamedTuple):
@@ -113,6 +103,17 @@ class Linear(eqx.Module):
     In: tuple[Axis, ...] = eqx.field(static=True)
     Out: tuple[Axis, ...] = eqx.field(static=True)
 
+    def __call__(self, x):
+        """Sums over the axes `In`, wherever they are."""
+        w = self.weight
+        rest = [axis for axis in x.axes if axis not in self.In]
+        number = {axis: i for i, axis in enumerate(dict.fromkeys((*x.axes, *w.axes)))}
+        axes = (*rest, *self.Out)
+        of_x, of_w, of_y = (
+            [number[a] for a in some] for some in (x.axes, w.axes, axes)
+        )
+        return NamedArray(jnp.einsum(x.array, of_x, w.array, of_w, of_y), axes)
+
 
 class Embedding(eqx.Module):
     weight: NamedArray
@@ -124,78 +125,93 @@ class Norm(eqx.Module):
     weight: NamedArray
     axis: Axis = eqx.field(static=True)
 
+    def __call__(self, x):
+        return NamedArray(GUIDE.normalized(x.array) * self.weight.array, x.axes)
+
 
 class Stacked(eqx.Module):
     stacked: dict
     Block: Axis = eqx.field(static=True)
 
 
-AXES = {
-    WIDTH: Axis("embed", WIDTH),
-    HEADS: Axis("heads", HEADS),
-    SIZE: Axis("head_size", SIZE),
-    INNER: Axis("mlp", INNER),
-    WORDS: Axis("vocab", WORDS),
-}
-LAYER = Axis("layers", LAYERS)
-EMBED, VOCAB = AXES[WIDTH], AXES[WORDS]
-
-
 class Named(eqx.Module):
     """Arrays with named axes, in layers that name them as haliax does.
 
-    The outputs come first in some of them, because only the names matter.
+    The outputs of some come first, because only the names matter.
     """
 
-    blocks: Stacked
     embedding: Embedding
+    positions: Embedding
+    blocks: Stacked
+    gain: Norm
     head: Linear
 
-    def __init__(self, arrays):
-        layers: dict = {}
-        for name, sides in SIDES.items():
-            inputs, outputs = (tuple(AXES[n] for n in side) for side in sides)
-            if name in ("up", "value"):
-                axes = (LAYER, *outputs, *inputs)
-                weight = jnp.moveaxis(arrays[name], 1, -1)
-            else:
-                axes, weight = (LAYER, *inputs, *outputs), arrays[name]
-            layers[name] = Linear(NamedArray(weight, axes), inputs, outputs)
-        layers["norm"] = Norm(NamedArray(arrays["gain"], (LAYER, EMBED)), EMBED)
-        self.blocks = Stacked(layers, LAYER)
-        words = NamedArray(arrays["embedding"], (VOCAB, EMBED))
-        self.embedding = Embedding(words, VOCAB, EMBED)
-        head = NamedArray(arrays["head"], (EMBED, VOCAB))
-        self.head = Linear(head, (EMBED,), (VOCAB,))
-
-    def arrays(self):
-        found = {name: x.weight.array for name, x in self.blocks.stacked.items()}
-        for name in ("up", "value"):
-            found[name] = jnp.moveaxis(found[name], -1, 1)
-        rest = {"embedding": self.embedding.weight, "head": self.head.weight}
-        gain = found.pop("norm")
-        return found | {k: x.array for k, x in rest.items()} | {"gain": gain}
-
-
-WRITINGS = {"layers": Layers, "arrays": Arrays, "named": Named}
-
-
-def loss_fn(model, words):
-    """The cross-entropy of the next word, for a sequence of words."""
-    arrays = model.arrays()
-    layers = {name: arrays[name] for name in (*SIDES, "gain")}
-    mask = jnp.tril(jnp.ones((len(words), len(words)), bool))
-
-    def block(x, p):
-        h = p["gain"][None] * x / jnp.sqrt(jnp.mean(x**2, -1, keepdims=True) + 1e-5)
-        q, k, v = (
-            jnp.einsum("td,dhs->ths", h, p[n]) for n in ("query", "key", "value")
+    def __init__(self, model):
+        layers, width, three, heads, size = model.blocks["qkv"].shape
+        words, inner = len(model.embedding), model.blocks["up"].shape[-1]
+        layer, embed, mlp = (
+            Axis("layers", layers),
+            Axis("embed", width),
+            Axis("mlp", inner),
         )
-        scores = jnp.where(mask[None], jnp.einsum("ths,uhs->htu", q, k), -1e9)
-        mixed = jnp.einsum("htu,uhs->ths", jax.nn.softmax(scores), v)
-        x = x + jnp.einsum("ths,hsd->td", mixed, p["out"])
-        return x + jax.nn.gelu(x @ p["up"]) @ p["down"], None
+        place, vocab = Axis("position", len(model.positions)), Axis("vocab", words)
+        of_heads = Axis("heads", heads), Axis("head_size", size)
+        layer_of = {
+            "qkv": ((embed,), (Axis("qkv", three), *of_heads)),
+            "out": (of_heads, (embed,)),
+            "up": ((embed,), (mlp,)),
+            "down": ((mlp,), (embed,)),
+        }
+        blocks: dict[str, Any] = {}
+        for name, array in model.blocks.items():
+            if name not in layer_of:
+                blocks[name] = Norm(NamedArray(array, (layer, embed)), embed)
+                continue
+            inputs, outputs = layer_of[name]
+            axes = (layer, *inputs, *outputs)
+            if name == "up":
+                axes, array = (layer, *outputs, *inputs), jnp.moveaxis(array, 1, -1)
+            blocks[name] = Linear(NamedArray(array, axes), inputs, outputs)
+        self.blocks = Stacked(blocks, layer)
+        table = NamedArray(model.embedding, (vocab, embed))
+        self.embedding = Embedding(table, vocab, embed)
+        table = NamedArray(model.positions, (place, embed))
+        self.positions = Embedding(table, place, embed)
+        self.gain = Norm(NamedArray(model.gain, (embed,)), embed)
+        self.head = Linear(NamedArray(model.head, (embed, vocab)), (embed,), (vocab,))
 
-    x, _ = lax.scan(block, arrays["embedding"][words], layers)
-    log_probs = jax.nn.log_softmax(x[:-1] @ arrays["head"])
-    return -jnp.mean(log_probs[jnp.arange(len(words) - 1), words[1:]])
+    def __call__(self, tokens):
+        def block(x, arrays):
+            # A layer has no axis of layers.
+            without = lambda x, y: NamedArray(x, y.axes[1:])
+            p = jax.tree.map(without, arrays, self.blocks.stacked, is_leaf=is_named)
+            y = p["qkv"](p["attention_gain"](x))
+            q, k, v = jnp.moveaxis(y.array, 1, 0)
+            q, k = GUIDE.normalized(q), GUIDE.normalized(k)
+            y = dot_product_attention(q, k, v, is_causal=True)
+            y = p["out"](NamedArray(y, (x.axes[0], *p["out"].In)))
+            x = NamedArray(x.array + y.array, x.axes)
+            y = p["up"](p["mlp_gain"](x))
+            y = p["down"](NamedArray(gelu(y.array), y.axes))
+            return NamedArray(x.array + y.array, x.axes), None
+
+        is_named = lambda x: isinstance(x, NamedArray)
+        arrays = jax.tree.map(lambda x: x.array, self.blocks.stacked, is_leaf=is_named)
+        places = self.positions.weight
+        x = self.embedding.weight.array[tokens] + places.array
+        x, _ = jax.lax.scan(block, NamedArray(x, places.axes), arrays)
+        return self.head(self.gain(x)).array
+
+
+WRITINGS = {"arrays": lambda model: model, "layers": Layers, "named": Named}
+
+# The page of the guide has the rules for the other ways.
+PAGE: dict[str, Any] = {}
+exec(
+    next(b.code for b in blocks(DOCS / "transformer.md") if "of_names" in b.code), PAGE
+)
+RULES = {
+    "arrays": GUIDE.MATRICES,
+    "layers": PAGE["of_layers"],
+    "named": PAGE["of_names"],
+}
