@@ -7,6 +7,7 @@ import optax
 import pytest
 
 import eqopt
+from eqopt._arguments.extra import EXTRAS
 from eqopt.interop.optax import from_optax, to_optax
 
 
@@ -102,9 +103,7 @@ def test_unknown_names():
         step(NEVER, surprise=1)
     assert str(error.value) == (
         "SkipStep.step: no part of this optimizer reads the extra argument `surprise`. "
-        "eqopt's transformations read `grad`, `grad_fn`, `grad_norm`, `max_logits`, "
-        "`previous_grad`, "
-        "`sample_size`, `sum_sq_diff_grads`, `value`, `value_fn`, `weight`. "
+        f"eqopt's transformations read `{'`, `'.join(EXTRAS)}`. "
         "Hyperparameters belong in the constructor. Remove this argument."
     )
 

@@ -4,7 +4,7 @@ import argparse
 import pathlib
 import sys
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tests.methods import METHODS
 
@@ -47,11 +47,26 @@ def main(arguments: list[str] | None = None) -> int:
         if options.again or name not in read(workload, folder)
     ]
     sweep(jobs, options.processes, folder)
-    starts = read_about(folder).get("starts", {})
+    about = read_about(folder)
+    starts = about.setdefault("starts", {})
+    # Other results are shares of the losses at the start that are known.
     for name in options.workload or WORKLOADS:
-        starts[name] = loss_at_start(WORKLOADS[name]())
-    write_about({"machine": machine.describe(), "starts": starts}, folder)
+        if options.again or name not in starts:
+            starts[name] = loss_at_start(WORKLOADS[name]())
+    if len({job.name for job in jobs}) == len(METHODS):
+        about = {"machine": machine.describe(), "starts": starts}
+    for job in jobs:
+        note_machine(about, job.name, machine.describe())
+    write_about(about, folder)
     return 0
+
+
+def note_machine(about: dict[str, Any], name: str, where: dict[str, Any]) -> None:
+    """Notes where an optimizer ran, unless all did there: the page says both."""
+    main = about.setdefault("machine", where)
+    kept = ("cpu", "jax", "python", "date")
+    if any(main[key] != where[key] for key in kept):
+        about.setdefault("later", {})[name] = {key: where[key] for key in kept}
 
 
 class Found(NamedTuple):
@@ -79,7 +94,17 @@ def found_in(folder: pathlib.Path) -> Found:
         "finals": page.finals(found, workloads),
         "failures": page.failures(found, workloads),
         "published": page.published(found, "language"),
-        "machine": f"{machine.in_one_line(about['machine'])}. {_hours(results)}",
+        "machine": " ".join(
+            [
+                f"{machine.in_one_line(about['machine'])}. {_hours(results)}",
+                *(
+                    "{} ran on: {cpu}; jax {jax}, Python {python}; {date}.".format(
+                        name, **where
+                    )
+                    for name, where in about.get("later", {}).items()
+                ),
+            ]
+        ),
     }
     return Found(workloads, results, starts, found, parts)
 

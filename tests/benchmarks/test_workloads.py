@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
-from benchmarks.workloads.__main__ import PAGE, found_in
+from benchmarks.workloads.__main__ import PAGE, found_in, note_machine
 from benchmarks.workloads.protocol import (
     SCHEDULES,
     SEEDS,
@@ -176,6 +176,15 @@ def test_the_page_is_what_the_results_say():
 
 
 @pytest.mark.slow
+def test_a_new_optimizer_does_not_move_the_others_to_its_machine():
+    about, where = {}, {"cpu": "A", "jax": "1", "python": "3", "date": "x", "cores": 2}
+    note_machine(about, "Adam", where)
+    note_machine(about, "Lion", where)
+    note_machine(about, "SOAP", {**where, "date": "y"})
+    later = {"cpu": "A", "jax": "1", "python": "3", "date": "y"}
+    assert about == {"machine": where, "later": {"SOAP": later}}
+
+
 def test_a_killed_sweep_continues(tmp_path):
     command = [sys.executable, "-m", "benchmarks.workloads", "--workload", "diabetes"]
     command += ["--processes", "1", "--results", str(tmp_path)]

@@ -14,7 +14,7 @@ import sys
 from benchmarks.accelerators.devices import PLATFORMS, is_installed
 
 from . import BY_FAMILY, METHODS
-from .overview import PAGE, written
+from .overview import written
 
 
 def commands(name: str) -> list[list[str]]:
@@ -43,7 +43,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.methods")
     parser.add_argument("--add", metavar="NAME", choices=METHODS)
     name = parser.parse_args().add
-    PAGE.write_text(written(PAGE.read_text()))
+    for page, text in written().items():
+        page.write_text(text)
     for command in commands(name) if name else []:
         print("python -m", *command, flush=True)
         subprocess.run([sys.executable, "-m", *command], check=True)

@@ -103,9 +103,9 @@ class AbstractTransformation(Module):
             trained. At these leaves, the parameter and its state stay unchanged.
         - `state`: the result of `init` or of the last `update`.
         - `params`: the parameters, for transformations that use them.
-        - `extra`: extra arguments for transformations that use them: `value`, `grad`,
-            `value_fn`, `grad_fn`, `grad_norm`, `max_logits`, `previous_grad`, `weight`,
-            `sample_size`, `sum_sq_diff_grads`. All transformations pass them on.
+        - `extra`: extra arguments for transformations that use them, such as the loss
+            as `value`: see [Extra arguments](#extra-arguments). All transformations
+            pass them on.
 
         **Returns:**
 
