@@ -148,6 +148,59 @@ def test_what_is_sent(leaves, expected):
     assert found == expected
 
 
+ROWS = {f"row{i}": ((16, 24), P("data")) for i in range(8)}
+
+
+@pytest.mark.parametrize(
+    ("make", "leaves", "kind"),
+    [
+        (eqopt.SOAP, ROWS, AxisType.Auto),
+        pytest.param(eqopt.SOAP, FEW, AxisType.Explicit, marks=pytest.mark.slow),
+        pytest.param(eqopt.Shampoo, FEW, AxisType.Auto, marks=pytest.mark.slow),
+        pytest.param(eqopt.KLShampoo, ROWS, AxisType.Auto, marks=pytest.mark.slow),
+    ],
+    ids=lambda x: getattr(x, "__name__", ""),
+)
+def test_preconditioners_stay(make, leaves, kind):
+    """Results are equal, and only gradients and updates are sent.
+
+    Of five matrices, three devices have none.
+    """
+    # Directions without a gradient are rounding errors, divided by `eps`.
+    options = {"eps": 0.01, "precondition_frequency": 1}
+    inner = make(0.1, weight_dimension_numbers=numbers, **options)
+    mesh = mesh_of(kind)
+    given, grads = values(leaves), values(leaves, 1)
+    expected, state, alone = given, inner.init(given), jax.jit(inner.step)
+    alone = alone.lower(grads, state, given).compile()
+    for _ in range(2):
+        expected, state = alone(grads, state, expected)
+    opt = eqopt.DistributeMatrices(inner, mesh=None if mesh.explicit_axes else mesh)
+    with entered(mesh):
+        params, grads = jax.device_put((given, grads), (shardings(leaves, mesh),) * 2)
+        state = jax.jit(opt.init)(params)
+        places = jax.tree.map(lambda x: x.sharding, (params, state))
+        for x in jax.tree.leaves(state):
+            assert x.ndim == 0 or x.sharding.is_equivalent_to(
+                NamedSharding(mesh, P("data")), x.ndim
+            )
+        step = jax.jit(opt.step, donate_argnums=(1, 2), out_shardings=places)
+        step = step.lower(grads, state, params).compile()
+        for _ in range(2):
+            old = params, state
+            params, state = step(grads, state, params)
+            assert all(x.is_deleted() for x in jax.tree.leaves(old) if x.ndim)
+    for name, x in expected.items():
+        np.testing.assert_allclose(params[name], x, rtol=1e-4, atol=2e-4)
+    sent = {"all-to-all": 0}
+    for one in collectives(step.as_text()):
+        sent[one.kind] = sent.get(one.kind, 0) + one.size / (4 * 16 * 24)
+    assert sent == {"all-to-all": 2}
+    if leaves is ROWS:
+        flops, of_all = (x.cost_analysis()["flops"] for x in (step, alone))
+        assert flops <= 1.1 / DEVICES * of_all
+
+
 def test_one_device():
     """The same program as without the wrapper."""
     opt, params = eqopt.Muon(0.1), {"w": jnp.ones((4, 3)), "v": jnp.ones((4, 3))}
@@ -178,6 +231,26 @@ def test_errors(make, message):
     opt, params = make(eqopt.Muon(0.1)), jnp.ones((4, 3))
     with pytest.raises(ValueError, match=f"DistributeMatrices: {message}"):
         opt.update(params, opt.init(params), params)
+
+
+def test_errors_of_stacks():
+    """The state of a preconditioner is for the same leaves, wrapper and devices."""
+    soap, params = eqopt.ScaleBySOAP(), {x: jnp.ones((4, 3)) for x in "ab"}
+    on = lambda devices: eqopt.DistributeMatrices(soap, mesh=mesh_of(devices=devices))
+    state = jax.eval_shape(on(8).init, params)
+    for opt, given, updates, message in (
+        (soap, state, params, "`state` has stacks of matrices for several devices"),
+        (on(8), soap.init(params), params, "but `state` was made without it"),
+        (
+            on(8),
+            state,
+            {**params, "b": None},
+            r"has matrices at the leaves \(\(0,\),\)",
+        ),
+        (on(4), state, params, "a stack of 8 matrices, but on 4 devices it has 4"),
+    ):
+        with pytest.raises(ValueError, match=f"ScaleBySOAP: .*{message}"):
+            jax.eval_shape(opt.update, updates, given)
 
 
 def test_error_inside_shard_map():

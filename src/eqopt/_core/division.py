@@ -82,10 +82,13 @@ class Division(NamedTuple):
         return jax.tree.map(back, fn(*moved))
 
     def _axis(self, stack: tuple[int, ...]) -> int | None:
+        best = self.best(stack)
+        return best if self.suits(stack[best]) else None
+
+    def best(self, stack: Sequence[int]) -> int:
         """The axis that is divided best; the last of them, which may be of experts."""
         shares = {i: math.ceil(n / self.size) / n for i, n in enumerate(stack)}
-        best = min(reversed(shares), key=shares.__getitem__)
-        return best if self.suits(stack[best]) else None
+        return min(reversed(shares), key=shares.__getitem__)
 
     def suits(self, count: int) -> bool:
         """Whether few devices would be idle with so many matrices."""
@@ -101,9 +104,35 @@ class Division(NamedTuple):
         return self._placed(x, [None] + [_ANY] * (x.ndim - 1))
 
     def _placed(self, x: Any, spec: list) -> Any:
+        sharding = NamedSharding(self._mesh_here(), P(*spec))
+        return lax.with_sharding_constraint(x, sharding)
+
+    def _mesh_here(self) -> Mesh | AbstractMesh:
         here = jax.sharding.get_abstract_mesh()
-        mesh = self.mesh if here.empty else here
-        return lax.with_sharding_constraint(x, NamedSharding(mesh, P(*spec)))
+        return self.mesh if here.empty else here
+
+    @property
+    def first(self) -> P:
+        """For arrays whose first axis is divided."""
+        return P(self.names)
+
+    def on_shares(self, fn: Callable, in_specs: Any, out_specs: Any) -> Callable:
+        """`fn` on each device, with its share of the arguments, and no communication."""
+
+        def undivided(*arguments):
+            with divided(None):
+                return fn(*arguments)
+
+        # All axes are manual, also the ones along which nothing is divided. XLA would
+        # divide the work in the branches of `cond`, and wait for other devices there.
+        mapped = jax.shard_map(
+            undivided,
+            mesh=self._mesh_here(),
+            in_specs=in_specs,
+            out_specs=out_specs,
+            check_vma=False,
+        )
+        return jax.jit(mapped)
 
 
 class AbstractWhole(eqx.Module):

@@ -28,6 +28,7 @@ from .division import current_division
 from .layouts import Layout, Pieces, are_matrices, layout_of, map_layouts
 from .on_matrices import on_matrices
 from .pipeline import Leafwise, Pipeline, filled
+from .stacks import check_stacks, state_of_stacks, update_in_stacks
 from .transformation import AbstractFused
 
 
@@ -191,6 +192,8 @@ class AbstractMatrixwise(AbstractContracting):
     in_batches: ClassVar[bool] = True
     # Whether the equation takes eigenvalues or singular values, or factors matrices.
     _decomposes: ClassVar[bool] = False
+    # Whether the state is too large to be sent: see `eqopt.DistributeMatrices`.
+    _stays: ClassVar[bool] = False
 
     @abc.abstractmethod
     def matrixwise(
@@ -220,14 +223,26 @@ class AbstractMatrixwise(AbstractContracting):
         - `dtype`: the dtype in which the result is stored. Defaults to the dtype in
             which the equation computes, at least float32.
         """
+        division = current_division()
+        if self._stays and division is not None:
+            of_own = lambda own, zeros: own.for_matrices(zeros, make, dtype)
+            return state_of_stacks(self, params, division, of_own)
         make_one = lambda layout, x: made(make, x, layout, dtype)
         return map_layouts(make_one, self._layouts(params, params), zeros_like(params))
 
     def _push(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
         params, extra = pipeline.params, pipeline.extra
+        division = current_division()
+        if self._stays:
+            check_stacks(self, state, division)
+            if division is not None:
+                arguments = pipeline.wide(), state, params, division
+                updates, new = update_in_stacks(self, *arguments)
+                pipeline.replace(updates)
+                return lambda: new
         leafwise = filled(self, self.matrixwise(state, params, **extra))
         layouts = self._layouts(pipeline.given, params)
-        of_one, division = leafwise.equation, current_division()
+        of_one = leafwise.equation
         leafwise = leafwise._replace(
             equation=on_matrices(of_one, self.in_batches, self._decomposes, division),
             reads={**leafwise.reads, "layout": layouts},

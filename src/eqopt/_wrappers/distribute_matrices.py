@@ -22,26 +22,36 @@ class DistributeMatrices(AbstractFused):
     each with the bytes that a device has of the parameters. If the matrices are
     replicated, each device computes $1/N$ of them, and the results are gathered.
 
-    The state and the parameters stay where they are, and so the state is the state of
-    `inner`: it can be loaded with or without this wrapper. The results are equal except
-    for rounding.
-
-    Equal matrices are computed together. If their number is not a multiple of $N$, some
-    of them are computed twice, or the last few of them, if they are at most $N/2$, are
-    left to XLA, as without this wrapper. A stack of matrices, for example of layers or
+    Equal matrices are computed together. A stack of matrices, for example of layers or
     of experts, is divided along one of its own axes: the one that is divided most
     evenly, and the last if there are several. If this is the axis along which the stack
-    is sharded, nothing is sent.
+    is sharded, nothing is sent. The results are equal except for rounding.
 
-    For Newton-Schulz iterations, devices exchange only the argument and the result: in
-    [`eqopt.Muon`][], [`eqopt.NorMuon`][], [`eqopt.AdaMuon`][], [`eqopt.Scion`][],
-    [`eqopt.Dion2`][] and [`eqopt.Orthogonalize`][]. Dion2 selects its rows or columns
-    before the exchange. For other equations of matrices, such as your own, devices
-    exchange all arrays that the equation takes and returns, with the state. Do not use
-    it around [`eqopt.SOAP`][], [`eqopt.Shampoo`][] or [`eqopt.PSGDKron`][]: XLA does not
-    divide decompositions, and SOAP sends more than without this wrapper. Methods that
-    only take sums, such as [`eqopt.SinkGD`][], and everything that is not a matrix are
-    left to XLA.
+    **Newton-Schulz iterations.** In [`eqopt.Muon`][], [`eqopt.NorMuon`][],
+    [`eqopt.AdaMuon`][], [`eqopt.Scion`][], [`eqopt.Dion2`][] and
+    [`eqopt.Orthogonalize`][], devices exchange the argument of the iteration and its
+    result. The state and the parameters stay where they are, and so the state is the
+    state of `inner`: it can be loaded with or without this wrapper. Dion2 selects its
+    rows or columns before the exchange. If the number of equal matrices is not a
+    multiple of $N$, some of them are computed twice, or the last few of them, if they
+    are at most $N/2$, are left to XLA, as without this wrapper.
+
+    **Preconditioners.** The state of [`eqopt.SOAP`][], [`eqopt.SOAPMuon`][],
+    [`eqopt.Shampoo`][] and [`eqopt.KLShampoo`][] is larger than the parameters. So the
+    state of a matrix is only on the device that computes this matrix, and devices
+    exchange the gradients and the updates. This has consequences for the state:
+
+    - It has one array for all equal matrices, with a new first axis that is divided
+        between the devices. If their number is not a multiple of $N$, matrices of zeros
+        are added. So the state can be loaded only with this wrapper, on so many devices.
+    - Each matrix needs an update in each step.
+    - With `stagger`, all equal matrices take the same turn.
+    - [`eqopt.StoreState`][] leaves these arrays as they are.
+
+    **Other equations of matrices**, such as [`eqopt.PSGDKron`][] or your own: devices
+    exchange all arrays that the equation takes and returns, with the state. This pays
+    only if the state is small. Methods that only take sums, such as [`eqopt.SinkGD`][],
+    and everything that is not a matrix are left to XLA.
 
     Use it under `jit`, on automatic or explicit axes. On one device, it equals `inner`.
 
@@ -65,8 +75,10 @@ class DistributeMatrices(AbstractFused):
 
     **Raises:**
 
-    In `update`, a `ValueError` if there is no mesh, if it has no such axis, if that axis
-    is manual (inside `jax.shard_map`), or if a mesh with explicit axes is not set.
+    In `init` and `update`, a `ValueError` if there is no mesh, if it has no such axis, if
+    that axis is manual (inside `jax.shard_map`), or if a mesh with explicit axes is not
+    set. In `update`, a `ValueError` if the state of a preconditioner is for other
+    matrices, or for another number of devices, or was made without this wrapper.
     """
 
     inner: AbstractTransformation
@@ -74,7 +86,8 @@ class DistributeMatrices(AbstractFused):
     mesh: Mesh | AbstractMesh | None = eqx.field(static=True, default=None)
 
     def init(self, params: Params) -> State:
-        return self.inner.init(params)
+        with divided(self._division()):
+            return self.inner.init(params)
 
     def eval_params(self, state: State, params: Params) -> Params:
         return self.inner.eval_params(state, params)

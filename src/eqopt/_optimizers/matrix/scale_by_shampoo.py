@@ -203,6 +203,7 @@ class ScaleByShampoo(AbstractMatrixwise):
     """
 
     _decomposes: ClassVar[bool] = True
+    _stays: ClassVar[bool] = True
 
     b1: Hyperparameter = 0.9
     b2: Hyperparameter = 0.999

@@ -211,6 +211,7 @@ class ScaleBySOAP(AbstractMatrixwise):
     """
 
     _decomposes: ClassVar[bool] = True
+    _stays: ClassVar[bool] = True
 
     b1: Hyperparameter = 0.95
     b2: Hyperparameter = 0.95
