@@ -87,17 +87,25 @@ def device(name: str) -> Any:
 
     `name` is a key of `PLATFORMS`.
     """
+    return connected(name, "1x1x1" if name == "h100" else "2x2")[0]
+
+
+def connected(name: str, topology: str) -> list[Any]:
+    """Several devices to compile for: "1x1x8" is 8 GPUs, and "4x4" is 16 TPUs."""
     platform = PLATFORMS[name]
     check_installed(name)
     for key, value in _ENVIRONMENT.items():
         os.environ.setdefault(key, value)
     if platform.lowering == "cuda":
+        text = TARGET.read_text()
         found = topologies.get_topology_desc(
-            "", "cuda", target_config=TARGET.read_text(), topology="1x1x1"
+            "", "cuda", target_config=text, topology=topology
         )
     else:
-        found = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2")
-    return found.devices[0]
+        found = topologies.get_topology_desc(
+            platform="tpu", topology_name=f"v5e:{topology}"
+        )
+    return found.devices
 
 
 if __name__ == "__main__":

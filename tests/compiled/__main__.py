@@ -17,6 +17,7 @@ from benchmarks.accelerators.devices import PLATFORMS, device
 from benchmarks.accelerators.stepping import compiled, counted
 
 from .figures import COMPARED, Figures, write
+from .gradients import LAYOUTS, sent
 from .rows import LEAFWISE, ONE_MATRIX, ROWS, SHAPES, rows_of
 
 
@@ -27,6 +28,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--write", action="store_true", help="of all rows")
     parser.add_argument(
         "--leafwise", action="store_true", help="methods that are at their limit, too"
+    )
+    parser.add_argument(
+        "--gradients", action="store_true", help="what 8 H100 send for gradients, too"
     )
     options = parser.parse_intermixed_args(arguments)
     for name in options.rows:
@@ -41,6 +45,13 @@ def main(arguments: list[str] | None = None) -> int:
         print(json.dumps({"row": name, **found[name]}), flush=True)
     if options.leafwise:
         for line in _leafwise(options.platform):
+            print(json.dumps(line), flush=True)
+    if options.gradients:
+        for name in LAYOUTS:
+            line = {
+                "row": f"gradients, {name}",
+                "sent": sent(name, "h100", "1x1x8", 512),
+            }
             print(json.dumps(line), flush=True)
     failed = [name for name, figures in found.items() if "failure" in figures]
     if options.write and not failed:

@@ -37,7 +37,7 @@ def compile_for(platform: str, config: pytest.Config) -> dict[str, Figures]:
         is_selected = "accelerators" in config.getoption("markexpr")
         (pytest.fail if is_selected else pytest.skip)(str(error))
     command = [sys.executable, "-m", "tests.compiled", platform]
-    command += ["--leafwise"] if platform == "h100" else []
+    command += ["--leafwise", "--gradients"] if platform == "h100" else []
     env = {key: x for key, x in os.environ.items() if key not in OF_OTHER_TESTS}
     ran = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
     found = [json.loads(row) for row in ran.stdout.splitlines() if row[:1] == "{"]
@@ -100,6 +100,14 @@ def test_figures_are_of_this_release(platform, request):
 def test_leafwise_methods_move_each_array_once(name, h100):
     found = above_the_limit(name, h100[name])
     assert not found, found[0]
+
+
+@pytest.mark.slow
+@pytest.mark.accelerators
+def test_gradients_are_scattered(h100):
+    """What `docs/scaling_out.md` says: no device gets sums of which it needs a part."""
+    assert h100["gradients, ZeRO-1"]["sent"] == {"reduce-scatter": 1, "all-gather": 1}
+    assert "all-reduce" not in h100["gradients, fully sharded"]["sent"]
 
 
 # Each array is moved once. For the norm of all gradients, gradients are read twice.
