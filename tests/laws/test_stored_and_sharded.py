@@ -1,7 +1,8 @@
 """A stored state on several devices: types and steps as on one, but divided.
 
-Every storage runs with AdamW, and 8 bits also with other methods and wrappers. Another
-law compiles `init` for every row, stored and not.
+Every storage runs with AdamW, and 8 bits also with other methods and wrappers; for a few
+methods of each kind, `init` is compiled with every storage. Another law compiles `init`
+for every row, plain and in 8 bits.
 """
 
 import functools
@@ -130,6 +131,53 @@ def assert_divided(state, devices=8):
         if x.size > LARGE:
             [share] = {shard.data.size for shard in x.addressable_shards}
             assert share * devices == x.size, (x.shape, x.sharding)
+
+
+STORED = {
+    "AdamW": ADAMW,
+    "Muon": METHODS["Muon"],
+    "Prodigy": eqopt.Prodigy(),
+    "ScheduleFreeAdamW": METHODS["ScheduleFreeAdamW"],
+    "SOAP": eqopt.SOAP(
+        1e-2, max_precond_dim=16, weight_dimension_numbers=eqopt.groups.layer_matrices
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "stored", [pytest.param(x, marks=pytest.mark.slow) for x in {**STATES, **PARAMS}]
+)
+def test_where_a_compiled_init_puts_the_state(stored):
+    """Where its parameter is, on 2 x 4 devices; other large arrays are divided, too."""
+    mesh = jax.make_mesh((2, 4), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
+    specs = {
+        "matrix": P("x", "y"),
+        "more": [P("y"), None, {"scalar": P("y", None, "x")}],
+    }
+    params = jax.tree.map(
+        lambda x, spec: jax.ShapeDtypeStruct(
+            x.shape, x.dtype, sharding=NamedSharding(mesh, spec)
+        ),
+        values(stored, EVEN),
+        specs,
+    )
+    opts = {name: _everything(stored, opt) for name, opt in STORED.items()}
+    init = lambda params: {name: opt.init(params) for name, opt in opts.items()}
+    places = jax.jit(init).lower(params).compile().output_shardings
+    shapes = jax.tree_util.tree_leaves_with_path(jax.eval_shape(init, params))
+    own = {p.shape: p.sharding for p in jax.tree.leaves(params)}
+    for (path, x), place in zip(shapes, jax.tree.leaves(places), strict=True):
+        if x.shape in own:
+            assert place.is_equivalent_to(own[x.shape], x.ndim), (path, place)
+        elif x.size > 4 * LARGE:
+            parts = x.size // np.prod(place.shard_shape(x.shape))
+            assert parts >= 4, (path, x.shape, place)
+
+
+def _everything(stored, opt):
+    if stored in STATES:
+        return eqopt.StoreState(opt, STATES[stored], eqopt.groups.everything)
+    return eqopt.StoreParams(opt, PARAMS[stored])
 
 
 @cases("rows", "columns", "explicit")
