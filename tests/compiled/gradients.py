@@ -1,5 +1,6 @@
 """What a training step on several devices sends, compiled for accelerators."""
 
+import functools
 import sys
 
 import jax
@@ -13,6 +14,7 @@ import eqopt
 
 LAYOUTS = {
     "fully sharded": (P("data"), lambda opt, mesh: opt),
+    "fully sharded, scattered explicitly": (P("data"), lambda opt, mesh: opt),
     "ZeRO-1": (P(), lambda opt, mesh: eqopt.ZeRO1(opt, "data", mesh)),
 }
 
@@ -37,8 +39,19 @@ def sent(name: str, platform: str, topology: str, width: int) -> dict[str, float
             x = jnp.tanh(x @ w)
         return jnp.mean(x)
 
+    def scattered(params, x):
+        whole = [jax.lax.all_gather(w, "data", tiled=True) for w in params]
+        scatter = functools.partial(jax.lax.psum_scatter, axis_name="data", tiled=True)
+        return jax.tree.map(scatter, jax.grad(loss)(whole, x))
+
+    gradients = jax.grad(loss)
+    if "explicitly" in name:
+        gradients = jax.shard_map(
+            scattered, mesh=mesh, in_specs=P("data"), out_specs=P("data")
+        )
+
     def step(params, state, x):
-        return opt.step(jax.grad(loss)(params, x), state, params)
+        return opt.step(gradients(params, x), state, params)
 
     places = jax.jit(opt.init).lower(params).compile().output_shardings
     state = jax.tree.map(shape, jax.eval_shape(opt.init, params), places)
@@ -54,4 +67,4 @@ def sent(name: str, platform: str, topology: str, width: int) -> dict[str, float
 if __name__ == "__main__":  # for other topologies, such as `tpu 4x4 2048`
     platform, topology, width = sys.argv[1:]
     for name in LAYOUTS:
-        print(name, sent(name, platform, topology, int(width)), flush=True)
+        print(f"{name}:", sent(name, platform, topology, int(width)), flush=True)

@@ -107,7 +107,8 @@ def test_leafwise_methods_move_each_array_once(name, h100):
 def test_gradients_are_scattered(h100):
     """What `docs/scaling_out.md` says: no device gets sums of which it needs a part."""
     assert h100["gradients, ZeRO-1"]["sent"] == {"reduce-scatter": 1, "all-gather": 1}
-    assert "all-reduce" not in h100["gradients, fully sharded"]["sent"]
+    for name in ("fully sharded", "fully sharded, scattered explicitly"):
+        assert "all-reduce" not in h100[f"gradients, {name}"]["sent"]
 
 
 # Each array is moved once. For the norm of all gradients, gradients are read twice.
