@@ -1,29 +1,53 @@
 """Really several processes, on loopback: they come to what one process comes to."""
 
+import contextlib
 import os
 import pathlib
+import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
+from .restart import common_step
 from .worker import TRAINED
+from .workers import METHODS
 
 
 ROOT = pathlib.Path(__file__).parents[2]
 SECONDS = 240  # for all processes of one run together
+FILE = "results.npz"
 
 
-def run(processes: int, folder: pathlib.Path) -> dict[str, np.ndarray]:
+def run(
+    processes: int, folder: pathlib.Path, module: str = "worker"
+) -> dict[str, np.ndarray]:
     """Starts that many processes, waits for all of them, and leaves none behind."""
+    with started(processes, folder, module) as (all_of_them, outputs):
+        deadline = time.monotonic() + SECONDS
+        while any(process.poll() is None for process in all_of_them):
+            # If one fails, the others would wait for it.
+            failed = any(process.poll() not in (None, 0) for process in all_of_them)
+            assert not failed and time.monotonic() < deadline, report(outputs)
+            time.sleep(0.1)
+        assert all(one.returncode == 0 for one in all_of_them), report(outputs)
+    with np.load(folder / FILE) as results:
+        return dict(results)
+
+
+@contextlib.contextmanager
+def started(
+    processes: int, folder: pathlib.Path, module: str
+) -> Iterator[tuple[list[subprocess.Popen], list[pathlib.Path]]]:
+    """The processes, and the files with what they print. All of them end with it."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
-    folder.mkdir()
-    file = folder / "results.npz"
+    folder.mkdir(exist_ok=True)
     environment = {
         **os.environ,
         "JAX_PLATFORMS": "cpu",
@@ -33,30 +57,22 @@ def run(processes: int, folder: pathlib.Path) -> dict[str, np.ndarray]:
         "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
     }
     outputs = [folder / f"{rank}.txt" for rank in range(processes)]
-    started = []
+    found = []
     try:
         for rank, output in enumerate(outputs):
-            command = [sys.executable, "-m", "tests.distributed.worker"]
-            command += [address, str(processes), str(rank), str(file)]
+            command = [sys.executable, "-m", f"tests.distributed.{module}"]
+            command += [address, str(processes), str(rank), str(folder / FILE)]
             with output.open("w") as log:
-                started.append(
+                found.append(
                     subprocess.Popen(
                         command, cwd=ROOT, env=environment, stdout=log, stderr=log
                     )
                 )
-        deadline = time.monotonic() + SECONDS
-        while any(process.poll() is None for process in started):
-            # If one fails, the others would wait for it.
-            failed = any(process.poll() not in (None, 0) for process in started)
-            assert not failed and time.monotonic() < deadline, report(outputs)
-            time.sleep(0.1)
-        assert all(process.returncode == 0 for process in started), report(outputs)
+        yield found, outputs
     finally:
-        for process in started:
+        for process in found:
             process.kill()
             process.wait()
-    with np.load(file) as results:
-        return dict(results)
 
 
 def report(outputs: list[pathlib.Path]) -> str:
@@ -72,7 +88,7 @@ def one_process(tmp_path_factory):
 @pytest.mark.parametrize("processes", [2, 4])
 def test_processes_train_as_one_does(processes, one_process, tmp_path):
     results = run(processes, tmp_path / "run")
-    for name in TRAINED:
+    for name in (*TRAINED, *METHODS):
         losses = results[f"{name}/losses"]
         assert losses[-1] < losses[0]
         for key in ("losses", "params"):
@@ -94,3 +110,26 @@ def test_a_failure_ends_all(tmp_path, monkeypatch):
     monkeypatch.setitem(os.environ, "JAX_ENABLE_X64", "not a bool")
     with pytest.raises(AssertionError, match="not a bool"):
         run(2, tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_a_killed_worker_comes_back(tmp_path):
+    """With its file, or with the outer parameters from the file of the other worker."""
+    folder = tmp_path / "run"
+    with started(2, folder, "restart") as (processes, outputs):
+        deadline = time.monotonic() + SECONDS
+        while common_step(folder, 2) < 4:
+            is_late = time.monotonic() > deadline
+            alive = all(process.poll() is None for process in processes)
+            assert alive and not is_late, report(outputs)
+            time.sleep(0.02)
+        processes[1].send_signal(signal.SIGKILL)
+        assert processes[1].wait() == -signal.SIGKILL
+    results = run(2, folder, "restart")
+    for how in ("", ", lost"):
+        np.testing.assert_array_equal(results[f"found{how}"], results[f"expected{how}"])
+    # They continue from the same parameters, which change; the lost state matters.
+    whole, lost = results["found"], results["found, lost"]
+    np.testing.assert_array_equal(whole[0], lost[0])
+    assert np.isfinite(lost).all() and not np.array_equal(whole[0], whole[-1])
+    assert not np.array_equal(whole[-1], lost[-1])

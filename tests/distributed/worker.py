@@ -3,7 +3,9 @@
 `python -m tests.distributed.worker ADDRESS PROCESSES RANK FILE`
 """
 
+import contextlib
 import sys
+from collections.abc import Iterator
 
 import equinox as eqx
 import jax
@@ -14,6 +16,8 @@ from benchmarks.scaling.transformer import Shape, Transformer, batch_of, loss
 from jax.sharding import NamedSharding, PartitionSpec as P
 
 import eqopt
+
+from .workers import METHODS, Workers, flat
 
 
 SHAPE = Shape(vocabulary=16, width=8, heads=4, hidden=16, layers=1, length=8)
@@ -61,24 +65,42 @@ def train(name: str) -> dict[str, np.ndarray]:
     return {"losses": np.array(losses), "params": flat, "share": np.array(held / total)}
 
 
+def train_workers(name: str) -> dict[str, np.ndarray]:
+    """The losses and the parameters of four workers, on any number of processes."""
+    workers = Workers(name, count=4)
+    params, state = workers.start()
+    losses, evaluated = [], params
+    for i in range(4):
+        value, evaluated, params, state = workers.step(i, params, state)
+        losses.append(value)
+    return {"losses": np.array(losses), "params": flat(evaluated)}
+
+
 def arrays_of(tree):
     return jax.tree.leaves(eqx.filter(tree, eqx.is_array))
 
 
-def main(address: str, processes: str, rank: str, file: str) -> None:
-    if int(processes) > 1:
+@contextlib.contextmanager
+def connected(address: str, processes: int, rank: int) -> Iterator[None]:
+    """Connects this process to the others, and waits for them at the end."""
+    if processes > 1:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
-        jax.distributed.initialize(
-            address, int(processes), int(rank), initialization_timeout=60
-        )
-    assert jax.process_count() == int(processes) == jax.device_count()
-    results = {
-        f"{name}/{key}": value for name in TRAINED for key, value in train(name).items()
-    }
-    if jax.process_index() == 0:
-        np.savez(file, **results)
-    if int(processes) > 1:
+        jax.distributed.initialize(address, processes, rank, initialization_timeout=60)
+    assert jax.process_count() == processes == jax.device_count()
+    yield
+    if processes > 1:
         jax.distributed.shutdown()
+
+
+def main(address: str, processes: str, rank: str, file: str) -> None:
+    with connected(address, int(processes), int(rank)):
+        found = {name: train(name) for name in TRAINED}
+        found |= {name: train_workers(name) for name in METHODS}
+        results = {
+            f"{name}/{key}": x for name in found for key, x in found[name].items()
+        }
+        if jax.process_index() == 0:
+            np.savez(file, **results)
 
 
 if __name__ == "__main__":
