@@ -1,0 +1,1 @@
+"""Training over slow links: `python -m benchmarks.links`."""
