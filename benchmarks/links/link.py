@@ -69,7 +69,7 @@ def steps_of(large: Large) -> float:
 
 
 def hours(large: Large, more_steps: float, messages: Messages, link: Link) -> float:
-    """Until the loss, if a method needs `more_steps` times those of data parallelism.
+    """Until the loss, for `more_steps` times as many steps as data parallelism needs.
 
     Nothing is computed while messages are on their way.
     """

@@ -38,7 +38,7 @@ class Steps(NamedTuple):
 
     - `rate`: its best learning rate.
     - `needed`: the steps to the target, and the fewest and most of a seed.
-    - `relative`: these steps, as a multiple of those of data parallelism.
+    - `relative`: these steps, divided by the steps of data parallelism.
     - `final`: the final loss.
     """
 
