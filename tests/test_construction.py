@@ -86,6 +86,18 @@ CASES = {
         lambda: eqopt.RMSprop(1e-3, alpha=0.9),
         "`alpha` is called `decay` here",
     ),
+    "the momentum of other Muons": (
+        lambda: eqopt.Muon(0.02, momentum=0.95),
+        "`momentum` is called `beta` here",
+    ),
+    "the Adam in Optax's Muon": (
+        lambda: eqopt.Muon(0.02, adam_learning_rate=1e-3),
+        "Pass it to the fallback: `fallback=eqopt.AdamW(...)`. Its arguments",
+    ),
+    "half a step": (
+        lambda: eqopt.MultiSteps(ADAM, 2.5),
+        "must be an integer, a 0-d integer array or a schedule, but is 2.5",
+    ),
     "Optax's labels": (
         lambda: eqopt.Partition(transforms={}, param_labels=0),
         "`transforms` is called `transformations` here",

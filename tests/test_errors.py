@@ -354,6 +354,11 @@ CASES = {
         lambda: ADAM.step(1.0, ADAM.init(jnp.ones(3)), jnp.ones(3)),
         "Adam.step: `grads` is one number. Did you pass the loss?",
     ),
+    "the model instead of gradients, and gradients instead of the model": (
+        lambda: ADAM.step(MODEL, ADAM.init(MODEL), GRADS),
+        "Adam.step: `grads` is a whole model, and `params` has only arrays. Were they "
+        "exchanged? Call `opt.step(grads, state, model)`, in this order",
+    ),
     "no parameters in a step": (
         lambda: ADAM.step(GRADS, ADAM.init(MODEL)),
         "Adam.step: missing a required argument: 'params'",

@@ -218,6 +218,18 @@ def test_table():
             ["`path('biass')` matches no parameter", "`.embedding.weight`", "more"],
         ),
         (
+            lambda: eqx.partition(MODEL, groups.path("bias")),
+            ["`path('bias')` needs a model, but got a single leaf", "rule(model))`"],
+        ),
+        (
+            lambda: groups.table(MODEL, groups.path("bias")),
+            ["table: `params` has no parameters", "Pass a model"],
+        ),
+        (
+            lambda: eqopt.AdamW(0.1, mask=not groups.everything),
+            ["The rule `everything` is neither true nor false", "`&`, `|` and `~`"],
+        ),
+        (
             lambda: groups.label({"a": groups.path("head")})(MODEL),
             ["No rule matches `.embedding.weight`", "eqopt.groups.everything"],
         ),

@@ -290,6 +290,10 @@ def muon(rules, params):
             ["`block_axes` does not describe it", "pass `block_axes=eqopt.groups."],
         ),
         (
+            lambda: groups.routes(eqx.nn.Identity(), eqopt.Muon(0.1)),
+            ["`opt` must be an optimizer, but is a module `Identity`", "in this order"],
+        ),
+        (
             lambda: groups.routes(eqopt.Muon(0.1), {"up": UP}),
             ["`['up']` has shape (3, 4, 5) and is in no layer of Equinox, and"],
         ),

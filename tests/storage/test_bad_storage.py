@@ -167,6 +167,10 @@ CASES = {
         lambda: SPLIT.eval_params(SPLIT.init(HALF), LARGER),
         "StoreParams: at `['a']`, LowBits(bits=u16[300])",
     ),
+    "a state and a model in the wrong order": (
+        lambda: SPLIT.full_params(HALF, SPLIT.init(HALF)),
+        "`opt.full_params(state, model)`, in this order",
+    ),
     "a mask of another structure": (
         lambda: eqopt.StoreState(ADAMW, Float8(), {"a": True}).init(FULL),
         "`params` has a leaf at `['b']`",

@@ -20,6 +20,7 @@ from .._types import (
     Mask,
     RealScalarLike,
     ScalarOrSchedule,
+    Schedule,
     StaticInteger,
 )
 from .owners import why_no_hash
@@ -123,6 +124,7 @@ SPELLINGS: Mapping[str, tuple[str, ...]] = {
     "weight_decay_mask": ("mask",),
     "dtype_momentum": ("mu_dtype",),
     "momentum_dtype": ("mu_dtype", "accumulator_dtype"),
+    "momentum": ("beta", "b1"),
     "use_nesterov": ("nesterov",),
     "seed": ("key",),
     "rng": ("key",),
@@ -237,6 +239,7 @@ _EXPECTED = [
     (Hyperparameter, f"{_NUMBER} or a schedule"),
     (RealScalarLike, _NUMBER),
     (IntegerLike, "an integer or a 0-d integer array"),
+    (IntegerLike | Schedule, "an integer, a 0-d integer array or a schedule"),
     (StaticInteger, "a Python integer"),
     (Key, "a seed or a key of `jax.random.key`"),
     (bool, "`True` or `False`"),
@@ -264,6 +267,8 @@ def _hint(owner: str, name: str, names: list[str]) -> str:
         return f"Use `eqopt.{_DECOUPLED[owner]}`, which has it."
     if name in INSTEAD:
         return INSTEAD[name]
+    if name.startswith("adam_") and "fallback" in names:
+        return "Pass it to the fallback: `fallback=eqopt.AdamW(...)`."
     return f"Did you mean {' or '.join(f'`{x}`' for x in close)}?" if close else ""
 
 

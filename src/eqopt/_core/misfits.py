@@ -19,6 +19,7 @@ from .._trees.leaves import (
     align,
     briefly,
     flatten_updates,
+    is_parameter,
     keystr,
     parameters,
     too_narrow,
@@ -119,6 +120,11 @@ def _misuse(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> Exception | No
         found = "is one number. Did you pass the loss?"
     elif _is_with_loss(updates) and not _is_with_loss(params):
         found = "is a pair of a number and a tree. Did you pass `(loss, grads)`?"
+    elif params is not None and _has_others(updates) and not _has_others(params):
+        return TypeError(
+            f"{owner}: `{argument}` is a whole model, and `params` has only arrays. Were "
+            f"they exchanged? Call `opt.{name}(grads, state, model)`, in this order."
+        )
     else:
         return None
     return ValueError(
@@ -130,6 +136,10 @@ def _misuse(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> Exception | No
 
 def _is_number(x: Any) -> bool:
     return isinstance(x, float | int) or getattr(x, "shape", None) == ()
+
+
+def _has_others(x: Any) -> bool:
+    return not all(map(is_parameter, jtu.tree_leaves(x)))
 
 
 def _is_with_loss(x: Any) -> bool:

@@ -9,7 +9,7 @@ import jax.tree_util as jtu
 import numpy as np
 
 from .._trees.axes import size
-from .._trees.leaves import check_parameters, is_leaf, parameters
+from .._trees.leaves import briefly, check_parameters, is_leaf, parameters
 from .._trees.routes import Report
 from .._trees.stored import is_stored, shapes_if_stored
 from .._types import Params
@@ -105,9 +105,14 @@ def routes(opt: Any, params: Params) -> Routes:
 
     **Raises:**
 
-    The errors of `opt.init`, such as a `ValueError` that names an array for which it is
+    A `TypeError` if `opt` is no transformation. The errors of `opt.init`, such as a `ValueError` that names an array for which it is
     not known whether it is a matrix.
     """
+    if not hasattr(opt, "_route"):
+        raise TypeError(
+            f"routes: `opt` must be an optimizer, but is {briefly(opt)}. Call "
+            "`eqopt.groups.routes(opt, model)`, in this order."
+        )
     check_parameters("routes", params)
     shapes = shapes_if_stored(parameters(params))
     report = Report(shapes)

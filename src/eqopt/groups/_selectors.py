@@ -49,6 +49,13 @@ class Selector:
     def __invert__(self) -> "Selector":
         return Selector(f"~{self.description}", _outside, (self,))
 
+    def __bool__(self) -> bool:
+        # Python has no other hook: `not rule` would be `False`, a mask of nothing.
+        raise TypeError(
+            f"The rule `{self.description}` is neither true nor false. Combine rules "
+            "with `&`, `|` and `~`, not with `and`, `or` and `not`."
+        )
+
     def choose(self, params: Params) -> list[bool]:
         """One bool for each leaf of `params`, `None`s included."""
         return self.rule(params, *self.arguments)
@@ -209,6 +216,11 @@ def _parameters_only(
         )
     ]
     if required and not any(flags):
+        if is_leaf(params) or jtu.all_leaves([params]):
+            raise ValueError(
+                f"The rule `{description}` needs a model, but got a single leaf. Call "
+                "it first, as in `eqx.partition(model, rule(model))`."
+            )
         names = [name for name, x in _leaves(params) if is_parameter(x)]
         raise ValueError(
             f"The rule `{description}` matches no parameter. The parameters are "

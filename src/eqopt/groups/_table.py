@@ -6,7 +6,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
-from .._trees.leaves import is_leaf, is_parameter
+from .._trees.leaves import check_parameters, is_leaf, is_parameter
 from .._trees.masks import resolve
 from .._types import Params
 
@@ -22,7 +22,12 @@ def table(groups: PyTree | Callable[[Params], PyTree], params: Params) -> str:
     - `groups`: a mask, labels or factors, as a tree like the parameters, a prefix of one
         or a function of the parameters.
     - `params`: the model.
+
+    **Raises:**
+
+    A `ValueError` if `params` has no parameters, or if `groups` does not fit it.
     """
+    check_parameters("table", params)
     values = resolve("groups", groups, params, None)
     leaves, _ = jtu.tree_flatten_with_path(params, is_leaf=is_leaf)
     lines: dict[tuple, list[str]] = {}
