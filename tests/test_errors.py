@@ -395,6 +395,12 @@ CASES = {
         "`mask` has 1.0 at `.layers[0].weight`",
         "Python bools",
     ),
+    "a condition on an array for a mask": (
+        lambda: eqopt.Masked(ADAM, lambda p: p.ndim > 1).init(MODEL),
+        "`mask` is called once, with the tree of all parameters, but takes it for an "
+        "array: 'MLP' object has no attribute 'ndim'",
+        "pass `eqopt.groups.leaf(condition)`",
+    ),
     "a mask of another tree": (
         lambda: update(eqopt.AddDecayedWeights(0.1, [True, False])),
         "`mask` has another tree structure than",
@@ -472,11 +478,21 @@ CASES = {
     ),
     "an equation that lacks a slot": (
         lambda: update(_equation(lambda g, mu: (g, mu), None)),
-        "takes `mu`, which is not a field of its state",
+        "takes `mu`, which is not a field of its state, NoneType. Fields: none",
     ),
     "an equation that lacks a value": (
         lambda: update(_equation(lambda g, *, beta: g, None)),
-        "needs `beta`",
+        "needs `beta`. Pass it in `shared`, or give Broken a field `beta`",
+    ),
+    "an equation that returns another shape": (
+        lambda: update(_equation(lambda g: g.sum(), None)),
+        "Broken: at `.layers[0].weight`, the equation `<lambda>` turned an array of shape "
+        "(8, 3) into one of shape ()",
+    ),
+    "a function that is not yet an equation": (
+        lambda: update(_leafwise(lambda g: g)),
+        "Broken: the first argument of `Leafwise` must be an equation, but is ",
+        "Put `@eqopt.equation` above the function",
     ),
     "an equation that forgets a slot": (
         lambda: update(_equation(lambda g, trace: g, eqopt.TraceState(GRADS))),
@@ -517,16 +533,14 @@ CASES = {
         "`.gain` was a matrix in `init`, but is not one now (ScaleByMuon, `mu`)",
         "Pass the same model to `init`, or pass `weight_dimension_numbers`",
     ),
-    "an equation that changes the shape": (
-        lambda: update(_equation(lambda g: g.sum(), None)),
-        "shapes do not fit at `.layers[0].weight`",
-    ),
 }
 
 
 def _equation(fn, state):
-    equation = eqopt.equation(fn)
+    return _leafwise(eqopt.equation(fn), state)
 
+
+def _leafwise(equation, state=None):
     class Broken(eqopt.AbstractLeafwise):
         def init(self, params):
             return state

@@ -309,6 +309,7 @@ ERRORS = [
     ({"grad": None}, "`grad`, the gradient at the parameters"),
     ({"value": jnp.ones(2)}, r"`value` must be .* shape \(2,\)"),
     ({"value_fn": lambda p: p}, r"`value_fn` must return a real .*\(3,\)"),
+    ({"value_fn": lambda p: (quadratic(p), p)}, "a tuple. Return only the loss"),
     ({"grad": {"a": jnp.ones(3)}}, r"another tree structure than `grad`"),
 ]
 

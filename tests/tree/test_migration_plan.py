@@ -252,6 +252,10 @@ WRONG = {
         "migrate: `drop` has 'ParamEMA', but the old state has no such class, field or "
         "path. Did you mean 'ParamEMAState'?",
     ),
+    "a field to drop without its class": (
+        lambda: plan(ADAM, ADAM, drop="nu"),
+        "no such class, field or path. It has `ScaleByAdamState.nu`.",
+    ),
     "no field to drop": (
         lambda: plan(ADAM, ADAM, drop="momentum"),
         "It has `ScaleByAdamState`, `[0]`, `ScaleByLearningRateState`, `[1]`.",

@@ -108,3 +108,7 @@ Call: TypeAlias = tuple[tuple, dict[str, Any]]
 
 class ShapeMismatch(Exception):
     """The leaves of an equation do not match each other."""
+
+
+class WrongResult(ShapeMismatch):
+    """An equation returned another shape, perhaps because its leaves do not match."""

@@ -13,7 +13,7 @@ from .._cpu.slots import Order, reordered
 from .._trees.precision import compute_dtype, widen
 from .._trees.sharding import sharded_like
 from .._trees.stored import has_stored, is_stored
-from .equation import Equation, ShapeMismatch
+from .equation import Equation, ShapeMismatch, WrongResult
 from .narrowing import in_two_passes, narrow
 
 
@@ -228,13 +228,15 @@ def _check_outputs(
             f"new {operation.slots}, which are {1 + len(slots)} values, but returned "
             f"{1 + len(new)}."
         )
+    turned = f"the equation `{operation.equation.name}` turned "
     old, structure = jax.tree.flatten([before, *slots], is_leaf=is_stored)
     new, new_structure = jax.tree.flatten([u, *new])
     if structure != new_structure:
-        raise ShapeMismatch(f"{structure} became {new_structure}")
+        raise WrongResult(f"{turned}{structure} into {new_structure}")
     for x, like in zip(new, old, strict=True):
         if x.shape != like.shape:
-            raise ShapeMismatch(f"{like.shape} became {x.shape}")
+            shapes = f"an array of shape {like.shape} into one of shape {x.shape}"
+            raise WrongResult(turned + shapes)
 
 
 @jax.jit

@@ -24,6 +24,7 @@ from .._trees.leaves import (
     parameters,
     too_narrow,
 )
+from .equation import WrongResult
 from .kernel import Operation
 
 
@@ -33,6 +34,7 @@ def misfit(
     loose: Sequence[Any],
     path: str,
     arrays: Mapping[str, Any],
+    error: Exception,
 ) -> Exception:
     """The error for a leaf that an equation, or a sum over leaves, does not accept.
 
@@ -42,6 +44,7 @@ def misfit(
     - `loose`: the values of the `loose` names of all operations.
     - `path`: the key path of the leaf.
     - `arrays`: the values that meet there, by the names that users know.
+    - `error`: what was raised.
     """
     for owner, operation in zip(owners, operations, strict=True):
         wrong = _wrong_number(operation, loose[: len(operation.loose)])
@@ -57,6 +60,11 @@ def misfit(
     same_shapes = len({x.shape for x in arrays.values()}) == 1
     if same_shapes and is_complex["updates"] and not all(is_complex.values()):
         return TypeError(_complex_for_real(owner, path, found))
+    if same_shapes and isinstance(error, WrongResult):
+        return ValueError(
+            f"{owner}: at `{path}`, {error}. An equation must return the update and the "
+            "new slots in the shapes of the old ones."
+        )
     return ValueError(f"{owner}: shapes do not fit at `{path}`: {found}. {_ONE_MODEL}")
 
 

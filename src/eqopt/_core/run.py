@@ -81,7 +81,7 @@ def run_leaf(
         else:
             return run(packed, *row), previous
     except (ShapeMismatch, TypeCheckError) as error:
-        raise _misfit(kernel, updates, i, row) from error
+        raise _misfit(kernel, updates, i, row, error) from error
     return out, _last_computed(out)
 
 
@@ -93,13 +93,15 @@ def _last_computed(out: tuple) -> Any:
     return floats[-1]
 
 
-def _misfit(kernel: LeafKernel, updates: Updates, i: int, row: list) -> Exception:
+def _misfit(
+    kernel: LeafKernel, updates: Updates, i: int, row: list, error: Exception
+) -> Exception:
     named = {"updates": row[0]} | ({"params": row[1]} if kernel.takes_p else {})
     for stage in kernel.stages:
         named |= {f"state.{k}": c[i] for k, c in stage.columns.items()}
     owners = [stage.owner for stage in kernel.stages]
     operations = [stage.operation for stage in kernel.stages]
-    return misfit(owners, operations, kernel.loose, keystr(updates, i), named)
+    return misfit(owners, operations, kernel.loose, keystr(updates, i), named, error)
 
 
 def run_matrices(

@@ -93,12 +93,16 @@ def _lay_out(
         else:
             raise TypeError(
                 f"{owner}: the equation `{equation.name}` takes `{name}`, which is not a "
-                f"field of its state, {type(leafwise.state).__name__}."
+                f"field of its state, {type(leafwise.state).__name__}. Fields: "
+                f"{listed([*getattr(leafwise.state, '__dict__', ())]) or 'none'}."
             )
     static, packed, loose = {}, {}, {}
     for name in equation.shared:
         if name not in leafwise.shared:
-            raise TypeError(f"{owner}: the equation `{equation.name}` needs `{name}`.")
+            raise TypeError(
+                f"{owner}: the equation `{equation.name}` needs `{name}`. Pass it in "
+                f"`shared`, or give {owner} a field `{name}`."
+            )
         value = leafwise.shared[name]
         if value is None or isinstance(value, bool | str) or callable(value):
             static[name] = value

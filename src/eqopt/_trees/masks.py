@@ -76,7 +76,17 @@ def resolve(name: str, given: Any, tree: PyTree, params: Params | None) -> list:
     - `params`: the argument of `given` if that is a function; `tree` itself if `None`.
     """
     if is_function(given):
-        given = given(shapes_if_stored(parameters(tree if params is None else params)))
+        whole = shapes_if_stored(parameters(tree if params is None else params))
+        try:
+            given = given(whole)
+        except AttributeError as error:
+            if error.obj is not whole or not hasattr(np.ndarray, error.name):
+                raise
+            raise TypeError(
+                f"`{name}` is called once, with the tree of all parameters, but takes it "
+                f"for an array: {error}. For a condition on each array, pass "
+                "`eqopt.groups.leaf(condition)`."
+            ) from error
     spread = []
     try:
         jtu.tree_map(

@@ -5,6 +5,7 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
+import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
@@ -23,6 +24,11 @@ def loss_of_arrays(
 
     def value(arrays: PyTree) -> Any:
         out = loss(eqx.combine(arrays, params), *args)
+        if not jtu.all_leaves([out]):
+            raise ValueError(
+                f"{owner}: `{name}` must return a real number, but returned a "
+                f"{type(out).__name__}. Return only the loss, without auxiliary output."
+            )
         shape, dtype = np.shape(out), jnp.result_type(out)
         if shape != () or not jnp.issubdtype(dtype, np.floating):
             raise ValueError(

@@ -139,6 +139,8 @@ def _dropped(old: Sequence[Part], drop: Drop) -> dict[tuple, Any]:
             names = [
                 name for part in old for name in (part.name, jtu.keystr(part.path))
             ]
+            slots = {_slot(part, path) for part in old for path in part.values}
+            names = sorted(x for x in slots if x.endswith(f".{name}")) or names
             raise ValueError(
                 f"migrate: `drop` has {name!r}, but the old state has no such class, "
                 f"field or path.{hint(name, [x for x in names if x])}"
