@@ -486,8 +486,8 @@ CASES = {
     ),
     "an equation that returns another shape": (
         lambda: update(_equation(lambda g: g.sum(), None)),
-        "Broken: at `.layers[0].weight`, the equation `<lambda>` turned an array of shape "
-        "(8, 3) into one of shape ()",
+        "Broken: at `.layers[0].weight`, the equation `<lambda>` turned an array of "
+        "shape (8, 3) into one of shape ()",
     ),
     "a function that is not yet an equation": (
         lambda: update(_leafwise(lambda g: g)),

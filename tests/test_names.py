@@ -92,6 +92,8 @@ MESSAGES = {
         eqopt,
         "warmup_cosine_decay_schedule",
     ): "It is `eqopt.schedules.WarmupCosineDecay`.",
+    (eqopt, "AdamW8bit"): "`eqopt.StoreState(eqopt.AdamW(1e-3), eqopt.storage.",
+    (eqopt.schedules, "CosineAnnealingLR"): "It is `eqopt.schedules.CosineDecay`.",
     (eqopt, "Linear"): "It is `eqopt.schedules.Linear`.",
     (eqopt, "softmax_cross_entropy"): "It is `eqopt.losses.softmax_cross_entropy`.",
     (eqopt, "tree_add"): "It is `eqopt.tree.add`.",

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 
 # Optax's names that differ from eqopt's in more than spelling. (`adam_w` and
 # `cosine_decay_schedule` are other spellings of `AdamW` and `schedules.CosineDecay`.)
-RENAMED: Mapping[str, str] = {
+RENAMED: dict[str, str] = {
     "Aggregator": "aggregating.AbstractAggregator",
     "ApplyEvery": "ApplyEveryState",
     "COCOBState": "ScaleByCOCOBState",
@@ -49,11 +49,39 @@ RENAMED: Mapping[str, str] = {
     "tree_utils": "tree",
 }
 
+# Names in torch and in libraries around it.
+RENAMED |= {
+    "AveragedModel": "ParamEMA",
+    "ConstantLR": "schedules.PiecewiseConstant",
+    "CosineAnnealingLR": "schedules.CosineDecay",
+    "CosineAnnealingWarmRestarts": "schedules.CosineRestarts",
+    "ExponentialLR": "schedules.ExponentialDecay",
+    "ExponentialMovingAverage": "ParamEMA",
+    "GradScaler": "DynamicLossScale",
+    "GradientAccumulation": "MultiSteps",
+    "MultiStepLR": "schedules.MultiStep",
+    "OneCycleLR": "schedules.CosineOneCycle",
+    "PolynomialLR": "schedules.Polynomial",
+    "SequentialLR": "schedules.Join",
+    "StepLR": "schedules.Step",
+    "ZeroRedundancyOptimizer": "ZeRO1",
+    "clip_grad_norm_": "ClipByGlobalNorm",
+    "clip_grad_value_": "Clip",
+}
+
 _STATELESS = "The state of a transformation without state is `None`."
 _NO_SUCH_ROOM = "All transformations are in `eqopt` itself: `eqopt.Muon`."
 
-# Optax's names that have no equivalent name here.
+_IN_8_BITS = (
+    "Wrap an optimizer: `eqopt.StoreState(eqopt.AdamW(1e-3), "
+    "eqopt.storage.BlockwiseQuantized())`."
+)
+
+# Names in Optax and elsewhere that have no equivalent name here.
 GONE: Mapping[str, str] = {
+    "Adam8bit": _IN_8_BITS,
+    "AdamW8bit": _IN_8_BITS,
+    "LambdaLR": "A schedule can be any function of the number of steps.",
     "MaskedNode": "If a mask excludes a parameter, the state holds `None`.",
     "WrappedSchedule": "`eqopt.Scheduled` accepts functions of the count directly.",
     "contrib": _NO_SUCH_ROOM,

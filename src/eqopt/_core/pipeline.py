@@ -91,8 +91,9 @@ def filled(owner: object, leafwise: Leafwise) -> Leafwise:
     # Also for `then`: values that are passed or measured here come before fields.
     if not isinstance(leafwise.equation, Equation):
         raise TypeError(
-            f"{name_of(owner)}: the first argument of `Leafwise` must be an equation, but "
-            f"is {briefly(leafwise.equation)}. Put `@eqopt.equation` above the function."
+            f"{name_of(owner)}: the first argument of `Leafwise` must be an "
+            f"equation, but is {briefly(leafwise.equation)}. Put `@eqopt.equation` "
+            "above the function."
         )
     given, fields = leafwise.shared, vars(owner)
     names, then = [*leafwise.equation.shared], leafwise.then

@@ -105,8 +105,8 @@ def routes(opt: Any, params: Params) -> Routes:
 
     **Raises:**
 
-    A `TypeError` if `opt` is no transformation. The errors of `opt.init`, such as a `ValueError` that names an array for which it is
-    not known whether it is a matrix.
+    A `TypeError` if `opt` is no transformation. The errors of `opt.init`, such as a
+    `ValueError` that names an array for which it is not known whether it is a matrix.
     """
     if not hasattr(opt, "_route"):
         raise TypeError(
