@@ -68,6 +68,7 @@ OTHERS = {
     "eqopt.ParamEMA": ["torch.optim.swa_utils.AveragedModel"],
     "eqopt.Partition": ["parameter groups"],
     "eqopt.PolyakSGD": ["Polyak step size"],
+    "eqopt.QKClip": ["QK-Clip", "MuonClip"],
     "eqopt.RAdam": ["torch.optim.RAdam", "rectified Adam"],
     "eqopt.RMSprop": ["torch.optim.RMSprop"],
     "eqopt.Rprop": ["torch.optim.Rprop", "resilient backpropagation"],

@@ -147,6 +147,14 @@ def spelled(name: str) -> str:
     return name.rpartition(".")[2].replace("_", "").lower()
 
 
+def test_the_readme_and_the_landing_page_count_the_optimizers():
+    new, all_of_them = len(ONLY_HERE), len(METHODS)
+    first = (ROOT / "README.md").read_text()
+    assert f"all {all_of_them - new} of Optax and {new} newer ones" in first
+    for text in (first, (DOCS / "index.md").read_text()):
+        assert f"{all_of_them} of them, tuned on seven workloads" in text
+
+
 def test_table_of_names_is_true():
     """Both sides exist; arguments are the same where the table shows no difference."""
     text = (DOCS / "coming_from_optax.md").read_text(encoding="utf-8")

@@ -102,11 +102,17 @@ def beside(owner: str, slot: str, tree: Params, params: Params) -> Params:
     for i, (x, p) in enumerate(zip(leaves, treedef.flatten_up_to(part), strict=True)):
         if x is None or (is_parameter(p) and p.shape == x.shape):
             continue
-        found = f"an array of shape {p.shape}" if is_parameter(p) else f"{p!r}"
+        found, advice = f"{p!r}", "parameters that the last `step` returned"
+        if is_parameter(p):
+            found = f"an array of shape {p.shape}"
+            if p.shape[1:] == x.shape:
+                advice = (
+                    "parameters of one worker: `jax.tree.map(lambda x: x[0], params)`"
+                )
         raise ValueError(
             f"{owner}: `state.{slot}` has an array of shape {x.shape} at "
             f"`{keystr(tree, i)}`, but `params` has {found}. Pass the state and the "
-            "parameters that the last `step` returned."
+            f"{advice}."
         )
     return part
 

@@ -69,8 +69,10 @@ class DiLoCo(AbstractOuter):
     training has if a sum takes $\tau$ steps, but does not hide it.
 
     `opt.eval_params(state, params)` returns the result of the last outer step. Evaluate
-    with it. A worker that joins, or comes back, also starts from it: copy `slow`,
-    `outer_state` and the count from any other worker.
+    with it. Pass the parameters of one worker: outside `jax.vmap`,
+    `jax.tree.map(lambda x: x[0], params)`. A worker that joins, or comes back, also
+    starts from this result: copy `slow`, `outer_state` and the count from any other
+    worker.
 
     The updates must be added to the parameters unchanged: nothing may follow this in a
     chain. Prefer `step` to `update`, with which workers differ by rounding.
