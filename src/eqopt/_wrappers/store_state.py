@@ -47,7 +47,8 @@ class StoreState(AbstractFusedWrapper):
     """Stores the state of any other transformation in fewer bytes.
 
     It stores all parts of the state of `inner` that correspond to a parameter, in the
-    sense of [`eqopt.tree.map_params`][]: moments, averages, accumulated gradients. In
+    sense of [`eqopt.tree.map_params`][]: moments, averages, accumulated gradients. Other
+    arrays stay as they are, such as the projected moments of [`eqopt.GaLore`][]. In
     each step, the kernel of a leaf loads them, computes in float32, and stores the
     results. There is never a full-precision copy of the whole state. A transformation
     that handles trees itself, such as LBFGS, gets copies. The hidden bits of
