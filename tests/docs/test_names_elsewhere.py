@@ -288,7 +288,6 @@ GUIDES = {
     "8 bits": "half_precision",
     "LoRA": "parameter_groups",
     "adapter": "parameter_groups",
-    "batch norm": "getting_started",
     "L-BFGS-B": "minimising",
     "change optimizer": "checkpoints",
     "checkpoint": "checkpoints",
