@@ -298,6 +298,11 @@ CASES = {
         "AdamW: `learning_rate` must not be negative, but is -0.001",
         "`eqopt.Chain(eqopt.Scale(-1.0), optimizer)`",
     ),
+    "the model for a learning rate, as in torch": (
+        lambda: eqopt.AdamW(MODEL, 1e-3),
+        "AdamW: `learning_rate` is a module with matrices, `MLP`",
+        "`opt = eqopt.AdamW(1e-3)`, then `state = opt.init(model)`",
+    ),
     "the class of a schedule": (
         lambda: eqopt.Adam(eqopt.schedules.CosineDecay),
         "Adam: `learning_rate` is the class `CosineDecay`",

@@ -8,6 +8,7 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
+import jax.tree_util as jtu
 import numpy as np
 
 from .._jax_internals import is_traced
@@ -170,6 +171,15 @@ def check_fields(owner: object) -> None:
                 f"Create an instance: `{value.__name__}(...)`."
             )
     rate = vars(owner).get("learning_rate")
+    if isinstance(rate, eqx.Module) and any(
+        np.ndim(x) > 1 for x in jtu.tree_leaves(rate) if eqx.is_array(x)
+    ):
+        name = type(owner).__name__
+        raise TypeError(
+            f"{name}: `learning_rate` is a module with matrices, "
+            f"`{type(rate).__name__}`. Make the optimizer without the model, and its state with it: `opt = "
+            f"eqopt.{name}(1e-3)`, then `state = opt.init(model)`."
+        )
     is_number = isinstance(rate, float | int) or hasattr(rate, "dtype")
     # A comparison of arrays would be traced under `jit`.
     if is_number and not is_traced(rate) and np.any(np.asarray(rate) < 0):

@@ -57,6 +57,7 @@ class CompressedMean(AbstractWrapper):
 
     So with $d = 1$, nothing is lost: at any time, the sum of all means that `inner` got,
     and the mean of the errors, equal the sum of all mean gradients, except for rounding.
+    The first reference of [`eqopt.compression.Sign`][] shows that training converges.
 
     Call `step` for each worker inside `jax.shard_map` or `jax.vmap` over an axis with
     this name, with the gradients of this worker, not averaged. All workers get the same
