@@ -301,7 +301,7 @@ CASES = {
     "the model for a learning rate, as in torch": (
         lambda: eqopt.AdamW(MODEL, 1e-3),
         "AdamW: `learning_rate` is a module with matrices, `MLP`",
-        "`opt = eqopt.AdamW(1e-3)`, then `state = opt.init(model)`",
+        "Make the optimizer without the model, and its state with it: `state = opt.",
     ),
     "the class of a schedule": (
         lambda: eqopt.Adam(eqopt.schedules.CosineDecay),

@@ -174,11 +174,10 @@ def check_fields(owner: object) -> None:
     if isinstance(rate, eqx.Module) and any(
         np.ndim(x) > 1 for x in jtu.tree_leaves(rate) if eqx.is_array(x)
     ):
-        name = type(owner).__name__
         raise TypeError(
-            f"{name}: `learning_rate` is a module with matrices, "
-            f"`{type(rate).__name__}`. Make the optimizer without the model, and its state with it: `opt = "
-            f"eqopt.{name}(1e-3)`, then `state = opt.init(model)`."
+            f"{type(owner).__name__}: `learning_rate` is a module with matrices, "
+            f"`{type(rate).__name__}`. Make the optimizer without the model, and its "
+            "state with it: `state = opt.init(model)`."
         )
     is_number = isinstance(rate, float | int) or hasattr(rate, "dtype")
     # A comparison of arrays would be traced under `jit`.
