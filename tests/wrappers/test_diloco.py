@@ -317,3 +317,7 @@ def test_errors():
         opt.step(p, opt.init(p), p)
     with pytest.raises(ValueError, match="DiLoCo needs the parameters"):
         opt.update(p, opt.init(p))
+    with pytest.raises(
+        ValueError, match=r"one worker: `jax.tree.map\(lambda x: x\[0\]"
+    ):
+        opt.eval_params(opt.init(p), jnp.stack([p, p]))
