@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 
 # Optax's names that differ from eqopt's in more than spelling. (`adam_w` and
 # `cosine_decay_schedule` are other spellings of `AdamW` and `schedules.CosineDecay`.)
-RENAMED: dict[str, str] = {
+RENAMED: Mapping[str, str] = {
     "Aggregator": "aggregating.AbstractAggregator",
     "ApplyEvery": "ApplyEveryState",
     "COCOBState": "ScaleByCOCOBState",
@@ -47,10 +47,7 @@ RENAMED: dict[str, str] = {
     "reduce_on_plateau": "ReduceLROnPlateau",
     "safe_int32_increment": "numerics.safe_increment",
     "tree_utils": "tree",
-}
-
-# Names in torch and in libraries around it.
-RENAMED |= {
+    # Names in torch and in libraries around it.
     "AveragedModel": "ParamEMA",
     "ConstantLR": "schedules.PiecewiseConstant",
     "CosineAnnealingLR": "schedules.CosineDecay",
@@ -68,6 +65,7 @@ RENAMED |= {
     "clip_grad_norm_": "ClipByGlobalNorm",
     "clip_grad_value_": "Clip",
 }
+
 
 _STATELESS = "The state of a transformation without state is `None`."
 _NO_SUCH_ROOM = "All transformations are in `eqopt` itself: `eqopt.Muon`."

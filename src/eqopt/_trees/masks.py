@@ -80,7 +80,7 @@ def resolve(name: str, given: Any, tree: PyTree, params: Params | None) -> list:
         try:
             given = given(whole)
         except AttributeError as error:
-            if error.obj is not whole or not hasattr(np.ndarray, error.name):
+            if error.obj is not whole or not hasattr(np.ndarray, error.name or ""):
                 raise
             raise TypeError(
                 f"`{name}` is called once, with the tree of all parameters, but takes it "
