@@ -185,6 +185,7 @@ def test_a_new_optimizer_does_not_move_the_others_to_its_machine():
     assert about == {"machine": where, "later": {"SOAP": later}}
 
 
+@pytest.mark.slow
 def test_a_killed_sweep_continues(tmp_path):
     command = [sys.executable, "-m", "benchmarks.workloads", "--workload", "diabetes"]
     command += ["--processes", "1", "--results", str(tmp_path)]
