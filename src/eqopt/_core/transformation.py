@@ -104,8 +104,8 @@ class AbstractTransformation(Module):
         - `state`: the result of `init` or of the last `update`.
         - `params`: the parameters, for transformations that use them.
         - `extra`: extra arguments for transformations that use them, such as the loss
-            as `value`: see [Extra arguments](#extra-arguments). All transformations
-            pass them on.
+            as `value`: see [Extra arguments](base.md#extra-arguments). All
+            transformations pass them on.
 
         **Returns:**
 

@@ -166,6 +166,10 @@ def nested_in(structure, node):
     if is_stored(node) or jtu.all_leaves([node]):
         return [[0] if structure == _LEAF else []]
     found = [places for _, x in _children(node) for places in nested_in(structure, x)]
+    root = structure.node_data()
+    # The error of `flatten_up_to` has the text of the whole node, which takes long.
+    if root is not None and root[0] is not type(node):
+        return found
     try:
         column = structure.flatten_up_to(node)
     except (ValueError, TypeError):
