@@ -48,58 +48,56 @@ def parts(results: Results) -> dict[str, str]:
 
 
 def _trained(results: Results) -> str:
-    shapes = shapes_of(SHAPE)
-    lines = [
-        f"| Method | Learning rate | Steps to {TARGET} | Relative | "
-        f"Loss after {STEPS} steps | Sent per device and step: counted | formula |",
-        "|:--" + "|--:" * 6 + "|",
+    heads = ["Method", "Learning rate", f"Steps to {TARGET}", "Relative"]
+    heads += [
+        f"Loss after {STEPS} steps",
+        "Sent per device and step: counted",
+        "formula",
     ]
+    rows, shapes = [], shapes_of(SHAPE)
     for name, found in steps(results).items():
         needed = f"{found.needed:.0f} ({found.fewest:.0f} to {found.most:.0f})"
-        trained = (
-            f"{found.rate:g} | {needed} | {found.relative:.2f} | {found.final:.3f}"
-        )
+        row = [name, f"{found.rate:g}", needed]
+        row += [f"{found.relative:.2f}", f"{found.final:.3f}"]
         sizes = results.counted[name], messages(name, shapes, RANK)
-        bytes_ = " | ".join(f"{one.per_step / 1e3:.2f} kB" for one in sizes)
-        lines.append(f"| {name} | {trained} | {bytes_} |")
-    return "\n".join(lines)
+        rows.append([*row, *(f"{one.per_step / 1e3:.2f} kB" for one in sizes)])
+    return _table(heads, rows)
 
 
 def _assumed() -> str:
-    lines = [
-        "| Model | Parameters | Width, hidden units, layers | Rank of PowerSGD | "
-        "A step computes for | Steps of data parallelism | Hours without links |",
-        "|:--" + "|--:" * 6 + "|",
-    ]
+    heads = ["Model", "Parameters", "Width, hidden units, layers", "Rank of PowerSGD"]
+    heads += ["A step computes for", "Steps of data parallelism", "Hours without links"]
+    rows = []
     for large in (SEVEN, SEVENTY):
         shape, seconds = large.shape, compute_seconds(large)
         sides = f"{shape.width}, {shape.hidden}, {shape.layers}"
-        total = steps_of(large) * seconds / 3600
-        lines.append(
-            f"| {large.name} | {large.size / 1e9:.2f} billion | {sides} | {large.rank} | "
-            f"{seconds:.1f} s | {steps_of(large):,.0f} | {total:,.0f} |"
-        )
-    return "\n".join(lines)
+        row = [large.name, f"{large.size / 1e9:.2f} billion", sides, str(large.rank)]
+        row += [f"{seconds:.1f} s", f"{steps_of(large):,.0f}"]
+        rows.append([*row, f"{steps_of(large) * seconds / 3600:,.0f}"])
+    return _table(heads, rows)
 
 
 def _sent() -> str:
-    lines = [
-        "| Method | 7B: sent per device and step | at once | "
-        "70B: sent per device and step | at once | Relative |",
-        "|:--" + "|--:" * 5 + "|",
-    ]
+    heads = ["Method", "7B: sent per device and step", "at once"]
+    heads += ["70B: sent per device and step", "at once", "Relative"]
+    rows = []
+    first = _messages(DATA_PARALLEL, SEVEN).per_step
     for name in NAMES:
-        cells = []
+        row = [name]
         for large in (SEVEN, SEVENTY):
             found = _messages(name, large)
             at_once = found.per_step * found.steps
             if name == STREAMING:
                 at_once *= 2 / len(found.sent)
-            cells += [_gigabytes(found.per_step), _gigabytes(at_once)]
-        first = _messages(DATA_PARALLEL, SEVEN).per_step
-        relative = _messages(name, SEVEN).per_step / first
-        lines.append(f"| {name} | {' | '.join(cells)} | {relative:.2g} |")
-    return "\n".join(lines)
+            row += [_gigabytes(found.per_step), _gigabytes(at_once)]
+        rows.append([*row, f"{_messages(name, SEVEN).per_step / first:.2g}"])
+    return _table(heads, rows)
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table whose first column has names, and the others numbers."""
+    first, *others = (f"| {' | '.join(cells)} |" for cells in (heads, *rows))
+    return "\n".join([first, "|:--" + "|--:" * (len(heads) - 1) + "|", *others])
 
 
 def _times(results: Results, speeds: Sequence[float]) -> dict[str, list[float]]:
@@ -112,19 +110,15 @@ def _times(results: Results, speeds: Sequence[float]) -> dict[str, list[float]]:
 
 
 def _hours(results: Results) -> str:
-    lines = [
-        "| Method | " + " | ".join(f"{speed:g} Gbit/s" for speed in SHOWN) + " |",
-        "|:--" + "|--:" * len(SHOWN) + "|",
-    ]
-    found = _times(results, SHOWN)
+    found, rows = _times(results, SHOWN), []
     least = [min(column) for column in zip(*found.values(), strict=True)]
     for name, times in found.items():
         cells = [
             f"**{time:,.0f}**" if time == best else f"{time:,.0f}"
             for time, best in zip(times, least, strict=True)
         ]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        rows.append([name, *cells])
+    return _table(["Method", *(f"{speed:g} Gbit/s" for speed in SHOWN)], rows)
 
 
 def _fastest(results: Results) -> str:

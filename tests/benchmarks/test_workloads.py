@@ -175,7 +175,6 @@ def test_the_page_is_what_the_results_say():
         assert f"<!-- {name} -->\n\n{part}\n\n<!-- end of {name} -->" in page, name
 
 
-@pytest.mark.slow
 def test_a_new_optimizer_does_not_move_the_others_to_its_machine():
     about, where = {}, {"cpu": "A", "jax": "1", "python": "3", "date": "x", "cores": 2}
     note_machine(about, "Adam", where)
