@@ -48,11 +48,11 @@ def interpreted(function: Callable) -> Callable:
         arrays, others = eqx.partition(args, eqx.is_array)
         leaves, treedef = jax.tree.flatten(others)
         program = jitted.trace(arrays, (tuple(leaves), treedef))
-        types, structure = jax.tree.flatten(program.out_info)
+        structure = jax.tree.structure(program.out_info)
         with np.errstate(all="ignore"):
             inputs = [_of_numpy(x) for x in jax.tree.leaves(arrays)]
             outputs = _run(program.jaxpr, inputs)
-        result = structure.unflatten(map(placed, outputs, types))
+        result = structure.unflatten(map(placed, outputs, program.jaxpr.out_avals))
         return eqx.combine(result.arrays, result.others)
 
     return call
@@ -70,6 +70,22 @@ def on_an_accelerator(platform: str = "tpu"):
         yield
     finally:
         _platform.reset(token)
+
+
+_rounds_factors = contextvars.ContextVar("rounds_factors", default=False)
+
+
+@contextlib.contextmanager
+def coarse_products():
+    """In this context, products round their factors to bfloat16, as a TPU does.
+
+    Those that ask for a precision do not.
+    """
+    token = _rounds_factors.set(True)
+    try:
+        yield
+    finally:
+        _rounds_factors.reset(token)
 
 
 class LeftToJAX(Exception):
@@ -105,15 +121,17 @@ def placed(x, type_) -> jax.Array:
         return x
     dtype = jax.dtypes.canonicalize_dtype(type_.dtype)
     device = jax.config.jax_default_device or jax.local_devices()[0]
-    type_and_place = _type_and_place(np.shape(x), dtype, type_.weak_type, device)
+    kind = "pinned_host" if type_.memory_space == jax.memory.Space.Host else None
+    type_and_place = _type_and_place(np.shape(x), dtype, type_.weak_type, device, kind)
     new = np.array(x, dtype, order="C")
     return _put(*type_and_place, [new], [device], committed=False)
 
 
 @functools.cache
-def _type_and_place(shape, dtype, is_weak, device):
-    type_ = jax.core.ShapedArray(shape, dtype, weak_type=is_weak)
-    return type_, jax.sharding.SingleDeviceSharding(device)
+def _type_and_place(shape, dtype, is_weak, device, kind):
+    memory = jax.memory.Space.Host if kind else jax.memory.Space.Device
+    type_ = jax.core.ShapedArray(shape, dtype, weak_type=is_weak, memory_space=memory)
+    return type_, jax.sharding.SingleDeviceSharding(device, memory_kind=kind)
 
 
 def _run(program: Any, args: Sequence) -> list:
@@ -163,6 +181,9 @@ def _by_jax(equation, args):
             f"(its parameters: {', '.join(equation.params)})",
             reason="This name is new",
         )
+    is_product = equation.name == "dot_general"
+    if is_product and _rounds_factors.get() and equation.params["precision"] is None:
+        args = [x.astype(jnp.bfloat16).astype(x.dtype) for x in args]
     results = equation.primitive.bind(*args, **equation.params)
     results = results if isinstance(results, list | tuple) else [results]
     return [_of_numpy(x) for x in results]

@@ -33,26 +33,42 @@ def gram(x: Matrix, side: int) -> Inexact[Array, "n n"]:
     r"""$X X^*$ for the rows, or the transpose of $X^* X$ for the columns."""
     axis = 1 - side
     # This is `x @ x.T.conj()`, for which XLA on a CPU would copy the transpose.
-    return lax.dot_general(x, jnp.conj(x), (((axis,), (axis,)), ((), ())))
+    axes = (((axis,), (axis,)), ((), ()))
+    return lax.dot_general(x, jnp.conj(x), axes, precision=_precision())
+
+
+def times(x: Any, y: Any) -> Any:
+    """`x @ y`, precise enough for eigenvalues of very different sizes."""
+    return jnp.matmul(x, y, precision=_precision())
+
+
+def _precision() -> str | None:
+    """At least 16 bits, unless the user sets a precision.
+
+    By default, a TPU rounds the factors of a product to bfloat16, which has 8 bits.
+    Then the error of a small eigenvalue is larger than the eigenvalue, and KL-Shampoo
+    diverges. A GPU rounds them to 11 bits, with this precision, too.
+    """
+    return "high" if jax.config.jax_default_matmul_precision is None else None
 
 
 def to_basis(x: Matrix, basis: Sides) -> Matrix:
     r"""$V_L X V_R^\top$, for bases with the eigenvectors, conjugated, as rows."""
     left, right = basis
-    x = x if left is None else left @ x
-    return x if right is None else x @ right.T
+    x = x if left is None else times(left, x)
+    return x if right is None else times(x, right.T)
 
 
 def from_basis(x: Matrix, basis: Sides) -> Matrix:
     r"""$V_L^* X \bar V_R$, the inverse of `to_basis`."""
     left, right = basis
-    x = x if left is None else jnp.conj(left.T) @ x
-    return x if right is None else x @ jnp.conj(right)
+    x = x if left is None else times(jnp.conj(left.T), x)
+    return x if right is None else times(x, jnp.conj(right))
 
 
 def eigenvalues(factor: Any, v: Any) -> Float[Array, " n"]:
     """An estimate of the eigenvalues, in the order of the rows of `v`."""
-    return _rayleigh(v, v @ factor)
+    return _rayleigh(v, times(v, factor))
 
 
 def _rayleigh(v: Any, product: Any) -> Float[Array, " n"]:
@@ -134,7 +150,7 @@ def followed(factor: Any, v: Any) -> Any:
     basis, such as a second moment, needs no sorting.
     """
     factor, v = lax.stop_gradient((factor, v))
-    product = v @ factor
+    product = times(v, factor)
     order = jnp.argsort(-_rayleigh(v, product))
     q = _orthonormal(jnp.conj(product[order].T))
     return jnp.conj(q.T)[jnp.argsort(order)]
@@ -173,7 +189,7 @@ def inverse_root(
     # If `eps` is 0, zero eigenvalues have no inverse and are omitted.
     powers = jnp.where(values > 0, values, 1) ** -lax.stop_gradient(exponent)
     powers = jnp.where(values > 0, powers, 0)
-    root = jnp.conj(v.T * powers[None]) @ v
+    root = times(jnp.conj(v.T * powers[None]), v)
     return jnp.where(jnp.all(jnp.isfinite(root)), root, old)
 
 
