@@ -555,6 +555,10 @@ from ._wrappers.multi_steps import (
     MultiSteps as MultiSteps,
     MultiStepsState as MultiStepsState,
 )
+from ._wrappers.offload import (
+    Offload as Offload,
+    OffloadState as OffloadState,
+)
 from ._wrappers.project import (
     Project as Project,
     ProjectState as ProjectState,

@@ -17,7 +17,14 @@ parsed = functools.cache(lambda path: ast.parse(path.read_text()))
 PUBLIC = {
     "jax",
     *("jax.numpy", "jax.lax", "jax.random", "jax.nn", "jax.scipy"),
-    *("jax.tree", "jax.tree_util", "jax.sharding", "jax.dtypes", "jax.errors"),
+    *(
+        "jax.tree",
+        "jax.tree_util",
+        "jax.sharding",
+        "jax.dtypes",
+        "jax.errors",
+        "jax.memory",
+    ),
     *("jax.config", "jax.debug", "jax.custom_batching"),
 }
 HIDDEN = [["core"], ["extend"], ["experimental"], ["interpreters"], ["lib"]]

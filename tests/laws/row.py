@@ -109,6 +109,10 @@ IN_TURNS = dict.fromkeys(
 OF_LEAVES = {
     "test_own_stacks_are_separate_matrices": "limits a whole leaf, which may be a stack"
 }
+PATHS_WITHIN = dict.fromkeys(
+    ("test_parameters_are_found", "test_parameters_are_inferred"),
+    "what is stored has paths within: see `test_storage`",
+)
 LINEAR = eqopt.schedules.Linear(0.1, 0.01, 5)
 
 

@@ -33,7 +33,7 @@ METHODS = {
 }
 # `Flatten` has another state, without shards of parameters. The other two name an axis
 # of the mesh, and have tests of their own.
-for name in ("DistributeMatrices", "Flatten", "ZeRO1"):
+for name in ("DistributeMatrices", "Flatten", "Offload", "ZeRO1"):
     del METHODS[name]
 STATES = {
     "8 bits": storage.BlockwiseQuantized(),

@@ -17,6 +17,7 @@ from jax import lax
 from .._jax_internals import is_traced, release, varying_axes
 from .leaves import disagreement, is_none, keystr, type_name
 from .sharding import is_in_shard_map
+from .stored import is_stored
 
 
 _Carry = TypeVar("_Carry")
@@ -60,6 +61,7 @@ def filter_cond(pred, true_fn, false_fn):
 
     def arrays_of(fn):
         tree = fn()
+        _check_is_on_device(tree)
         leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_none)
         others = [_array_like(x) if eqx.is_array(x) else x for x in leaves]
         branches[fn] = tree, treedef, others
@@ -92,6 +94,16 @@ def cond(
     first, last = jnp.int32(0), jnp.int32(2)
     idle = lax.platform_dependent(cpu=lambda: last, default=lambda: first)
     return lax.switch(jnp.where(pred, 1, idle), [branches[1], *branches])
+
+
+def _check_is_on_device(tree):
+    leaves = jtu.tree_leaves(tree, is_leaf=is_stored)
+    if any(is_stored(x) and x._is_elsewhere for x in leaves):
+        raise ValueError(
+            "An `Offload` is inside a transformation that skips some of the steps. XLA "
+            "for a GPU has no branches for arrays in the memory of the host. Put "
+            "`Offload` outside, such as `eqopt.Offload(eqopt.SkipStep(opt, rule))`."
+        )
 
 
 def _varying_alike(fns):

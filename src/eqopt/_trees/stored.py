@@ -45,6 +45,9 @@ class AbstractStored(Module):
     # codes.
     _is_differentiable = True
 
+    # Whether it is in the memory of the host, not of the device.
+    _is_elsewhere = False
+
     # Whether `store` measures the whole array before it stores an element. Then there is
     # `measure(new)`, and `store(new)` is `store_measured(new, measure(new))`.
     _is_measured = False
@@ -64,6 +67,14 @@ class AbstractStored(Module):
 
         Its arrays have the same shapes and dtypes as the arrays of this object.
         """
+
+    def fetched(self) -> Any:
+        """The same in the memory of the device, if this is for another memory."""
+        return self
+
+    def put_back(self) -> Any:
+        """The same in the memory that this is for."""
+        return self
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -157,6 +168,18 @@ def load(tree: PyTree) -> PyTree:
         return jax.tree.map(loaded, tree, is_leaf=is_stored)
 
 
+def fetched(tree: PyTree) -> PyTree:
+    """`tree`, all of it in the memory of the device."""
+    of = lambda x: x.fetched() if is_stored(x) else x
+    return jax.tree.map(of, tree, is_leaf=is_stored)
+
+
+def put_back(tree: PyTree) -> PyTree:
+    """`tree`, with each stored leaf in the memory that it is for."""
+    of = lambda x: x.put_back() if is_stored(x) else x
+    return jax.tree.map(of, tree, is_leaf=is_stored)
+
+
 def shapes_if_stored(tree: PyTree) -> PyTree:
     """`tree` with the shapes of everything stored, for code that only needs shapes."""
     of = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype)
@@ -185,7 +208,7 @@ def full_params(state: PyTree, params: PyTree) -> PyTree:
             "full_params: `params` is the state of an optimizer. Call "
             "`opt.full_params(state, model)`, in this order."
         )
-    for node in jax.tree.leaves(state, is_leaf=has_hidden):
+    for node in jax.tree.leaves(fetched(state), is_leaf=has_hidden):
         if has_hidden(node):
             hidden = jax.tree.map(_fitted, params, node.hidden, is_leaf=is_leaf)
             params = load(joined(params, hidden))

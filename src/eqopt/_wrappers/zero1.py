@@ -23,7 +23,9 @@ from .._trees.sharding import (
     shardings_of,
 )
 from .._trees.states import check_state
+from .._trees.stored import is_stored
 from .._types import Params, State
+from .offload import OnHost
 
 
 class ZeRO1State(eqx.Module):
@@ -97,7 +99,7 @@ class ZeRO1(AbstractWrapper):
 
     In `init` and `update`, a `ValueError` if there is no mesh, if it has no such axis,
     if that axis is manual (inside `jax.shard_map`), or if a mesh with explicit axes is
-    not set.
+    not set. In `init`, a `ValueError` if `inner` holds an `Offload`, which goes outside.
 
     ??? cite "Reference"
 
@@ -127,6 +129,7 @@ class ZeRO1(AbstractWrapper):
             return axis.stored(inner.init(axis.split(params)))
 
         shapes = _shapes_of_state(self.inner, params)
+        _check_is_on_device(shapes)
         state = on_automatic_axes(
             init, self.inner, params, shardings=axis.shardings(shapes)
         )
@@ -277,6 +280,17 @@ def _is_divided(x):
         return False
     # The bits of a key are an array of this dtype.
     return x.dtype != jnp.uint32 and not jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+
+def _check_is_on_device(state: State) -> None:
+    leaves = jtu.tree_leaves_with_path(state, is_leaf=is_stored)
+    for path, x in leaves:
+        if isinstance(x, OnHost):
+            raise ValueError(
+                f"ZeRO1: `{jtu.keystr(path)}` in the state of `inner` cannot be divided, "
+                "because `Offload` keeps it in the memory of the host. Put `Offload` "
+                "outside: `eqopt.Offload(eqopt.ZeRO1(opt, ...))`."
+            )
 
 
 def _shapes_of_state(inner: AbstractTransformation, params: Params) -> State:

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
+from .._trees.stored import put_back
 from ._layout import CheckpointError, check_layout, is_weak, layout
 from ._leaf import check_savable, read_leaf, write_leaf
 from ._replace import replacing
@@ -142,7 +143,7 @@ def load(path: str | os.PathLike[str], like: PyTree) -> PyTree:
                 f"{path} is damaged: there is more data after the last leaf. "
                 f"{_ANOTHER_ONE}"
             )
-        return treedef.unflatten(loaded)
+        return put_back(treedef.unflatten(loaded))
 
 
 def read_metadata(path: str | os.PathLike[str]) -> Any:

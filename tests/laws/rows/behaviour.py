@@ -11,6 +11,7 @@ import eqopt
 from ..row import (
     INNER,
     JOINED,
+    PATHS_WITHIN,
     around,
     is_matrix,
     nested,
@@ -103,6 +104,7 @@ ROWS = [
         name="Project(mask)",
     ),
     *around(eqopt.Flatten, exempt=FLAT),
+    *around(eqopt.Offload, min_size=1, exempt=PATHS_WITHIN),
     *around(eqopt.ZeRO1, mesh=ALONE, exempt=NOT_THE_MESH),
     row(
         lambda: eqopt.DistributeMatrices(eqopt.Muon(0.01), mesh=ALONE),

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 import eqopt
 
-from ..row import INNER, is_matrix, nested, row
+from ..row import INNER, PATHS_WITHIN, is_matrix, nested, row
 
 
 def matrix_or_other(params):
@@ -59,10 +59,7 @@ ROWS = [
             eqopt.Adam(0.01), eqopt.storage.Cast(jnp.float32), is_matrix
         ),
         name="StoreState(Adam)",
-        exempt=dict.fromkeys(
-            ("test_parameters_are_found", "test_parameters_are_inferred"),
-            "what is stored has paths within: see `test_storage`",
-        ),
+        exempt=PATHS_WITHIN,
     ),
     row(lambda: eqopt.ScaleByTree(0.5), name="ScaleByTree"),
     row(lambda: eqopt.ScaleByTree(by_rank), name="ScaleByTree(function)"),
