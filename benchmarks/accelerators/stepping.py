@@ -11,6 +11,8 @@ from jax.sharding import SingleDeviceSharding
 from jaxtyping import DTypeLike, PyTree
 
 import eqopt
+from eqopt._trees.stored import put_back
+from eqopt._wrappers.offload import OnHost
 
 from .cost import cost
 from .devices import PLATFORMS, device
@@ -35,25 +37,34 @@ def compiled(opt: Any, params: PyTree, platform: str | None = None) -> Step:
     - `params`: shapes of parameters.
     - `platform`: a key of `PLATFORMS`. By default, the device of this process.
     """
-    place, lowering = lambda tree: tree, None
-    if platform is not None:
-        sharding = SingleDeviceSharding(device(platform))
-        on_device = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
-        place = lambda tree: jax.tree.map(on_device, tree)
-        lowering = (PLATFORMS[platform].lowering,)
-    value = jax.ShapeDtypeStruct((), jnp.float32)
-    params, value = place(params), place(value)
-    state = place(jax.eval_shape(opt.init, params))
+    here = jax.devices()[0] if platform is None else device(platform)
+    lowering = None if platform is None else (PLATFORMS[platform].lowering,)
+    value = _placed(jax.ShapeDtypeStruct((), jnp.float32), here)
+    params = _placed(params, here)
+    state = _placed(jax.eval_shape(opt.init, params), here)
     step = jax.jit(_step_of(opt), donate_argnums=(0, 1))
     traced = step.trace(params, state, params, value)
     return Step(traced.lower(lowering_platforms=lowering).compile(), opt, params, state)
 
 
+def _placed(shapes: PyTree, device: Any) -> PyTree:
+    """Shapes on a device, where `Offload` keeps its arrays in the memory of the host."""
+
+    def place(x: Any) -> Any:
+        kind = "pinned_host" if isinstance(x, OnHost) else "device"
+        sharding = SingleDeviceSharding(device, memory_kind=kind)
+        of = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+        return jax.tree.map(of, x)
+
+    return jax.tree.map(place, shapes, is_leaf=lambda x: isinstance(x, OnHost))
+
+
 def _step_of(opt: Any) -> Any:
     """A step with the loss as an extra argument, which few methods use."""
     if isinstance(opt, eqopt.AbstractTransformation):
+        # Shapes do not say in which memory an array is.
         return lambda params, state, grads, value: opt.step(
-            grads, state, params, value=value
+            grads, put_back(state), params, value=value
         )
     theirs = optax.with_extra_args_support(opt)
 
