@@ -8,6 +8,7 @@ from .._trees.control import filter_cond
 from .._trees.leaves import keystr, parameters
 from .._types import IntegerLike, Leaf, Params, RealScalarLike, Updates
 from ..tree._together import together
+from .calls import check_any
 from .equation import equation
 from .pipeline import Leafwise, Pipeline
 
@@ -29,13 +30,14 @@ def apply_updates(params: Params, updates: Updates) -> Params:
 
     A `ValueError` that names the key path if structures or shapes differ, or if there
     is an update for an integer array, which is not a parameter; a `ValueError` if
-    `params` is `None`.
+    `params` is `None`, or if `updates` has no array and `params` has parameters.
     """
     if params is None:
         raise ValueError(
             "apply_updates: `params` is None. Pass the model and then the updates: "
             "`apply_updates(model, updates)`."
         )
+    check_any(params, updates)
     return Pipeline(updates, params, {}).apply()
 
 

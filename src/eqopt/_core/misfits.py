@@ -1,27 +1,19 @@
 """Errors for leaves and numbers that do not fit together in an equation."""
 
-import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from contextvars import ContextVar
 from typing import Any
 
-import equinox as eqx
 import jax.numpy as jnp
-import jax.tree_util as jtu
-import numpy as np
-from jaxtyping import AbstractArray, PyTree, TypeCheckError
+from jaxtyping import AbstractArray, PyTree
 
-from .._arguments.extra import check_names
 from .._arguments.owners import name_of
 from .._trees.leaves import (
     ANOTHER_MODEL,
     align,
     briefly,
     flatten_updates,
-    is_parameter,
     keystr,
-    parameters,
     too_narrow,
 )
 from .equation import WrongResult
@@ -65,122 +57,10 @@ def misfit(
             f"{owner}: at `{path}`, {error}. An equation must return the update and the "
             "new slots in the shapes of the old ones."
         )
-    return ValueError(f"{owner}: shapes do not fit at `{path}`: {found}. {_ONE_MODEL}")
+    return ValueError(f"{owner}: shapes do not fit at `{path}`: {found}. {ONE_MODEL}")
 
 
-# Whether a call with extra arguments is running. Their names are only checked for the
-# outermost transformation: they are also passed to parts that do not read them.
-_IS_INSIDE: ContextVar[bool] = ContextVar("_IS_INSIDE", default=False)
-
-
-def explained(fn: Callable) -> Callable:
-    """`update` or `step` of a class; if shapes do not fit, its error says where.
-
-    It is for errors of JAX from anywhere in `fn`, such as from a product or a branch. The
-    state is compared with a new one for the same parameters.
-    """
-
-    own = inspect.signature(fn).parameters
-    needed = [*own][:3]
-
-    @functools.wraps(fn)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        __tracebackhide__ = True
-        token = None
-        if kwargs and not _IS_INSIDE.get():
-            extra = {name: x for name, x in kwargs.items() if name not in own}
-            # If the updates or the state are missing, the error is about that.
-            if all(name in kwargs for name in needed[len(args) :]):
-                check_names(args[0], fn.__name__, extra)
-            token = _IS_INSIDE.set(True)
-        try:
-            return fn(*args, **kwargs)
-        except (TypeError, ValueError) as error:
-            misuse = _misuse(fn, args, kwargs)
-            if misuse is not None:
-                raise misuse from None
-            # Only our own messages name an argument or a key path in such quotes.
-            is_ours = "`" in str(error) and not isinstance(error, TypeCheckError)
-            message = None if is_ours else _where(fn, args, kwargs)
-            if message is None:
-                raise
-            raise ValueError(message) from error
-        finally:
-            if token is not None:
-                _IS_INSIDE.reset(token)
-
-    return call
-
-
-def _misuse(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> Exception | None:
-    """The error for a call that forgets the parameters, or passes the loss."""
-    name = fn.__name__
-    owner = f"{type(args[0]).__name__}.{name}"
-    try:
-        given = inspect.signature(fn).bind(*args, **kwargs).arguments
-    except TypeError as error:
-        call = f"`opt.{name}(grads, state, model)`"
-        return TypeError(f"{owner}: {error}. Call {call}, with the whole model.")
-    params = given.pop("params", None)
-    _, (argument, updates), (_, state) = list(given.items())[:3]
-    has_arrays = any(np.ndim(x) for x in jtu.tree_leaves((state, params)))
-    if _is_number(updates) and has_arrays:
-        found = "is one number. Did you pass the loss?"
-    elif _is_with_loss(updates) and not _is_with_loss(params):
-        found = "is a pair of a number and a tree. Did you pass `(loss, grads)`?"
-    elif params is not None and _has_others(updates) and not _has_others(params):
-        return TypeError(
-            f"{owner}: `{argument}` is a whole model, and `params` has only arrays. Were "
-            f"they exchanged? Call `opt.{name}(grads, state, model)`, in this order."
-        )
-    else:
-        return None
-    return ValueError(
-        f"{owner}: `{argument}` {found} Pass only the gradients: `loss, grads = "
-        f"eqx.filter_value_and_grad(loss_fn)(model)`, then `opt.{name}(grads, state, "
-        "model)`."
-    )
-
-
-def _is_number(x: Any) -> bool:
-    return isinstance(x, float | int) or getattr(x, "shape", None) == ()
-
-
-def _has_others(x: Any) -> bool:
-    return not all(map(is_parameter, jtu.tree_leaves(x)))
-
-
-def _is_with_loss(x: Any) -> bool:
-    return isinstance(x, tuple) and len(x) == 2 and _is_number(x[0])
-
-
-def _where(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> str | None:
-    """The message for the first array of another shape, if there is one."""
-    try:
-        given = inspect.signature(fn).bind(*args, **kwargs).arguments
-        transformation, updates, state, *_ = given.values()
-        params = given.get("params")
-        tree = updates if params is None else params
-        fresh = eqx.filter_eval_shape(transformation.init, tree)
-    except Exception:  # more than a shape is wrong, and the first error is about that
-        return None
-    pairs = {"updates": (updates, parameters(tree)), "state": (state, fresh)}
-    for name, trees in pairs.items():
-        found, like = map(jtu.tree_leaves_with_path, trees)
-        if [path for path, _ in found] != [path for path, _ in like]:
-            continue
-        for (path, x), (_, y) in zip(found, like, strict=True):
-            # Gradients of examples may have one more axis.
-            if np.ndim(x) == np.ndim(y) and np.shape(x) != np.shape(y):
-                return (
-                    f"{name_of(transformation)}: `{name}{jtu.keystr(path)}` has shape "
-                    f"{list(np.shape(x))}, but {list(np.shape(y))} for these parameters. "
-                    f"{_ONE_MODEL}"
-                )
-    return None
-
-
-_ONE_MODEL = (
+ONE_MODEL = (
     "Updates, parameters and optimizer state must belong to the same model. "
     f"{ANOTHER_MODEL}"
 )

@@ -19,7 +19,7 @@ from .._trees.stored import full_params, with_arrays
 from .._typecheck import no_type_check
 from .._types import Params, State, Updates
 from .apply import apply_updates
-from .misfits import explained
+from .calls import explained
 from .pipeline import Leafwise, Pipeline, filled
 
 
@@ -116,8 +116,8 @@ class AbstractTransformation(Module):
         **Raises:**
 
         A `ValueError` or `TypeError` that names the key path if `updates`, `state` and
-        `params` do not belong together. A `TypeError` for an extra argument that nothing
-        in the transformation reads.
+        `params` do not belong together, or if `updates` has no array, but `params` has
+        something to train. A `TypeError` for an extra argument that nothing can read.
         """
 
     def step(

@@ -1,0 +1,174 @@
+"""Calls of `update` and `step`: what is checked before, and the errors of wrong ones."""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from typing import Any
+
+import equinox as eqx
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import PyTree, TypeCheckError
+
+from .._arguments.extra import check_names
+from .._arguments.owners import name_of
+from .._trees.leaves import is_leaf, is_parameter, keystr, parameters
+from .._trees.routes import Report
+from .misfits import ONE_MODEL
+
+
+# What the outermost call that is running has checked: 1 if its gradients, 2 if also the
+# names of its extra arguments. Parts of it are not checked: they get extra arguments that
+# others read, and may get no gradients.
+_CHECKED: ContextVar[int] = ContextVar("_CHECKED", default=0)
+
+
+def explained(fn: Callable) -> Callable:
+    """`update` or `step` of a class; if shapes do not fit, its error says where.
+
+    It is for errors of JAX from anywhere in `fn`, such as from a product or a branch. The
+    state is compared with a new one for the same parameters.
+    """
+
+    own = inspect.signature(fn).parameters
+    needed = [*own][:3]
+
+    @functools.wraps(fn)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        token, before, now = None, _CHECKED.get(), 2 if kwargs else 1
+        if now > before:
+            # If the updates or the state are missing, the error is about that.
+            if all(name in kwargs for name in needed[len(args) :]):
+                extra = {name: x for name, x in kwargs.items() if name not in own}
+                check_names(args[0], fn.__name__, extra)
+                if not before:
+                    given = {**dict(zip(own, args, strict=False)), **kwargs}
+                    _check_gradients(args[0], fn.__name__, needed[1], given)
+            token = _CHECKED.set(now)
+        try:
+            return fn(*args, **kwargs)
+        except (TypeError, ValueError) as error:
+            misuse = _misuse(fn, args, kwargs)
+            if misuse is not None:
+                raise misuse from None
+            # Only our own messages name an argument or a key path in such quotes.
+            is_ours = "`" in str(error) and not isinstance(error, TypeCheckError)
+            message = None if is_ours else _where(fn, args, kwargs)
+            if message is None:
+                raise
+            raise ValueError(message) from error
+        finally:
+            if token is not None:
+                _CHECKED.reset(token)
+
+    return call
+
+
+def _check_gradients(
+    transformation: Any, name: str, argument: str, given: Mapping[str, Any]
+) -> None:
+    """Raises a `ValueError` if there is no gradient, but something to train.
+
+    Gradients may be `None` at each parameter that a part of the transformation freezes.
+    """
+    if jtu.tree_leaves(given[argument]):
+        return
+    params = parameters(given.get("params"))
+    report = Report(params)
+    transformation._route(report, params)
+    for i, x in enumerate(report.found):
+        if x is not None and not any(part in _FREEZING for _, part in x.parts):
+            raise _nothing(
+                f"{type(transformation).__name__}.{name}", argument, params, i
+            )
+
+
+_FREEZING = "Freeze", "SetToZero", "frozen"
+
+
+def check_any(params: PyTree, updates: PyTree) -> None:
+    """The check of gradients in `apply_updates`, if no transformation calls it."""
+    if not (_CHECKED.get() or jtu.tree_leaves(updates)):
+        for i, x in enumerate(jtu.tree_leaves(params, is_leaf=is_leaf)):
+            if is_parameter(x):
+                raise _nothing("apply_updates", "updates", params, i)
+
+
+def _nothing(owner: str, argument: str, params: PyTree, i: int) -> Exception:
+    return ValueError(
+        f"{owner}: `{argument}` has no array, so nothing would be trained, but `params` "
+        f"has parameters, such as `{keystr(params, i)}`. Was the loss differentiated "
+        "with respect to a part of the model without parameters? Pass the part to be "
+        "trained first: `grads = eqx.filter_grad(loss_fn)(model)`. If nothing is to be "
+        "trained in this step, do not call it."
+    )
+
+
+def _misuse(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> Exception | None:
+    """The error for a call that forgets the parameters, or passes the loss."""
+    name = fn.__name__
+    owner = f"{type(args[0]).__name__}.{name}"
+    try:
+        given = inspect.signature(fn).bind(*args, **kwargs).arguments
+    except TypeError as error:
+        call = f"`opt.{name}(grads, state, model)`"
+        return TypeError(f"{owner}: {error}. Call {call}, with the whole model.")
+    params = given.pop("params", None)
+    _, (argument, updates), (_, state) = list(given.items())[:3]
+    has_arrays = any(np.ndim(x) for x in jtu.tree_leaves((state, params)))
+    if _is_number(updates) and has_arrays:
+        found = "is one number. Did you pass the loss?"
+    elif _is_with_loss(updates) and not _is_with_loss(params):
+        found = "is a pair of a number and a tree. Did you pass `(loss, grads)`?"
+    elif params is not None and _has_others(updates) and not _has_others(params):
+        return TypeError(
+            f"{owner}: `{argument}` is a whole model, and `params` has only arrays. Were "
+            f"they exchanged? Call `opt.{name}(grads, state, model)`, in this order."
+        )
+    else:
+        return None
+    return ValueError(
+        f"{owner}: `{argument}` {found} Pass only the gradients: `loss, grads = "
+        f"eqx.filter_value_and_grad(loss_fn)(model)`, then `opt.{name}(grads, state, "
+        "model)`."
+    )
+
+
+def _is_number(x: Any) -> bool:
+    return isinstance(x, float | int) or getattr(x, "shape", None) == ()
+
+
+def _has_others(x: Any) -> bool:
+    return not all(map(is_parameter, jtu.tree_leaves(x)))
+
+
+def _is_with_loss(x: Any) -> bool:
+    return isinstance(x, tuple) and len(x) == 2 and _is_number(x[0])
+
+
+def _where(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> str | None:
+    """The message for the first array of another shape, if there is one."""
+    try:
+        given = inspect.signature(fn).bind(*args, **kwargs).arguments
+        transformation, updates, state, *_ = given.values()
+        params = given.get("params")
+        tree = updates if params is None else params
+        fresh = eqx.filter_eval_shape(transformation.init, tree)
+    except Exception:  # more than a shape is wrong, and the first error is about that
+        return None
+    pairs = {"updates": (updates, parameters(tree)), "state": (state, fresh)}
+    for name, trees in pairs.items():
+        found, like = map(jtu.tree_leaves_with_path, trees)
+        if [path for path, _ in found] != [path for path, _ in like]:
+            continue
+        for (path, x), (_, y) in zip(found, like, strict=True):
+            # Gradients of examples may have one more axis.
+            if np.ndim(x) == np.ndim(y) and np.shape(x) != np.shape(y):
+                return (
+                    f"{name_of(transformation)}: `{name}{jtu.keystr(path)}` has shape "
+                    f"{list(np.shape(x))}, but {list(np.shape(y))} for these parameters. "
+                    f"{ONE_MODEL}"
+                )
+    return None

@@ -1,0 +1,121 @@
+"""Gradients of nothing: an error, unless the optimizer or the parameters say why."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import optax
+import pytest
+
+import eqopt
+from eqopt.interop.optax import to_optax
+
+
+MODEL = eqx.nn.MLP(3, 2, 4, 1, key=jr.key(0))
+ARRAYS = eqx.filter(MODEL, eqx.is_inexact_array)
+NOTHING = jax.tree.map(lambda _: None, ARRAYS)
+ADAM = eqopt.Adam(1e-3)
+is_matrix = lambda params: jax.tree.map(lambda p: p.ndim == 2, params)
+everywhere = lambda value: lambda params: jax.tree.map(lambda _: value, params)
+by_shape = lambda params: jax.tree.map(lambda p: "ab"[p.ndim == 2], params)
+
+
+class Quiet(eqopt.AbstractWrapper):
+    """Passes no updates on to its inner transformation."""
+
+    inner: eqopt.AbstractTransformation
+
+    def init(self, params):
+        return QuietState(self.inner.init(params))
+
+    def handle(self, call, state):
+        nothing = jax.tree.map(lambda _: None, call.updates)
+        call._replace(updates=nothing).run(self.inner, state.inner_state)
+        return call.unchanged(), state
+
+
+class QuietState(eqx.Module):
+    inner_state: eqopt.ScaleByAdamState | tuple
+
+
+UNTOLD = {
+    "Adam": ADAM,
+    "AdamW": eqopt.AdamW(1e-3),
+    "Chain": eqopt.Chain(eqopt.Clip(1.0), ADAM),
+    "Lookahead": eqopt.Lookahead(ADAM, 2, 0.5),
+    "Masked": eqopt.Masked(ADAM, is_matrix),
+    "Partition": eqopt.Partition({"a": ADAM, "b": eqopt.SetToZero()}, by_shape),
+    "Quiet": Quiet(ADAM),
+}
+
+
+@pytest.mark.parametrize("name", UNTOLD)
+def test_no_gradient_at_all(name):
+    opt = UNTOLD[name]
+    state = opt.init(MODEL)
+    with pytest.raises(ValueError, match="differentiated") as error:
+        opt.step(NOTHING, state, MODEL)
+    where = ".layers[0].bias" if name == "Partition" else ".layers[0].weight"
+    assert str(error.value) == (
+        f"{name}.step: `grads` has no array, so nothing would be trained, but `params` "
+        f"has parameters, such as `{where}`. Was the loss differentiated with respect "
+        "to a part of the model without parameters? Pass the part to be trained first: "
+        "`grads = eqx.filter_grad(loss_fn)(model)`. If nothing is to be trained in this "
+        "step, do not call it."
+    )
+    with pytest.raises(ValueError, match=f"{name}.update: `updates` has no array"):
+        opt.update(updates=NOTHING, state=state, params=MODEL, value=1.0)
+    with pytest.raises(ValueError, match=f"{name}.step: `grads` has no array"):
+        eqx.filter_jit(opt.step)(None, state, MODEL)
+
+
+def test_no_update_at_all():
+    with pytest.raises(ValueError, match="apply_updates: `updates` has no array, so"):
+        eqopt.apply_updates(MODEL, NOTHING)
+    # The gradients themselves do not say that there is something to train.
+    ADAM.update(NOTHING, ADAM.init(MODEL))
+
+
+TOLD = {
+    "Freeze": eqopt.Chain(ADAM, eqopt.Freeze(everywhere(True))),
+    "SelectiveTransform": eqopt.SelectiveTransform(ADAM, freeze_mask=everywhere(True)),
+    "SetToZero": eqopt.Partition({"a": eqopt.SetToZero()}, everywhere("a")),
+}
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_frozen(name):
+    opt = TOLD[name]
+    new, _ = opt.step(NOTHING, opt.init(ARRAYS), ARRAYS)
+    assert eqx.tree_equal(new, ARRAYS)
+
+
+def test_parts_without_gradients():
+    """Of a model, of the groups of an optimizer, and of what a wrapper passes on."""
+    grads = jax.tree.map(lambda p: p if p.ndim == 2 else None, ARRAYS)
+    groups = eqopt.Partition({"a": eqopt.AdamW(1e-3), "b": ADAM}, by_shape)
+    masked = eqopt.Masked(eqopt.Lookahead(ADAM, 2, 0.5), lambda p: by_hand(p, 1))
+    for opt in (ADAM, groups, masked, Quiet(ADAM), Quiet(Quiet(ADAM))):
+        new, _ = opt.step(grads, opt.init(MODEL), MODEL, value=1.0)
+        assert jnp.array_equal(new.layers[0].bias, MODEL.layers[0].bias)
+        assert not jnp.array_equal(new.layers[0].weight, MODEL.layers[0].weight)
+
+
+def by_hand(params, ndim):
+    return jax.tree.map(lambda p: p.ndim == ndim, params)
+
+
+def test_parts_by_hand():
+    """A group without parameters is no mistake."""
+    for opt in (ADAM, eqopt.Chain(eqopt.Clip(1.0), ADAM)):
+        new, _ = opt.step(NOTHING, opt.init(NOTHING), NOTHING)
+        assert jax.tree.leaves(new) == []
+    transforms = {"a": to_optax(ADAM), "b": optax.sgd(0.1), "c": to_optax(ADAM)}
+    tx = optax.partition(transforms, by_shape)
+    tx.update(ARRAYS, tx.init(ARRAYS), ARRAYS)
+
+
+def test_a_check_that_fails_leaves_nothing_behind():
+    for _ in range(2):
+        with pytest.raises(ValueError, match="has no array"):
+            ADAM.step(NOTHING, ADAM.init(MODEL), MODEL, value=1.0)
