@@ -134,6 +134,7 @@ def test_a_mask_is_a_function_of_the_parameters(call, inner):
     ],
     ids=["Masked", "Masked equation", "Partition"],
 )
+@pytest.mark.filterwarnings("ignore:Partition")
 def test_parameters_that_are_one_excluded_array(opt):
     """Without any parameter for the inner transformation, there is no error."""
     x = jnp.ones(3)

@@ -113,6 +113,25 @@ def test_values_that_are_not_labels(label):
         eqopt.Partition({"a": opt, label: opt}, Model("a", "a"))
 
 
+def test_a_label_that_no_leaf_has():
+    adam = eqopt.Adam(1e-3)
+    some = {"matrix": adam, "embedding": adam, 3: adam}
+    opt = eqopt.Partition(some, Model("matrix", "matrix"))
+    with pytest.warns(UserWarning) as warned:
+        opt.init(MODEL)
+    assert [str(warning.message) for warning in warned] == [
+        "Partition: no parameter has the label 'embedding' or 3, only ['matrix']. Does "
+        "a rule in `labels` match too little? Print `eqopt.groups.table(labels, model)`, "
+        "or remove the transformation of this label. If one dictionary is for several "
+        "models, call `warnings.filterwarnings('ignore', 'Partition: no parameter')`."
+    ]
+    opt.init(Model(None, None))  # no warning: a part without parameters has no labels
+    # All is used, even if one label only has an integer array.
+    labels = {"weight": "matrix", "steps": "count"}
+    pair = eqopt.Partition({"matrix": adam, "count": adam}, labels)
+    pair.init({"weight": jnp.ones(2), "steps": jnp.array(0)})
+
+
 def test_a_tree_that_can_be_called_is_a_tree():
     """Masks, labels, factors and dimension numbers, of any class that JAX knows."""
     mask, frozen = Model(True, False), Model(False, True)

@@ -278,6 +278,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
+@pytest.mark.filterwarnings("ignore:Partition")
 def test_errors(case):
     call, message = WRONG[case]
     with pytest.raises((TypeError, ValueError), match=re.escape(message)):

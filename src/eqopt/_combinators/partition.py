@@ -1,5 +1,6 @@
 """A separate transformation for each group of parameters."""
 
+import warnings
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, TypeAlias
 
@@ -61,8 +62,8 @@ class Partition(AbstractComposite):
 
     - `transformations`: a dictionary from labels to transformations. A label is a
         string, an integer, a member of an enumeration, or any other hashable value that
-        JAX treats as a leaf of a tree. So tuples and `None` cannot be labels. Some
-        labels may have no parameters.
+        JAX treats as a leaf of a tree. So tuples and `None` cannot be labels. `init`
+        warns of a label that no leaf has.
     - `labels`: a tree of labels with the structure of the parameters or a prefix of it,
         or a function of the parameters that returns one. An `eqx.Module` or another
         node of a tree is a tree, even if it can be called. Values at leaves that are
@@ -94,6 +95,7 @@ class Partition(AbstractComposite):
 
     def init(self, params: Params) -> PartitionState:
         parts = self._split(parameters(params), params)
+        self._warn_of_unused(parts, params)
         states = {name: self[name].init(parts[name]) for name in parts}
         return PartitionState(label_dict(states))
 
@@ -125,6 +127,28 @@ class Partition(AbstractComposite):
             for name, part in self._split(params, params).items()
         ]
         return eqx.combine(*new, params, is_leaf=is_leaf)
+
+    def _warn_of_unused(self, parts: Mapping[Hashable, PyTree], params: Params) -> None:
+        """Warns of labels that no leaf has, unless there are no parameters at all.
+
+        It is no error, because one dictionary may be for several models.
+        """
+        are_used = [bool(jtu.tree_leaves(part)) for part in parts.values()]
+        if all(are_used) or not any(are_used):
+            return
+        wholes = self._split(params, params)  # also labels of other leaves
+        unused = [name for name, whole in wholes.items() if not jtu.tree_leaves(whole)]
+        if unused:
+            used = [name for name in self.names if name not in unused]
+            labels = " or ".join(map(repr, unused))
+            warnings.warn(
+                f"Partition: no parameter has the label {labels}, only {used}. Does a "
+                "rule in `labels` match too little? Print `eqopt.groups.table(labels, "
+                "model)`, or remove the transformation of this label. If one dictionary "
+                "is for several models, call "
+                "`warnings.filterwarnings('ignore', 'Partition: no parameter')`.",
+                stacklevel=2,
+            )
 
     def _split(self, tree: PyTree, params: Params | None) -> dict[Hashable, PyTree]:
         """For each label, `tree` with `None` at leaves with other labels."""
