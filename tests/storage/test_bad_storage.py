@@ -254,14 +254,6 @@ def test_integers_of_numpy():
     assert SplitMasterWeights(np.int64(8)) == SplitMasterWeights(8)
 
 
-def test_what_is_stored_stays_so():
-    """A state says by itself how it is kept; the wrapper decides in `init` alone."""
-    other = state(BlockwiseQuantized(4))
-    _, new = other.step(FULL, BLOCKS.init(FULL), FULL)
-    _, expected = BLOCKS.step(FULL, BLOCKS.init(FULL), FULL)
-    jax.tree.map(np.testing.assert_array_equal, new, expected)
-
-
 @pytest.mark.parametrize(
     "storage",
     [BlockwiseQuantized(), pytest.param(BlockwiseQuantized(4), marks=pytest.mark.slow)],

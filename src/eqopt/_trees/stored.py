@@ -129,6 +129,10 @@ class Joined(AbstractStored):
     hidden: AbstractHidden
 
     @property
+    def _made_by(self) -> str:
+        return getattr(self.hidden, "_made_by", "another one")
+
+    @property
     def like(self) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(self.seen.shape, self.hidden.dtype)
 

@@ -24,6 +24,7 @@ from ..storage._base import (
     AbstractParamStorage,
     AbstractStateStorage,
     Slot,
+    check_made_by,
     check_storage,
 )
 from .project import towards
@@ -78,7 +79,7 @@ class StoreParams(AbstractFused):
     A `TypeError` if `storage` is not a storage for parameters. In `init`, a `TypeError`
     that names the key path if a parameter cannot be stored in this way, and a
     `ValueError` if no parameter is. In `update`, a `TypeError` if the updates have half
-    precision, and a `ValueError` if `params` is `None`.
+    precision or another storage made the state, and a `ValueError` if `params` is `None`.
     """
 
     inner: AbstractTransformation
@@ -145,6 +146,11 @@ class StoreParams(AbstractFused):
         self, pipeline: Pipeline, state: State
     ) -> tuple[Params, Callable[[], State]]:
         check_state(self, state)
+        is_hidden = lambda x: isinstance(x, AbstractHidden)
+        leaves = jtu.tree_leaves_with_path(state.hidden, is_leaf=is_hidden)
+        made = [pair for pair in leaves if is_hidden(pair[1])]
+        storage: Any = self.storage
+        check_made_by("StoreParams", storage, made, storage._may_have_hidden, "")
         params = required_params("StoreParams", pipeline.params)
         pipeline.params = _joined(params, state.hidden)
         new, promise = self.inner._finish(pipeline, state.inner_state)

@@ -25,6 +25,7 @@ from ..storage._base import (
     AbstractParamStorage,
     AbstractStateStorage,
     Slot,
+    check_made_by,
     check_storage,
 )
 from ..tree._map_params import places_of
@@ -82,7 +83,8 @@ class StoreState(AbstractFusedWrapper):
     **Raises:**
 
     A `TypeError` if `storage` is not a storage for states. In `init`, a `ValueError` if
-    `inner` holds a `ZeRO1` or a `Flatten` with arrays that should be stored.
+    `inner` holds a `ZeRO1` or a `Flatten` with arrays that should be stored. In
+    `update`, a `TypeError` if another storage made the state.
     """
 
     inner: AbstractTransformation
@@ -127,6 +129,12 @@ class StoreState(AbstractFusedWrapper):
     def _begin(
         self, pipeline: Pipeline, state: StoreStateState
     ) -> tuple[AbstractTransformation, Callable[[State], StoreStateState]]:
+        is_other = lambda x: isinstance(x, StoreStateState) or is_stored(x)
+        leaves = jtu.tree_leaves_with_path(state.inner_state, is_leaf=is_other)
+        made = [(path, _real_part(x)) for path, x in leaves if is_stored(x)]
+        storage: Any = self.storage
+        fix = ", or convert the state: `eqopt.tree.migrate(opt, state, model)`"
+        check_made_by("StoreState", storage, made, storage._may_have_kept, fix)
         return self.inner, StoreStateState
 
 
@@ -178,6 +186,10 @@ def _is_hidden(state: State, path: Sequence[Any]) -> bool:
 def _can_be_kept(x: Any) -> bool:
     is_array = eqx.is_array_like(x) and not is_stored(x)
     return is_array and x.size > 0 and jnp.issubdtype(x.dtype, jnp.inexact)
+
+
+def _real_part(x: AbstractStored) -> AbstractStored:
+    return x.real if isinstance(x, Complex) else x
 
 
 class Complex(AbstractStored):

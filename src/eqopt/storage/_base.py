@@ -1,10 +1,15 @@
 """The base classes of storages, for arrays of a state and for parameters."""
 
 import abc
+import types
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import equinox as eqx
+import jax.tree_util as jtu
 from jaxtyping import Array, Inexact
 
+from .._arguments.annotations import resolved
 from .._arguments.construction import Module
 from .._trees.stored import AbstractHidden, AbstractStored
 from .._types import Nonnegative as Nonnegative
@@ -40,6 +45,10 @@ class AbstractStateStorage(Module):
         - `slot`: the position of `x`, and its properties.
         """
 
+    def _may_have_kept(self, x: AbstractStored) -> bool:
+        """Whether `keep` may have made `x`, which is in a state."""
+        return isinstance(x, _declared(type(self).keep))
+
 
 class AbstractParamStorage(Module):
     """A way to store parameters in two parts, for [`eqopt.StoreParams`][].
@@ -61,6 +70,35 @@ class AbstractParamStorage(Module):
         A `TypeError` if the parameter can neither be stored this way nor stay
         unchanged.
         """
+
+    def _may_have_hidden(self, x: AbstractHidden) -> bool:
+        """Whether `hide` may have made `x`, which is in a state."""
+        return isinstance(x, _declared(type(self).hide))
+
+
+def _declared(fn: Callable) -> Any:
+    """The classes of what a method returns, or `object` if it does not declare them."""
+    found = resolved(fn.__annotations__.get("return"), fn.__globals__)
+    return found if isinstance(found, type | types.UnionType) else object
+
+
+def check_made_by(
+    owner: str, storage: Any, made: Sequence[tuple[Any, Any]], fits: Callable, fix: str
+) -> None:
+    """Raises a `TypeError` if none of the stored leaves `made` is from this storage.
+
+    Otherwise, another storage in the optimizer of a resumed run would do nothing.
+    `made` has pairs of a key path and a leaf. Some may be from a transformation inside.
+    """
+    if not made or any(fits(x) for _, x in made):
+        return
+    path, x = made[0]
+    form = eqx.tree_pformat(x, width=10_000)
+    raise TypeError(
+        f"{owner}: `storage` is {storage}, but {getattr(x, '_made_by', 'another one')} "
+        f"made the state: at `{jtu.keystr(path)}`, it has {form}. A state keeps the form "
+        f"in which `init` stored it. Pass the storage of that run{fix}."
+    )
 
 
 def check_storage(owner: str, storage: Any, kind: type) -> None:

@@ -1,6 +1,7 @@
 """Blocks of 8 or 4 bits, or of floats of 8 bits, each with a scale."""
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -38,6 +39,11 @@ class Quantized(AbstractStored):
     blocks: Blocks
 
     _is_differentiable = False
+
+    @property
+    def _made_by(self):
+        is_float = isinstance(self.map, FloatMap)
+        return "Float8" if is_float else f"BlockwiseQuantized(bits={self.map.bits})"
 
     @property
     def _is_measured(self):
@@ -232,11 +238,20 @@ class BlockwiseQuantized(AbstractStateStorage):
             check_integer("BlockwiseQuantized", "block_size", self.block_size, 1)
 
     def keep(self, x: Inexact[Array, "..."], slot: Slot) -> Quantized:
+        return _kept(x, self._map(slot.nonnegative), self._size)
+
+    def _map(self, is_nonnegative: bool) -> AbstractMap:
         if self.bits == 8:
-            map = FourthPowerMap(is_signed=not slot.nonnegative)
-        else:
-            map = SecondPowerMap() if slot.nonnegative else DynamicMap()
-        return _kept(x, map, int(self.block_size or (256 if self.bits == 8 else 128)))
+            return FourthPowerMap(is_signed=not is_nonnegative)
+        return SecondPowerMap() if is_nonnegative else DynamicMap()
+
+    @property
+    def _size(self) -> int:
+        return int(self.block_size or (256 if self.bits == 8 else 128))
+
+    def _may_have_kept(self, x: AbstractStored) -> bool:
+        maps = [self._map(True), self._map(False)]
+        return _is_of(x, maps, self._size)
 
 
 class Float8(AbstractStateStorage):
@@ -265,3 +280,14 @@ class Float8(AbstractStateStorage):
 
     def keep(self, x: Inexact[Array, "..."], slot: Slot) -> Quantized:
         return _kept(x, FloatMap(), int(self.block_size))
+
+    def _may_have_kept(self, x: AbstractStored) -> bool:
+        return _is_of(x, [FloatMap()], int(self.block_size))
+
+
+def _is_of(x: AbstractStored, maps: list[AbstractMap], size: int) -> bool:
+    """Whether `x` is the result of `_kept` with one of these maps, and this size."""
+    if not isinstance(x, Quantized) or x.map not in maps:
+        return False
+    like: Any = x.like
+    return x.blocks == blocks_of(like, size)

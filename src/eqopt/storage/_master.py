@@ -3,6 +3,7 @@
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, DTypeLike, Inexact, UInt8, UInt16
@@ -51,11 +52,17 @@ class MasterWeights(AbstractParamStorage):
             return None
         return Master(jnp.array(p, dtype))
 
+    def _may_have_hidden(self, x: AbstractHidden) -> bool:
+        dtype = jax.dtypes.canonicalize_dtype(self.dtype)
+        return isinstance(x, Master) and jnp.finfo(x.dtype).dtype == dtype
+
 
 class Master(AbstractHidden):
     """A parameter in full precision."""
 
     weights: Inexact[Array, "..."]
+
+    _made_by = "MasterWeights"
 
     @property
     def dtype(self) -> Any:
@@ -108,6 +115,8 @@ class RoundingError(AbstractHidden):
     """The rounding error of a parameter."""
 
     error: Inexact[Array, "..."]
+
+    _made_by = "KahanSummation"
 
     @property
     def dtype(self) -> Any:
@@ -197,11 +206,18 @@ class SplitMasterWeights(AbstractParamStorage):
             )
         return LowBits(_zeros(p, jnp.uint16 if self.bits == 16 else jnp.uint8))
 
+    def _may_have_hidden(self, x: AbstractHidden) -> bool:
+        return isinstance(x, LowBits) and x._width == self.bits
+
 
 class LowBits(AbstractHidden):
     """The last bits of a float32 number whose first bits were rounded."""
 
     bits: UInt16[Array, "..."] | UInt8[Array, "..."]
+
+    @property
+    def _made_by(self):
+        return f"SplitMasterWeights(bits={self._width})"
 
     @property
     def dtype(self) -> Any:

@@ -22,6 +22,8 @@ class Rounded(AbstractStored):
     rounded: Inexact[Array, "..."]
     full_dtype: Any = eqx.field(static=True)
 
+    _made_by = "Cast"
+
     @property
     def like(self) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(self.rounded.shape, self.full_dtype)
@@ -66,6 +68,10 @@ class Cast(AbstractStateStorage):
 
     def keep(self, x: Inexact[Array, "..."], slot: Slot) -> Rounded:
         return Rounded(jnp.array(x, self.dtype, copy=True), x.dtype)
+
+    def _may_have_kept(self, x: AbstractStored) -> bool:
+        dtype = jax.dtypes.canonicalize_dtype(self.dtype)
+        return isinstance(x, Rounded) and x.rounded.dtype == dtype
 
 
 def _is_fit(dtype: Any) -> bool:
@@ -117,6 +123,9 @@ class StochasticRounding(AbstractStateStorage, AbstractParamStorage):
     def hide(self, p: Inexact[Array, "..."], slot: Slot) -> "Draws | None":
         return self._draws(slot, jnp.float32) if p.dtype == jnp.bfloat16 else None
 
+    def _may_have_kept(self, x: AbstractStored) -> bool:
+        return isinstance(x, Joined) and isinstance(x.hidden, Draws)
+
     def _draws(self, slot: Slot, dtype: Any) -> "Draws":
         key = jr.fold_in(as_key(self.key), slot.place)
         return Draws(jr.key_data(key), str(jr.key_impl(key)), jnp.dtype(dtype))
@@ -128,6 +137,8 @@ class Draws(AbstractHidden):
     key: UInt32[Array, "*key"]
     kind: str = eqx.field(static=True)
     full_dtype: Any = eqx.field(static=True)
+
+    _made_by = "StochasticRounding"
 
     @property
     def dtype(self) -> Any:
