@@ -42,7 +42,7 @@ def test_what_fits_passes():
     ("call", "parts"),
     [
         (lambda: add(jnp.ones(2), jnp.ones(3)), ["parameters of", "add", "'y'", "n=2"]),
-        (lambda: add(jnp.ones(2), 1), ["parameters of", "add", "'y'"]),
+        (lambda: add(jnp.ones(2), 1), ["add: `y` must be", "but is 1 of type int."]),
         (lambda: twice(jnp.ones(2)), ["return value", "twice", "n=2"]),
         (lambda: sum_of(jnp.ones(2), jnp.ones(3)), ["parameters of", ".add."]),
     ],

@@ -43,6 +43,10 @@ def checked(fn: Callable) -> Callable:
             with jaxtyping.jaxtyped("context"):
                 return checks(*args, **kwargs)
         except BeartypeCallHintViolation:
+            from ._wrong_calls import wrong_argument  # imported only for an error
+
+            if (message := wrong_argument(fn, args, kwargs)) is not None:
+                raise jaxtyping.TypeCheckError(message) from None
             # jaxtyping's message names the argument and the sizes of the axes so far.
             jaxtyping.jaxtyped(fn, typechecker=beartype)(*args, **kwargs)
             raise

@@ -9,20 +9,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
-from jaxtyping import DTypeLike
 
-from .._jax_internals import is_traced
 from .._typecheck import checked, checked_methods, needs_check
-from .._types import (
-    Hyperparameter,
-    IntegerLike,
-    Key,
-    Mask,
-    RealScalarLike,
-    ScalarOrSchedule,
-    Schedule,
-    StaticInteger,
-)
 from .owners import why_no_hash
 
 
@@ -193,6 +181,8 @@ def misuse(cls: type, args: tuple, kwargs: Mapping[str, Any]) -> str | None:
         )
     from beartype.door import is_bearable  # which few processes ever need
 
+    from .._wrong_calls import wrong_value
+
     for parameter in parameters:
         value = given.get(parameter.name)
         if parameter.name == "weight_decay" and _is_how_to_decay(value):
@@ -212,45 +202,9 @@ def misuse(cls: type, args: tuple, kwargs: Mapping[str, Any]) -> str | None:
             parameter.name in given and parameter.annotation is not parameter.empty
         )
         if is_given and not is_bearable(value, parameter.annotation):
-            return f"{cls.__name__}: `{parameter.name}` {_wrong(value, parameter)}"
+            problem = wrong_value(value, parameter.annotation)
+            return f"{cls.__name__}: `{parameter.name}` {problem}"
     return None
-
-
-def _wrong(value: Any, parameter: inspect.Parameter) -> str:
-    kinds = typing.get_args(parameter.annotation) or (parameter.annotation,)
-    if is_traced(value) and {bool, str, int} & {*kinds}:
-        return (
-            "must be known when the program is compiled, but is traced. Was the "
-            "optimizer an argument of `jax.jit`, which traces all of its numbers and "
-            "bools? Use `eqx.filter_jit`, or close over the optimizer."
-        )
-    annotation = parameter.annotation
-    found = (x for kind, x in _EXPECTED if kind == annotation)
-    expected = next(found, None) or inspect.formatannotation(annotation)
-    if typing.get_origin(annotation) is typing.Literal:
-        expected = f"one of {[*kinds]}"
-    shown = repr(value) if len(repr(value)) < 60 else "a value"
-    return f"must be {expected}, but is {shown} of type {type(value).__name__}."
-
-
-_NUMBER = "a real number or a 0-d array"
-_EXPECTED = [
-    (ScalarOrSchedule, f"{_NUMBER} or a schedule"),
-    (Hyperparameter, f"{_NUMBER} or a schedule"),
-    (RealScalarLike, _NUMBER),
-    (IntegerLike, "an integer or a 0-d integer array"),
-    (IntegerLike | Schedule, "an integer, a 0-d integer array or a schedule"),
-    (StaticInteger, "a Python integer"),
-    (Key, "a seed or a key of `jax.random.key`"),
-    (bool, "`True` or `False`"),
-    (int, "a Python integer"),
-    (str, "a string"),
-    (DTypeLike | None, "a dtype or `None`"),
-    (
-        Mask | None,  # type: ignore  # of an annotated type
-        "a tree of bools, or a function of the parameters that returns one",
-    ),
-]
 
 
 def _is_how_to_decay(value: Any) -> bool:

@@ -1,0 +1,128 @@
+"""Arguments of wrong types: messages are short, and name the argument and the order."""
+
+import inspect
+import typing
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.random as jr
+import pytest
+from beartype.door import is_bearable
+from jaxtyping import TypeCheckError
+
+import eqopt
+
+from .test_typecheck import functions
+
+
+tree, groups, checkpoint = eqopt.tree, eqopt.groups, eqopt.checkpoint
+MODEL = eqx.nn.MLP(3, 2, 4, 1, key=jr.key(0))
+OPT = eqopt.AdamW(1e-3)
+STATE = OPT.init(MODEL)
+a: typing.Any = lambda x: x  # a function, and no type for a type checker
+
+WRONG = {
+    "save": (
+        lambda: checkpoint.save(a(MODEL), a("run.eqx")),
+        "eqopt.checkpoint.save: `path` must be a path: a string or a `pathlib.Path`, but "
+        "is a value of type MLP. Were `path` and `tree` exchanged? Call "
+        "`save(path, tree)`, in this order.",
+    ),
+    "read_metadata": (
+        lambda: checkpoint.read_metadata(a(3)),
+        "eqopt.checkpoint.read_metadata: `path` must be a path: a string or a "
+        "`pathlib.Path`, but is 3 of type int.",
+    ),
+    "cast": (
+        lambda: tree.cast(jnp.bfloat16, a(MODEL)),
+        "eqopt.tree.cast: `dtype` must be a dtype or `None`, but is a value of type MLP. "
+        "Were `dtype` and `tree` exchanged? Call `cast(tree, dtype)`, in this order.",
+    ),
+    "get": (
+        lambda: tree.get("learning_rate", a(OPT)),
+        "eqopt.tree.get: `key` must be a string, but is AdamW(learning_rate=0.001) of "
+        "type AdamW. Were `key` and `tree` exchanged? Call `get(tree, key)`, in this "
+        "order.",
+    ),
+    "metrics": (
+        lambda: tree.metrics(STATE, "step", a(["learning_rate"])),
+        "eqopt.tree.metrics: `names` must be a string, but is ['learning_rate'] of type "
+        "list.",
+    ),
+    "where": (
+        lambda: tree.where(a(1), MODEL, MODEL),
+        "eqopt.tree.where: `condition` must be a bool or a 0-d array of bools, but is 1 "
+        "of type int.",
+    ),
+    "check_laws": (
+        lambda: eqopt.testing.check_laws(a(MODEL), a(OPT)),
+        "eqopt.testing.check_laws: `opt` must be of type `AbstractTransformation`, but "
+        "is a value of type MLP. Were `opt` and `model` exchanged? Call "
+        "`check_laws(opt, model)`, in this order.",
+    ),
+    "check_law": (
+        lambda: eqopt.testing.check_law(a(OPT), a("updates"), MODEL),
+        "eqopt.testing.check_law: `law` must be a string, but is "
+        "AdamW(learning_rate=0.001) of type AdamW. Were `law` and `opt` exchanged? Call "
+        "`check_law(law, opt, model)`, in this order.",
+    ),
+    "a class": (
+        lambda: eqopt.testing.check_laws(a(eqopt.AdamW), MODEL),
+        "eqopt.testing.check_laws: `opt` must be of type `AbstractTransformation`, but "
+        "is the class AdamW. Create an instance.",
+    ),
+    "layerwise_decay": (
+        lambda: groups.layerwise_decay(a(eqopt.schedules.Linear(1.0, 0.0, 9)), a),
+        "eqopt.groups.layerwise_decay: `decay` must be a real number or a 0-d array, but "
+        "is ",
+    ),
+    "a method": (
+        lambda: eqopt.schedules.Linear(1.0, 0.0, 5)(a("a")),
+        "eqopt.schedules.Linear.__call__: `count` must be ",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_message(name):
+    call, message = WRONG[name]
+    with pytest.raises(TypeCheckError) as error:
+        call()
+    assert str(error.value).startswith(message)
+
+
+class Anything:
+    """Fits no type, and has a long description, as a model has."""
+
+    def __repr__(self):
+        return "layer\n" * 1000
+
+
+def typed():
+    """Each argument of a public function that has a type, with the function."""
+    for name, fn in functions():
+        for parameter in inspect.signature(fn, eval_str=True).parameters.values():
+            if not is_bearable(Anything(), parameter.annotation):
+                yield f"{name}({parameter.name})", fn, parameter
+
+
+@pytest.mark.parametrize(("name", "fn", "parameter"), [*typed()], ids=lambda x: str(x))
+def test_each_argument_of_each_function(name, fn, parameter):
+    if parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
+        names = [*inspect.signature(fn).parameters]
+        before = [None] * names.index(parameter.name)
+        call = lambda: fn(*before, Anything())
+    else:
+        call = lambda: fn(**{parameter.name: Anything()})
+    with pytest.raises(TypeError) as error:
+        call()
+    message = str(error.value)
+    assert "`" in message and len(message) < 700, name
+
+
+def test_names_of_axes_of_the_caller_do_not_count():
+    """They are bound while a checked function calls another one."""
+    from .test_typecheck import sum_of
+
+    with pytest.raises(TypeCheckError, match="n=2"):
+        sum_of(jnp.ones(2), jnp.ones(3))
