@@ -1,12 +1,15 @@
 """Calls of classes with arguments that they do not take."""
 
+import inspect
 import pathlib
 import re
 import types
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 
@@ -277,3 +280,23 @@ def test_errors_of_a_recipe_name_it_once():
         eqopt.Adam(1e-3, b1=2.0)
     with pytest.raises(ValueError, match=r"^Adafactor: `decay_offset` must be an int"):
         eqopt.Adafactor(0.1, decay_offset=-1)
+
+
+def test_signatures_have_types():
+    """Also fields that are converted: Equinox writes `Any` for them.
+
+    The arrays of a distribution can also be axes, for `jax.vmap`.
+    """
+    untyped = []
+    for cls in public_classes() - {eqopt.monte_carlo.MultiNormalDiag}:
+        for x in inspect.signature(cls).parameters.values():
+            if x.annotation is Any and x.kind != x.VAR_POSITIONAL:
+                untyped.append(f"{cls.__name__}.{x.name}")
+    assert not untyped
+    assert "fragments: int | numpy.integer = 1" in str(inspect.signature(eqopt.DiLoCo))
+    assert "axis: int = 0" in str(inspect.signature(eqopt.QKClip))
+    with pytest.raises(
+        ValueError, match="GaLore: `rank` must be an integer of at least"
+    ):
+        eqopt.GaLore(1e-3, rank="a")  # type: ignore
+    assert eqopt.GaLore(1e-3, rank=np.int64(4)).rank == 4

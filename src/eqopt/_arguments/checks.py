@@ -110,8 +110,10 @@ def check_scalar(owner: object, name: str, or_schedule: bool = True) -> None:
 def check_count(owner: object, name: str, low: int = 1) -> None:
     """Raises a `ValueError` unless the hyperparameter is an integer of at least `low`."""
     value: Any = getattr(owner, name)
+    is_number = isinstance(value, int) or hasattr(value, "dtype")
     is_integer = (
-        not (isinstance(value, bool) or callable(value))
+        is_number
+        and not isinstance(value, bool)
         and np.ndim(value) == 0
         and jnp.issubdtype(jnp.result_type(value), np.integer)
     )

@@ -66,7 +66,15 @@ else:
         def __signature__(cls):
             # Otherwise it would be the signature of `__call__`.
             signature = inspect.signature(cls.__init__)
-            return signature.replace(parameters=[*signature.parameters.values()][1:])
+            # Equinox writes `Any` for a field with a converter.
+            fields = getattr(cls, "__dataclass_fields__", {})
+            parameters = [
+                x.replace(annotation=fields[name].type)
+                if x.annotation is Any and name in fields and x.kind != x.VAR_POSITIONAL
+                else x
+                for name, x in signature.parameters.items()
+            ]
+            return signature.replace(parameters=parameters[1:])
 
     class _ExplainedModule(Explained, type(eqx.Module)):
         # `help` asks for the attribute of an object: it has to know that this is a type.
@@ -161,7 +169,9 @@ INSTEAD: Mapping[str, str] = {
 
 def misuse(cls: type, args: tuple, kwargs: Mapping[str, Any]) -> str | None:
     """The problem with a call of `cls`; `None` if its arguments are correct."""
-    signature = inspect.signature(cls)
+    # Not of the class: classes explain wrong values of converted fields themselves.
+    signature = inspect.signature(cls.__init__)
+    signature = signature.replace(parameters=[*signature.parameters.values()][1:])
     parameters = signature.parameters.values()
     try:
         given = signature.bind(*args, **kwargs).arguments
