@@ -136,8 +136,54 @@ def test_metadata(path):
     assert read_metadata(path) == {"losses": [0.5, float("inf")], "name": "ä"}
     save(path, 1.5)
     assert read_metadata(path) is None
-    with pytest.raises(TypeError, match="not JSON serializable"):
-        save(path, 2.5, {"losses": jnp.ones(2)})
+
+
+LOOP: list = [0]
+LOOP.append(LOOP)
+WRONG_METADATA = {
+    "an array": (
+        {"losses": [1.0, jnp.ones(2)]},
+        "`metadata['losses'][1]` is of type ArrayImpl, which cannot be written as JSON. "
+        "Save `x.tolist()` instead, which has Python numbers, or put it in `tree`.",
+    ),
+    "a path": (
+        {"data": (pathlib.Path("a"),)},
+        f"`metadata['data'][0]` is of type {type(pathlib.Path()).__name__}, which cannot "
+        "be written as JSON. Save a string instead, such as `str(x)`.",
+    ),
+    "an optimizer": (
+        {"opt": eqopt.Adam(0.1)},
+        "`metadata['opt']` is of type ",
+        "It is a tree: put it in `tree`, next to the model.",
+    ),
+    "a key": (
+        {"a": {(1, 2): 3}},
+        "`metadata['a']` is a dictionary with the key (1, 2), which cannot be",
+        "Use strings as keys.",
+    ),
+    "a loop": (LOOP, "`metadata[1]` is inside itself, which cannot be", "Remove it."),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_METADATA)
+def test_metadata_that_is_not_json(path, name):
+    metadata, *phrases = WRONG_METADATA[name]
+    save(path, 1.5)
+    with pytest.raises(TypeError) as error:
+        save(path, 2.5, metadata)
+    assert all(x in str(error.value) for x in ["eqopt.checkpoint.save: ", *phrases])
+    assert load(path, 0.0) == 1.5
+    shared = [1.0]
+    save(path, 1.5, {"a": shared, "b": shared, 1: None})
+
+
+def test_paths_instead_of_trees(path):
+    save(path, 1.5)
+    for call in (lambda: save(path, "run.eqx"), lambda: load(path, path)):
+        with pytest.raises(
+            TypeError, match=r"must be a tree with arrays, but is the pa"
+        ):
+            call()
     assert load(path, 0.0) == 1.5
 
 

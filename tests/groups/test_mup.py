@@ -173,7 +173,11 @@ BAD = {
         {"a": jnp.ones(2), "b": jnp.ones(2)},
         r"Only `model` has a leaf at `\['b'\]`. Create both models with the same func",
     ),
-    "nothing here": ({}, jnp.ones(2), "Only `model` has a leaf at ``. Create"),
+    "nothing here": (
+        {},
+        jnp.ones(2),
+        "Only `model` has a leaf at `.the root.`. Create",
+    ),
     "no parameter": (
         {"a": jnp.ones(2, int), "b": jnp.ones(2)},
         {"a": jnp.ones(2), "b": jnp.ones(2)},

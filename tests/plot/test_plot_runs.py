@@ -118,10 +118,24 @@ def test_memory_without_parameters(axes):
         ),
         (lambda: eqopt.plot.learning_rates([0.1], {}), "`losses` is empty"),
         (lambda: eqopt.plot.state_memory({}), "`counts` is empty"),
+        (
+            lambda: eqopt.plot.training_curves({"a": "bc"}),
+            "losses of 'a' must be an array of numbers, but are not: could not convert",
+        ),
+        (
+            lambda: eqopt.plot.learning_rates({"a": [1.0]}, [0.1]),  # type: ignore
+            r"`rates` must be of type `ArrayLike \| Sequence\[Any\]`, but is {'a': "
+            r"\[1.0\]} of type dict. Were `rates` and `losses` exchanged\? Call "
+            r"`learning_rates\(rates, losses\)`",
+        ),
+        (
+            lambda: eqopt.plot.training_curves({"a": [1.0]}, axes="left"),
+            "`axes` must be the axes of matplotlib to draw in, such as",
+        ),
     ],
 )
 def test_bad_input(call, match):
-    with pytest.raises(ValueError, match=match):
+    with pytest.raises((ValueError, TypeError), match=match):
         call()
 
 

@@ -2,7 +2,9 @@
 
 import sys
 
+import equinox as eqx
 import jax.numpy as jnp
+import jax.random as jr
 import numpy as np
 import pytest
 from matplotlib import pyplot
@@ -75,6 +77,16 @@ def test_without_matplotlib(monkeypatch):
     [
         (lambda: eqopt.plot.schedule(steps=3), ValueError, "at least one schedule"),
         (lambda: eqopt.plot.schedule(Step, steps=3), TypeError, "number 0.*Constant"),
+        (
+            lambda: eqopt.plot.schedule(eqx.nn.Linear(1, 1, key=jr.key(0)), steps=3),
+            TypeError,
+            "number 0 is a module `Linear`",
+        ),
+        (
+            lambda: eqopt.plot.schedule(Constant(1.0), 3),  # type: ignore
+            TypeError,
+            "schedule: `schedules` must be a function, but is 3 of type int",
+        ),
         (
             lambda: eqopt.plot.schedule(Constant(1.0), steps=0),
             ValueError,

@@ -15,6 +15,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
+from .roles import check_is_no_state
 from .stored import is_leaf, is_stored
 
 
@@ -40,8 +41,10 @@ def is_parameter(x: Any) -> bool:
 def check_parameters(owner: str, params: PyTree) -> None:
     """Raises a `ValueError` if `params` has leaves, but no parameter among them.
 
-    A tree without leaves is the part of a model that has no parameters.
+    A tree without leaves is the part of a model that has no parameters. The state of an
+    optimizer is a `TypeError`.
     """
+    check_is_no_state(owner, "params", params)
     leaves = jtu.tree_leaves(params)
     if leaves and not any(map(is_parameter, leaves)):
         path, leaf = jtu.tree_leaves_with_path(params)[0]
@@ -193,7 +196,8 @@ def _node_difference(tree: PyTree, other: PyTree, path: str = "") -> str:
 
 def listed(paths: list[str], quote: str = "`") -> str:
     """The first few key paths, and the number of the others."""
-    shown = ", ".join(f"{quote}{path}{quote}" for path in paths[:_SHOWN_PATHS])
+    named = (path or "(the root)" for path in paths[:_SHOWN_PATHS])
+    shown = ", ".join(f"{quote}{path}{quote}" for path in named)
     more = len(paths) - _SHOWN_PATHS
     return f"{shown} and {more} more" if more > 0 else shown
 

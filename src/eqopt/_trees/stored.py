@@ -11,6 +11,7 @@ from jaxtyping import Array, Inexact, PyTree
 
 from .._arguments.construction import Module
 from .._typecheck import no_type_check
+from .roles import check_is_no_state
 from .sharding import unsharded
 
 
@@ -206,12 +207,9 @@ def joined(params: PyTree, hidden: PyTree) -> PyTree:
 
 def full_params(state: PyTree, params: PyTree) -> PyTree:
     """`params`, loaded, with all hidden parts in `state`."""
+    call = "Call `opt.full_params(state, model)`, in this order."
+    check_is_no_state("full_params", "params", params, call)
     has_hidden = lambda x: getattr(type(x), "_has_hidden", False)
-    if any(map(has_hidden, jax.tree.leaves(params, is_leaf=has_hidden))):
-        raise TypeError(
-            "full_params: `params` is the state of an optimizer. Call "
-            "`opt.full_params(state, model)`, in this order."
-        )
     for node in jax.tree.leaves(fetched(state), is_leaf=has_hidden):
         if has_hidden(node):
             hidden = jax.tree.map(_fitted, params, node.hidden, is_leaf=is_leaf)

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
+from .._trees.roles import check_is_tree
 from .._trees.stored import put_back
 from ._layout import CheckpointError, check_layout, is_weak, layout
 from ._leaf import check_savable, read_leaf, write_leaf
@@ -69,6 +70,7 @@ def save(path: str | os.PathLike[str], tree: PyTree, metadata: Any = None) -> No
     arrays, numbers of other libraries. A `TypeError` if `metadata` cannot be written as
     JSON. In each case, the old checkpoint stays unchanged.
     """
+    check_is_tree("eqopt.checkpoint.save", "tree", tree, True)
     header = {
         "layout": layout(tree),
         "weak_types": [
@@ -77,9 +79,42 @@ def save(path: str | os.PathLike[str], tree: PyTree, metadata: Any = None) -> No
         "metadata": metadata,
     }
     check_savable(tree)
+    _check_metadata(metadata, "metadata")
     line = json.dumps(header).encode() + b"\n"
     with replacing(path) as file:
         _write(file, line, tree)
+
+
+def _check_metadata(x: Any, place: str, above: tuple[int, ...] = ()) -> None:
+    """Raises a `TypeError` that names the value that cannot be written as JSON."""
+    found, fix = (
+        f"of type {type(x).__name__}",
+        "Save a string instead, such as `str(x)`",
+    )
+    if id(x) in above:
+        found, fix = "inside itself", "Remove it"
+    elif isinstance(x, dict):
+        for key, value in x.items():
+            if not isinstance(key, str | int | float | None):
+                found, fix = f"a dictionary with the key {key!r}", "Use strings as keys"
+                break
+            _check_metadata(value, f"{place}[{key!r}]", (*above, id(x)))
+        else:
+            return
+    elif isinstance(x, list | tuple):
+        for i, value in enumerate(x):
+            _check_metadata(value, f"{place}[{i}]", (*above, id(x)))
+        return
+    elif x is None or isinstance(x, str | int | float):
+        return
+    elif hasattr(x, "tolist"):
+        fix = "Save `x.tolist()` instead, which has Python numbers, or put it in `tree`"
+    elif not jtu.all_leaves([x]):
+        fix = "It is a tree: put it in `tree`, next to the model"
+    raise TypeError(
+        f"eqopt.checkpoint.save: `{place}` is {found}, which cannot be written as JSON. "
+        f"{fix}."
+    )
 
 
 def _write(file: BinaryIO, line: bytes, tree: PyTree) -> None:
@@ -129,6 +164,7 @@ def load(path: str | os.PathLike[str], like: PyTree) -> PyTree:
     key paths. An `OSError` if the file cannot be read; a `FileNotFoundError` if it does
     not exist.
     """
+    check_is_tree("eqopt.checkpoint.load", "like", like, True)
     with _checked(path) as (file, header):
         check_layout(header["layout"], like, str(path))
         # Older versions did not write these.

@@ -9,7 +9,7 @@ from jaxtyping import PyTree
 from .._trees.leaves import is_leaf, is_parameter, listed
 from .._types import Params, RealScalarLike
 from ._rules import MatrixRules
-from ._selectors import pointed_at
+from ._selectors import check_pointer, pointed_at
 
 
 def layerwise_decay(
@@ -122,6 +122,7 @@ def _layers(part: Any, params: Params) -> list[tuple[list[bool], int | None]]:
                 f"{sorted(heights) or 'no'} entries."
             )
         return [(flags, heights.pop())]
+    check_pointer(part)
     node = part(params)
     if type(node) in (list, tuple):
         return [

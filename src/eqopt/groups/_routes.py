@@ -10,6 +10,7 @@ import numpy as np
 
 from .._trees.axes import size
 from .._trees.leaves import briefly, check_parameters, is_leaf, parameters
+from .._trees.roles import is_optimizer
 from .._trees.routes import Report
 from .._trees.stored import is_stored, shapes_if_stored
 from .._types import Params
@@ -108,7 +109,7 @@ def routes(opt: Any, params: Params) -> Routes:
     A `TypeError` if `opt` is no transformation. The errors of `opt.init`, such as a
     `ValueError` that names an array for which it is not known whether it is a matrix.
     """
-    if not hasattr(opt, "_route"):
+    if not is_optimizer(opt):
         raise TypeError(
             f"routes: `opt` must be an optimizer, but is {briefly(opt)}. Call "
             "`eqopt.groups.routes(opt, model)`, in this order."

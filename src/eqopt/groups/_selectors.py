@@ -92,9 +92,19 @@ def path(pattern: str, *, required: bool = True) -> Selector:
     - `pattern`: a regular expression that is searched for in the key path, which looks
         like `.layers[0].weight` or `['encoder'].bias`.
     - `required`: whether it is an error if there is no such path.
+
+    **Raises:**
+
+    A `ValueError` if `pattern` is not a regular expression.
     """
-    description = f"path({pattern!r})"
-    return _checked(description, required, _on_path, re.compile(pattern))
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise ValueError(
+            f"path: `pattern` must be a regular expression, but {pattern!r} is not: "
+            f"{error}. Write `re.escape(...)` for text that is no expression."
+        ) from None
+    return _checked(f"path({pattern!r})", required, _on_path, compiled)
 
 
 def _on_path(params: Params, pattern: re.Pattern) -> list[bool]:
@@ -120,7 +130,14 @@ def leaf(predicate: Callable[[Any], bool], *, required: bool = False) -> Selecto
 
 
 def _by_array(params: Params, predicate: Callable[[Any], bool]) -> list[bool]:
-    return [is_parameter(x) and bool(predicate(x)) for _, x in _leaves(params)]
+    flags: list[Any] = [is_parameter(x) and predicate(x) for _, x in _leaves(params)]
+    if any(flag is None for flag in flags):
+        name = getattr(predicate, "__name__", predicate)
+        raise TypeError(
+            f"leaf: `predicate` must return a bool, but {name} returned None. Does it "
+            "lack a `return`?"
+        )
+    return [*map(bool, flags)]
 
 
 def module(*types: type, required: bool = True) -> Selector:
@@ -171,7 +188,17 @@ def where(fn: Callable[[Any], Any], *, required: bool = True) -> Selector:
     return _checked(description, required, pointed_at, fn)
 
 
+def check_pointer(fn: Any) -> None:
+    """Raises a `TypeError` if a model is passed instead of a function of it."""
+    if any(map(is_parameter, jtu.tree_leaves(fn))):
+        raise TypeError(
+            "groups: a part must be named by a function of the model, such as `lambda m: "
+            f"m.layers`, but is a model itself, of type `{type(fn).__name__}`."
+        )
+
+
 def pointed_at(params: Params, fn: Callable[[Any], Any]) -> list[bool]:
+    check_pointer(fn)
     leaves, treedef = jtu.tree_flatten(params, is_leaf=is_leaf)
     nothing = treedef.unflatten([_Place(i) for i in range(len(leaves))])
     chosen = {place.index for place in jtu.tree_leaves(fn(nothing))}

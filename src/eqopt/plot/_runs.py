@@ -139,7 +139,13 @@ def _arrays(
         )
     arrays = {}
     for label, given in losses.items():
-        values = np.asarray(given, np.float64)
+        try:
+            values = np.asarray(given, np.float64)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"eqopt.plot.{name}: the losses of {label!r} must be an array of "
+                f"numbers, but are not: {error}."
+            ) from None
         if values.ndim not in (1, 2) or (size is not None and values.shape[-1] != size):
             wanted = "n" if size is None else str(size)
             also = "" if size is None else f" for the {size} `{of}`"

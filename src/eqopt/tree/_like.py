@@ -99,9 +99,17 @@ def _filled(path, x, value, dtype):
     return full_like_leaf(x, value, into)
 
 
-def _dtype_for(x, dtype):
-    is_real = not jnp.issubdtype(x.dtype, jnp.complexfloating)
-    if dtype is None or is_real or not jnp.issubdtype(dtype, jnp.floating):
+def _dtype_for(x: Any, dtype: Any) -> Any:
+    if dtype is None:
+        return None
+    try:
+        is_floating = jnp.issubdtype(jnp.dtype(dtype), jnp.floating)
+    except TypeError:
+        raise TypeError(
+            "`dtype` must be a dtype, such as `jnp.bfloat16` or 'bfloat16', but is "
+            f"{dtype!r}."
+        ) from None
+    if not (is_floating and jnp.issubdtype(x.dtype, jnp.complexfloating)):
         return dtype
     return common_dtype(dtype, jnp.complex64)
 

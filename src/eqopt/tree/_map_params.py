@@ -11,6 +11,7 @@ import jax.tree_util as jtu
 from jaxtyping import PyTree
 
 from .._trees.leaves import disagreement, is_leaf, is_parameter, parameters
+from .._trees.roles import check_is_state
 from .._trees.stored import is_stored
 from .._types import Params, State
 from ._search import _children
@@ -75,6 +76,13 @@ def map_params(
     parameters cannot be inferred, or if a tree of `rest` has another structure.
     """
     init = getattr(initable, "init", initable)
+    if not callable(init):
+        raise TypeError(
+            "map_params: `initable` must be an optimizer or its `init`, but is of type "
+            f"`{type(initable).__name__}`. Call `map_params(opt, fn, state)`, in this "
+            "order."
+        )
+    check_is_state("map_params", "state", state)
     if params is None:
         params = _inferred(init, state)
     abstract = eqx.filter_eval_shape(init, params)

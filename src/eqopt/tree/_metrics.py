@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax.tree_util as jtu
 from jaxtyping import Array
 
+from .._trees.roles import check_is_state
 from .._types import State
 from ._search import _name, step_count
 from ._state_parts import Part, parts_of
@@ -84,8 +85,9 @@ def metrics(state: State, *names: str) -> dict[str, Array]:
     **Raises:**
 
     A `KeyError` if the state holds no number with one of the `names`. It says what
-    records this number.
+    records this number. A `TypeError` if `state` is an optimizer or a model.
     """
+    check_is_state("metrics", "state", state)
     parts = parts_of(state)
     found: dict[str, list[_Number]] = {}
     for number in itertools.chain.from_iterable(map(_numbers, parts)):

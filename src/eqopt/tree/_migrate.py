@@ -10,6 +10,7 @@ import jax.tree_util as jtu
 import numpy as np
 
 from .._jax_internals import is_traced
+from .._trees.roles import check_is_no_state, check_is_state
 from .._trees.sharding import unsharded
 from .._trees.stored import is_stored, standard_promotion
 from .._types import Params, State
@@ -87,7 +88,7 @@ def migrate(
     `take` or `drop` matches nothing. A `TypeError` if `new_opt` has no `init`, or if
     `old_state` has shapes instead of arrays.
     """
-    _check_optimizer("migrate", new_opt)
+    _check("migrate", new_opt, old_state, model)
     made = new_opt.init(model)
     new, old = _unpadded(made), _unpadded(old_state)
     sources = planned(new, old, take, drop).sources
@@ -135,19 +136,21 @@ def migration_plan(
 
     The errors of `migrate`.
     """
-    _check_optimizer("migration_plan", new_opt)
+    _check("migration_plan", new_opt, old_state, model)
     new = eqx.filter_eval_shape(new_opt.init, model)
     shapes = _without_padding(new), _without_padding(old_state)
     return planned(*shapes, take, drop).plan
 
 
-def _check_optimizer(function: str, new_opt: Any) -> None:
+def _check(function: str, new_opt: Any, old_state: State, model: Params) -> None:
     if not callable(getattr(new_opt, "init", None)):
         raise TypeError(
             f"{function}: `new_opt` must be an optimizer, but is a "
             f"{type(new_opt).__name__}. Pass the optimizer first: "
             f"`{function}(new_opt, old_state, model)`."
         )
+    check_is_state(function, "old_state", old_state)
+    check_is_no_state(function, "model", model)
 
 
 def _leaves(state: State) -> list[tuple[tuple, Any]]:

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
-from .._trees.leaves import is_leaf, parameters
+from .._trees.leaves import check_parameters, is_leaf, parameters
 from .._trees.masks import resolve
+from .._trees.roles import check_is_tree
 from .._trees.stored import is_stored
 from .._types import Params, State
 from ._map_params import nested_in
@@ -107,6 +108,10 @@ def nbytes(
             "nbytes: `groups` needs the parameters, but `params` is None. Pass the "
             "model: `nbytes(state, model, groups)`."
         )
+    has_arrays = any(hasattr(x, "dtype") for x in jtu.tree_leaves(state))
+    check_is_tree("nbytes", "state", state, has_arrays)
+    if params is not None:
+        check_parameters("nbytes", params)
     leaves = jtu.tree_leaves_with_path(state, is_leaf=is_stored)
     names, count = [""] * len(leaves), None
     if params is not None:

@@ -31,7 +31,7 @@ def norm(
     A `ValueError` for any other `ord`.
     """
     if ord not in _REDUCTIONS:
-        raise ValueError(f"`ord` must be 1, 2 or 'inf', but is {ord!r}.")
+        raise ValueError(f"norm: `ord` must be 1, 2 or 'inf', but is {ord!r}.")
     leaf, total = _REDUCTIONS[ord]
     parts = [leaf(x) for x in arrays_of("norm", tree)]
     if not parts:

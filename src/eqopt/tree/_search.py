@@ -7,8 +7,10 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Integer, PyTree
 
+from .._arguments.checks import check_fields
 from .._arguments.construction import SPELLINGS
 from .._trees.leaves import listed
+from .._trees.roles import check_is_state, is_optimizer
 from .._types import State
 
 
@@ -169,6 +171,7 @@ def step_count(state: State) -> Integer[Array, ""]:
     A `KeyError` if nothing in `state` counts steps, for example if it is the state of a
     single [`eqopt.ClipByGlobalNorm`][].
     """
+    check_is_state("step_count", "state", state)
     counts = get_all_with_path(state, "count", lambda _, x: _is_count(x))
     beside = {path[:-1] for path, _ in get_all_with_path(state, "learning_rate")}
     counts = [pair for pair in counts if pair[0][:-1] in beside] or counts
@@ -212,8 +215,9 @@ def set(tree: PyTree, filtering: _Filtering = None, /, **values: Any) -> PyTree:
 
     **Raises:**
 
-    A `KeyError` if nothing in `tree` has one of the names, and a `ValueError` if the
-    shape of an array would change.
+    A `KeyError` if nothing in `tree` has one of the names. A `ValueError` if the shape of
+    an array would change, or a learning rate become negative. A `TypeError` for a string
+    instead of a number, or a function instead of an array.
     """
     for key in values:
         if not get_all_with_path(tree, key, filtering):
@@ -232,15 +236,29 @@ def _replaced(path, name, node, filtering, values):
     if not children:
         return node
     _, treedef = jtu.tree_flatten(node, is_leaf=lambda x: x is not node)
-    return treedef.unflatten(
+    new = treedef.unflatten(
         _replaced((*path, entry), _name(entry), child, filtering, values)
         for entry, child in children
     )
+    if is_optimizer(new):
+        check_fields(new)
+    return new
 
 
 def _like(old, new, path):
+    is_number = isinstance(old, int | float | jax.Array) and not isinstance(old, bool)
+    if is_number and isinstance(new, str):
+        raise TypeError(
+            f"The new value for `{jtu.keystr(path)}` must be a number, but is {new!r}."
+        )
     if not isinstance(old, jax.Array) or isinstance(new, jax.ShapeDtypeStruct):
         return new
+    if callable(new):
+        raise TypeError(
+            f"The new value for `{jtu.keystr(path)}` is a function, but the old one is "
+            "an array. Does it belong to the optimizer, not to its state? A state has "
+            "only the current value."
+        )
     if jnp.shape(new) != old.shape:
         raise ValueError(
             f"The new value for `{jtu.keystr(path)}` has shape {jnp.shape(new)}, but "

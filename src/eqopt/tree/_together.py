@@ -12,6 +12,7 @@ from jaxtyping import PyTree
 
 from .._trees.leaves import disagreement, is_leaf, is_parameter, keystr, parameters
 from .._trees.precision import compute_dtype, widen
+from .._trees.roles import check_is_tree
 from ..numerics import common_dtype, wide_dtype
 
 
@@ -76,8 +77,10 @@ def check_numbers(owner: str, name: str, tree: PyTree) -> None:
     and so is a number next to arrays. But if dictionaries, lists and tuples contain
     only numbers, the caller probably meant them to count.
     """
-    if any(map(is_parameter, jtu.tree_leaves(tree))):
+    leaves = jtu.tree_leaves(tree)
+    if any(map(is_parameter, leaves)):
         return
+    check_is_tree(owner, name, tree, not leaves)
     for path, x in jtu.tree_leaves_with_path(tree):
         is_plain = all(isinstance(key, jtu.DictKey | jtu.SequenceKey) for key in path)
         if is_plain and isinstance(x, int | float | complex):
