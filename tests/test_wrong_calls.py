@@ -103,11 +103,16 @@ def typed():
     for name, fn in functions():
         for parameter in inspect.signature(fn, eval_str=True).parameters.values():
             if not is_bearable(Anything(), parameter.annotation):
-                yield f"{name}({parameter.name})", fn, parameter
+                yield f"{name}({parameter.name})", (fn, parameter)
 
 
-@pytest.mark.parametrize(("name", "fn", "parameter"), [*typed()], ids=lambda x: str(x))
-def test_each_argument_of_each_function(name, fn, parameter):
+TYPED = dict(typed())
+
+
+@pytest.mark.costly
+@pytest.mark.parametrize("name", TYPED)
+def test_each_argument_of_each_function(name):
+    fn, parameter = TYPED[name]
     if parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
         names = [*inspect.signature(fn).parameters]
         before = [None] * names.index(parameter.name)
