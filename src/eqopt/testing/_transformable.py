@@ -98,9 +98,8 @@ def donation(trial: Trial) -> None:
                 f"after `init`, {where} shares its buffer with {other}, expected a "
                 f"buffer for each array; {_COPY}"
             )
-    step = eqx.filter_jit(
-        lambda grads, params, state: trial.step(grads, state, params),
-        donate="all-except-first",
+    step = _trial.donating(
+        lambda grads, params, state: trial.step(grads, state, params)
     )
     for i, now in enumerate(trial.trail[1:3]):
         params, state = step(grads_of(trial.model, i), params, state)

@@ -26,6 +26,11 @@ traces: collections.Counter[str] = collections.Counter()
 # Tests of eqopt trace programs without compiling them, which takes most of the time.
 compiler: Callable[[Callable], Callable] = eqx.filter_jit
 
+# The same, for a function that is given all its arguments but the first.
+donating: Callable[[Callable], Callable] = functools.partial(
+    eqx.filter_jit, donate="all-except-first"
+)
+
 STEPS = 4
 
 
