@@ -63,7 +63,10 @@ def _origin(package: Module, name: str, paths: Mapping[Module, pathlib.Path]) ->
     return package
 
 
-IMPORTS = {module: {*imports(module, PATHS)} - {()} for module in PATHS if module}
+@functools.cache
+def all_imports() -> dict[Module, set[Module]]:
+    """What each module imports from. Reading all modules takes a second."""
+    return {module: {*imports(module, PATHS)} - {()} for module in PATHS if module}
 
 
 def rooms(size: int = 1) -> dict[Module, set[Module]]:
@@ -72,7 +75,7 @@ def rooms(size: int = 1) -> dict[Module, set[Module]]:
     `size`: how many parts of its name determine the room of a module.
     """
     found: dict[Module, set[Module]] = {}
-    for module, others in IMPORTS.items():
+    for module, others in all_imports().items():
         room = module[:size]
         found.setdefault(room, set()).update({x[:size] for x in others} - {room})
     return found
