@@ -6,7 +6,8 @@ optimizers. Here a program is compiled only if it runs `OFTEN`.
 
 Bits may differ if a program rounds twice, because XLA may fuse two operations; in sums;
 and for subnormal numbers, which XLA takes for zero. JAX runs these, and all that is not
-in the tables below or has to be on a certain device.
+in the tables below or has to be on a certain device. With `jax.debug_nans`, it also runs
+what gives a NaN, and raises its error.
 """
 
 import contextlib
@@ -70,7 +71,10 @@ def share() -> None:
                 runs[jaxpr] = 0 if _is_small(jaxpr) else OFTEN + 1
             runs[jaxpr] += 1
             types = interpreter.types_of_outputs(jaxpr)
-            if runs[jaxpr] <= OFTEN and (results := _computed(jaxpr, args, types)):
+            results = _computed(jaxpr, args, types) if runs[jaxpr] <= OFTEN else None
+            if results and not (
+                jax.config.jax_debug_nans and any(map(_has_nan, results))
+            ):
                 return [*map(interpreter.placed, results, types)], None, None, []
             if runs[jaxpr] == OFTEN + 1:
                 # JAX remembers that there was no compiled program to call, and would
@@ -127,7 +131,6 @@ def _is_usual(params) -> bool:
         or not params["ctx_mesh"].empty
         or any(hasattr(x, "device_set") for x in params["out_shardings"])
         or any(hasattr(x, "device_set") for x in params["in_shardings"])
-        or config.jax_debug_nans
         or config.jax_debug_infs
         or config.jax_default_device
     )
@@ -157,6 +160,11 @@ def _computed(program, args, types_of_outputs) -> list | None:
     except interpreter.LeftToJAX:
         return None
     return None if any(map(_has_subnormals, (*args, *results))) else results
+
+
+def _has_nan(x) -> bool:
+    x = np.asarray(x)
+    return bool(jnp.issubdtype(x.dtype, jnp.inexact) and np.isnan(x).any())
 
 
 def _has_subnormals(x) -> bool:

@@ -31,7 +31,8 @@ BY_DEFAULT = {
 }
 
 
-pytestmark = pytest.mark.usefixtures("compiled_outside_jit")
+# Outside `jit`, too.
+as_users_do = pytest.mark.usefixtures("compiled_outside_jit")
 
 
 @law
@@ -48,6 +49,7 @@ def test_without_jit_and_with_debug_nans(row):
 
 
 @of_rows(quick=(), names=OPTIMIZED)
+@as_users_do
 def test_compiled_as_users_do(row):
     """Programs with all optimizations give what the tests' interpreter gives."""
     opt, (first, *later) = row(), trail(row)
@@ -62,6 +64,7 @@ def test_compiled_as_users_do(row):
 
 
 @law
+@as_users_do
 def test_eager_steps(row, compilations):
     """Outside `jit`, later steps compile nothing, and no two arrays share a buffer.
 
@@ -84,6 +87,7 @@ def test_eager_steps(row, compilations):
 
 
 @law
+@as_users_do
 def test_copies(row):
     """Optimizers and states can be pickled, sent to other processes and copied."""
     opt = row()
