@@ -5,6 +5,7 @@ long sentences, which may be hard to read. CONTRIBUTING.md has the rules.
 """
 
 import ast
+import functools
 import io
 import pathlib
 import re
@@ -107,6 +108,7 @@ def files() -> list[pathlib.Path]:
     return sorted(pages) + sorted(modules)
 
 
+@functools.cache  # two tests read all files
 def prose(text: str, suffix: str) -> str:
     """The text with a blank in place of each character that is not prose."""
     return _prose_of_python(text) if suffix == ".py" else _prose_of_markdown(text)
