@@ -23,6 +23,7 @@ def test_tables_are_read_again():
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.costly
 def test_optimizers_take_lists_of_arrays(name):
     opt = of_arrays(METHODS[name].ours(0.1))
     for problem in problems():

@@ -75,6 +75,7 @@ def test_one_block():
 
 
 @pytest.mark.parametrize("sizes", [(3,), (4,), (2, 3), (1,)], ids=str)
+@pytest.mark.costly
 def test_own_arrays_of_a_stack(sizes):
     """A gain is a vector for each layer, as it is in one layer."""
     blocks = stacked(Block, *sizes)
@@ -112,6 +113,7 @@ def test_only_what_all_arrays_share_is_a_stack():
         lambda key: nn.Embedding(5, 4, key=key),
     ],
 )
+@pytest.mark.costly
 def test_layers_that_show_a_stack(make):
     gains = {"gain": jnp.ones((3, 4)), "own": jnp.ones((3, 4, 4))}
     numbers = found({"layer": stacked(make, 3), **gains})
@@ -146,6 +148,7 @@ def steps_of(opt, model):
     ],
     ids=lambda opt: type(opt).__name__,
 )
+@pytest.mark.costly
 def test_a_stack_takes_the_steps_of_its_layers(opt):
     """For all leaves, also arrays that are in no layer of Equinox."""
     blocks = stacked(Block, 3)

@@ -107,6 +107,7 @@ def stack(model):
 
 @pytest.mark.parametrize("is_stacked", [False, True])
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.costly
 def test_it_follows_its_equations(case, is_stacked, x64):
     options, key_features, of_queries, of_keys, groups = CASES[case]
     with x64():

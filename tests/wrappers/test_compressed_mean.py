@@ -64,6 +64,7 @@ def taken(compressor, grads=GRADS, decay=1.0, dtype=jnp.float32):
     ("name", "dtype"),
     [*((name, jnp.float32) for name in COMPRESSORS), ("TopK", jnp.bfloat16)],
 )
+@pytest.mark.costly
 def test_nothing_is_lost(name, dtype):
     """All means and the mean of the errors are the sum of the mean gradients."""
     means, state = taken(COMPRESSORS[name], dtype=dtype)
@@ -182,6 +183,7 @@ def sent_bytes(kind, size):
         ),
     ],
 )
+@pytest.mark.costly
 def test_devices_send_what_the_formula_says(name, expected):
     """And get the same as with `vmap`, equal on all devices, as JAX checks."""
     opt = eqopt.CompressedMean(eqopt.SGD(0.1), "data", COMPRESSORS[name])

@@ -40,6 +40,7 @@ FALLING = eqopt.schedules.Linear(0.1, 0.01, 5)
         (0.1, True, "shape", FALLING),
     ],
 )
+@pytest.mark.costly
 def test_it_follows_the_authors(decay, nesterov, scale, rate, x64):
     numbers = 0.8, 0.7, 0.9, 1e-3
     opt = eqopt.ScaleByMuown(
