@@ -85,15 +85,17 @@ def pytest_collection_modifyitems(items):
     All laws of a row run one after the other, because they share compiled programs.
     Tests that need extra packages are slow tests, for which `.ci/run` has these
     packages. The first case of a costly test and every fourth one after it are quick.
-    Of the slow tests, two rows in three and two cases in three run only with the older
-    release of JAX, which compiles four times as fast. So each law and each test with
-    several cases runs with both releases, and whatever users do runs with the newest.
+    Of the slow tests, two rows in three (five in six of a costly law), two cases in
+    three, and two tests in three that have no cases run only with the older release of
+    JAX, which compiles four times as fast. So each law and each test with several cases
+    runs with both releases, and whatever users do runs with the newest.
     Tests that compare with torch run with the older release, because torch is there.
     """
     costly, slow = collections.Counter(), collections.Counter()
     for item in items:
         name = item.path, item.originalname
-        if item.get_closest_marker("costly"):
+        is_costly = bool(item.get_closest_marker("costly"))
+        if is_costly:
             if costly[name] % 4:
                 item.add_marker("slow")
             costly[name] += 1
@@ -104,9 +106,11 @@ def pytest_collection_modifyitems(items):
                 item.add_marker("older")
         elif item.get_closest_marker("slow"):
             if row := _row_of(item):
-                is_older = zlib.crc32(row.encode()) % 3
+                is_older = zlib.crc32(row.encode()) % (6 if is_costly else 3)
             else:
-                is_older = slow[name] % 3 and not AS_USERS_DO & {*item.path.parts}
+                has_cases = hasattr(item, "callspec")
+                number = slow[name] if has_cases else zlib.crc32(item.name.encode())
+                is_older = number % 3 and not AS_USERS_DO & {*item.path.parts}
                 slow[name] += 1
             if is_older:
                 item.add_marker("older")

@@ -178,6 +178,7 @@ def stack(trees):
 
 
 @law
+@pytest.mark.costly
 def test_state_is_sharded_like_parameters(row):
     """Law 7: on several devices, also when `init` is compiled on an automatic mesh."""
     # As many devices as rows of the matrix. Results on one device are known already.

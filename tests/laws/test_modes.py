@@ -36,6 +36,7 @@ as_users_do = pytest.mark.usefixtures("compiled_outside_jit")
 
 
 @law
+@pytest.mark.costly
 def test_without_jit_and_with_debug_nans(row):
     """Single operations give the same, and not even a discarded value is NaN."""
     params = params_of()
@@ -65,6 +66,7 @@ def test_compiled_as_users_do(row):
 
 @law
 @as_users_do
+@pytest.mark.costly
 def test_eager_steps(row, compilations):
     """Outside `jit`, later steps compile nothing, and no two arrays share a buffer.
 
