@@ -49,7 +49,11 @@ NO_TREE = [
 
 
 @pytest.mark.parametrize("call", NO_STATE)
-@pytest.mark.parametrize("x", [OPT, eqopt.Chain(OPT), MODEL, "state"], ids=lambda x: getattr(x, "__name__", type(x).__name__))
+@pytest.mark.parametrize(
+    "x",
+    [OPT, eqopt.Chain(OPT), MODEL, "state"],
+    ids=lambda x: getattr(x, "__name__", type(x).__name__),
+)
 def test_no_state(call, x):
     with pytest.raises(TypeError) as error:
         call(x)

@@ -23,7 +23,7 @@ from eqopt import AbstractOptimizer, AbstractTransformation
 from ..interpreter import interpreted
 from .registry import concrete_transformations
 from .row import one_in_two
-from .rows.behaviour import ALONE
+from .rows.behaviour import ALONE, BRANCHING
 from .subjects import grads_of, params_of
 
 
@@ -179,6 +179,7 @@ WRAPPERS: dict[str, tuple[Callable[..., AbstractTransformation], Callable]] = {
         lambda opt: eqopt.NamedChain(scale=eqopt.Scale(0.5), opt=opt),
         _forward,
     ),
+    "Offload": (lambda opt: eqopt.Offload(opt, 1), _forward),
     "OuterNesterov": (lambda opt: eqopt.OuterNesterov(opt, 2), _lookahead),
     "ParamEMA": (lambda opt: eqopt.ParamEMA(opt, 0.5), _ema),
     "Partition": (
@@ -214,7 +215,10 @@ WRAPPERS: dict[str, tuple[Callable[..., AbstractTransformation], Callable]] = {
 BY_LEAF = {"Masked", "Partition", "SelectiveTransform"}
 AVERAGES = "DiLoCo", "EMANesterov", "GPA", "Lookahead", "OuterNesterov", "ScheduleFree"
 # According to the documentation of the first, the second does not belong inside it.
-MISPLACED = {*itertools.product(["Cautious", "Mechanic"], AVERAGES)}
+MISPLACED = {
+    *itertools.product(["Cautious", "Mechanic"], AVERAGES),
+    *((outer, "Offload") for outer in {*BRANCHING, "ZeRO1"}),
+}
 # Not in the table of wrappers, for these reasons.
 NOT_EVALUATED = {
     "StoreParams": "its parameters are of half precision: see `test_stored`",

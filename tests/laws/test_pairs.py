@@ -14,7 +14,7 @@ import eqopt
 
 from ..interpreter import interpreted
 from .row import one_in_two
-from .rows.behaviour import ALONE
+from .rows.behaviour import ALONE, BRANCHING
 from .subjects import all_finite, assert_close, assert_equal, avals, grads_of, params_of
 
 
@@ -62,12 +62,6 @@ GUARDS = {
     ),
     "SkipStep": WRAPPERS["SkipStep"],
 }
-# `Offload` goes outside these.
-BRANCHES = {
-    *("ConditionallyMask", "ConditionallyTransform", "Lookahead", "SAM", "SWA"),
-    *("DiLoCo", "OuterNesterov"),
-    *GUARDS,
-}
 ADAM = eqopt.Adam(0.01)
 
 
@@ -113,7 +107,7 @@ def test_pairs_compose(row):
         return
     opt = make()
     state = opt.init(params)
-    if row.inner == "Offload" and row.outer in BRANCHES:
+    if row.inner == "Offload" and row.outer in BRANCHING:
         with pytest.raises(ValueError, match="Put `Offload` outside"):
             both(opt, grads_of(params, 0), state, params)
         return

@@ -1,6 +1,7 @@
 """Transforms only some leaves."""
 
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from typing import Any
 
 import equinox as eqx
@@ -21,6 +22,19 @@ from .._trees.masks import mask_out
 from .._trees.routes import Report
 from .._trees.states import check_state
 from .._types import Mask, Params, State
+
+
+# Whether `init` got a part of the parameters from a transformation around it.
+has_part: ContextVar[bool] = ContextVar("has_part", default=False)
+
+
+def init_of_part(inner: AbstractTransformation, part: Params) -> State:
+    """`inner.init(part)`, where `part` may lack what `inner` was made for."""
+    token = has_part.set(True)
+    try:
+        return inner.init(part)
+    finally:
+        has_part.reset(token)
 
 
 class MaskedState(eqx.Module):
@@ -65,7 +79,7 @@ class Masked(AbstractFused):
     mask: Mask = static_choice()
 
     def init(self, params: Params) -> MaskedState:
-        return MaskedState(self.inner.init(self._chosen(params, params)))
+        return MaskedState(init_of_part(self.inner, self._chosen(params, params)))
 
     def eval_params(self, state: State, params: Params) -> Params:
         check_state(self, state)

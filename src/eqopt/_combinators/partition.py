@@ -27,7 +27,7 @@ from .._trees.routes import Report
 from .._trees.states import check_state
 from .._types import Mask, Params, State
 from .chain import checked_parts
-from .masked import extra_of_part, part_of
+from .masked import extra_of_part, has_part, init_of_part, part_of
 
 
 # A tree of labels like the parameters or a prefix of it, or a function of the
@@ -96,7 +96,7 @@ class Partition(AbstractComposite):
     def init(self, params: Params) -> PartitionState:
         parts = self._split(parameters(params), params)
         self._warn_of_unused(parts, params)
-        states = {name: self[name].init(parts[name]) for name in parts}
+        states = {name: init_of_part(self[name], parts[name]) for name in parts}
         return PartitionState(label_dict(states))
 
     def _route(self, report: Report, params: Params) -> None:
@@ -131,8 +131,11 @@ class Partition(AbstractComposite):
     def _warn_of_unused(self, parts: Mapping[Hashable, PyTree], params: Params) -> None:
         """Warns of labels that no leaf has, unless there are no parameters at all.
 
-        It is no error, because one dictionary may be for several models.
+        It is no error, because one dictionary may be for several models. A part of the
+        parameters does not need all labels.
         """
+        if has_part.get():
+            return
         are_used = [bool(jtu.tree_leaves(part)) for part in parts.values()]
         if all(are_used) or not any(are_used):
             return
@@ -220,7 +223,8 @@ class SelectiveTransform(AbstractWrapper):
     freeze_mask: Mask = static_choice(kw_only=True)
 
     def init(self, params: Params) -> SelectiveTransformState:
-        return SelectiveTransformState(self.inner.init(self._trained(params, params)))
+        trained = self._trained(params, params)
+        return SelectiveTransformState(init_of_part(self.inner, trained))
 
     def handle(
         self, call: Call, state: SelectiveTransformState

@@ -24,6 +24,11 @@ from ..row import (
 
 # The laws use one device. `test_layouts.py` tests what happens on several.
 ALONE = Mesh(np.array(jax.devices()[:1]), ("data",))
+# Wrappers with branches for the whole inner state. `Offload` goes outside these.
+BRANCHING = {
+    *("ApplyIfFinite", "ConditionallyMask", "ConditionallyTransform"),
+    *("DynamicLossScale", "Lookahead", "MultiSteps", "SkipStep"),
+}
 NOT_THE_MESH = dict.fromkeys(
     (
         "test_explicit_axes",
