@@ -49,7 +49,8 @@ def _precision() -> str | None:
     Then the error of a small eigenvalue is larger than the eigenvalue, and KL-Shampoo
     diverges. A GPU rounds them to 11 bits, with this precision, too.
     """
-    return "high" if jax.config.jax_default_matmul_precision is None else None
+    of_user: Any = jax.config.jax_default_matmul_precision  # type: ignore  # an option
+    return "high" if of_user is None else None
 
 
 def to_basis(x: Matrix, basis: Sides) -> Matrix:
