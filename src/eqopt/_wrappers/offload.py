@@ -36,7 +36,7 @@ class Offload(AbstractWrapper):
     then holds the parameters, the gradients, and the arrays that XLA has fetched. The
     price is the time for both copies, at the bandwidth between host and device. For
     times, and for what to do if XLA fetches too much at once, see [On
-    accelerators](accelerators.md#state-in-the-memory-of-the-host). Fewer bits take less
+    accelerators](../accelerators.md#state-in-the-memory-of-the-host). Fewer bits take less
     time: `Offload(StoreState(opt, storage))`. So do fewer steps, with gradients that
     [`eqopt.microbatching.microbatch`][] has accumulated.
 
