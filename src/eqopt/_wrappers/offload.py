@@ -34,10 +34,10 @@ class Offload(AbstractWrapper):
     In each step, arrays of the state are copied to the device, used, and copied back.
     The result is the same. Use this for a model that does not fit otherwise: the device
     then holds the parameters, the gradients, and the arrays that XLA has fetched. The
-    price is the time for both copies, at the bandwidth between host and device. For
-    times, and for what to do if XLA fetches too much at once, see [On
-    accelerators](../accelerators.md#state-in-the-memory-of-the-host). Fewer bits take less
-    time: `Offload(StoreState(opt, storage))`. So do fewer steps, with gradients that
+    price is the time for both copies, at the bandwidth between host and device. [On
+    accelerators](../accelerators.md#state-in-the-memory-of-the-host) has times, and says
+    what to do if XLA fetches too much at once. Fewer bits take less time:
+    `Offload(StoreState(opt, storage))`. So do fewer steps, with gradients that
     [`eqopt.microbatching.microbatch`][] has accumulated.
 
     Call `init` under `jit`, so that the state is never whole on the device. It is
