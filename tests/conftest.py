@@ -50,7 +50,7 @@ from eqopt import _jax_internals
 from eqopt._cpu import order
 
 from . import contexts, eager, random_numbers
-from .extras import needs_extras, needs_torch
+from .extras import needs_compared, needs_extras
 
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -89,7 +89,8 @@ def pytest_collection_modifyitems(items):
     three, and two tests in three that have no cases run only with the older release of
     JAX, which compiles four times as fast. So each law and each test with several cases
     runs with both releases, and whatever users do runs with the newest.
-    Tests that compare with torch run with the older release, because torch is there.
+    Tests that compare with torch and others run with the older release, because these
+    packages are there.
     """
     costly, slow = collections.Counter(), collections.Counter()
     for item in items:
@@ -102,7 +103,7 @@ def pytest_collection_modifyitems(items):
         if needs_extras(item):
             item.add_marker("slow")
             item.add_marker("extras")
-            if needs_torch(item):
+            if needs_compared(item):
                 item.add_marker("older")
         elif item.get_closest_marker("slow"):
             if row := _row_of(item):

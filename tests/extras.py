@@ -16,12 +16,15 @@ def needs_extras(item: Any) -> bool:
     return bool(_at_once(item.path)) or any(map(_may_skip, _functions(item)))
 
 
-def needs_torch(item: Any) -> bool:
-    """Whether the package is torch, or one that comes with it."""
+# Only the environment with the older release of JAX has these, and what needs torch.
+COMPARED = {"haliax", "torch", "torch.optim"}
+
+
+def needs_compared(item: Any) -> bool:
+    """Whether the package is for comparison, of the extra `compare`."""
     constants = lambda fn: inspect.unwrap(fn).__code__.co_consts
-    return "torch" in _at_once(item.path) or any(
-        _may_skip(fn) and {"torch", "torch.optim"} & {*constants(fn)}
-        for fn in _functions(item)
+    return bool(COMPARED & _at_once(item.path)) or any(
+        _may_skip(fn) and COMPARED & {*constants(fn)} for fn in _functions(item)
     )
 
 

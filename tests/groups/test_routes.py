@@ -36,7 +36,9 @@ OPTIMIZERS = {
 
 def by_name(routes):
     """The routes without the paths and the order of the axes, and the bytes of states."""
-    names = [re.findall(r"(?!weight|array)\b\w+", x.path)[-1] for x in routes]
+    # haliax has no name for what is in a named array.
+    paths = [x.path.removesuffix("[<flat index 0>]") for x in routes]
+    names = [re.findall(r"(?!weight|array)\b\w+", path)[-1] for path in paths]
     found = [(x.taken_by, x.matrices, x.weight_decay, x.factor) for x in routes]
     nbytes = {name: x.nbytes for name, x in zip(names, routes, strict=True)}
     return dict(zip(names, found, strict=True)), nbytes

@@ -94,6 +94,8 @@ ON_ARRAYS_ALONE |= {"ScaleBySOAP(one-sided, KL, staggered)"}
 # consists of eigenvectors: only types are compared. One-sided methods have no null
 # space.
 NOT_UNIQUE = {"SOAP", "SOAPMuon"}
+# For the same reason, these keep fewer digits, and how many depends on the machine.
+COARSE = {"KLShampoo", "Shampoo"}
 
 
 @law(names=ASKED)
@@ -118,7 +120,9 @@ def check_explicit_axes(row, in_use):
     for name, x in result.items():
         assert x.sharding.spec == LAYOUT[name][1], name
     if is_unique:
-        assert_close(jax.device_get(result), jax.device_get(alone(row, params, grads)))
+        atol = 3e-5 if row.name in COARSE else 3e-6
+        expected = alone(row, params, grads)
+        assert_close(jax.device_get(result), jax.device_get(expected), atol=atol)
 
 
 @law()
