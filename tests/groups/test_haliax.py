@@ -1,5 +1,7 @@
 """The transformer of the guide in haliax itself, with the same weights."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -40,12 +42,12 @@ def norm(gain):
 
 
 class Block(eqx.Module):
-    attention_gain: hax.nn.RmsNorm
-    qkv: hax.nn.Linear
-    out: hax.nn.Linear
-    mlp_gain: hax.nn.RmsNorm
-    up: hax.nn.Linear
-    down: hax.nn.Linear
+    attention_gain: Any
+    qkv: Any
+    out: Any
+    mlp_gain: Any
+    up: Any
+    down: Any
 
     @staticmethod
     def init(p):
@@ -68,11 +70,11 @@ class Block(eqx.Module):
 
 
 class Named(eqx.Module):
-    embedding: hax.nn.Embedding
-    positions: hax.nn.Embedding
-    blocks: hax.nn.Stacked
-    gain: hax.nn.RmsNorm
-    head: hax.nn.Linear
+    embedding: Any
+    positions: Any
+    blocks: Any
+    gain: Any
+    head: Any
 
     @staticmethod
     def init(model):
