@@ -67,7 +67,7 @@ OTHERS = {
     "eqopt.PSGDKron": ["preconditioned stochastic gradient descent", "Kron"],
     "eqopt.ParamEMA": ["torch.optim.swa_utils.AveragedModel"],
     "eqopt.Partition": ["parameter groups"],
-    "eqopt.Offload": ["offload optimizer state to CPU", "pinned_host", "ZeRO-Offload"],
+    "eqopt.Offload": ["ZeRO-Offload"],
     "eqopt.PolyakSGD": ["Polyak step size"],
     "eqopt.QKClip": ["QK-Clip", "MuonClip"],
     "eqopt.RAdam": ["torch.optim.RAdam", "rectified Adam"],

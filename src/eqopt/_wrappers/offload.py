@@ -67,6 +67,21 @@ class Offload(AbstractWrapper):
 
     A `ValueError` if `min_size` is not a positive integer. In `update`, a `ValueError` if
     it is inside a transformation that skips some of the steps.
+
+    ??? cite "Reference"
+
+        The idea, there with steps on the CPU:
+
+        ```bibtex
+        @inproceedings{ren2021zero,
+            author = {Ren, Jie and Rajbhandari, Samyam and Aminabadi, Reza Yazdani and
+                      Ruwase, Olatunji and Yang, Shuangyan and Zhang, Minjia and
+                      Li, Dong and He, Yuxiong},
+            title = {{ZeRO-Offload}: Democratizing Billion-Scale Model Training},
+            booktitle = {USENIX Annual Technical Conference},
+            year = {2021},
+        }
+        ```
     """
 
     inner: AbstractTransformation
