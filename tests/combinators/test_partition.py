@@ -126,6 +126,8 @@ def test_a_label_that_no_leaf_has():
         "models, call `warnings.filterwarnings('ignore', 'Partition: no parameter')`."
     ]
     opt.init(Model(None, None))  # no warning: a part without parameters has no labels
+    frozen = {"matrix": adam, "frozen": eqopt.SetToZero()}
+    eqopt.Partition(frozen, Model("matrix", "matrix")).init(MODEL)
     # All is used, even if one label only has an integer array.
     labels = {"weight": "matrix", "steps": "count"}
     pair = eqopt.Partition({"matrix": adam, "count": adam}, labels)

@@ -132,7 +132,7 @@ class Partition(AbstractComposite):
         """Warns of labels that no leaf has, unless there are no parameters at all.
 
         It is no error, because one dictionary may be for several models. A part of the
-        parameters does not need all labels.
+        parameters does not need all labels, and perhaps nothing is to be frozen.
         """
         if has_part.get():
             return
@@ -140,7 +140,11 @@ class Partition(AbstractComposite):
         if all(are_used) or not any(are_used):
             return
         wholes = self._split(params, params)  # also labels of other leaves
-        unused = [name for name, whole in wholes.items() if not jtu.tree_leaves(whole)]
+        unused = [
+            name
+            for name, whole in wholes.items()
+            if not (jtu.tree_leaves(whole) or getattr(self[name], "_freezes", False))
+        ]
         if unused:
             used = [name for name in self.names if name not in unused]
             labels = " or ".join(map(repr, unused))

@@ -68,6 +68,8 @@ class Identity(AbstractStateless):
 class SetToZero(AbstractStateless):
     """Makes every update zero, even if it is not finite."""
 
+    _freezes = True  # for `Partition`: it is no mistake if its group is empty
+
     def leafwise(
         self, state: None, params: Params | None = None, **extra: Any
     ) -> Leafwise:
