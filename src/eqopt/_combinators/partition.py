@@ -132,7 +132,7 @@ class Partition(AbstractComposite):
         """Warns of labels that no leaf has, unless there are no parameters at all.
 
         It is no error, because one dictionary may be for several models. A part of the
-        parameters does not need all labels, and perhaps nothing is to be frozen.
+        parameters does not need all labels, and a group that is frozen may be empty.
         """
         if has_part.get():
             return
