@@ -121,7 +121,7 @@ class OnHost(AbstractStored):
     JAX pairs the donated arguments of a program with its results by shape and dtype
     alone, unless all of them have known shardings. Then it might put parameters in the
     memory of the host, or a moment in the memory of the device. So the bits are kept as
-    unsigned integers, which no other array of this shape has.
+    integers: hardly another donated array has this shape, too.
     """
 
     _is_elsewhere = True
@@ -161,7 +161,8 @@ class OnHost(AbstractStored):
 
 
 _DEVICE, _HOST = jax.memory.Space.Device, jax.memory.Space.Host
-_BITS = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32, 8: jnp.uint64}
+# Not unsigned: arrays of uint32 are the bits of random keys.
+_BITS = {1: jnp.int8, 2: jnp.int16, 4: jnp.int32, 8: jnp.int64}
 
 
 def _sent(x: Array) -> tuple[Array, ...]:
