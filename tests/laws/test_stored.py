@@ -38,6 +38,7 @@ QUICK = {"ScaleByAdam", "ScaleByMuon", "ParamEMA(SGD)", "Partition(SGD)"}
 # Rows whose state cannot be stored from outside, and the wrapper that prevents it.
 NOT_OUTSIDE = {
     "Flatten(nested)": "Flatten",
+    "Offload(nested)": "Offload",
     "ZeRO1(nested)": "ZeRO1",
     "all wrappers": "Flatten",
 }

@@ -83,8 +83,8 @@ class StoreState(AbstractFusedWrapper):
     **Raises:**
 
     A `TypeError` if `storage` is not a storage for states. In `init`, a `ValueError` if
-    `inner` holds a `ZeRO1` or a `Flatten` with arrays that should be stored. In
-    `update`, a `TypeError` if another storage made the state.
+    `inner` holds an `Offload`, a `ZeRO1` or a `Flatten` with arrays that should be
+    stored. In `update`, a `TypeError` if another storage made the state.
     """
 
     inner: AbstractTransformation
@@ -108,6 +108,8 @@ class StoreState(AbstractFusedWrapper):
         leaves = zip(places, _owners(state), with_paths, strict=True)
         for i, (place, owner, (path, x)) in enumerate(leaves):
             is_chosen = place is not None and flags[place]
+            if is_stored(x) and x._is_elsewhere and is_chosen:
+                _check_is_seen(owner, path, x, is_chosen, True)
             is_asked = is_chosen or owner is not None
             if is_asked and _can_be_kept(x) and not _is_hidden(state, path):
                 is_large = x.size >= _LARGE if self.where is None else any(flags)
@@ -131,7 +133,8 @@ class StoreState(AbstractFusedWrapper):
     ) -> tuple[AbstractTransformation, Callable[[State], StoreStateState]]:
         is_other = lambda x: isinstance(x, StoreStateState) or is_stored(x)
         leaves = jtu.tree_leaves_with_path(state.inner_state, is_leaf=is_other)
-        made = [(path, _real_part(x)) for path, x in leaves if is_stored(x)]
+        here = [(path, x) for path, x in leaves if is_stored(x) and not x._is_elsewhere]
+        made = [(path, _real_part(x)) for path, x in here]
         storage: Any = self.storage
         fix = ", or convert the state: `eqopt.tree.migrate(opt, state, model)`"
         check_made_by("StoreState", storage, made, storage._may_have_kept, fix)
@@ -152,7 +155,9 @@ def _check_is_seen(
     owner: type | None, path: Sequence[Any], x: Any, is_chosen: bool, is_large: bool
 ) -> None:
     """Raises a `ValueError` for an array that should be stored, but cannot be."""
-    if owner is ZeRO1State and is_chosen:
+    if is_stored(x) and x._is_elsewhere:
+        name, has, rest = "Offload", "put it into the memory of the host", ""
+    elif owner is ZeRO1State and is_chosen:
         name, has, rest = "ZeRO1", "padded this array for its devices", ", ..."
     elif owner is FlattenState and is_large and x.ndim > 0 and not is_chosen:
         name, has, rest = "Flatten", "joined the arrays of all parameters", ""
