@@ -60,8 +60,8 @@ class Offload(AbstractWrapper):
 
     - `inner`: the whole optimizer: put clipping, averages, `SkipStep`, `StoreState` and
         `ZeRO1` inside.
-    - `min_size`: arrays with fewer elements stay on the device, at least 1. Defaults to
-        4096.
+    - `min_size`: arrays with fewer elements stay on the device, at least 1. So do 0-d
+        arrays. Defaults to 4096.
 
     **Raises:**
 
@@ -111,6 +111,8 @@ _HIDDEN = (jnp.uint8, jnp.uint16)
 
 def _is_moved(x: Any, min_size: int) -> bool:
     if not (eqx.is_array(x) or is_stored(x)) or x.size < min_size:
+        return False
+    if x.ndim == 0:  # it would have the shape and dtype of a count
         return False
     return jnp.issubdtype(x.dtype, jnp.inexact) or x.dtype in _HIDDEN
 
