@@ -17,7 +17,7 @@ from jax import lax
 from .._jax_internals import is_traced, release, varying_axes
 from .leaves import disagreement, is_none, keystr, type_name
 from .sharding import is_in_shard_map
-from .stored import is_stored
+from .stored import is_elsewhere
 
 
 _Carry = TypeVar("_Carry")
@@ -97,8 +97,7 @@ def cond(
 
 
 def _check_is_on_device(tree):
-    leaves = jtu.tree_leaves(tree, is_leaf=is_stored)
-    if any(is_stored(x) and x._is_elsewhere for x in leaves):
+    if any(map(is_elsewhere, jtu.tree_leaves(tree, is_leaf=is_elsewhere))):
         raise ValueError(
             "An `Offload` is inside a transformation that skips some of the steps. XLA "
             "for a GPU has no branches for arrays in the memory of the host. Put "

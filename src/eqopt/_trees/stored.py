@@ -152,6 +152,11 @@ def is_stored(x: Any) -> bool:
     return getattr(type(x), "_is_stored", False)
 
 
+def is_elsewhere(x: Any) -> bool:
+    """Whether `x` is stored in the memory of the host."""
+    return getattr(type(x), "_is_elsewhere", False)
+
+
 def is_leaf(x: Any) -> bool:
     """Whether `x` is a position in a tree like the parameters: `None`, or stored."""
     return x is None or is_stored(x)

@@ -18,7 +18,12 @@ from .._core.transformation import AbstractTransformation
 from .._core.wrapper import AbstractFusedWrapper
 from .._trees.leaves import is_leaf, parameters
 from .._trees.masks import resolve_mask
-from .._trees.stored import AbstractStored, is_stored, standard_promotion
+from .._trees.stored import (
+    AbstractStored,
+    is_elsewhere,
+    is_stored,
+    standard_promotion,
+)
 from .._types import Mask, Params, State
 from ..numerics import at_least_float32, common_dtype
 from ..storage._base import (
@@ -108,7 +113,7 @@ class StoreState(AbstractFusedWrapper):
         leaves = zip(places, _owners(state), with_paths, strict=True)
         for i, (place, owner, (path, x)) in enumerate(leaves):
             is_chosen = place is not None and flags[place]
-            if is_stored(x) and x._is_elsewhere and is_chosen:
+            if is_chosen and is_elsewhere(x):
                 _check_is_seen(owner, path, x, is_chosen, True)
             is_asked = is_chosen or owner is not None
             if is_asked and _can_be_kept(x) and not _is_hidden(state, path):
@@ -133,7 +138,7 @@ class StoreState(AbstractFusedWrapper):
     ) -> tuple[AbstractTransformation, Callable[[State], StoreStateState]]:
         is_other = lambda x: isinstance(x, StoreStateState) or is_stored(x)
         leaves = jtu.tree_leaves_with_path(state.inner_state, is_leaf=is_other)
-        here = [(path, x) for path, x in leaves if is_stored(x) and not x._is_elsewhere]
+        here = [(path, x) for path, x in leaves if is_stored(x) and not is_elsewhere(x)]
         made = [(path, _real_part(x)) for path, x in here]
         storage: Any = self.storage
         fix = ", or convert the state: `eqopt.tree.migrate(opt, state, model)`"
@@ -155,7 +160,7 @@ def _check_is_seen(
     owner: type | None, path: Sequence[Any], x: Any, is_chosen: bool, is_large: bool
 ) -> None:
     """Raises a `ValueError` for an array that should be stored, but cannot be."""
-    if is_stored(x) and x._is_elsewhere:
+    if is_elsewhere(x):
         name, has, rest = "Offload", "put it into the memory of the host", ""
     elif owner is ZeRO1State and is_chosen:
         name, has, rest = "ZeRO1", "padded this array for its devices", ", ..."

@@ -23,9 +23,8 @@ from .._trees.sharding import (
     shardings_of,
 )
 from .._trees.states import check_state
-from .._trees.stored import is_stored
+from .._trees.stored import is_elsewhere
 from .._types import Params, State
-from .offload import OnHost
 
 
 class ZeRO1State(eqx.Module):
@@ -283,9 +282,8 @@ def _is_divided(x):
 
 
 def _check_is_on_device(state: State) -> None:
-    leaves = jtu.tree_leaves_with_path(state, is_leaf=is_stored)
-    for path, x in leaves:
-        if isinstance(x, OnHost):
+    for path, x in jtu.tree_leaves_with_path(state, is_leaf=is_elsewhere):
+        if is_elsewhere(x):
             raise ValueError(
                 f"ZeRO1: `{jtu.keystr(path)}` in the state of `inner` cannot be divided, "
                 "because `Offload` keeps it in the memory of the host. Put `Offload` "
