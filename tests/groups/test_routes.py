@@ -13,8 +13,7 @@ import eqopt
 from eqopt import groups
 from eqopt.groups import BlockAxes, MatrixRules, matrices, no_matrices, path, stacked
 
-from ..interpreter import interpreted
-from .writings import GUIDE, RULES, WRITINGS, Axis, NamedArray, guide_of
+from .writings import GUIDE, RULES, WRITINGS, Axis, NamedArray, guide_of, losses
 
 
 Numbers = eqopt.MatrixDimensionNumbers
@@ -69,24 +68,10 @@ def test_three_writings_have_the_same_routes(name):
 def test_three_writings_have_the_same_losses():
     """To rounding: their products sum in another order."""
     guide = guide_of(VOCABULARY=11, WIDTH=8, HEADS=2, LAYERS=2, LENGTH=7)
-    pieces = jnp.asarray(np.random.default_rng(0).integers(11, size=(2, 8)))
-
-    def losses(way):
-        opt = guide.make_optimizer(20, RULES[way])
-        model = WRITINGS[way](guide.Transformer(jr.key(0)))
-
-        @interpreted
-        def step(model, state):
-            loss, grads = eqx.filter_value_and_grad(guide.mean_loss)(model, pieces)
-            return loss, *opt.step(grads, state, model, value=loss)
-
-        state, found = opt.init(model), []
-        for _ in range(3):
-            loss, model, state = step(model, state)
-            found.append(float(loss))
-        return found
-
-    first, *others = map(losses, WRITINGS)
+    made = guide.Transformer(jr.key(0))
+    first, *others = (
+        losses(guide, write(made), RULES[way]) for way, write in WRITINGS.items()
+    )
     assert first[-1] < first[0] - 0.05, first
     for other in others:
         np.testing.assert_allclose(other, first, rtol=1e-5)

@@ -6,11 +6,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import numpy as np
 from equinox import nn
 from jax.nn import dot_product_attention, gelu
 
 from ..docs.pages import DOCS, blocks
 from ..docs.site import module
+from ..interpreter import interpreted
 
 
 def guide_of(**sizes: int) -> Any:
@@ -215,3 +217,20 @@ RULES = {
     "layers": PAGE["of_layers"],
     "named": PAGE["of_names"],
 }
+
+
+def losses(guide: Any, model: Any, rules: Any) -> list[float]:
+    """The first losses in training with the optimizer of the guide."""
+    pieces = jnp.asarray(np.random.default_rng(0).integers(11, size=(2, 8)))
+    opt = guide.make_optimizer(20, rules)
+
+    @interpreted
+    def step(model, state):
+        loss, grads = eqx.filter_value_and_grad(guide.mean_loss)(model, pieces)
+        return loss, *opt.step(grads, state, model, value=loss)
+
+    state, found = opt.init(model), []
+    for _ in range(3):
+        loss, model, state = step(model, state)
+        found.append(float(loss))
+    return found
