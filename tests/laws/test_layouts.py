@@ -95,7 +95,7 @@ ON_ARRAYS_ALONE |= {"ScaleBySOAP(one-sided, KL, staggered)"}
 # space.
 NOT_UNIQUE = {"SOAP", "SOAPMuon"}
 # For the same reason, these keep fewer digits, and how many depends on the machine.
-COARSE = {"KLShampoo", "Shampoo"}
+COARSE = {"KLShampoo", "ScaleBySOAP(one-sided, KL, staggered)", "Shampoo"}
 
 
 @law(names=ASKED)

@@ -1,6 +1,7 @@
 """The leaves of a state that stand for parameters."""
 
 import itertools
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -85,7 +86,9 @@ def map_params(
     check_is_state("map_params", "state", state)
     if params is None:
         params = _inferred(init, state)
-    abstract = eqx.filter_eval_shape(init, params)
+        abstract = _guessed(init, params)
+    else:
+        abstract = eqx.filter_eval_shape(init, params)
     values, treedef = _values(state, abstract)
     places = places_of(init, params, abstract)
     arrays = parameters(params)
@@ -150,12 +153,19 @@ def _larger(x: Any) -> jax.ShapeDtypeStruct:
 
 def _shapes_if_any(init: Callable, params: Params) -> dict[str, Any]:
     try:
-        state = eqx.filter_eval_shape(init, params)
+        state = _guessed(init, params)
     except Exception:
         # A mask or a measurement may only fit these shapes.
         return {}
     leaves = jtu.tree_leaves_with_path(_without_padding(state), is_leaf=is_stored)
     return {jtu.keystr(path): getattr(x, "shape", None) for path, x in leaves}
+
+
+def _guessed(init: Callable, params: Params) -> State:
+    """The state for parameters that the user does not have: warnings are about those."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return eqx.filter_eval_shape(init, params)
 
 
 def _without_padding(state: State) -> State:
@@ -203,7 +213,7 @@ def _inferred(init: Callable, state: State) -> Params:
     correct if `init` makes a tree like `state` from them.
     """
     try:
-        marked = eqx.filter_eval_shape(init, _Anything())
+        marked = _guessed(init, _Anything())
         trees = [*_at_marks(marked, state)]
     except Exception as error:
         raise ValueError(_UNKNOWN) from error
@@ -251,7 +261,7 @@ def _picked(pick: Callable, leaves: tuple) -> jax.ShapeDtypeStruct | None:
 
 def _is_state_of(init: Callable, params: Params, state: State) -> bool:
     try:
-        other = eqx.filter_eval_shape(init, params)
+        other = _guessed(init, params)
     except Exception:
         return False
     return jtu.tree_structure(other) == jtu.tree_structure(state) and all(
