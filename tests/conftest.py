@@ -74,8 +74,12 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 
 _finished = 0
 
-# The folders of tests that run what users run, with the packages that they have.
-AS_USERS_DO = {"checkpoint", "docs", "examples", "interop"}
+# The folders and files of tests that run what users run, with the packages that they
+# have. With these, `.ci/run` itself trains the digits.
+AS_USERS_DO = (
+    *("tests/checkpoint/", "tests/docs/", "tests/interop/", "examples/test_gallery"),
+    *("examples/test_half_precision", "examples/test_train_transformer"),
+)
 
 
 @pytest.hookimpl(tryfirst=True)  # before the selection by markers
@@ -85,9 +89,9 @@ def pytest_collection_modifyitems(items):
     All laws of a row run one after the other, because they share compiled programs.
     Tests that need extra packages are slow tests, for which `.ci/run` has these
     packages. The first case of a costly test and every fourth one after it are quick.
-    Of the slow tests, two rows in three (five in six of a costly law), two cases in
-    three, and two tests in three that have no cases run only with the older release of
-    JAX, which compiles four times as fast. So each law and each test with several cases
+    Of the slow tests, five rows in six (eleven in twelve of a costly law), five cases in
+    six, and five tests in six that have no cases run only with the older release of JAX,
+    which compiles three times as fast. So each law and each test with several cases
     runs with both releases, and whatever users do runs with the newest.
     Tests that compare with torch and others run with the older release, because these
     packages are there.
@@ -107,16 +111,20 @@ def pytest_collection_modifyitems(items):
                 item.add_marker("older")
         elif item.get_closest_marker("slow"):
             if row := _row_of(item):
-                is_older = zlib.crc32(row.encode()) % (6 if is_costly else 3)
+                is_older = zlib.crc32(row.encode()) % (12 if is_costly else 6)
             else:
                 has_cases = hasattr(item, "callspec")
                 number = slow[name] if has_cases else zlib.crc32(item.name.encode())
-                is_older = number % 3 and not AS_USERS_DO & {*item.path.parts}
+                is_older = number % 6 and not _is_as_users_do(item)
                 slow[name] += 1
             if is_older:
                 item.add_marker("older")
 
     items.sort(key=_row_of)
+
+
+def _is_as_users_do(item):
+    return any(place in item.path.as_posix() for place in AS_USERS_DO)
 
 
 def _row_of(item):

@@ -154,9 +154,14 @@ def trainer(tmp_path, cache):
     return Trainer(tmp_path, 300, cache)
 
 
-def kill_and_finish(trainer, moments, expected):
+def test_killed_10_times(tmp_path_factory, cache):
+    undisturbed, trainer = (
+        Trainer(tmp_path_factory.mktemp(name), 2000, cache)
+        for name in ("whole", "killed")
+    )
+    expected = undisturbed.finish()
     rng, trainer.complete = random.Random(0), len(expected)
-    for moment in moments:
+    for moment in [while_saving, anywhere, while_starting, anywhere, while_saving] * 2:
         kill(trainer, moment, rng)
     reached = trainer.saved_steps()
     assert reached > 0
@@ -165,19 +170,6 @@ def kill_and_finish(trainer, moments, expected):
     assert is_same
     assert trainer.output.read_text().startswith(f"goes on after {reached} steps\n")
     assert sorted(os.listdir(trainer.output.parent)) == ["output", "run.eqx"]
-
-
-def test_killed_twice(trainer, undisturbed):
-    kill_and_finish(trainer, [while_saving, anywhere], undisturbed)
-
-
-def test_killed_10_times(tmp_path_factory, cache):
-    undisturbed, trainer = (
-        Trainer(tmp_path_factory.mktemp(name), 3000, cache)
-        for name in ("whole", "killed")
-    )
-    moments = [while_saving, anywhere, while_starting, anywhere, while_saving] * 2
-    kill_and_finish(trainer, moments, undisturbed.finish())
 
 
 def test_disk_full_while_training(trainer, undisturbed):
