@@ -47,6 +47,7 @@ def test_a_function_that_is_dropped_is_forgotten(name, run):
 
 
 @pytest.mark.usefixtures("compiled_outside_jit")
+@pytest.mark.slow
 def test_programs_of_rebuilt_optimizers_do_not_pile_up():
     params = jnp.ones(5)
 

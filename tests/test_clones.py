@@ -133,7 +133,7 @@ CLONES = {
 
 
 @pytest.mark.parametrize("name", CLONES)
-@pytest.mark.costly
+@pytest.mark.slow
 def test_a_clone_is_as_exact(name, x64):
     clone, built_in = CLONES[name]
     with x64():
@@ -152,7 +152,7 @@ def test_a_clone_is_as_exact(name, x64):
 
 
 @pytest.mark.parametrize("name", CLONES)
-@pytest.mark.costly
+@pytest.mark.slow
 def test_a_clone_takes_no_more_memory(name):
     clone, built_in = CLONES[name]
     assert temporary(clone) <= temporary(built_in) + 0.001

@@ -220,6 +220,7 @@ def on_platforms(x):
         yield jax.vmap(jax.grad(f))(x), jax.jit(f)(x)
 
 
+@pytest.mark.slow
 def test_platforms():
     x = jnp.arange(1.0, 4.0)
     program = lambda x: [*on_platforms(x)]

@@ -62,6 +62,7 @@ def test_norms_have_derivatives_at_zero(arguments, dtype):
 
 
 @pytest.mark.parametrize("min_rms", [0.5, 5.0])
+@pytest.mark.slow
 def test_root_mean_squares_are_those_of_optax(min_rms):
     fns = safe_root_mean_squares, optax.safe_root_mean_squares
     for x in (X, jax.lax.complex(X, X[::-1])):

@@ -86,7 +86,7 @@ def temporary(opt, leaves=10, shape=(300, 1000), **extra):
         eqopt.Yogi(0.1),
     ],
 )
-@pytest.mark.costly
+@pytest.mark.slow
 def test_elementwise(opt):
     assert temporary(opt) < 0.01
 
@@ -168,7 +168,7 @@ HALF = [True, False] * 5
         (eqopt.StableSPAM(0.1, weight_decay=0.1), 0.11),
     ],
 )
-@pytest.mark.costly
+@pytest.mark.slow
 def test_with_sums(opt, most):
     value_fn = lambda params: eqopt.tree.norm(params, squared=True)
     assert temporary(opt, value=jnp.ones(()), value_fn=value_fn) < most
@@ -241,7 +241,7 @@ EIGHT_BITS = eqopt.storage.BlockwiseQuantized()
         (eqopt.Scion(0.1), 3.1, 6.1),
     ],
 )
-@pytest.mark.costly
+@pytest.mark.slow
 def test_loops(opt, alone, in_pairs):
     """In units of one leaf: large leaves run one by one, and small ones in pairs."""
     assert 12 * temporary(opt, leaves=12, shape=(257, 256)) < alone

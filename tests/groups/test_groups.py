@@ -198,6 +198,7 @@ def test_scale_by_tree():
     assert prefix["b"] == 1 and prefix["b"].dtype == jnp.bfloat16
 
 
+@pytest.mark.slow
 def test_table():
     matrices = groups.leaf(lambda x: x.ndim >= 2) & ~groups.path(r"stack\.bias")
     labels = groups.label({"matrix": matrices, "other": groups.everything})

@@ -23,7 +23,7 @@ from .subjects import assert_close, params_of, train
 
 # Rows for all methods for matrices, and for their building blocks.
 ROWS = {row.name for method in BY_FAMILY["matrix"] for row in method.laws}
-QUICK = {"ScaleByMuon", "SOAP"}
+QUICK = {"ScaleByMuon"}
 
 
 def calls(text):

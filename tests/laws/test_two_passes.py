@@ -1,8 +1,13 @@
-"""On a GPU, one pass over a leaf measures its blocks, and a second one stores them."""
+"""One pass over a leaf measures its blocks, and a second one stores them.
+
+On a GPU, arrays have an axis of blocks meanwhile, and on a TPU the order of its tiles.
+"""
 
 import jax
 import jax.numpy as jnp
+import jax.random as jr
 import pytest
+from jax.sharding import AbstractMesh, AxisType
 
 import eqopt
 from eqopt._core import narrowing
@@ -24,16 +29,16 @@ ROWS = {method.laws[0].name for method in METHODS.values()}
 @pytest.fixture(autouse=True)
 def no_leaf_is_small(monkeypatch):
     monkeypatch.setattr(narrowing, "_LARGE", 0)
+    monkeypatch.setattr(narrowing, "_LARGE_ON_TPU", 0)
 
 
 def stored(opt, storage=STORAGES["8 bits"]):
     return eqopt.StoreState(opt, storage, eqopt.groups.everything)
 
 
-def train(opt, platform):
+def train(opt, platform, params):
     # A new function, so that it is traced again.
     step = interpreted(lambda opt, *rest: opt.step(*rest))
-    params = params_of()
     state = opt.init(params)
     with on_an_accelerator(platform):
         for i in range(3):
@@ -43,8 +48,61 @@ def train(opt, platform):
 
 @law({"ScaleByAdam", "Lion"}, ROWS)
 def test_a_second_pass_changes_nothing(row):
-    opt = stored(row())
-    assert_equal(train(opt, "cuda"), train(opt, "tpu"))
+    opt, params = stored(row()), params_of()
+    assert_equal(train(opt, "cuda", params), train(opt, "cpu", params))
+
+
+# The size of a block, and the shape of a leaf. A tile of a TPU has 128 columns.
+FITS = {
+    "a block of a tile": (128, (128, 256)),
+    "a block of two tiles": (256, (2, 128, 256)),
+    "two blocks of three halves": (192, (128, 384)),
+    "two blocks of a half": (64, (256, 128)),
+}
+FITS_NOT = {
+    "rows that 16 devices cannot share": (128, (192, 256)),
+    "columns of no tile": (64, (128, 192)),
+    "blocks of quarters": (160, (128, 640)),
+    "one axis": (128, (2**15,)),
+    "no axis": (128, ()),
+}
+
+
+@pytest.mark.parametrize("size", FITS)
+@pytest.mark.parametrize("name", ["8 bits", "float8"])
+def test_tiles_change_nothing(name, size):
+    size, shape = FITS[size]
+    storage = type(STORAGES[name])(block_size=size)
+    params = jr.normal(jr.key(0), shape) * jr.exponential(jr.key(1), shape) ** 9
+    for opt in (eqopt.AdamW(0.1), eqopt.Lion(0.1)):
+        assert barriers(stored(opt, storage), "tpu", shape) == 1
+        expected = train(stored(opt, storage), "cpu", params)
+        assert_equal(train(stored(opt, storage), "tpu", params), expected)
+
+
+@pytest.mark.parametrize("size", FITS_NOT)
+def test_what_does_not_fit_in_tiles(size):
+    size, shape = FITS_NOT[size]
+    opt = stored(eqopt.AdamW(0.1), eqopt.storage.BlockwiseQuantized(block_size=size))
+    assert barriers(opt, "tpu", shape) == 0
+
+
+@pytest.mark.parametrize(
+    ("devices", "kind", "is_in_tiles"),
+    [
+        (2, AxisType.Auto, True),
+        (32, AxisType.Auto, False),
+        (2, AxisType.Explicit, False),
+    ],
+)
+def test_tiles_on_a_mesh(devices, kind, is_in_tiles):
+    """Of 32 devices, each would have half of a tile. Explicit axes stay as they are."""
+    opt = stored(eqopt.AdamW(0.1), eqopt.storage.BlockwiseQuantized(block_size=128))
+    params = jnp.ones((128, 128))
+    state = opt.init(params)
+    with jax.sharding.use_abstract_mesh(AbstractMesh((devices,), ("x",), (kind,))):
+        program = str(jax.make_jaxpr(opt.step)(params, state, params))
+    assert program.count("optimization_barrier") == 1 + is_in_tiles  # 1 for a GPU
 
 
 def barriers(opt, platform="cuda", shape=(8, 8)):

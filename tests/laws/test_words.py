@@ -59,6 +59,8 @@ def test_a_wrong_state(row):
 
 # Rows that compute with their data, or pass them to another argument.
 NO_SCHEDULES = {
+    "Project(SGD)": "a projection takes it: the message names the projection",
+    "Project(nested)": "the same",
     "PolyakSGD": "`scaling` is the learning rate of the step that it scales",
     "SAM(opaque)": "the row makes the adversary of it",
     "SAM(radius)": "the row makes the adversary of it",

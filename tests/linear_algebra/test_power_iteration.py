@@ -105,6 +105,7 @@ def test_dtypes(x64):
         np.testing.assert_allclose(value, 3, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_transformations():
     stack = jnp.stack([_symmetric([3, 1]), _symmetric([5, -2]), jnp.zeros((2, 2))])
     values, _ = jax.jit(jax.vmap(power_iteration))(stack)

@@ -173,6 +173,7 @@ def test_clipping_and_a_custom_accumulator(getkey):
     np.testing.assert_allclose(aux.metrics, norms[:, 0], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_one_key_per_example_whatever_the_microbatch_size(getkey):
     mlp = eqx.nn.Sequential([eqx.nn.Linear(3, 1, key=getkey()), eqx.nn.Dropout(0.5)])
     x, keys = jr.normal(getkey(), (6, 3)), jr.split(jr.key(1), 6)

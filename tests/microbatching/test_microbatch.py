@@ -146,6 +146,7 @@ EARLY = {
 }
 
 
+@pytest.mark.slow
 def test_num_real_microbatches():
     @eqx.filter_jit
     def fun(x, k):

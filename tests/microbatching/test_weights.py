@@ -213,6 +213,7 @@ def test_padding_of_nan_does_not_reach_the_gradient():
     assert (value, grads) == (16, 32)
 
 
+@pytest.mark.slow
 def test_it_can_be_transformed():
     def mean(x, w):
         return of_rows(x, w, 2)["MEAN"] + of_batches(x, w, 2)["MEAN"]

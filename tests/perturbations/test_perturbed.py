@@ -79,6 +79,7 @@ def test_baseline_reduces_the_variance():
 
 @pytest.mark.parametrize("noise", ["Gumbel", "Normal"])
 @baselines
+@pytest.mark.slow
 def test_is_that_of_optax(noise, use_baseline, standard_promotion):
     def fun(x):
         return {"a": jnp.sin(x["u"]) * x["v"], "b": jnp.argmax(x["u"])}
@@ -110,6 +111,7 @@ def test_optax_derivative_by_sigma_is_biased(standard_promotion):
     )
 
 
+@pytest.mark.slow
 def test_whole_models():
     model = eqx.nn.MLP(2, 2, 3, 1, key=jr.key(0))
     fun = lambda model: _one_hot(model(jnp.ones(2)))

@@ -24,6 +24,7 @@ def _arrays(tree):
     return eqx.filter(tree, eqx.is_inexact_array)
 
 
+@pytest.mark.slow
 def test_models_go_in():
     model = _model()
     for name in [*SCALED, "non_negative"]:
@@ -54,6 +55,7 @@ def test_bounds_are_trees_or_prefixes():
     np.testing.assert_array_equal(out["b"], [0.25])
 
 
+@pytest.mark.slow
 def test_normals_are_trees():
     x = {"w": jnp.array([1.0, 2.0]), "b": jnp.array(3.0), "f": jax.nn.relu}
     a = {"w": jnp.array([0.0, 2.0]), "b": 1.0, "f": None}
@@ -74,6 +76,7 @@ def test_normals_are_trees():
     assert eqx.tree_equal(projections.vector(model, model), model, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_normal_of_zero():
     x, a = jnp.array([1.0, 2.0]), jnp.zeros(2)
     for fn in (projections.hyperplane, projections.halfspace):

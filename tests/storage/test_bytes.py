@@ -101,6 +101,7 @@ def test_parameters(storage, expected):
     assert expected <= found < expected + 0.001
 
 
+@pytest.mark.slow
 def test_all_of_it_in_six_bytes():
     """A bfloat16 model, its other half, and two moments of 8 bits: 6 bytes, not 16."""
     model = language_model(dtype=jnp.bfloat16)
@@ -166,6 +167,7 @@ AT_ONCE = 0.2 if jax.__version__.startswith("0.10.") else 0
         for case in cases
     ],
 )
+@pytest.mark.slow
 def test_temporary_memory_of_state(inner, storage, most):
     opt = eqopt.StoreState(inner, storage)
     assert temporary(opt, shape=(1024, 1024)) < most

@@ -93,6 +93,7 @@ def test_each_pair(wrapper, new, old):
     assert "Pass the storage of that run" in message
 
 
+@pytest.mark.slow
 def test_message():
     four, eight = (eqopt.StoreState(ADAMW, BlockwiseQuantized(bits)) for bits in (4, 8))
     model = model_for(eqopt.StoreState)

@@ -75,6 +75,7 @@ def steps(key, count=2):
     return found
 
 
+@pytest.mark.slow
 def test_no_two_draws_are_the_same():
     first, second = steps(0)
     assert (first["a"] != first["b"]).any()

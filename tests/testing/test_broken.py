@@ -53,6 +53,7 @@ def test_the_page_has_all_laws():
     assert rows == [(name, BY_NAME[name].statement) for name in testing.LAWS]
 
 
+@pytest.mark.slow
 def test_what_is_right_breaks_no_law():
     testing.check_laws(Counting(), Model())
     # It maps over trees without a look at `None`, or at shapes.
@@ -161,6 +162,7 @@ class Noise(eqopt.AbstractTransformation):
         return jax.tree.map(lambda g: g + noise.astype(g.dtype), updates), key
 
 
+@pytest.mark.slow
 def test_random_keys_in_the_model_and_in_the_state():
     model = {"w": jnp.ones((2, 2)), "b": jnp.ones(2), "key": jax.random.key(0)}
     testing.check_laws(Noise(), model, skip="other_model")

@@ -92,6 +92,7 @@ def test_a_seed_is_its_key():
     np.testing.assert_array_equal(of(7), of(jr.PRNGKey(7)))
 
 
+@pytest.mark.slow
 def test_populations_of_keys():
     like = jnp.zeros(3)
 
@@ -138,6 +139,7 @@ def test_extreme_clips(clip):
     np.testing.assert_allclose(updates["w"], total / 3, 1e-6)
 
 
+@pytest.mark.slow
 def test_private_noise():
     """Its standard deviation is the sum's, divided by the size of the batch."""
     batch = jax.tree.map(lambda x: jnp.zeros((5, *x.shape)), LIKE)

@@ -158,6 +158,7 @@ def test_the_logits_of_a_layer_are_clipped():
     np.testing.assert_allclose(largest(new), np.minimum(before, threshold), 1e-5)
 
 
+@pytest.mark.slow
 def test_heads_below_the_threshold_take_the_step_bit_by_bit():
     model = layers(is_stacked=True)
     plain = eqopt.SGD(RATE)

@@ -126,6 +126,7 @@ def test_only_the_moments():
     assert_equal(moved[2], new.init(params)[2])
 
 
+@pytest.mark.slow
 def test_stored_states_are_encoded_and_loaded():
     params, state = run(ADAM)
     moved = migrate(IN_8_BITS, state, params)
@@ -169,6 +170,7 @@ def test_a_parameter_more():
     assert str(first) == "taken from [0], except `[0].mu['new']`, `[0].nu['new']`"
 
 
+@pytest.mark.slow
 def test_under_jit():
     params, state = run(ADAM)
     new = eqopt.ParamEMA(eqopt.StoreState(ADAM, CODES, EVERYWHERE))
@@ -259,6 +261,7 @@ def test_states_of_users():
     assert moved["weak"] == 2 and moved["n"] == 3
 
 
+@pytest.mark.slow
 def test_sharded_and_padded_states():
     mesh = mesh_of(4, jax.sharding.AxisType.Auto)
     new = eqopt.ZeRO1(ADAM, mesh=mesh)

@@ -213,6 +213,7 @@ def test_jit_and_vmap():
         assert eqx.tree_equal(found, expected, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_random_under_jit_and_vmap():
     target = {"x": jnp.ones((3, 2)), "y": jnp.ones(2, jnp.bfloat16)}
     expected = tree.random_like(1, target)
@@ -254,6 +255,7 @@ def test_derivatives_of_moments_at_zero(order, dtype):
     assert jnp.isfinite(slope).all()
 
 
+@pytest.mark.slow
 def test_derivatives_of_reductions():
     x = {"x": jnp.array([1.0, 3.0, 2.0]), "y": jnp.array([-1.0])}
     assert jax.grad(tree.max)(x)["x"].tolist() == [0, 1, 0]

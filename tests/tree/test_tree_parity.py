@@ -128,6 +128,7 @@ def test_trees_are_those_of_optax(dtype, x64):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.slow
 def test_numbers_are_those_of_optax(dtype, x64):
     with x64():
         x, y = random_tree(0, dtype), random_tree(1, dtype)
@@ -173,6 +174,7 @@ def test_keys_are_those_of_optax(key):
     assert ours["b"]["c"].dtype == key.dtype
 
 
+@pytest.mark.slow
 def test_samplers():
     x = random_tree(0, "float32")
     for sampler in (jr.uniform, jr.rademacher, jr.normal):

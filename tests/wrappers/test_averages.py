@@ -100,7 +100,7 @@ def test_swa_by_hand(start, period):
     ],
     ids=lambda x: type(x).__name__,
 )
-@pytest.mark.costly
+@pytest.mark.slow
 def test_an_average_does_not_change_training(wrap, inner):
     seen, _ = trajectory(wrap(inner), 6)
     np.testing.assert_allclose(seen, trajectory(inner, 6)[0], 2e-6, 2e-7)
@@ -166,6 +166,7 @@ def test_an_average_and_its_inner_chain_are_one_kernel():
     assert kernels == ["clip_adam_decay_weights_scale_follow_updated_apply"]
 
 
+@pytest.mark.slow
 def test_whole_models(getkey):
     model = eqx.nn.MLP(2, 1, 4, 1, key=getkey())
     opt = eqopt.SWA(eqopt.ParamEMA(eqopt.Adam(0.1)), 2)

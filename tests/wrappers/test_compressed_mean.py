@@ -100,6 +100,7 @@ def test_power_sgd_finds_a_low_rank():
     np.testing.assert_allclose(means[0]["matrix"], g.mean(axis=0), atol=1e-4)
 
 
+@pytest.mark.slow
 def test_top_k_by_hand():
     [mean], state = taken(compression.TopK(0.2), GRADS[:1])
     g = np.asarray(GRADS[0]["vector"])
@@ -108,6 +109,7 @@ def test_top_k_by_hand():
     np.testing.assert_allclose(state.error["vector"], g - kept, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_dct_by_hand():
     """A chunk of 8 x 6 of the matrix, with SciPy."""
     [mean], _ = taken(compression.DCTTopK(3, 8), GRADS[:1])
@@ -146,6 +148,7 @@ def test_the_sign_is_that_of_the_majority():
     np.testing.assert_array_equal(np.sign(mean), [1, 1, -1, -1])
 
 
+@pytest.mark.slow
 def test_decay():
     means, _ = taken(compression.TopK(0.1), decay=0.5)
     again, state = taken(compression.TopK(0.1), GRADS[:1])

@@ -150,6 +150,7 @@ def test_streaming(delay, share, x64):
                 np.testing.assert_allclose(state.slow[k], slow[k], rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_compressed_differences_are_not_lost():
     """With outer steps that add, all workers together move as far as on their own."""
     compressor = eqopt.compression.Int8Blocks(8)
@@ -258,6 +259,7 @@ def in_shards(opt):
     )
 
 
+@pytest.mark.slow
 def test_eight_bits_are_a_quarter():
     """All fragments together send one byte and the scales, in two stages."""
     compressor = eqopt.compression.Int8Blocks(32)
@@ -271,6 +273,7 @@ def test_eight_bits_are_a_quarter():
     assert sum(one.sent for one in found) == 2 * size * (WORKERS - 1) / WORKERS
 
 
+@pytest.mark.slow
 def test_devices_resume_and_send_little():
     """On 4 devices: like `vmap`, also after a restart; one sum, inside the branch."""
     opt = eqopt.DiLoCo(inner(), "workers", 3)

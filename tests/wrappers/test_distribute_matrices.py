@@ -77,7 +77,7 @@ def check(inner, leaves, mesh, atol=2e-5):
 @pytest.mark.parametrize(
     "kind", [AxisType.Auto, AxisType.Explicit], ids=lambda x: x.name
 )
-@pytest.mark.costly
+@pytest.mark.slow
 def test_muon(kind):
     check(eqopt.Muon(0.1, weight_dimension_numbers=numbers), ALL, mesh_of(kind))
 
@@ -134,7 +134,7 @@ def test_other_methods(make, atol):
         ({"layers": ((8, 16, 24), P(None, "data"))}, {"all-to-all": 2}),
     ],
 )
-@pytest.mark.costly
+@pytest.mark.slow
 def test_what_is_sent(leaves, expected):
     """The matrices as shards, and their results; experts stay where they are."""
     mesh = mesh_of()

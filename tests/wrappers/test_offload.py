@@ -62,6 +62,7 @@ def memories(state, least=2000):
 @pytest.mark.filterwarnings("ignore:Some donated buffers were not usable")
 @pytest.mark.parametrize("donate", [False, True])
 @pytest.mark.parametrize("name", INNER)
+@pytest.mark.slow
 def test_the_same_from_the_host(name, donate):
     """Also if everything is donated, and JAX pairs arguments with results."""
     expected, plain = trained(INNER[name](), PARAMS, False)
@@ -93,6 +94,7 @@ def test_small_arrays_stay():
 
 
 @pytest.mark.parametrize("kind", ["file", "Equinox"])
+@pytest.mark.slow
 def test_checkpoints(kind, tmp_path):
     opt = eqopt.Offload(INNER["8 bits"]())
     params, state = trained(opt, PARAMS, False)
@@ -125,6 +127,7 @@ def test_migrate():
 
 
 @pytest.mark.parametrize("axis_type", ["Auto", "Explicit"])
+@pytest.mark.slow
 def test_shards(axis_type):
     types = (getattr(jax.sharding.AxisType, axis_type),)
     mesh = Mesh(np.array(jax.devices()[:8]), ("x",), axis_types=types)

@@ -59,6 +59,7 @@ def test_it_is_projected_gradient_descent():
 
 
 @pytest.mark.usefixtures("standard_promotion")
+@pytest.mark.slow
 def test_it_is_what_optax_does_by_hand():
     params, tx = params_of(), optax.adam(0.1)
     ours = trained(eqopt.Project(eqopt.Adam(0.1), BALL), params)
@@ -139,6 +140,7 @@ def test_nothing_to_project():
     assert_equal(trained(opt, params), trained(eqopt.SGD(0.1), params))
 
 
+@pytest.mark.slow
 def test_the_radius_is_data():
     params = params_of()
 

@@ -36,6 +36,7 @@ class HalvedWhenWorse(AbstractStatefulSchedule):
         return state[0]
 
 
+@pytest.mark.slow
 def test_agrees_with_optax():
     ramp = eqopt.schedules.Linear(0.8, 0.95, 5), optax.linear_schedule(0.8, 0.95, 5)
     cap = eqopt.schedules.Linear(1.0, 0.1, 5), optax.linear_schedule(1.0, 0.1, 5)
@@ -134,6 +135,7 @@ def test_eval_params_asks_the_inner_transformation():
     assert eqx.tree_equal(opt.eval_params(state, params), PARAMS)
 
 
+@pytest.mark.slow
 def test_derivative_through_a_schedule():
     def final(end):
         opt = eqopt.Scheduled(eqopt.SGD(0.1, momentum=Linear(0.9, end, 2)))

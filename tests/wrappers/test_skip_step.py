@@ -62,6 +62,7 @@ def test_large_in_half_precision():
 
 
 @pytest.mark.parametrize("call", ["update", "step"])
+@pytest.mark.slow
 def test_mini_steps(call):
     """After a skipped mini-step, everything is as if it had never occurred."""
     opt = eqopt.MultiSteps(

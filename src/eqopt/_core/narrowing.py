@@ -1,5 +1,6 @@
 """How a kernel stores new values: like the old ones, in one or in two passes."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -29,44 +30,65 @@ def narrow(u: Array, like: Any, after: Any = None) -> Any:
 # Equations that take longer than to read their arguments once more.
 _SLOW = ("reduce", "dot_general", "conv_", "cum", "sort", "while", "scan", "random")
 
-# The arrays of smaller leaves stay in the cache of a GPU.
+# The arrays of smaller leaves stay in the cache of a GPU. The new slots of a leaf with
+# fewer elements together stay in the fast memory of a TPU.
 _LARGE = 2**16
+_LARGE_ON_TPU = 2**21
+
+# How many devices may share the rows of a leaf, at least. If they cannot share its tiles
+# evenly, XLA gathers it. A program does not see how arrays are placed on automatic axes.
+_DEVICES = 16
 
 
 def in_two_passes(run: Callable, *arguments: Any) -> tuple[Any, list]:
     """`run(*arguments)`, the result of a kernel and its new slots.
 
     Some slots are stored only after all new values of a block have been measured: the
-    largest one is the unit of their codes. For this, XLA for a GPU writes the new values
-    to memory, and reads them again. It takes less time to evaluate elementwise equations
-    twice: the first pass measures the new values, and the second stores them.
+    largest one is the unit of their codes. For this, XLA for a GPU or a TPU writes the
+    new values to memory, and reads them again. It takes less time to evaluate elementwise
+    equations twice: the first pass measures the new values, and the second stores them.
 
     `run(*arguments, keep=keep)` is the same with `keep(new, slot, after)` instead of
     `narrow`.
     """
-    stored = filter(is_stored, jax.tree.leaves(arguments, is_leaf=is_stored))
-    if not any(x._is_measured and x.size >= _LARGE for x in stored):
+    leaves = jax.tree.leaves(arguments, is_leaf=is_stored)
+    sizes = [x.size for x in leaves if _is_measured(x)]
+    if not sizes or max(sizes) < _LARGE:
         return run(*arguments)
-    in_two = lambda *arguments: _in_two(run, *arguments)
-    return lax.platform_dependent(*arguments, cuda=in_two, default=run)
+    branches: dict[str, Callable] = {"cuda": lambda *row: _in_two(run, *row)}
+    if sum(sizes) >= _LARGE_ON_TPU:
+        branches["tpu"] = lambda *row: _in_tiles(run, *row)
+    return lax.platform_dependent(*arguments, **branches, default=run)
 
 
-def _in_two(run, *arguments):
+def _in_two(run, packed, *row):
+    if not _is_elementwise(run, packed, *row):
+        return run(packed, *row)
+    found = _blocks_of(row)
+    # With an axis of blocks, a GPU computes fewer indices.
+    return _passes(run, packed, row, found, found and found.of_equal_blocks)
+
+
+def _in_tiles(run, packed, *row):
+    found, here = _blocks_of(row), jax.sharding.get_abstract_mesh()
+    tiles = found and found.in_tiles(math.lcm(_DEVICES, max(1, here.size)))
+    meshes = [here, *(jax.typeof(x).sharding.mesh for x in jax.tree.leaves(row))]
+    is_explicit = any(mesh.explicit_axes for mesh in meshes)
+    if not tiles or is_explicit or not _is_elementwise(run, packed, *row):
+        return run(packed, *row)
+    return _passes(run, packed, row, found, tiles)
+
+
+def _is_elementwise(run, *arguments):
     values = lambda *arguments: run(*arguments, keep=lambda new, slot, after: new)
     program = jax.make_jaxpr(values)(*arguments)
     is_slow = lambda eqn: eqn.primitive.name.startswith(_SLOW)
-    if attempt(lambda: any(map(is_slow, equations(program))), lambda: True):
-        return run(*arguments)
-    packed, *row = arguments
-    found = _blocks_of(row)
-    if found is None:
-        return _passes(run, packed, row)
-    row = _with(row, found, found.of_equal_blocks)
-    return _with(_passes(run, packed, row), found.of_equal_blocks, found)
+    return attempt(lambda: not any(map(is_slow, equations(program))), lambda: False)
 
 
-def _passes(run, packed, row):
-    _, measured = run(packed, *row, keep=_measure)
+def _passes(run, packed, row, old, new):
+    """Both passes, in which arrays have the shape and the order of `new`, if any."""
+    _, measured = run(packed, *_with(row, old, new), keep=_measure)
     # Without the barrier, XLA would merge both passes into one.
     measured, row = lax.optimization_barrier((measured, row))
     found = iter(jax.tree.leaves(measured))
@@ -76,7 +98,7 @@ def _passes(run, packed, row):
             return slot.store_measured(lax.stop_gradient(new), next(found))
         return narrow(new, slot, after)
 
-    return run(packed, *row, keep=keep)
+    return _with(run(packed, *_with(row, old, new), keep=keep), new, old)
 
 
 def _measure(new, slot, after):
@@ -88,25 +110,24 @@ def _is_measured(slot):
 
 
 def _blocks_of(row):
-    """The blocks of all arguments, if each of them can have an axis of blocks.
-
-    With it, a GPU computes fewer indices.
-    """
+    """The blocks of all arguments, if they are the same."""
     leaves = jax.tree.leaves(row, is_leaf=is_stored)
     first, *others = {x.blocks for x in leaves if _is_measured(x)}
     is_alike = all(x.shape == first.shape or not x.ndim for x in leaves)
-    is_possible = is_alike and first.shape and not others and first.of_equal_blocks
-    return first if is_possible else None
+    return first if is_alike and first.shape and not others else None
 
 
 def _with(tree, old, new):
-    """`tree`, whose arrays have the shape of `old`, with the shape of `new`."""
-    of_array = lambda x: x.reshape(new.shape) if x.shape == old.shape else x
+    """`tree`; arrays that are arranged like `old` are arranged like `new` instead."""
+    if not old or not new:
+        return tree
 
-    def reshaped(x):
-        return x.in_blocks(new) if _is_measured(x) else jax.tree.map(of_array, x)
+    def moved(x):
+        if _is_measured(x):
+            return x.in_blocks(new)
+        return new.arranged(old.natural(x)) if x.shape == old.shape else x
 
-    return jax.tree.map(reshaped, tree, is_leaf=is_stored)
+    return jax.tree.map(moved, tree, is_leaf=_is_measured)
 
 
 def _rounded(u: Any, like: Any) -> Any:

@@ -10,6 +10,7 @@ from jax.sharding import NamedSharding, PartitionSpec as P
 from jaxtyping import Array, Shaped
 
 from .._jax_internals import is_traced
+from ._tiles import Tiles
 
 
 class Blocks(eqx.Module):
@@ -39,6 +40,16 @@ class Blocks(eqx.Module):
         shape = (*self.rows, self.length // self.size, self.size)
         return Blocks(shape, self.dtype, self.size, len(shape) - 1)
 
+    def in_tiles(self, devices: int) -> Tiles | None:
+        """The same blocks in the tiles of a TPU; `None` if they do not fit.
+
+        `devices` may share the rows of the leaf.
+        """
+        if self.axis < max(1, len(self.shape) - 1):
+            return None
+        tiles = Tiles(self.shape, self.dtype, self.size)
+        return tiles if tiles.are_whole(devices) else None
+
     @property
     def rows(self) -> tuple[int, ...]:
         return self.shape[: self.axis]
@@ -47,6 +58,10 @@ class Blocks(eqx.Module):
     def length(self) -> int:
         """The elements of a row."""
         return math.prod(self.shape[self.axis :])
+
+    @property
+    def shape_of_scales(self) -> tuple[int, ...]:
+        return (*self.rows, math.ceil(self.length / self.size))
 
     @property
     def distance(self) -> int:
@@ -60,6 +75,14 @@ class Blocks(eqx.Module):
     def _tail(self) -> int:
         """The elements of the last block, if it is shorter than the others."""
         return self.length % self.size
+
+    def arranged(self, x: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
+        """The elements of `x`, which are in their natural order, in this shape."""
+        return x.reshape(self.shape)
+
+    def natural(self, x: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
+        """The inverse of `arranged`, up to the shape."""
+        return x
 
     def cut(self, x: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
         """`x` as (*rows, blocks, elements), or as (*rows, elements) with a tail."""

@@ -25,6 +25,7 @@ from ._maps import (
     packed,
     unpacked,
 )
+from ._tiles import Tiles
 
 
 class Quantized(AbstractStored):
@@ -33,10 +34,10 @@ class Quantized(AbstractStored):
     Both have the array's axes, except that the axes of a row are merged into one.
     """
 
-    codes: Shaped[Array, "*rows codes"]
-    scales: Float[Array, "*rows blocks"]
+    codes: Shaped[Array, "... codes"]
+    scales: Float[Array, "... blocks"]
     map: AbstractMap
-    blocks: Blocks
+    blocks: Blocks | Tiles
 
     _is_differentiable = False
 
@@ -74,9 +75,11 @@ class Quantized(AbstractStored):
         return Quantized(codes, scales, self.map, self.blocks)
 
     def in_blocks(self, blocks):
-        """The same, as if the array had the shape of `blocks`."""
-        codes = self.codes.reshape(*blocks.rows, -1)
-        return Quantized(codes, self.scales.reshape(*blocks.rows, -1), self.map, blocks)
+        """The same, as if the array had the shape and the order of `blocks`."""
+        codes = self.blocks.natural(self.codes.reshape(self.blocks.shape))
+        codes = blocks.arranged(codes).reshape(*blocks.rows, -1)
+        scales = self.scales.reshape(blocks.shape_of_scales)
+        return Quantized(codes, scales, self.map, blocks)
 
     def _real(self, new):
         return new.astype(self.scales.dtype)
@@ -94,10 +97,11 @@ def _scales(blocks, x):
 
 def _codes(map, blocks, x, scales):
     rows, x = x.reshape(*blocks.rows, -1), blocks.cut(x)
-    # For the largest numbers, 1 / scale would be flushed to zero.
-    unit = jnp.where(scales > 1, scales.dtype.type(0.25), 1)
-    inverse = 1 / jnp.where(scales == 0, 1, scales * unit)
-    y = x * blocks.spread(unit) * blocks.spread(inverse)
+    # For the largest numbers, 1 / scale would be flushed to zero. The sign of the inverse
+    # says so, because a TPU spreads one value faster than two.
+    unit = jnp.where(scales > 1, scales.dtype.type(-0.25), 1)
+    inverse = blocks.spread(1 / jnp.where(scales == 0, 1, scales * unit))
+    y = x * jnp.where(inverse < 0, scales.dtype.type(0.25), 1) * jnp.abs(inverse)
     # Otherwise, XLA may replicate codes if a block is on two devices.
     y = sharded_like(rows, y.reshape(rows.shape))
     return packed(map.encode(y), map.bits, blocks.distance)

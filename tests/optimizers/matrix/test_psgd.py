@@ -58,6 +58,7 @@ def test_updates_are_white(x64):
         np.testing.assert_allclose(white.T @ white / 2000, np.eye(9), atol=0.3)
 
 
+@pytest.mark.slow
 def test_rotated_gradients_give_rotated_updates(x64):
     """Almost, because factors are divided by lower bounds of their norms."""
     rng = np.random.default_rng(0)

@@ -88,6 +88,7 @@ def test_trajectory(annealed, x64):
                 np.testing.assert_allclose(evaluated[k], x[k], rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_with_a_step_size_of_one_it_is_schedule_free(x64):
     """The loss is chosen such that Polyak's step is the learning rate."""
     rate, moments = 0.1, {"b1": 0.7, "b2": 0.9, "eps": 1e-3}

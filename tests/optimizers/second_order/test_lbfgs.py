@@ -153,6 +153,7 @@ def test_memory_size_is_checked():
         eqopt.LBFGS(memory_size=0)
 
 
+@pytest.mark.slow
 def test_the_search_is_reused_and_other_searches_fit():
     search = eqopt.ScaleByBacktrackingLinesearch(20, store_grad=True)
     for opt in (eqopt.LBFGS(linesearch=search), eqopt.LBFGS(1.0, linesearch=None)):

@@ -95,6 +95,7 @@ MODEL = Model(jnp.array([0.5, 0.5]), jnp.zeros(()), jnp.ones(3))
 LOWER = Model(jnp.zeros(2), None, None, None)
 
 
+@pytest.mark.slow
 def test_one_step_of_a_model():
     """By hand: of length 1, along the gradient (-1.5, 1.5, -3), and then projected."""
     trained = eqx.tree_at(lambda m: m.frozen, MODEL, None)
@@ -121,6 +122,7 @@ def step_uphill(opt, params, state):
     return opt.step(jnp.ones(2), state, params, **extra)
 
 
+@pytest.mark.slow
 def test_no_decrease():
     """The parameters stay, and a second failure is final."""
     opt = eqopt.ProjectedLBFGS(-1.0, 1.0, max_linesearch_steps=3)

@@ -29,6 +29,7 @@ def test_hutchinson_is_right_on_average():
     assert estimates.std(0).min() > 0.5  # they differ from step to step
 
 
+@pytest.mark.slow
 def test_hutchinson_of_a_complex_parameter_is_the_mean_of_its_parts():
     value_fn = lambda z: jnp.sum(3 * z.real**2 + z.imag**2 / 2)  # 6 and 1
     z = jnp.array([1 + 2j], jnp.complex64)

@@ -24,6 +24,7 @@ def test_the_first_optimistic_step_does_not_jump(opt, expected):
     np.testing.assert_allclose(path[1] - path[0], expected, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_optimism_has_its_own_schedule():
     rate, optimism = lambda t: 0.1 * t, lambda t: 0.2 * t + 0.1
     as_float = lambda f: lambda count: f(jnp.asarray(count, jnp.float32))

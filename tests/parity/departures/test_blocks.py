@@ -22,6 +22,7 @@ def last(opt, grads_in_turn, params, extra=lambda i: {}):
     return updates, state
 
 
+@pytest.mark.slow
 def test_a_plateau_below_zero():
     ones = [jnp.ones(2)] * 20
     value = lambda i: {"value": -1.0}
@@ -62,6 +63,7 @@ def test_units_of_equinox_layers():
     assert not np.allclose(theirs.weight, expected)
 
 
+@pytest.mark.slow
 def test_private_noise_of_complex_parameters():
     """Each part has the noise of a real parameter, or the bound on the norm is broken."""
     grads = jnp.zeros((1, 20000), jnp.complex64)

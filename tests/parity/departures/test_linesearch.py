@@ -45,6 +45,7 @@ def test_evaluations_uphill():
     assert counts[1] == 10
 
 
+@pytest.mark.slow
 def test_gradients_that_are_not_conjugated():
     """Optax starts from the real part of the square of the gradient: of 1 + i, zero."""
     params, loss = jnp.array([1 + 1j]), lambda p: bowl(p - 0.1 * (1 + 1j)) ** 2 / 9

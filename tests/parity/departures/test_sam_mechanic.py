@@ -49,6 +49,7 @@ def test_sam_with_an_adversary_that_gives_nan():
     assert bool(jnp.isnan(theirs[1]).all())
 
 
+@pytest.mark.slow
 def test_mechanic_agrees_except_for_eps(x64):
     """With defaults, and an eps that is negligible compared with the factor."""
     with x64():
@@ -81,6 +82,7 @@ def test_mechanic_with_eps_forgets_no_updates(x64):
         assert abs(theirs[1] / ours[1] - 1) > 1e-3
 
 
+@pytest.mark.slow
 def test_mechanic_moves_parameters_of_half_precision():
     """The sum keeps changes that are less than half of a parameter's last digit."""
     params = jnp.ones(2, jnp.bfloat16)

@@ -25,6 +25,7 @@ def test_weights_are_those_of_the_steps_that_were_made():
     np.testing.assert_allclose(their_state.max_lr, 0.2)
 
 
+@pytest.mark.slow
 def test_bfloat16_parameters_compile_once():
     def traces(opt):
         count = 0

@@ -11,6 +11,7 @@ import eqopt
 pytestmark = pytest.mark.usefixtures("standard_promotion")
 
 
+@pytest.mark.slow
 def test_pairs_of_negative_curvature():
     params, grads = jnp.array([1.0, 2.0]), jnp.ones(2)
     slopes = []
@@ -41,6 +42,7 @@ def test_a_step_without_curvature():
     assert jnp.allclose(found[1][0], found[1][1])  # as of the first pair
 
 
+@pytest.mark.slow
 def test_sophia_takes_whole_models():
     model = {"weight": jnp.ones(2), "activation": jnp.tanh}
     value_fn = lambda m: jnp.sum(m["activation"](m["weight"]) ** 2)

@@ -43,6 +43,7 @@ def test_rprop_of_tiny_gradients():
         np.testing.assert_allclose(state.step_sizes, expected, 1e-6)
 
 
+@pytest.mark.slow
 def test_rprop_starts_within_its_bounds():
     """As torch does."""
     p, g = jnp.zeros(1), jnp.ones(1)
