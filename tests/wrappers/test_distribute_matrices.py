@@ -2,16 +2,21 @@
 
 import contextlib
 import functools
+import math
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
 from benchmarks.scaling.collectives import collectives
-from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as P
 
 import eqopt
+from eqopt._trees.stacked import apart
+
+from ..laws.subjects import assert_equal
 
 
 DEVICES = 8
@@ -201,6 +206,42 @@ def test_preconditioners_stay(make, leaves, kind):
     if leaves is ROWS:
         flops, of_all = (x.cost_analysis()["flops"] for x in (step, alone))
         assert flops <= 1.1 / DEVICES * of_all
+
+
+LAYERS = {f"row{i}": ((6, 4), P()) for i in range(5)}
+LAYERS |= {"layers": ((3, 6, 4), P()), "experts": ((12, 8, 3, 5), P())}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [eqopt.SOAP, eqopt.Shampoo, eqopt.KLShampoo])
+def test_a_state_moves_to_other_devices(make, tmp_path):
+    """Through a file: to 3 of them, which divide other axes, to one, and back to 8."""
+    inner = make(0.1, weight_dimension_numbers=numbers, eps=0.01)
+    params, grads = values(LAYERS), values(LAYERS, 1)
+
+    def on(devices, kind=jax.make_mesh):
+        mesh = kind((devices,), ("data",), axis_types=(AxisType.Auto,))
+        return eqopt.DistributeMatrices(inner, mesh=mesh)
+
+    few = lambda sizes, names, axis_types: jax.make_mesh(
+        sizes, names, axis_types, devices=jax.devices()[: math.prod(sizes)]
+    )
+    steps = [on(8), on(3, few), inner, on(8)]
+    like = [on(8, AbstractMesh), on(3, AbstractMesh), inner]
+    expected, reference = params, inner.init(params)
+    state = steps[0].init(params)
+    for i, opt in enumerate(steps):
+        if i:
+            eqopt.checkpoint.save(tmp_path / "state.eqx", state)
+            shapes = eqx.filter_eval_shape(like[i - 1].init, params)
+            old = eqopt.checkpoint.load(tmp_path / "state.eqx", shapes)
+            state = eqopt.tree.migrate(opt, old, params)
+            again = eqopt.tree.migrate(steps[i - 1], state, params)
+            assert_equal(apart(again), apart(old))
+        params, state = jax.device_get(jax.jit(opt.step)(grads, state, params))
+        expected, reference = jax.jit(inner.step)(grads, reference, expected)
+    for x, y in zip(jax.tree.leaves(params), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-4, atol=2e-4)
 
 
 def test_one_device():

@@ -17,29 +17,17 @@ from .._trees.axes import Axes, resolve_dimension_numbers
 from .._trees.dimension_numbers import MatrixDimensionNumbers
 from .._trees.leaves import is_leaf
 from .._trees.sharding import sharded_like
+from .._trees.stacked import Divided, Stacks, is_stacks
 from .._types import Params, State, Updates
 from ..numerics import wide_dtype
 from .division import Division
-
-
-class Stacks(eqx.Module):
-    """A part of the state, for matrices in stacks.
-
-    **Attributes:**
-
-    - `arrays`: the state of each stack, whose first axis is divided between devices.
-    - `leaves`: the positions of the leaves in each stack, static.
-    """
-
-    arrays: PyTree
-    leaves: tuple[tuple[int, ...], ...] = eqx.field(static=True)
 
 
 class _Stack(NamedTuple):
     """Equal leaves that are joined, or a leaf that is a stack already.
 
     - `leaves`: their positions.
-    - `axis`: the axis of the leaf that is divided; `None` if leaves are joined.
+    - `divided`: the axis of the leaf that is divided; `None` if leaves are joined.
     - `given`: the number of matrices, or of smaller stacks, without padding.
     - `size`: the number with padding, a multiple of the number of devices.
     - `shape`: the shape without the first axis.
@@ -48,7 +36,7 @@ class _Stack(NamedTuple):
     """
 
     leaves: tuple[int, ...]
-    axis: int | None
+    divided: Divided | None
     given: int
     size: int
     shape: tuple[int, ...]
@@ -57,10 +45,10 @@ class _Stack(NamedTuple):
 
     def joined(self, leaves: Sequence[Any], division: Division) -> Any:
         own = [leaves[i] for i in self.leaves]
-        if self.axis is None:
+        if self.divided is None:
             x = _together(jnp.stack(own), division)
         else:
-            x = jnp.moveaxis(own[0], self.axis, 0)
+            x = jnp.moveaxis(own[0], self.divided.axis, 0)
         # Updates that are zero are finite in each method.
         padding = [(0, self.size - self.given)] + [(0, 0)] * len(self.shape)
         return jnp.pad(x, padding) if self.size > self.given else x
@@ -68,8 +56,8 @@ class _Stack(NamedTuple):
     def parts(self, x: Any, division: Division) -> dict[int, Any]:
         """The leaves in the stack, by their positions."""
         x = lax.slice_in_dim(x, 0, self.given)
-        if self.axis is not None:
-            return {self.leaves[0]: jnp.moveaxis(x, 0, self.axis)}
+        if self.divided is not None:
+            return {self.leaves[0]: jnp.moveaxis(x, 0, self.divided.axis)}
         x = _together(x, division)
         return {i: lax.index_in_dim(x, k, 0, False) for k, i in enumerate(self.leaves)}
 
@@ -99,10 +87,12 @@ def _stacks(
 
 
 def _stack(axes: Axes, shape, dtype, leaves, division: Division) -> _Stack:
-    axis, count = None, len(leaves)
+    divided, axis, count = None, None, len(leaves)
     if axes.stack:
-        axis = axes.stack[division.best([shape[i] for i in axes.stack])]
+        number = division.best([shape[i] for i in axes.stack])
+        axis = axes.stack[number]
         count, shape = shape[axis], shape[:axis] + shape[axis + 1 :]
+        divided = Divided(count, axis, number)
     moved = lambda i: i + 1 if axis is None or i < axis else i
     sides = [tuple(map(moved, side)) for side in (axes.reduction, axes.output)]
     blocks = {moved(i): sizes for i, sizes in axes.blocks}
@@ -110,7 +100,7 @@ def _stack(axes: Axes, shape, dtype, leaves, division: Division) -> _Stack:
         *sides, *(blocks.get(side[0], 1) if side else 1 for side in sides)
     )
     size = math.ceil(count / division.size) * division.size
-    return _Stack(leaves, axis, count, size, shape, dtype, numbers)
+    return _Stack(leaves, divided, count, size, shape, dtype, numbers)
 
 
 def state_of_stacks(
@@ -125,7 +115,9 @@ def state_of_stacks(
         return make(own, each)
 
     run = division.on_shares(of_share, (), division.first)
-    return Stacks(run(), tuple(x.leaves for x in stacks))
+    treedef = jtu.tree_structure(params, is_leaf=is_leaf)
+    leaves, axes = [x.leaves for x in stacks], [x.divided for x in stacks]
+    return Stacks(run(), tuple(leaves), tuple(axes), treedef)
 
 
 def update_in_stacks(
@@ -155,10 +147,10 @@ def update_in_stacks(
         for i, part in stack.parts(x, division).items():
             leaves[i] = sharded_like(leaves[i], part)
     wrapped = jax.tree.map(
-        lambda old, x: Stacks(x, old.leaves) if _is_stacks(old) else x,
+        lambda old, x: dataclasses.replace(old, arrays=x) if is_stacks(old) else x,
         state,
         new_state,
-        is_leaf=_is_stacks,
+        is_leaf=is_stacks,
     )
     return treedef.unflatten(leaves), wrapped
 
@@ -168,19 +160,15 @@ def _of_stacks(self: Any, stacks: list[_Stack]) -> Any:
     return dataclasses.replace(self, weight_dimension_numbers=numbers)
 
 
-def _is_stacks(x: Any) -> bool:
-    return isinstance(x, Stacks)
-
-
 def _unwrapped(state: State) -> State:
     return jax.tree.map(
-        lambda x: x.arrays if _is_stacks(x) else x, state, is_leaf=_is_stacks
+        lambda x: x.arrays if is_stacks(x) else x, state, is_leaf=is_stacks
     )
 
 
 def _found(state: State) -> list[Stacks]:
-    slots = jax.tree.leaves(state, is_leaf=_is_stacks)
-    return [x for x in slots if _is_stacks(x)]
+    slots = jax.tree.leaves(state, is_leaf=is_stacks)
+    return [x for x in slots if is_stacks(x)]
 
 
 def check_stacks(self: Any, state: State, division: Division | None) -> None:
@@ -209,16 +197,16 @@ def _check_fits(
                         f"{type(self).__name__}: `state` has a stack of {len(x)} "
                         f"matrices, but on {division.size} devices it has "
                         f"{stack.size}. A state of `eqopt.DistributeMatrices` is for "
-                        "one number of devices: call `init` again."
+                        "one number of devices: call `eqopt.tree.migrate`."
                     )
 
 
 _MADE_WITH = (
     "{}: `state` has stacks of matrices for several devices, which "
     "`eqopt.DistributeMatrices` made. Use the same wrapper and devices in `update`, or "
-    "call `init` again."
+    "call `eqopt.tree.migrate`."
 )
 _MADE_WITHOUT = (
     "{}: `eqopt.DistributeMatrices` divides the state between devices, but `state` was "
-    "made without it. Call its own `init`."
+    "made without it. Call `eqopt.tree.migrate`, or its own `init`."
 )

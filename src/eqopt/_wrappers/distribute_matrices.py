@@ -43,7 +43,8 @@ class DistributeMatrices(AbstractFused):
 
     - It has one array for all equal matrices, with a new first axis that is divided
         between the devices. If their number is not a multiple of $N$, matrices of zeros
-        are added. So the state can be loaded only with this wrapper, on so many devices.
+        are added. [`eqopt.tree.migrate`][] converts it for another number of devices,
+        and from and to the state without this wrapper.
     - Each matrix needs an update in each step.
     - With `stagger`, all equal matrices take the same turn.
     - [`eqopt.StoreState`][] leaves these arrays as they are.

@@ -12,6 +12,7 @@ import numpy as np
 from .._jax_internals import is_traced
 from .._trees.roles import check_is_no_state, check_is_state
 from .._trees.sharding import unsharded
+from .._trees.stacked import apart, together
 from .._trees.stored import is_stored, standard_promotion
 from .._types import Params, State
 from ..numerics import at_least_float32
@@ -50,7 +51,9 @@ def migrate(
 
     Stored arrays of [`eqopt.StoreState`][] are loaded or encoded as `new_opt` requires.
     An array that is stored in the same form keeps its bits. If `new_opt.init` places
-    arrays on specific devices, the values are moved there.
+    arrays on specific devices, the values are moved there. What [`eqopt.ZeRO1`][] and
+    [`eqopt.DistributeMatrices`][] have for one number of devices becomes what `new_opt`
+    has, also without these wrappers.
 
     All arrays are copies, so both states can be donated, and `old_state` stays as it
     is. To move them without copies, donate the old state:
@@ -90,7 +93,8 @@ def migrate(
     """
     _check("migrate", new_opt, old_state, model)
     made = new_opt.init(model)
-    new, old = _unpadded(made), _unpadded(old_state)
+    whole = apart(made)
+    new, old = _unpadded(whole), _unpadded(apart(old_state))
     sources = planned(new, old, take, drop).sources
     found = dict(_leaves(old))
     values = [
@@ -98,7 +102,7 @@ def migrate(
         for path, x in _leaves(new)
     ]
     moved = jtu.tree_structure(new, is_leaf=is_stored).unflatten(values)
-    return jtu.tree_map(_placed, moved, made)
+    return together(made, jtu.tree_map(_placed, moved, whole))
 
 
 def migration_plan(
@@ -138,7 +142,7 @@ def migration_plan(
     """
     _check("migration_plan", new_opt, old_state, model)
     new = eqx.filter_eval_shape(new_opt.init, model)
-    shapes = _without_padding(new), _without_padding(old_state)
+    shapes = _without_padding(apart(new)), _without_padding(apart(old_state))
     return planned(*shapes, take, drop).plan
 
 

@@ -1,0 +1,108 @@
+"""Part of a state as stacks of matrices, each divided between devices."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import PyTree
+
+from .._types import State
+from .sharding import sharded_like, unsharded
+
+
+class Divided(NamedTuple):
+    """The axis of a leaf that is divided, if the leaf is a stack already.
+
+    - `count`: its size, without padding.
+    - `axis`: its number among the axes of the leaf.
+    - `number`: its number among the axes of the stack.
+    """
+
+    count: int
+    axis: int
+    number: int
+
+
+class Stacks(eqx.Module):
+    """A part of the state, for matrices in stacks.
+
+    **Attributes:**
+
+    - `arrays`: the state of each stack, whose first axis is divided between devices.
+        Padding may follow.
+    - `leaves`: the positions of the leaves in each stack, static.
+    - `divided`: for each stack, `None` if its leaves were joined, static.
+    - `treedef`: the structure of the parameters, static.
+    """
+
+    arrays: PyTree
+    leaves: tuple[tuple[int, ...], ...] = eqx.field(static=True)
+    divided: tuple[Divided | None, ...] = eqx.field(static=True)
+    treedef: Any = eqx.field(static=True)
+
+    def apart(self) -> PyTree:
+        """What the state has without stacks: arrays for each leaf, `None` elsewhere."""
+        is_abstract = lambda x: isinstance(x, jax.ShapeDtypeStruct)
+        if any(map(is_abstract, jax.tree.leaves(self.arrays))):
+            return jax.eval_shape(self._apart, self.arrays)
+        return self._apart(jax.tree.map(unsharded, self.arrays))
+
+    def _apart(self, arrays: PyTree) -> PyTree:
+        found: list[Any] = [None] * self.treedef.num_leaves
+        for own, leaves, divided in self._each(arrays):
+            for k, i in enumerate(leaves):
+                found[i] = jax.tree.map(_matrix_of(k, divided, own), own)
+        return self.treedef.unflatten(found)
+
+    def together(self, apart: PyTree) -> "Stacks":
+        """The inverse, with the padding, the types and the places of these arrays."""
+        found = self.treedef.flatten_up_to(apart)
+        arrays = []
+        for own, leaves, divided in self._each(self.arrays):
+            join = _joined(divided, own)
+            arrays.append(jax.tree.map(join, own, *(found[i] for i in leaves)))
+        return Stacks(arrays, self.leaves, self.divided, self.treedef)
+
+    def _each(self, arrays: PyTree) -> Any:
+        return zip(arrays, self.leaves, self.divided, strict=True)
+
+
+def _matrix_of(k, divided, own):
+    if divided is None:
+        return lambda x: x[k]
+    return lambda x: jnp.moveaxis(x[: divided.count], 0, _axis(divided, own))
+
+
+def _joined(divided, own):
+    def joined(x, *leaves):
+        if divided is None:
+            new = jnp.stack(leaves)
+        else:
+            new = jnp.moveaxis(leaves[0], _axis(divided, own), 0)
+        padding = unsharded(x)[len(new) :]
+        return sharded_like(x, jnp.concatenate([new, padding]))
+
+    return joined
+
+
+def _axis(divided: Divided, own: Any) -> int:
+    """An array has the axes of the leaf; those in a tuple begin with a stack's axes."""
+    return divided.number if isinstance(own, tuple) else divided.axis
+
+
+def is_stacks(x: Any) -> bool:
+    return isinstance(x, Stacks)
+
+
+def apart(state: State) -> State:
+    """`state` as it is without stacks."""
+    own = lambda x: x.apart() if is_stacks(x) else x
+    return jtu.tree_map(own, state, is_leaf=is_stacks)
+
+
+def together(like: State, state: State) -> State:
+    """`state`, which has no stacks, with the stacks of `like`."""
+    own = lambda x, y: x.together(y) if is_stacks(x) else y
+    return jtu.tree_map(own, like, state, is_leaf=is_stacks)
