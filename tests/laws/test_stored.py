@@ -132,7 +132,7 @@ def test_stored_parameters(row):
     plain = plain_row()
     state = plain.init(full)
     stored = [(half, opt.init(half)) for opt in opts]
-    for i in range(20 if is_long else 3):
+    for i in range(10 if is_long else 3):
         grads = grads_of(half, i, jnp.float32)
         full, state = step(plain, grads, state, full)
         stored = [

@@ -15,12 +15,12 @@ from .sharding import sharded_like, unsharded
 class Divided(NamedTuple):
     """The axis of a leaf that is divided, if the leaf is a stack already.
 
-    - `count`: its size, without padding.
+    - `size`: its size, without padding.
     - `axis`: its number among the axes of the leaf.
     - `number`: its number among the axes of the stack.
     """
 
-    count: int
+    size: int
     axis: int
     number: int
 
@@ -72,7 +72,7 @@ class Stacks(eqx.Module):
 def _matrix_of(k, divided, own):
     if divided is None:
         return lambda x: x[k]
-    return lambda x: jnp.moveaxis(x[: divided.count], 0, _axis(divided, own))
+    return lambda x: jnp.moveaxis(x[: divided.size], 0, _axis(divided, own))
 
 
 def _joined(divided, own):
