@@ -15,7 +15,7 @@ from .sharding import sharded_like, unsharded
 class Divided(NamedTuple):
     """The axis of a leaf that is divided, if the leaf is a stack already.
 
-    - `size`: its size, without padding.
+    - `size`: how many matrices, or smaller stacks, are along it, without padding.
     - `axis`: its number among the axes of the leaf.
     - `number`: its number among the axes of the stack.
     """
