@@ -55,14 +55,13 @@ def test_a_second_pass_changes_nothing(row):
 # The size of a block, and the shape of a leaf. A tile of a TPU has 128 columns.
 FITS = {
     "a block of a tile": (128, (128, 256)),
-    "a block of two tiles": (256, (2, 128, 256)),
-    "two blocks of three halves": (192, (128, 384)),
-    "two blocks of a half": (64, (256, 128)),
+    "a block of two tiles": (256, (2, 128, 512)),
 }
 FITS_NOT = {
     "rows that 16 devices cannot share": (128, (192, 256)),
     "columns of no tile": (64, (128, 192)),
-    "blocks of quarters": (160, (128, 640)),
+    # Four devices can share four blocks, but not six tiles.
+    "blocks of one and a half": (192, (128, 768)),
     "one axis": (128, (2**15,)),
     "no axis": (128, ()),
 }
@@ -78,6 +77,27 @@ def test_tiles_change_nothing(name, size):
         assert barriers(stored(opt, storage), "tpu", shape) == 1
         expected = train(stored(opt, storage), "cpu", params)
         assert_equal(train(stored(opt, storage), "tpu", params), expected)
+
+
+@pytest.mark.parametrize("platform", ["cuda", "tpu"])
+@pytest.mark.parametrize(
+    "other",
+    [
+        eqopt.storage.StochasticRounding(),
+        eqopt.storage.BlockwiseQuantized(4, 128),
+        eqopt.storage.Cast(jnp.bfloat16),
+    ],
+    ids=lambda x: type(x).__name__,
+)
+def test_beside_another_storage(platform, other):
+    """One kernel has both. Random rounding depends on the position of an element."""
+    opt = eqopt.Chain(
+        stored(eqopt.ScaleByAdam(), eqopt.storage.BlockwiseQuantized(block_size=128)),
+        stored(eqopt.Trace(0.9), other),
+        eqopt.ScaleByLearningRate(0.1),
+    )
+    params = jr.normal(jr.key(0), (128, 256))
+    assert_equal(train(opt, platform, params), train(opt, "cpu", params))
 
 
 @pytest.mark.parametrize("size", FITS_NOT)

@@ -244,6 +244,35 @@ def test_a_state_moves_to_other_devices(make, tmp_path):
         np.testing.assert_allclose(x, y, rtol=1e-4, atol=2e-4)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("is_outside", [False, True])
+def test_migrate_with_zero1(is_outside):
+    """Both wrappers add padding, in either order."""
+    soap, params = eqopt.SOAP(0.1), {x: jnp.ones((6, 4)) for x in "ab"}
+    matrices = lambda opt: eqopt.DistributeMatrices(opt, mesh=mesh_of())
+    zero1 = lambda opt: eqopt.ZeRO1(opt, "data", mesh_of())
+    opt = zero1(matrices(soap)) if is_outside else matrices(zero1(soap))
+    state = opt.init(params)
+    assert_equal(eqopt.tree.migrate(opt, state, params), state)
+    alone = eqopt.tree.migrate(soap, state, params)
+    assert_equal(jax.device_get(alone), jax.device_get(soap.init(params)))
+    assert_equal(eqopt.tree.migrate(opt, alone, params), state)
+
+
+@pytest.mark.slow
+def test_migrate_on_explicit_axes():
+    soap, params = eqopt.SOAP(0.1), {x: jnp.ones((8, 4)) for x in "ab"}
+    opt = eqopt.DistributeMatrices(soap)
+    with jax.set_mesh(mesh_of(AxisType.Explicit)):
+        params = jax.device_put(params, P("data"))
+        alone, state = soap.init(params), opt.init(params)
+        shapes = eqx.filter_eval_shape(opt.init, params)
+        assert "initialised" not in str(eqopt.tree.migration_plan(soap, shapes, params))
+        move = eqx.filter_jit(lambda new, old: eqopt.tree.migrate(new, old, params))
+        assert_equal(jax.device_get(move(opt, alone)), jax.device_get(state))
+        assert_equal(jax.device_get(move(soap, state)), jax.device_get(alone))
+
+
 def test_one_device():
     """The same program as without the wrapper."""
     opt, params = eqopt.Muon(0.1), {"w": jnp.ones((4, 3)), "v": jnp.ones((4, 3))}

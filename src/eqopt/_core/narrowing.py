@@ -12,7 +12,7 @@ from jaxtyping import Array
 
 from .._cpu.order import computed_once
 from .._jax_internals import attempt, equations
-from .._trees.stored import is_leaf, is_stored
+from .._trees.stored import Joined, is_leaf, is_stored
 from .._types import Updates
 from .equation import ShapeMismatch
 
@@ -110,11 +110,19 @@ def _is_measured(slot):
 
 
 def _blocks_of(row):
-    """The blocks of all arguments, if they are the same."""
+    """The blocks of all arguments, if they are the same.
+
+    Other storages may depend on the positions of elements, as random rounding does.
+    """
     leaves = jax.tree.leaves(row, is_leaf=is_stored)
     first, *others = {x.blocks for x in leaves if _is_measured(x)}
     is_alike = all(x.shape == first.shape or not x.ndim for x in leaves)
+    others += [x for x in leaves if is_stored(x) and not _is_by_element(x)]
     return first if is_alike and first.shape and not others else None
+
+
+def _is_by_element(x):
+    return _is_measured(x) or (isinstance(x, Joined) and isinstance(x.hidden, Array))
 
 
 def _with(tree, old, new):

@@ -46,7 +46,8 @@ class Stacks(eqx.Module):
         """What the state has without stacks: arrays for each leaf, `None` elsewhere."""
         is_abstract = lambda x: isinstance(x, jax.ShapeDtypeStruct)
         if any(map(is_abstract, jax.tree.leaves(self.arrays))):
-            return jax.eval_shape(self._apart, self.arrays)
+            shape_of = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype)  # on no mesh
+            return jax.eval_shape(self._apart, jax.tree.map(shape_of, self.arrays))
         return self._apart(jax.tree.map(unsharded, self.arrays))
 
     def _apart(self, arrays: PyTree) -> PyTree:
@@ -77,6 +78,7 @@ def _matrix_of(k, divided, own):
 
 def _joined(divided, own):
     def joined(x, *leaves):
+        leaves = [*map(unsharded, leaves)]
         if divided is None:
             new = jnp.stack(leaves)
         else:

@@ -1,27 +1,22 @@
 """The tiles in which a TPU keeps a matrix, and the blocks of a leaf in them."""
 
-import math
 from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jax import lax
-from jaxtyping import Array, Int, Shaped
+from jaxtyping import Array, Shaped
 
 
 # A tile has 8 rows and 128 columns. It is computed as a whole.
 ROWS, COLUMNS = 8, 128
-
-# A select for each piece of a block in a tile takes time.
-_MOST_PIECES = 2
 
 
 class Tiles(eqx.Module):
     """A leaf as (..., rows of tiles, columns of tiles, 8, 128): its order in memory.
 
     XLA for a TPU merges the axes (columns of a leaf) into (blocks, elements) by a copy of
-    the leaf, because tiles then contain other elements. Here, the axes of tiles stay. A
-    block covers tiles, or pieces of them, in a row of tiles.
+    the leaf, because tiles then contain other elements. Here, the axes of tiles stay, and
+    a block covers one or two tiles, which are in the same row.
     """
 
     leaf: tuple[int, ...] = eqx.field(static=True)
@@ -29,10 +24,15 @@ class Tiles(eqx.Module):
     size: int = eqx.field(static=True)
 
     def are_whole(self, devices: int) -> bool:
-        """Whether tiles and blocks divide the leaf, also if devices share its rows."""
+        """Whether tiles and blocks divide the leaf, also if devices share its rows.
+
+        Blocks consist of whole tiles, so that devices that can share the blocks of a row
+        can also share its tiles.
+        """
         *_, rows, columns = self.leaf
-        rests = rows % (devices * ROWS), columns % COLUMNS, columns % self.size
-        return not any(rests) and self._pieces <= _MOST_PIECES
+        return not any(
+            (rows % (devices * ROWS), columns % self.size, self.size % COLUMNS)
+        )
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -56,16 +56,6 @@ class Tiles(eqx.Module):
         *rows, columns = self.leaf
         return (*rows, columns // self.size)
 
-    @property
-    def _piece(self) -> int:
-        """The columns of a piece. Pieces divide tiles, and blocks."""
-        return math.gcd(self.size, COLUMNS)
-
-    @property
-    def _pieces(self) -> int:
-        """In a tile."""
-        return COLUMNS // self._piece
-
     def arranged(self, x: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
         """The elements of `x`, which are in their natural order, in this shape."""
         *first, tall, wide, rows, columns = self.shape
@@ -81,24 +71,13 @@ class Tiles(eqx.Module):
     def largest(self, x: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
         """The largest element of each block of `x`, which is nonnegative."""
         *first, tall, _, rows, _ = self.shape
-        number = self._number_of_piece()
-        parts = [jnp.where(number == i, x, 0) for i in range(self._pieces)]
-        parts = parts if self._pieces > 1 else [x]
-        pieces = jnp.stack([jnp.max(part, axis=-1) for part in parts], axis=-2)
-        blocks = self.shape_of_scales[-1]
-        x = jnp.max(pieces.reshape(*first, tall, blocks, -1, rows), axis=-2)
-        return jnp.swapaxes(x, -1, -2).reshape(self.shape_of_scales)
+        of_tiles = jnp.max(x, axis=-1)
+        blocks = of_tiles.reshape(*first, tall, -1, self.size // COLUMNS, rows)
+        largest = jnp.max(blocks, axis=-2)
+        return jnp.swapaxes(largest, -1, -2).reshape(self.shape_of_scales)
 
     def spread(self, x: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
         """The values of `x` for each block, repeated for each element."""
-        *first, tall, wide, rows, _ = self.shape
-        x = jnp.swapaxes(x.reshape(*first, tall, rows, -1), -1, -2)[..., None, :]
-        x = jnp.broadcast_to(x, (*x.shape[:-2], self.size // self._piece, rows))
-        x = x.reshape(*first, tall, wide, self._pieces, rows)[..., None]
-        number, (result, *others) = self._number_of_piece(), jnp.unstack(x, axis=-3)
-        for i, other in enumerate(others, 1):
-            result = jnp.where(number < i, result, other)
-        return result
-
-    def _number_of_piece(self) -> Int[Array, "columns"]:
-        return lax.iota(jnp.int32, COLUMNS) // self._piece
+        *first, tall, _, rows, _ = self.shape
+        x = jnp.swapaxes(x.reshape(*first, tall, rows, -1), -1, -2)
+        return jnp.repeat(x, self.size // COLUMNS, axis=-2)[..., None]

@@ -93,8 +93,8 @@ def migrate(
     """
     _check("migrate", new_opt, old_state, model)
     made = new_opt.init(model)
-    whole = apart(made)
-    new, old = _unpadded(whole), _unpadded(apart(old_state))
+    whole = _unpadded(made)
+    new, old = apart(whole), apart(_unpadded(old_state))
     sources = planned(new, old, take, drop).sources
     found = dict(_leaves(old))
     values = [
@@ -102,7 +102,8 @@ def migrate(
         for path, x in _leaves(new)
     ]
     moved = jtu.tree_structure(new, is_leaf=is_stored).unflatten(values)
-    return together(made, jtu.tree_map(_placed, moved, whole))
+    here = jtu.tree_map(_placed, moved, new)  # on the devices of the new arrays
+    return jtu.tree_map(_placed, together(whole, here), made)
 
 
 def migration_plan(
@@ -142,7 +143,7 @@ def migration_plan(
     """
     _check("migration_plan", new_opt, old_state, model)
     new = eqx.filter_eval_shape(new_opt.init, model)
-    shapes = _without_padding(apart(new)), _without_padding(apart(old_state))
+    shapes = apart(_without_padding(new)), apart(_without_padding(old_state))
     return planned(*shapes, take, drop).plan
 
 
