@@ -122,7 +122,7 @@ def _blocks_of(row):
 
 
 def _is_by_element(x):
-    return _is_measured(x) or (isinstance(x, Joined) and isinstance(x.hidden, Array))
+    return _is_measured(x) or (isinstance(x, Joined) and x.hidden._is_by_element)
 
 
 def _with(tree, old, new):

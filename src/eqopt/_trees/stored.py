@@ -100,6 +100,9 @@ class AbstractHidden(Module):
     The array in the model, which the forward pass uses, is the part that is *seen*.
     """
 
+    # Whether each element is stored without regard to its position.
+    _is_by_element = False
+
     @property
     @abc.abstractmethod
     def dtype(self) -> Any:

@@ -63,6 +63,7 @@ class Master(AbstractHidden):
     weights: Inexact[Array, "..."]
 
     _made_by = "MasterWeights"
+    _is_by_element = True
 
     @property
     def dtype(self) -> Any:
@@ -117,6 +118,7 @@ class RoundingError(AbstractHidden):
     error: Inexact[Array, "..."]
 
     _made_by = "KahanSummation"
+    _is_by_element = True
 
     @property
     def dtype(self) -> Any:
@@ -214,6 +216,8 @@ class LowBits(AbstractHidden):
     """The last bits of a float32 number whose first bits were rounded."""
 
     bits: UInt16[Array, "..."] | UInt8[Array, "..."]
+
+    _is_by_element = True
 
     @property
     def _made_by(self):
