@@ -73,7 +73,8 @@ def signs(*shape):
 
 
 def ints(high, *shape):
-    return rng.integers(high, size=shape)
+    # Of 32 bits, as in JAX: NumPy's 64 bits make it warn, depending on earlier tests.
+    return rng.integers(high, size=shape).astype(np.int32)
 
 
 EMBEDDED = {k: normal(4, 6) for k in ("anchors", "positives", "negatives")}
