@@ -37,7 +37,11 @@ class Subject:
 
     def __call__(self, *floats, **rest):
         fn = loss_named(self.name)
-        return fn(**dict(zip(self.floats, floats, strict=True)), **(rest or self.rest))
+        # JAX keeps the array that it made of an array of NumPy in a compiled program, and
+        # returns it again. It would have 64 bits after a test that turned these on.
+        new = lambda x: x.copy() if isinstance(x, np.ndarray) else x
+        rest = {k: new(x) for k, x in (rest or self.rest).items()}
+        return fn(**dict(zip(self.floats, floats, strict=True)), **rest)
 
 
 def loss_named(name):
@@ -73,8 +77,7 @@ def signs(*shape):
 
 
 def ints(high, *shape):
-    # Of 32 bits, as in JAX: NumPy's 64 bits make it warn, depending on earlier tests.
-    return rng.integers(high, size=shape).astype(np.int32)
+    return rng.integers(high, size=shape)
 
 
 EMBEDDED = {k: normal(4, 6) for k in ("anchors", "positives", "negatives")}

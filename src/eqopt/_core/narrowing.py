@@ -40,43 +40,33 @@ _LARGE_ON_TPU = 2**21
 _DEVICES = 16
 
 
-def in_two_passes(run: Callable, *arguments: Any) -> tuple[Any, list]:
-    """`run(*arguments)`, the result of a kernel and its new slots.
+def in_two_passes(run: Callable, packed: Array, *row: Any) -> tuple[Any, list]:
+    """`run(packed, *row)`, the result of a kernel and its new slots.
 
     Some slots are stored only after all new values of a block have been measured: the
     largest one is the unit of their codes. For this, XLA for a GPU or a TPU writes the
     new values to memory, and reads them again. It takes less time to evaluate elementwise
     equations twice: the first pass measures the new values, and the second stores them.
 
-    `run(*arguments, keep=keep)` is the same with `keep(new, slot, after)` instead of
+    `run(packed, *row, keep=keep)` is the same with `keep(new, slot, after)` instead of
     `narrow`.
     """
-    leaves = jax.tree.leaves(arguments, is_leaf=is_stored)
+    leaves = jax.tree.leaves(row, is_leaf=is_stored)
     sizes = [x.size for x in leaves if _is_measured(x)]
-    if not sizes or max(sizes) < _LARGE:
-        return run(*arguments)
-    branches: dict[str, Callable] = {"cuda": lambda *row: _in_two(run, *row)}
-    if sum(sizes) >= _LARGE_ON_TPU:
-        branches["tpu"] = lambda *row: _in_tiles(run, *row)
-    return lax.platform_dependent(*arguments, **branches, default=run)
-
-
-def _in_two(run, packed, *row):
-    if not _is_elementwise(run, packed, *row):
+    is_large = bool(sizes) and max(sizes) >= _LARGE
+    if not is_large or not _is_elementwise(run, packed, *row):
         return run(packed, *row)
-    found = _blocks_of(row)
+    blocks = _blocks_of(leaves)
+
+    def in_order(new):
+        return lambda packed, *row: _passes(run, packed, row, blocks, new)
+
     # With an axis of blocks, a GPU computes fewer indices.
-    return _passes(run, packed, row, found, found and found.of_equal_blocks)
-
-
-def _in_tiles(run, packed, *row):
-    found, here = _blocks_of(row), jax.sharding.get_abstract_mesh()
-    tiles = found and found.in_tiles(math.lcm(_DEVICES, max(1, here.size)))
-    meshes = [here, *(jax.typeof(x).sharding.mesh for x in jax.tree.leaves(row))]
-    is_explicit = any(mesh.explicit_axes for mesh in meshes)
-    if not tiles or is_explicit or not _is_elementwise(run, packed, *row):
-        return run(packed, *row)
-    return _passes(run, packed, row, found, tiles)
+    branches = {"cuda": in_order(blocks and blocks.of_equal_blocks)}
+    tiles = _tiles(blocks, row) if sum(sizes) >= _LARGE_ON_TPU else None
+    if tiles:
+        branches["tpu"] = in_order(tiles)
+    return lax.platform_dependent(packed, *row, **branches, default=run)
 
 
 def _is_elementwise(run, *arguments):
@@ -84,6 +74,15 @@ def _is_elementwise(run, *arguments):
     program = jax.make_jaxpr(values)(*arguments)
     is_slow = lambda eqn: eqn.primitive.name.startswith(_SLOW)
     return attempt(lambda: not any(map(is_slow, equations(program))), lambda: False)
+
+
+def _tiles(blocks, row):
+    """The blocks in the tiles of a TPU, if each device has whole tiles."""
+    here = jax.sharding.get_abstract_mesh()
+    meshes = [here, *(jax.typeof(x).sharding.mesh for x in jax.tree.leaves(row))]
+    if not blocks or any(mesh.explicit_axes for mesh in meshes):
+        return None
+    return blocks.in_tiles(math.lcm(_DEVICES, max(1, here.size)))
 
 
 def _passes(run, packed, row, old, new):
@@ -109,12 +108,11 @@ def _is_measured(slot):
     return is_stored(slot) and slot._is_measured
 
 
-def _blocks_of(row):
-    """The blocks of all arguments, if they are the same.
+def _blocks_of(leaves):
+    """The blocks of all leaves, if they are the same.
 
     Other storages may depend on the positions of elements, as random rounding does.
     """
-    leaves = jax.tree.leaves(row, is_leaf=is_stored)
     first, *others = {x.blocks for x in leaves if _is_measured(x)}
     is_alike = all(x.shape == first.shape or not x.ndim for x in leaves)
     others += [x for x in leaves if is_stored(x) and not _is_by_element(x)]

@@ -28,8 +28,8 @@ class _Stack(NamedTuple):
 
     - `leaves`: their positions.
     - `divided`: the axis of the leaf that is divided; `None` if leaves are joined.
-    - `given`: the number of matrices, or of smaller stacks, without padding.
-    - `size`: the number with padding, a multiple of the number of devices.
+    - `size`: the number of matrices, or of smaller stacks, with padding: a multiple of
+        the number of devices.
     - `shape`: the shape without the first axis.
     - `dtype`: at least float32.
     - `numbers`: which axes of the stack are matrices.
@@ -37,11 +37,15 @@ class _Stack(NamedTuple):
 
     leaves: tuple[int, ...]
     divided: Divided | None
-    given: int
     size: int
     shape: tuple[int, ...]
     dtype: Any
     numbers: MatrixDimensionNumbers
+
+    @property
+    def given(self) -> int:
+        """The number without padding."""
+        return len(self.leaves) if self.divided is None else self.divided.size
 
     def joined(self, leaves: Sequence[Any], division: Division) -> Any:
         own = [leaves[i] for i in self.leaves]
@@ -87,20 +91,20 @@ def _stacks(
 
 
 def _stack(axes: Axes, shape, dtype, leaves, division: Division) -> _Stack:
-    divided, axis, count = None, None, len(leaves)
+    divided, count = None, len(leaves)
     if axes.stack:
         number = division.best([shape[i] for i in axes.stack])
         axis = axes.stack[number]
         count, shape = shape[axis], shape[:axis] + shape[axis + 1 :]
         divided = Divided(count, axis, number)
-    moved = lambda i: i + 1 if axis is None or i < axis else i
+    moved = lambda i: i + 1 if divided is None or i < divided.axis else i
     sides = [tuple(map(moved, side)) for side in (axes.reduction, axes.output)]
     blocks = {moved(i): sizes for i, sizes in axes.blocks}
     numbers = MatrixDimensionNumbers(
         *sides, *(blocks.get(side[0], 1) if side else 1 for side in sides)
     )
     size = math.ceil(count / division.size) * division.size
-    return _Stack(leaves, divided, count, size, shape, dtype, numbers)
+    return _Stack(leaves, divided, size, shape, dtype, numbers)
 
 
 def state_of_stacks(

@@ -42,24 +42,24 @@ class Stacks(eqx.Module):
     divided: tuple[Divided | None, ...] = eqx.field(static=True)
     treedef: Any = eqx.field(static=True)
 
-    def apart(self) -> PyTree:
+    def by_leaf(self) -> PyTree:
         """What the state has without stacks: arrays for each leaf, `None` elsewhere."""
         is_abstract = lambda x: isinstance(x, jax.ShapeDtypeStruct)
         if any(map(is_abstract, jax.tree.leaves(self.arrays))):
             shape_of = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype)  # on no mesh
-            return jax.eval_shape(self._apart, jax.tree.map(shape_of, self.arrays))
-        return self._apart(jax.tree.map(unsharded, self.arrays))
+            return jax.eval_shape(self._by_leaf, jax.tree.map(shape_of, self.arrays))
+        return self._by_leaf(jax.tree.map(unsharded, self.arrays))
 
-    def _apart(self, arrays: PyTree) -> PyTree:
+    def _by_leaf(self, arrays: PyTree) -> PyTree:
         found: list[Any] = [None] * self.treedef.num_leaves
         for own, leaves, divided in self._each(arrays):
             for k, i in enumerate(leaves):
                 found[i] = jax.tree.map(_matrix_of(k, divided, own), own)
         return self.treedef.unflatten(found)
 
-    def together(self, apart: PyTree) -> "Stacks":
+    def of_leaves(self, tree: PyTree) -> "Stacks":
         """The inverse, with the padding, the types and the places of these arrays."""
-        found = self.treedef.flatten_up_to(apart)
+        found = self.treedef.flatten_up_to(tree)
         arrays = []
         for own, leaves, divided in self._each(self.arrays):
             join = _joined(divided, own)
@@ -98,13 +98,13 @@ def is_stacks(x: Any) -> bool:
     return isinstance(x, Stacks)
 
 
-def apart(state: State) -> State:
-    """`state` as it is without stacks."""
-    own = lambda x: x.apart() if is_stacks(x) else x
+def without_stacks(state: State) -> State:
+    """`state` as it is without `eqopt.DistributeMatrices`."""
+    own = lambda x: x.by_leaf() if is_stacks(x) else x
     return jtu.tree_map(own, state, is_leaf=is_stacks)
 
 
-def together(like: State, state: State) -> State:
+def with_stacks(like: State, state: State) -> State:
     """`state`, which has no stacks, with the stacks of `like`."""
-    own = lambda x, y: x.together(y) if is_stacks(x) else y
+    own = lambda x, y: x.of_leaves(y) if is_stacks(x) else y
     return jtu.tree_map(own, like, state, is_leaf=is_stacks)

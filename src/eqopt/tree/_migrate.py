@@ -12,7 +12,7 @@ import numpy as np
 from .._jax_internals import is_traced
 from .._trees.roles import check_is_no_state, check_is_state
 from .._trees.sharding import unsharded
-from .._trees.stacked import apart, together
+from .._trees.stacked import with_stacks, without_stacks
 from .._trees.stored import is_stored, standard_promotion
 from .._types import Params, State
 from ..numerics import at_least_float32
@@ -94,7 +94,7 @@ def migrate(
     _check("migrate", new_opt, old_state, model)
     made = new_opt.init(model)
     whole = _unpadded(made)
-    new, old = apart(whole), apart(_unpadded(old_state))
+    new, old = without_stacks(whole), without_stacks(_unpadded(old_state))
     sources = planned(new, old, take, drop).sources
     found = dict(_leaves(old))
     values = [
@@ -103,7 +103,7 @@ def migrate(
     ]
     moved = jtu.tree_structure(new, is_leaf=is_stored).unflatten(values)
     here = jtu.tree_map(_placed, moved, new)  # on the devices of the new arrays
-    return jtu.tree_map(_placed, together(whole, here), made)
+    return jtu.tree_map(_placed, with_stacks(whole, here), made)
 
 
 def migration_plan(
@@ -143,8 +143,8 @@ def migration_plan(
     """
     _check("migration_plan", new_opt, old_state, model)
     new = eqx.filter_eval_shape(new_opt.init, model)
-    shapes = apart(_without_padding(new)), apart(_without_padding(old_state))
-    return planned(*shapes, take, drop).plan
+    own = lambda state: without_stacks(_without_padding(state))
+    return planned(own(new), own(old_state), take, drop).plan
 
 
 def _check(function: str, new_opt: Any, old_state: State, model: Params) -> None:
