@@ -49,7 +49,7 @@ import pytest
 from eqopt import _jax_internals
 from eqopt._cpu import order
 
-from . import contexts, eager, random_numbers
+from . import contexts, deadline, eager, random_numbers
 from .extras import needs_compared, needs_extras
 
 
@@ -74,6 +74,15 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 
 _finished = 0
 
+
+def pytest_addoption(parser):
+    deadline.add_option(parser)
+
+
+def pytest_configure(config):
+    deadline.configure(config)
+
+
 # The folders and files of tests that run what users run, with the packages that they
 # have. With these, `.ci/run` itself trains the digits.
 AS_USERS_DO = (
@@ -83,10 +92,12 @@ AS_USERS_DO = (
 
 
 @pytest.hookimpl(tryfirst=True)  # before the selection by markers
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     """Sorts and marks the tests.
 
     All laws of a row run one after the other, because they share compiled programs.
+    With a deadline, what users do comes first, then all other rows and files in the order
+    of this run.
     Tests that need extra packages are slow tests, for which `.ci/run` has these
     packages. The first case of a costly test and every fourth one after it are quick.
     Of the slow tests, five rows in six (eleven in twelve of a costly law), five cases in
@@ -120,7 +131,11 @@ def pytest_collection_modifyitems(items):
             if is_older:
                 item.add_marker("older")
 
-    items.sort(key=_row_of)
+    if now := deadline.deadline_of(config):
+        group = lambda item: _row_of(item) or item.path.name
+        items.sort(key=lambda item: (not _is_as_users_do(item), now.turn(group(item))))
+    else:
+        items.sort(key=_row_of)
 
 
 def _is_as_users_do(item):

@@ -19,7 +19,7 @@ X, FIRST = jnp.arange(6.0).reshape(2, 3), jnp.ones(4)
 
 @pytest.mark.parametrize("first", [FIRST, -FIRST, X, jnp.zeros((0, 2)), jnp.ones(())])
 @pytest.mark.parametrize("x", [X, X.astype(jnp.bfloat16), 1j * X.astype("complex64")])
-@pytest.mark.costly
+@pytest.mark.slow
 def test_after_is_the_identity(first, x):
     for fn in (after, jax.jit(after)):
         np.testing.assert_array_equal(fn(first, x), x)

@@ -34,6 +34,7 @@ ARGUMENTS = {
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)
+@pytest.mark.costly
 def test_same_bits(name):
     function, x = ARGUMENTS[name]
     args = [jnp.asarray(x)] * (1 if name == "moved" else 2)

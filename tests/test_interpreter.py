@@ -163,6 +163,7 @@ def test_scans():
     check(lambda x: [*of_scans(x)], jnp.arange(1.0, 4.0))
 
 
+@pytest.mark.slow
 def test_scans_over_random_keys():
     def program(key):
         step = lambda key, x: (jr.split(key)[0], (key, jr.normal(x)))

@@ -323,7 +323,7 @@ RULE = eqopt.SigmaRule()
     ],
     ids=repr,
 )
-@pytest.mark.costly
+@pytest.mark.slow
 def test_wrappers(opt, most):
     assert temporary(opt, value=jnp.ones(())) < most
 

@@ -200,6 +200,7 @@ def test_sample_size_stays_at_its_maximum(make):
     assert state.sample_size == last
 
 
+@pytest.mark.slow
 def test_derivative_of_the_variance():
     """The derivative of sum |g - mean|^2 is 2 (g - mean), also if all g are equal."""
     opt = aggregating.PerElementMeanAndSumSqDiffGrads(0, 2)

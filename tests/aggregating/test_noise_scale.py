@@ -37,6 +37,7 @@ def test_both_forms_are_one(b):
 
 
 @pytest.mark.parametrize("b", [1, 4])
+@pytest.mark.slow
 def test_unbiased(b):
     """Within 4 standard errors of what the noise was drawn with."""
     scales = jnp.array([[[0.5, 1.0, 2.0]]])

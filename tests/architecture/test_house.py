@@ -188,6 +188,7 @@ OPTIONAL = ["flax", "hypothesis", "matplotlib", "optax", "optimistix"]
 OPTIONAL += ["orbax", "pytest", "sklearn", "torch", "tqdm"]
 
 
+@pytest.mark.slow
 def test_import_needs_no_optional_package():
     code = (
         "import sys; before = set(sys.modules)\n"
@@ -212,6 +213,7 @@ def test_rooms_are_entered_lazily():
     assert python(code).splitlines() == ["['eqopt._typecheck', 'eqopt._lazy']", "False"]
 
 
+@pytest.mark.slow
 def test_checks_can_be_turned_off():
     code = (
         "import eqopt, jax.numpy as jnp\n"

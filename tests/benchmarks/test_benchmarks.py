@@ -263,6 +263,7 @@ def test_wrong_option(arguments, complaint, capsys):
     assert errors.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_different_work_is_refused():
     measure = stepping(Pair[Optimizer](eqopt.Adam(1e-3), eqopt.Adam(2e-3)))
     with pytest.raises(RuntimeError, match="not the same work"):

@@ -134,6 +134,7 @@ def test_a_label_that_no_leaf_has():
     pair.init({"weight": jnp.ones(2), "steps": jnp.array(0)})
 
 
+@pytest.mark.slow
 def test_a_tree_that_can_be_called_is_a_tree():
     """Masks, labels, factors and dimension numbers, of any class that JAX knows."""
     mask, frozen = Model(True, False), Model(False, True)

@@ -76,6 +76,7 @@ def test_what_undefined_finds():
     assert undefined(text) == {r"\beta", "c", r"\hat\nu"}
 
 
+@pytest.mark.slow
 def test_what_starts_at_zero():
     """Arrays like the parameters are zero, copies of the parameters, or explained."""
     model = eqx.nn.Linear(3, 2, key=jax.random.key(0))

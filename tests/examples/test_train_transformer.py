@@ -18,6 +18,7 @@ def script():
     return module("examples/train_transformer.py")
 
 
+@pytest.mark.slow
 def test_the_page_shows_the_routes(script):
     model, opt = script.Transformer(jr.key(0)), script.make_optimizer(400)
     assert str(groups.routes(opt, model)) in PAGE

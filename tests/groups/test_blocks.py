@@ -77,6 +77,7 @@ def test_blocks_of_layers(name):
 
 
 @pytest.mark.parametrize("make", [attention, lambda key: nn.Conv1d(2, 3, 4, key=key)])
+@pytest.mark.slow
 def test_each_layer_of_a_stack_has_its_own(make):
     stack = eqx.filter_vmap(make)(jax.random.split(KEY, 7))
     assert shapes(stack) == {p: (7, *shape) for p, shape in shapes(make(KEY)).items()}

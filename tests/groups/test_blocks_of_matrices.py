@@ -77,6 +77,7 @@ def test_by_hand():
     np.testing.assert_allclose(new[0], np.array([4, 5]) * 2 / 41**0.5, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_stacks_of_heads_on_both_sides():
     """A stack, two heads of outputs, and inputs in blocks of several sizes."""
     x = jnp.asarray(draw(size=(2, 4, 5)), jnp.float32)
@@ -108,6 +109,7 @@ def test_routes_and_rules():
     assert route.matrices == ((21, 4, 5),) and route.outputs == (1,)
 
 
+@pytest.mark.slow
 def test_adam_mini_has_a_moment_for_each_block():
     """The same numbers say which heads there are."""
     nu = lambda blocks, x: eqopt.tree.get(

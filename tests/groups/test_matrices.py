@@ -75,7 +75,7 @@ def test_one_block():
 
 
 @pytest.mark.parametrize("sizes", [(3,), (4,), (2, 3), (1,)], ids=str)
-@pytest.mark.costly
+@pytest.mark.slow
 def test_own_arrays_of_a_stack(sizes):
     """A gain is a vector for each layer, as it is in one layer."""
     blocks = stacked(Block, *sizes)
@@ -223,6 +223,7 @@ def test_a_frozen_part(is_whole):
     assert state[0].mu.mlp.gain is None and state[0].mu.mlp.up is not None
 
 
+@pytest.mark.slow
 def test_frozen_arrays_need_no_numbers():
     """Only arrays with gradients need dimension numbers."""
     model = {"own": jnp.ones((3, 4, 5)), "matrix": jnp.ones((4, 5))}

@@ -182,6 +182,7 @@ def after(tx, steps, params=PARAMS):
     return state
 
 
+@pytest.mark.slow
 def test_a_whole_model():
     opt, tx = eqopt.AdamW(1e-2), optax.adamw(1e-2)
     state = state_from_optax(opt, after(tx, 3), MODEL)
@@ -229,6 +230,7 @@ def test_counts():
         np.testing.assert_allclose(last.learning_rate, rate, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_injected_schedules_go_on():
     tx = optax.inject_hyperparams(optax.adam)(optax.linear_schedule(0.1, 0.0, 10))
     opt = eqopt.Adam(eqopt.schedules.Linear(0.1, 0.0, 10))

@@ -74,6 +74,7 @@ def test_no_state_for_what_is_masked_out():
     assert {x.shape for x in arrays(state)} == {(3, 2), ()}
 
 
+@pytest.mark.slow
 def test_the_state_is_that_of_the_optimizer():
     opt, params = ADAMW[0], params_of()
     tx = to_optax(opt)

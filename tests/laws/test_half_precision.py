@@ -159,6 +159,7 @@ def parts_of(opt):
     return [x for x in found if x not in recipes] + inner
 
 
+@pytest.mark.slow
 def test_a_dtype_that_the_state_does_not_have():
     """In a step, each class rejects a state with another dtype than its argument."""
     params, seen = {"matrix": jnp.zeros((130, 130)), "vector": jnp.zeros(2)}, set()

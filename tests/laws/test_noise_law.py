@@ -93,6 +93,7 @@ def test_each_step_leaf_and_group_has_noise_of_its_own(name, noise):
 @pytest.mark.parametrize(
     "wrap", [lambda opt: opt, eqopt.Chain, eqopt.Flatten, eqopt.SplitRealAndImaginary]
 )
+@pytest.mark.costly
 def test_masked_parts_with_one_seed(wrap):
     """With complex and real parameters, so that pairs and single arrays mix."""
     seen, like = [], {"a": jnp.zeros(2, jnp.complex64), "b": jnp.zeros(3), "c": None}
@@ -165,6 +166,7 @@ KEYS = {
 
 
 @pytest.mark.parametrize("kind", KEYS)
+@pytest.mark.costly
 def test_each_member_of_a_population_has_its_own_key(kind):
     """A key is data. With one key for all, members have equal noise, as in Optax."""
     params, found, keys = params_of(), 0, KEYS[kind]()

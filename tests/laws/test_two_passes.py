@@ -69,6 +69,7 @@ FITS_NOT = {
 
 @pytest.mark.parametrize("size", FITS)
 @pytest.mark.parametrize("name", ["8 bits", "float8"])
+@pytest.mark.costly
 def test_tiles_change_nothing(name, size):
     size, shape = FITS[size]
     storage = type(STORAGES[name])(block_size=size)
@@ -89,6 +90,7 @@ def test_tiles_change_nothing(name, size):
     ],
     ids=lambda x: type(x).__name__,
 )
+@pytest.mark.costly
 def test_beside_another_storage(platform, other):
     """One kernel has both. Random rounding depends on the position of an element."""
     opt = eqopt.Chain(
@@ -101,6 +103,7 @@ def test_beside_another_storage(platform, other):
 
 
 @pytest.mark.parametrize("size", FITS_NOT)
+@pytest.mark.costly
 def test_what_does_not_fit_in_tiles(size):
     size, shape = FITS_NOT[size]
     opt = stored(eqopt.AdamW(0.1), eqopt.storage.BlockwiseQuantized(block_size=size))
@@ -132,6 +135,7 @@ def barriers(opt, platform="cuda", shape=(8, 8)):
     return text.count("stablehlo.optimization_barrier")
 
 
+@pytest.mark.slow
 def test_which_steps_take_two_passes():
     adam, muon = eqopt.Adam(0.1), eqopt.Muon(0.1)
     assert barriers(stored(adam)) == barriers(stored(adam, STORAGES["float8"])) == 1

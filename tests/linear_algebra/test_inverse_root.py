@@ -38,6 +38,7 @@ def test_root(p, size, condition, bound):
 
 
 @pytest.mark.parametrize("p", [1, 4])
+@pytest.mark.slow
 def test_is_that_of_optax(p, standard_promotion):
     matrix = jnp.asarray(_matrix(6, 100), jnp.float32)
     for hyper in ({}, {"ridge_epsilon": 1e-2}):
@@ -56,6 +57,7 @@ def test_every_p_is_right(standard_promotion):
 
 
 @pytest.mark.parametrize("scale", [1e-12, 1e12])
+@pytest.mark.slow
 def test_scale_does_not_matter(scale):
     matrix = _matrix(4, 100)
     root, error = matrix_inverse_pth_root(jnp.asarray(scale * matrix, jnp.float32), 4)
@@ -63,6 +65,7 @@ def test_scale_does_not_matter(scale):
     assert error < 2e-6
 
 
+@pytest.mark.slow
 def test_singular_and_zero(standard_promotion):
     ones = np.ones((3, 3))
     for fn, is_right in (

@@ -37,7 +37,7 @@ def test_solution(shape, columns):
 
 @pytest.mark.parametrize(("shape", "columns"), SHAPES[1:3])
 @pytest.mark.parametrize("hyper", [{}, {"unroll": 3}, {"L": 30.0}])
-@pytest.mark.costly
+@pytest.mark.slow
 def test_agrees_with_optax_one_step_ahead(shape, columns, hyper, standard_promotion):
     """Optax begins with momentum -1, so that its second step repeats the first."""
     a, b = _problem(shape, columns)
@@ -55,6 +55,7 @@ def test_zeros():
     np.testing.assert_array_equal(nnls(zeros, jnp.ones(3), 0), [0, 0])
 
 
+@pytest.mark.slow
 def test_derivative():
     a, b = _problem((6, 4), ())
     fn = lambda b: nnls(a, b, 3000)

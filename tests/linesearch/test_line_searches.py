@@ -29,6 +29,7 @@ def search_along(search, direction, loss, params, grads=None):
 
 
 @both
+@pytest.mark.slow
 def test_only_the_search_evaluates_the_loss(search):
     calls = []
 
@@ -89,6 +90,7 @@ def test_the_wolfe_conditions_hold(name, x64):
 
 
 @both
+@pytest.mark.slow
 def test_uphill_there_is_nothing_to_find(search):
     params = jnp.zeros(3)
     new, state = search_along(search, jax.grad(quadratic)(params), quadratic, params)
@@ -118,6 +120,7 @@ def test_points_whose_loss_is_not_finite_are_rejected(search, bad):
 
 
 @both
+@pytest.mark.slow
 def test_nowhere_a_number(search):
     loss = lambda p: jnp.where(p[0] == 1, 0.0, jnp.nan) * p[0]
     params, direction = jnp.array([1.0]), jnp.array([-1.0])

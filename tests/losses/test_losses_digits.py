@@ -629,6 +629,7 @@ def test_logarithms_of_probabilities_are_not_positive():
     np.testing.assert_allclose(blank[-1, np.arange(len(last)), last], -loss, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_equal_arguments():
     """A cosine has an angle, and a divergence a root, with any rounding."""
     random = np.random.default_rng(0)
@@ -664,6 +665,7 @@ def test_close_distributions_in_float64(x64):
     np.testing.assert_allclose(one, np.expm1(0.3) - 0.3, rtol=1e-14)
 
 
+@pytest.mark.slow
 def test_gradients_have_digits():
     """For the label's score, one minus a probability near 1 would lose all digits."""
     x, label = jnp.array([30.0, 0.0, 1.0]), 0

@@ -279,7 +279,7 @@ GROUPS = {
 
 @pytest.mark.parametrize("name", GROUPS)
 @pytest.mark.parametrize("scalar", [True, False])
-@pytest.mark.costly
+@pytest.mark.slow
 def test_groups(name, scalar):
     grads = one_by_one(layers, PARAMS, X)[1]
     parts = {
@@ -315,6 +315,7 @@ def test_groups_are_a_prefix():
     np.testing.assert_allclose(together, all_of_it, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_clip_is_data():
     traces = 0
 
@@ -342,6 +343,7 @@ def test_clip_is_data():
 
 
 @pytest.mark.parametrize("method", ["ghost", "per_example"])
+@pytest.mark.slow
 def test_gradients_that_are_too_large(method):
     grad_fn = clipped_grad(
         lambda w, x: jnp.sum(x @ w), 1.0, method=method, keep_batch_dim=False
@@ -379,6 +381,7 @@ def test_what_cancels_has_no_negative_norm():
     assert np.all((norms >= 0) & (norms <= 1e-3 * scale))
 
 
+@pytest.mark.slow
 def test_aux_and_several_argnums():
     def fun(bias, x, other, head, *, y):
         out = (jnp.tanh(x["x"] @ other["w"]) + bias) @ head

@@ -214,7 +214,7 @@ def mean_loss(model, batch):
 
 
 @pytest.mark.parametrize("size", [None, 4, 5, 10])
-@pytest.mark.costly
+@pytest.mark.slow
 def test_whole_models_and_batches(size, getkey):
     model, batch = model_and_batch(getkey())
     fun = eqx.filter_value_and_grad(mean_loss)
@@ -249,6 +249,7 @@ def test_constant_outputs(dtype):
         assert_close(micro(x), fun(x))
 
 
+@pytest.mark.slow
 def test_random_keys_are_rows(getkey):
     keys = jr.split(jr.key(0), 5)
     fun = jax.vmap(lambda key: jr.normal(key, (2,)))

@@ -179,7 +179,7 @@ TRANSFORMS = {
 
 
 @pytest.mark.parametrize("name", TRANSFORMS)
-@pytest.mark.costly
+@pytest.mark.slow
 def test_every_transform_of_each(name):
     """`jit`, `vmap` and `grad` see a function like the one of the whole batch."""
     model = {"w": jnp.array([0.5, -1.0]), "b": jnp.array([0.0, 0.25])}

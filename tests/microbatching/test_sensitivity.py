@@ -210,6 +210,7 @@ def test_factors_whose_squares_are_out_of_range(rows, method):
         assert np.isfinite(moved).all() and length(moved) <= MOST, size
 
 
+@pytest.mark.slow
 def test_a_leaf_that_is_nan_leaves_the_others_bounded():
     """The norm is NaN: what is finite adds nothing, what is NaN stays visible."""
     fun = lambda w, x: x[0] * w["a"] + x[1] * w["b"]

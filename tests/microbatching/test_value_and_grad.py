@@ -41,7 +41,7 @@ def loss(model, x, y):
 
 
 @pytest.mark.parametrize("size", [None, 4, 5, 10])
-@pytest.mark.costly
+@pytest.mark.slow
 def test_agrees_with_the_whole_batch(size, model, getkey):
     x, y = jr.normal(getkey(), (10, 3)), jr.normal(getkey(), (10, 2))
 
@@ -103,6 +103,7 @@ def test_low_precision(getkey):
 
 
 @pytest.mark.parametrize("has_aux", [False, True])
+@pytest.mark.slow
 def test_num_real_microbatches(has_aux):
     """The results are means over the rows that are evaluated, and only these."""
 
@@ -155,6 +156,7 @@ def test_it_trains_with_all_buffers_donated(model, getkey):
     assert count == 1
 
 
+@pytest.mark.slow
 def test_traced_once_per_shape():
     count = 0
 
@@ -175,6 +177,7 @@ def test_traced_once_per_shape():
     assert count == 3
 
 
+@pytest.mark.slow
 def test_it_can_be_transformed(getkey):
     w, x = jr.normal(getkey(), (2, 3)), jr.normal(getkey(), (2, 5, 3))
 

@@ -67,7 +67,7 @@ def test_means(size):
 
 
 @pytest.mark.parametrize("k", [0, 1, 2, 3])
-@pytest.mark.costly
+@pytest.mark.slow
 def test_num_real_microbatches(k):
     done = np.isin(np.arange(5), [[], [0, 2], [0, 2, 1, 3], [0, 2, 1, 3, 4]][k])
     total, weight = np.sum((X * W)[done]), np.sum(W[done])
@@ -78,6 +78,7 @@ def test_num_real_microbatches(k):
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.slow
 def test_what_has_no_weight_may_be_nan(bad):
     x = np.where(W == 0, bad, X).astype(np.float32)
     mean = np.sum(X * W) / np.sum(W)
@@ -100,7 +101,7 @@ def test_nothing_counts():
 
 
 @pytest.mark.parametrize("dtype", [jnp.bool_, jnp.int32, jnp.uint8, jnp.bfloat16])
-@pytest.mark.costly
+@pytest.mark.slow
 def test_dtypes_of_weights(dtype):
     w = jnp.asarray(W).astype(dtype)
     mean = np.sum(X * np.asarray(w, np.float32)) / np.sum(np.asarray(w, np.float32))
@@ -133,6 +134,7 @@ def test_dtypes_of_values():
     assert_all_close(out, SUM=1 + 11j, MEAN=(1 + 11j) / 4)
 
 
+@pytest.mark.slow
 def test_double_precision_neither_leaks_nor_is_lost(x64):
     with x64():
         for dtype in (jnp.float32, jnp.float64):

@@ -28,6 +28,7 @@ def run(opt, grads_in_turn, params):
     return seen
 
 
+@pytest.mark.slow
 def test_a_bad_mini_batch_spoils_one_step():
     params = jnp.ones(2)
     grads = [jnp.array([jnp.nan, 1.0])] + [jnp.ones(2)] * 5
@@ -45,6 +46,7 @@ def test_zero_gradients_in_float16():
     assert not finite(run(optax.adam(0.1), zeros, params))
 
 
+@pytest.mark.slow
 def test_meta_gradients_at_zero_gradients():
     def end(opt, scale):
         params = jnp.ones(2)
@@ -105,6 +107,7 @@ def test_whole_models():
         optax.adam(0.1).init(model)
 
 
+@pytest.mark.slow
 def test_inner_updates_of_multi_steps():
     """Once in k mini-steps, and in every one."""
     calls = []

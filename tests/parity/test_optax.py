@@ -141,6 +141,7 @@ def test_random_trees(shapes, seed, scale):
 
 
 @pytest.mark.parametrize("reset_state", [False, True])
+@pytest.mark.slow
 def test_lookahead(reset_state):
     """With the pair of parameters that Optax needs, and with plain ones."""
     shapes = [(3, 4), (4,)]

@@ -100,7 +100,7 @@ def test_a_scale_of_zero(name):
 
 
 @pytest.mark.parametrize("name", SCALED)
-@pytest.mark.costly
+@pytest.mark.slow
 def test_scales_are_data(name):
     x = jnp.array([0.3, -2.0, 4.0])
     fn = getattr(projections, name)

@@ -176,6 +176,7 @@ def test_derivatives_are_finite(case):
 
 
 @pytest.mark.parametrize("count", [3, 10])
+@pytest.mark.slow
 def test_derivatives_are_right(count, x64):
     def polynomial(init, end, power):
         return schedules.Polynomial(init, end, power, 10)(count)

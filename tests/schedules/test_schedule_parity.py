@@ -82,6 +82,7 @@ def test_a_constant_without_warmup():
     assert schedules.WarmupConstant(0.0, 1.0, 0)(0) == 1
 
 
+@pytest.mark.slow
 def test_a_cycle_whose_phases_have_no_steps():
     # In Optax two boundaries are one key of a dictionary, and the peak is lost.
     with jax.numpy_dtype_promotion("standard"):
@@ -106,6 +107,7 @@ def test_the_peak_of_a_cycle_is_the_peak():
             assert jnp.max(jax.vmap(make(100, peak))(counts)) == jnp.float32(peak)
 
 
+@pytest.mark.slow
 def test_stairs_are_where_they_should_be():
     # Where XLA multiplies with 1 / T, and rounds down, Optax is late by a step.
     def value(make, steps):

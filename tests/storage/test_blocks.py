@@ -179,6 +179,7 @@ def test_tails(name, size):
 @pytest.mark.parametrize(
     "shape", [(2, 1, 70), *(pytest.param(x, marks=SLOW) for x in ((), (3, 5)))]
 )
+@pytest.mark.slow
 def test_shapes(name, shape):
     x = np.abs(np.random.default_rng(0).normal(size=shape)).astype(np.float32)
     stored = kept(name, x)
@@ -225,6 +226,7 @@ def test_blocks_in_a_state_of_one_element():
 @pytest.mark.parametrize(
     "storage", [eqopt.storage.BlockwiseQuantized(), eqopt.storage.Float8()]
 )
+@pytest.mark.slow
 def test_derivatives_take_what_was_stored_as_constant(storage):
     """A code has no derivative, and a scale alone would give a wrong one."""
     opt = eqopt.StoreState(

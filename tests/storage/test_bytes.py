@@ -93,6 +93,7 @@ def test_state(inner, storage, most):
     ],
     ids=repr,
 )
+@pytest.mark.slow
 def test_parameters(storage, expected):
     """Those in the model, and what the state has of them."""
     model = language_model(dtype=jnp.bfloat16)

@@ -116,6 +116,7 @@ def test_message():
 
 
 @pytest.mark.parametrize("storage", [Cast(), BlockwiseQuantized(), Halves()], ids=str)
+@pytest.mark.slow
 def test_what_fits(storage):
     """Complex numbers, storages of users, and a storage within another one."""
     step(eqopt.StoreState, storage, storage, dtype=jnp.complex64)

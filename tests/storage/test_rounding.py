@@ -175,6 +175,7 @@ def test_cast(dtype):
     np.testing.assert_array_equal(updates, half + np.asarray(grads))
 
 
+@pytest.mark.slow
 def test_a_state_rounded_at_random():
     """An average of which each step is too small for bfloat16."""
     opt = eqopt.StoreState(eqopt.EMA(0.999), StochasticRounding())

@@ -144,6 +144,7 @@ def test_any_tree(model):
     testing.check_laws(eqopt.SGD(0.1, momentum=0.9), model, only=laws)
 
 
+@pytest.mark.slow
 def test_programs_are_compiled(monkeypatch):
     monkeypatch.setattr(_trial, "compiler", eqx.filter_jit)
     laws = ("state", "hyperparameters", "vmap", "donation")

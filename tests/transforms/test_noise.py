@@ -38,6 +38,7 @@ def check_independent(x):
     assert np.abs(off_diagonal).max() < 4 / np.sqrt(x.shape[-1])
 
 
+@pytest.mark.slow
 def test_distribution():
     noise = draws(eqopt.AddNoise(0.3, 0.6, key=1), steps=3)
     for t, in_step in enumerate(noise, start=1):
@@ -72,7 +73,7 @@ KEYS = {
 
 
 @pytest.mark.parametrize("kind", KEYS)
-@pytest.mark.costly
+@pytest.mark.slow
 def test_keys(kind):
     """Equal keys give equal noise, other keys other noise; also under `jit`."""
     opt = lambda i: eqopt.AddNoise(1.0, 0.0, KEYS[kind](i))
@@ -256,6 +257,7 @@ def test_no_negative_clip():
         eqopt.DPSGD(0.1, -1.0, 1.0, key=0)
 
 
+@pytest.mark.slow
 def test_no_copy_of_the_batch():
     """The temporary memory depends on the size of the parameters, not of the batch."""
     params = [jnp.zeros((250, 1000)) for _ in range(4)]

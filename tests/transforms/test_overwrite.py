@@ -49,6 +49,7 @@ X = np.array([0.5, -1.0, 2.0], np.float32)
 TARGET = np.array([1.0, -3.0], np.float32)
 
 
+@pytest.mark.slow
 def test_scales_follow_the_histories():
     rest = eqopt.Chain(eqopt.ClipByGlobalNorm(1e3), eqopt.SGD(RATE))
     opt = eqopt.Partition({"meta": eqopt.Overwrite(), "rest": rest}, RULES)

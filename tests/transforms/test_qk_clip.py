@@ -128,6 +128,7 @@ def test_it_follows_its_equations(case, is_stacked, x64):
 
 
 @pytest.mark.parametrize("case", ["heads", "groups"])
+@pytest.mark.slow
 def test_queries_keys_and_values_in_one(case, x64):
     options, key_features, of_queries, of_keys, groups = CASES[case]
     with x64():

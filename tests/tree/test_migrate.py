@@ -214,6 +214,7 @@ def mesh_of(count, kind):
 
 
 @pytest.mark.parametrize("kind", ["Auto", "Explicit"])
+@pytest.mark.slow
 def test_restored_arrays_are_placed_like_the_parameters(kind):
     mesh = mesh_of(2, getattr(jax.sharding.AxisType, kind))
     sharding = jax.NamedSharding(mesh, jax.P("data"))

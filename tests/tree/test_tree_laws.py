@@ -199,6 +199,7 @@ def test_chosen_not_multiplied():
     assert (jax.jit(tree.where)(False, y, x)["x"] == 1).all()
 
 
+@pytest.mark.slow
 def test_jit_and_vmap():
     """One program for all values, and along an axis what it is for each."""
     fns = ARITHMETIC | REDUCTIONS

@@ -218,6 +218,7 @@ def test_skips_only_after_half_of_the_window():
     assert skipped[:4] == [False] * 4
 
 
+@pytest.mark.slow
 def test_training_through_bad_batches():
     """With NaN and infinite gradients and losses, everything stays finite."""
     opt = eqopt.SkipStep(eqopt.AdamW(0.1), eqopt.SigmaRule(16, 3.0))

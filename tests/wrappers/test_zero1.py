@@ -269,6 +269,7 @@ def test_leaves_that_stand_for_parameters():
     assert sum(jax.tree.leaves(found)) == 2 * len(SHAPES)
 
 
+@pytest.mark.slow
 def test_keys_are_on_every_device():
     storage = eqopt.storage.StochasticRounding()
     inner = eqopt.StoreState(eqopt.Adam(0.1), storage, eqopt.groups.everything)

@@ -26,6 +26,7 @@ def test_constant_gradients_get_a_norm_of_one():
         np.testing.assert_allclose(u, g / jnp.linalg.norm(g), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_late_spike_is_clipped():
     """To the mean of the largest moduli, including this one. Other elements stay."""
     decay, late = 0.9, 80
@@ -47,6 +48,7 @@ def test_leaves_are_scaled_one_by_one():
     np.testing.assert_array_equal(updates["c"], 0)
 
 
+@pytest.mark.slow
 def test_complex_elements_keep_their_directions():
     g = jax.lax.complex(normal(0, 5), normal(1, 5))
     opt = eqopt.AdaClipGN(gamma3=0.5)

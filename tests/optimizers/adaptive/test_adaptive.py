@@ -85,6 +85,7 @@ def test_sm3_by_hand(numbers):
     assert (bound >= sum(g**2 for g in grads) * (1 - 1e-6)).all()
 
 
+@pytest.mark.slow
 def test_sm3_of_stacked_layers_is_that_of_each_layer():
     stack = gradients((3, 4, 5))
     opt = eqopt.SM3(0.1, weight_dimension_numbers=MATRIX)

@@ -42,6 +42,7 @@ def test_parameters_that_are_not_weights_follow_adamw(shape):
         np.testing.assert_allclose(a, b, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_without_delta_it_is_adamw():
     layer = eqx.nn.Linear(3, 4, key=KEY)
     ours = twice(eqopt.AdamP(0.1, delta=0.0, weight_decay=0.5), layer)
@@ -133,6 +134,7 @@ def test_decay_of_weights_that_are_projected(momentum, decay):
         np.testing.assert_allclose(updates.bias, bias * layer.bias, 1e-6)
 
 
+@pytest.mark.slow
 def test_dimension_numbers_determine_the_weights():
     """`None` excludes an array. By default, other arrays have their inputs first."""
     p, g = jnp.ones((2, 3)), jnp.array([[1.0, 2.0, 3.0], [1.0, 2.0, 3.0]])

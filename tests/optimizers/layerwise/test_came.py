@@ -56,6 +56,7 @@ def test_a_stack_of_matrices():
         np.testing.assert_allclose(updates, expected, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_kernels_of_convolutions():
     """Dimension numbers, given to `init`, turn a kernel into a matrix."""
     numbers = eqopt.MatrixDimensionNumbers(0, (1, 2, 3))

@@ -108,6 +108,7 @@ def factored_by_hand(gs, rows, columns, eps):
         ((6, 4, 3, 2), eqopt.MatrixDimensionNumbers((-2, -1), -3)),  # stacked ones
     ],
 )
+@pytest.mark.slow
 def test_dimension_numbers(shape, numbers):
     rng = np.random.default_rng(0)
     gs = [rng.normal(size=shape) for _ in range(3)]

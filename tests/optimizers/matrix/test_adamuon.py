@@ -30,6 +30,7 @@ def test_the_first_step_depends_only_on_signs(x64):
         np.testing.assert_allclose(same, updates, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_zeros_stay_zero():
     zeros = jnp.zeros((3, 4))
     opt = eqopt.ScaleByAdaMuon()

@@ -31,7 +31,7 @@ def grads_of(shape, steps, dtype=jnp.float32):
 
 @pytest.mark.parametrize("scale_type", ["channel", "tensor"])
 @pytest.mark.parametrize("dtype", [jnp.float64, jnp.complex128])
-@pytest.mark.costly
+@pytest.mark.slow
 def test_first_step(scale_type, dtype, x64):
     """After bias correction, all elements of Adam's first update have modulus one."""
     with x64():
@@ -73,6 +73,7 @@ def test_matrices_of_a_stack_have_different_projections():
     assert not np.allclose(u[0], u[1])
 
 
+@pytest.mark.slow
 def test_limit_of_growth():
     """There is no limit for the first update, or after a zero one."""
     (g,) = grads_of((4, 6), 1)

@@ -39,6 +39,7 @@ def assert_equal(ours, theirs):
     )
 
 
+@pytest.mark.slow
 def test_without_correction_and_clipping_it_is_adamw():
     mars = eqopt.MARS(0.1, gamma=0.0, weight_decay=0.3, **ALL)
     adamw = eqopt.AdamW(0.1, 0.95, 0.99, weight_decay=0.3)

@@ -96,6 +96,7 @@ def test_changes_by_others_are_kept():
     np.testing.assert_allclose(new, params / 2, atol=5e-3)
 
 
+@pytest.mark.slow
 def test_other_parameters_get_the_fallback():
     model = eqx.nn.Linear(3, 4, key=jax.random.key(0))
     grads = jax.tree.map(jnp.ones_like, model)

@@ -171,7 +171,7 @@ def test_zeros_and_vectors(block):
 
 @pytest.mark.parametrize("per", ["matrix", "row"])
 @pytest.mark.parametrize("block", [eqopt.RelativeUpdate, eqopt.UpdateNormFloor])
-@pytest.mark.costly
+@pytest.mark.slow
 def test_matrices_of_a_stack_are_separate(block, per):
     check_stacked(eqopt.Chain(ADAM, block(per=per), eqopt.ScaleByLearningRate(0.1)))
 

@@ -48,6 +48,7 @@ def test_it_keeps_the_norm_of_the_orthogonal_matrix(b2, x64):
 
 
 @pytest.mark.parametrize("side", ["rows", "long"])
+@pytest.mark.slow
 def test_it_is_a_chain_of_its_parts(side, x64):
     chain = eqopt.Chain(
         eqopt.EMA(0.8, debias=False),

@@ -204,6 +204,7 @@ def test_more_and_fewer_steps_than_rows(name, x64):
 
 
 @pytest.mark.parametrize("options", [{}, {"row_normalize": True, "renormalize": True}])
+@pytest.mark.slow
 def test_stacks_are_made_orthogonal_one_by_one(options):
     g = jnp.asarray(np.random.default_rng(0).normal(size=(3, 4, 5)), jnp.float32)
     expected = [orthogonalized(x, scale="spectral", **options) for x in g]

@@ -30,6 +30,7 @@ def test_a_constant_scalar_becomes_its_sign(size, x64):
         np.testing.assert_allclose(updates[-1], np.sign([[size]]), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_scalar_is_divided_by_its_root_mean_square(x64):
     with x64():
         grads = 5 * jr.normal(jr.key(0), (20000, 1, 1))
@@ -83,6 +84,7 @@ def test_shapes_of_factors():
     assert shapes(max_size=2) == [((3,), (3,)), ((4,), (3,)), ((2, 3), (2, 4))]
 
 
+@pytest.mark.slow
 def test_updates_are_clipped():
     g = jnp.zeros((4, 4)).at[0, 0].set(1.0).at[1].set(0.1)
     opt = psgd(preconditioner_lr=0.0, max_rms=0.5)

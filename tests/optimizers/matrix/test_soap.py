@@ -41,6 +41,7 @@ def soap(**arguments):
 
 
 @pytest.mark.parametrize("kl", [False, True])
+@pytest.mark.slow
 def test_rotated_gradients_give_rotated_updates(kl, x64):
     opt = soap(precondition_frequency=2, kl=kl)
     grads, u, v = normal(8, 4, 4), orthogonal(4, 1), orthogonal(4, 2)
@@ -100,7 +101,7 @@ def test_scale_of_the_gradients_with_kl(x64):
 
 @pytest.mark.parametrize("skip_first", [False, True])
 @pytest.mark.parametrize("kl", [False, True])
-@pytest.mark.costly
+@pytest.mark.slow
 def test_after_a_zero_gradient(kl, skip_first):
     """A first gradient of zero gives no basis: it is the identity until a refresh."""
     opt = soap(kl=kl, skip_first=skip_first)
@@ -137,7 +138,7 @@ def test_which_bases_change_in_each_step(stagger):
 
 @pytest.mark.parametrize("stagger", [False, True])
 @pytest.mark.parametrize("skip_first", [False, True])
-@pytest.mark.costly
+@pytest.mark.slow
 def test_decompositions_are_under_conditions(skip_first, stagger):
     """Each side takes an eigendecomposition, and a QR decomposition in two calls."""
     opt = soap(skip_first=skip_first, stagger=stagger)
@@ -218,6 +219,7 @@ def test_frozen_parts():
         assert eqx.tree_equal(new["frozen"], old["frozen"])
 
 
+@pytest.mark.slow
 def test_on_cuda_a_batch_is_decomposed_matrix_by_matrix():
     """The batched function takes 50 times as long (8 of 1024 x 1024, H200)."""
     opt, params = eqopt.SOAP(0.1), {i: jnp.ones((16, 16)) for i in range(8)}

@@ -114,7 +114,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.costly
+@pytest.mark.slow
 def test_by_hand(name, x64):
     """In float64, so that rounding does not matter."""
     make, oracle = CASES[name]

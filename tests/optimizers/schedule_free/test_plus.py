@@ -125,6 +125,7 @@ def test_steps_are_never_backwards(x64):
         assert np.all(moved(5.0) > 0.1)
 
 
+@pytest.mark.slow
 def test_it_finds_the_minimum():
     opt, params = eqopt.ScheduleFreePlus(), jnp.array([3.0, -1.0])
     state = opt.init(params)

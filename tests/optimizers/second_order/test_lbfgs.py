@@ -23,6 +23,7 @@ def dense(pairs, gamma):
     return inverse
 
 
+@pytest.mark.slow
 def test_it_agrees_with_the_dense_definition(x64):
     with x64():
         opt, memory = eqopt.ScaleByLBFGS(3), 3
@@ -65,6 +66,7 @@ def test_pairs_of_no_or_negative_curvature_do_not_count():
         np.testing.assert_allclose(updates, (first[1] + y) / max(norm, 1), 1e-6)
 
 
+@pytest.mark.slow
 def test_a_step_of_zero_clears_the_memory():
     opt, path = eqopt.ScaleByLBFGS(2), []
     params, state = jnp.array([0.3, -0.2]), eqopt.ScaleByLBFGS(2).init(jnp.zeros(2))

@@ -163,6 +163,7 @@ def test_adan_does_not_see_how_small_gradients_are():
     assert abs(theirs) < 0.11
 
 
+@pytest.mark.slow
 def test_second_moments_of_complex_parameters():
     """They are means of squared moduli. In Optax, they are means of squares."""
     grads = [jnp.array([1j], jnp.complex64)]

@@ -69,6 +69,7 @@ def test_a_nan_in_the_sum_is_seen():
     assert run(optax.adagrad(0.1), grads, grads[0])[1] == 0
 
 
+@pytest.mark.slow
 def test_sm3_takes_scalars_schedules_and_complex_parameters():
     schedule, scalar = optax.linear_schedule(0.1, 0.0, 5), jnp.ones(())
     assert run(eqopt.SM3(schedule), [scalar], scalar) < 0

@@ -34,6 +34,7 @@ def test_adafactor_keeps_statistics_in_float32():
     assert theirs.v.shape == (1,)
 
 
+@pytest.mark.slow
 def test_zero_gradients_in_float16():
     params, zeros = jnp.ones(2, jnp.float16), [jnp.zeros(2, jnp.float16)] * 2
     assert finite(run(eqopt.ScaleByNovoGrad(), zeros, params))

@@ -43,6 +43,7 @@ def test_galore_takes_stacks():
 
 
 @pytest.mark.parametrize("preconditioning", ["aol", "schatten"])
+@pytest.mark.slow
 def test_muon_of_small_gradients(preconditioning):
     grads = 1e-9 * jr.normal(jr.key(0), (4, 6))
     ours = eqopt.ScaleByMuon(preconditioning=preconditioning)
@@ -61,6 +62,7 @@ def test_muon_of_complex_matrices_with_schatten():
     assert not 0.6 < theirs < 1.3
 
 
+@pytest.mark.slow
 def test_adaptive_muon_of_stacks():
     grads = jr.normal(jr.key(0), (2, 4, 4)) * jnp.array([1.0, 10.0])[:, None, None]
     ours = eqopt.ScaleByMuon(adaptive=True, weight_dimension_numbers=LAST_TWO)

@@ -30,6 +30,7 @@ def test_rprop_is_not_one_step_late():
         last = np.asarray(u)
 
 
+@pytest.mark.slow
 def test_rprop_of_tiny_gradients():
     """The product of two float32 numbers of this size is zero."""
     p, g = jnp.zeros(1), jnp.full(1, 1e-30)

@@ -56,6 +56,7 @@ def test_moments_without_an_update_stay():
     assert theirs is None
 
 
+@pytest.mark.slow
 def test_odd_powers_of_the_modulus():
     """Real numbers have one, too; and at 0 there is a derivative."""
     power = lambda tree, g: tree.update_moment_per_elem_norm(g, jnp.zeros(()), 0.0, 1)
