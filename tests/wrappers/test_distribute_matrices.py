@@ -273,6 +273,18 @@ def test_migrate_on_explicit_axes():
         assert_equal(jax.device_get(move(soap, state)), jax.device_get(alone))
 
 
+@pytest.mark.slow
+def test_migrate_inside_jit_keeps_the_shards():
+    soap, params = eqopt.SOAP(0.1), {x: jnp.ones((8, 4)) for x in "ab"}
+    opt = eqopt.DistributeMatrices(soap, mesh=mesh_of())
+    params = jax.device_put(params, NamedSharding(mesh_of(), P("data")))
+    alone, state = (jax.jit(x.init)(params) for x in (soap, opt))
+    moved = jax.jit(lambda old, p: eqopt.tree.migrate(soap, old, p))(state, params)
+    assert_equal(jax.device_get(moved), jax.device_get(alone))
+    places = lambda tree: [x.sharding.spec for x in jax.tree.leaves(tree) if x.ndim]
+    assert places(moved) == places(alone) and P("data") in places(moved)
+
+
 def test_one_device():
     """The same program as without the wrapper."""
     opt, params = eqopt.Muon(0.1), {"w": jnp.ones((4, 3)), "v": jnp.ones((4, 3))}

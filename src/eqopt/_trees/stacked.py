@@ -98,6 +98,10 @@ def is_stacks(x: Any) -> bool:
     return isinstance(x, Stacks)
 
 
+def has_stacks(state: State) -> bool:
+    return any(map(is_stacks, jtu.tree_leaves(state, is_leaf=is_stacks)))
+
+
 def without_stacks(state: State) -> State:
     """`state` as it is without `eqopt.DistributeMatrices`."""
     own = lambda x: x.by_leaf() if is_stacks(x) else x

@@ -11,8 +11,8 @@ import numpy as np
 
 from .._jax_internals import is_traced
 from .._trees.roles import check_is_no_state, check_is_state
-from .._trees.sharding import unsharded
-from .._trees.stacked import with_stacks, without_stacks
+from .._trees.sharding import sharded_like, unsharded
+from .._trees.stacked import has_stacks, with_stacks, without_stacks
 from .._trees.stored import is_stored, standard_promotion
 from .._types import Params, State
 from ..numerics import at_least_float32
@@ -103,6 +103,8 @@ def migrate(
     ]
     moved = jtu.tree_structure(new, is_leaf=is_stored).unflatten(values)
     here = jtu.tree_map(_placed, moved, new)  # on the devices of the new arrays
+    if has_stacks(old_state):
+        here = jtu.tree_map(_in_shards, here, new)
     return jtu.tree_map(_placed, with_stacks(whole, here), made)
 
 
@@ -218,3 +220,9 @@ def _placed(x: Any, like: Any) -> Any:
     if not is_array or is_traced(x) or is_traced(like) or not like.committed:
         return x
     return x if x.sharding == like.sharding else jax.device_put(x, like.sharding)
+
+
+def _in_shards(x: Any, like: Any) -> Any:
+    """`x` in the shards of `like` inside `jit`, where XLA would not divide it."""
+    is_number = eqx.is_inexact_array(x) and np.ndim(x)
+    return sharded_like(like, x) if is_number and is_traced(like) else x
