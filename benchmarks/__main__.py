@@ -14,6 +14,7 @@ from . import machine
 from .cases import CASES, EVERY_OPTIMIZER, GRADIENTS, README, TABLE, Case
 from .measures import LEAF, Settings
 from .optimizers import OPTIMIZERS
+from .processes import middle
 from .report import Row, compact, rows, table, written
 
 
@@ -61,12 +62,20 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
         type=_at_least(1),
         help="turns of each contestant; 6 with --readme, else 10 by default",
     )
+    add(
+        "--processes",
+        type=_at_least(1),
+        default=1,
+        help="measure each row in so many, an odd number, and take the middle ratio",
+    )
     add("--markdown", action="store_true", help="print the table as Markdown")
     add("--write", action="store_true", help="write --optimizers to docs/benchmarks.md")
     add("--output", type=pathlib.Path, default=pathlib.Path("outputs/benchmarks.json"))
     options = parser.parse_args(arguments)
     if options.write and not options.optimizers:
         parser.error("--write needs --optimizers")
+    if options.processes % 2 == 0:
+        parser.error(f"--processes must be odd, but is {options.processes}")
     if options.rounds is None:
         options.rounds = 6 if options.readme else 10
     options.size -= options.size % (10 * LEAF)
@@ -90,13 +99,16 @@ def _chosen(options: argparse.Namespace) -> Sequence[Case]:
     return EVERY_OPTIMIZER if options.optimizers else TABLE
 
 
-def _measured(cases: Sequence[Case], settings: Settings) -> list[Row]:
+def _measured(cases: Sequence[Case], settings: Settings, processes: int) -> list[Row]:
     """The rows of all cases. It prints each result as soon as it is there."""
     results = []
     for number, case in enumerate(cases, 1):
         start = time.perf_counter()
         _tell(f"{number}/{len(cases)} {case.name} ")
-        found = rows(case, case.measure(settings), settings)
+        if processes > 1:
+            found = middle(case, settings, processes)
+        else:
+            found = rows(case, case.measure(settings), settings)
         seconds = time.perf_counter() - start
         _tell(f" {found[0].ratio:.2f} of {case.against}'s time ({seconds:.0f} s)\n")
         results += found
@@ -111,7 +123,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = _options(arguments)
     settings = Settings(options.size, options.leaves, options.rounds)
     where = machine.describe()
-    results = _measured(_chosen(options), settings)
+    results = _measured(_chosen(options), settings, options.processes)
     report = {
         "machine": where,
         "settings": settings._asdict(),

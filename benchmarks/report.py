@@ -21,6 +21,8 @@ class Row(NamedTuple):
         the parameters.
     - `eqopt_median`, `other_median`: for times, the median of all calls.
     - `ratio`: the value of eqopt divided by the other value, if that is not zero.
+    - `lowest`, `highest`: the ratios of the processes that measured this, if these were
+        several: all values are from the one with the middle ratio.
     - `target`: the target in words, or empty.
     - `met`: whether the target was met, or `None` if there is no target.
     - `nearest`: what is measured in Optax, if Optax does not have the optimizer.
@@ -40,6 +42,8 @@ class Row(NamedTuple):
     eqopt_median: float | None = None
     other_median: float | None = None
     nearest: str = ""
+    lowest: float | None = None
+    highest: float | None = None
 
 
 def rows(case: Case, measured: Measured, settings: Settings) -> list[Row]:
@@ -110,7 +114,7 @@ def table(rows: list[Row], markdown: bool = False) -> str:
 
 def compact(rows: list[Row]) -> str:
     """One line of Markdown for the time and the memory of each optimizer."""
-    lines = [["Optimizer", "eqopt", "Optax", "ratio"]]
+    lines = [["Optimizer", "eqopt", "Optax", "ratio", "range"]]
     lines[0] += ["memory", "Optax's", "compared with"]
     by_name = {row.name: row for row in rows}
     for time in rows:
@@ -123,11 +127,12 @@ def compact(rows: list[Row]) -> str:
                 time.what.partition(",")[0],
                 *(_value(x, "ms", None) for x in (time.eqopt, time.other)),
                 f"{time.ratio:.2f}",
+                _range(time),
                 *(share(x) for x in (memory.eqopt_fraction, memory.other_fraction)),
                 time.nearest,
             ]
         )
-    lines.insert(1, [":--", *["--:"] * 5, ":--"])
+    lines.insert(1, [":--", *["--:"] * 6, ":--"])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -153,10 +158,18 @@ def _cells(row: Row) -> list[str]:
         _value(row.eqopt, row.unit, row.eqopt_fraction),
         _value(row.other, row.unit, row.other_fraction),
         # For memory, the target is a fraction of the bytes of the parameters.
-        "" if row.ratio is None or row.unit == "MB" else f"{row.ratio:.2f}",
+        "" if row.ratio is None or row.unit == "MB" else _ratio(row),
         row.target,
         "" if row.met is None else "yes" if row.met else "no",
     ]
+
+
+def _ratio(row: Row) -> str:
+    return f"{row.ratio:.2f}" + (f" ({found})" if (found := _range(row)) else "")
+
+
+def _range(row: Row) -> str:
+    return "" if row.lowest is None else f"{row.lowest:.2f} to {row.highest:.2f}"
 
 
 def _value(x: float, unit: str, fraction: float | None) -> str:

@@ -19,10 +19,10 @@ from benchmarks.__main__ import main
 from benchmarks.cases import README, TABLE
 from benchmarks.contestants import Optimizer, Pair
 from benchmarks.measures import Settings, square_leaves, stepping
-from benchmarks.report import written
+from benchmarks.report import Row, written
 
 import eqopt
-from benchmarks import gradients
+from benchmarks import gradients, processes
 
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -199,10 +199,34 @@ def test_table_of_optimizers(tmp_path, capsys):
     with jax.numpy_dtype_promotion("standard"):
         main([*chosen, "--optimizers", "--markdown", output])
     lines = capsys.readouterr().out.split("\n\n")[0].splitlines()
-    assert lines[0].startswith("| Optimizer | eqopt | Optax | ratio | memory | Optax's")
+    header = "| Optimizer | eqopt | Optax | ratio | range | memory | Optax's |"
+    assert lines[0].startswith(header)
     cells = [[cell.strip() for cell in line.split("|")] for line in lines[2:]]
-    assert [(row[1], row[7]) for row in cells] == [("Adam", ""), ("Grams", "Adam")]
-    assert all(line.count("|") == 8 for line in lines)
+    assert [(row[1], row[8]) for row in cells] == [("Adam", ""), ("Grams", "Adam")]
+    assert all(line.count("|") == 9 for line in lines)
+
+
+@pytest.mark.slow
+def test_the_middle_of_several_processes(tmp_path, capsys):
+    output = tmp_path / "benchmarks.json"
+    chosen = ["--only=momentum", "--size=20000", "--rounds=1", f"--output={output}"]
+    main([*chosen, "--processes=3", "--markdown"])
+    time, memory = json.loads(output.read_text())["rows"]
+    assert time["lowest"] <= time["ratio"] <= time["highest"]
+    assert time["ratio"] == pytest.approx(time["eqopt"] / time["other"])
+    assert memory["name"] == "momentum/memory" and memory["lowest"] is None
+    ratio = "{ratio:.2f} ({lowest:.2f} to {highest:.2f})".format(**time)
+    printed, progress = capsys.readouterr()
+    assert f" | {ratio} |\n" in printed
+    assert re.search(r"1/1 momentum \.\.\. ", progress)
+
+
+@pytest.mark.parametrize("ratios", [(0.9, 1.2, 1.0), (1.2, 0.9, 1.0)])
+def test_which_process_is_the_middle_one(ratios, monkeypatch):
+    runs = iter([[Row("x", "", "ms", r, 1.0, "Optax", r)] for r in ratios])
+    monkeypatch.setattr(processes, "_in_a_process", lambda *_: next(runs))
+    (row,) = processes.middle(README[0], Settings(1, 1, 1), 3)
+    assert (row.lowest, row.ratio, row.highest) == (0.9, 1.0, 1.2)
 
 
 def test_lines_of_the_page_are_replaced():
@@ -252,6 +276,7 @@ def test_different_gradients_are_refused():
         (["--output", os.devnull + "/x.json"], "cannot write --output"),
         (["--only-this"], "--only-this"),
         (["--write"], "--write needs --optimizers"),
+        (["--processes", "4"], "--processes must be odd, but is 4"),
     ],
 )
 def test_wrong_option(arguments, complaint, capsys):
