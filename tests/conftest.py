@@ -96,7 +96,7 @@ def pytest_collection_modifyitems(config, items):
     """Sorts and marks the tests.
 
     All laws of a row run one after the other, because they share compiled programs.
-    With a deadline, what users do comes first, then all other rows and files in the order
+    With a deadline, tests of pages come first, then all other rows and files in the order
     of this run.
     Tests that need extra packages are slow tests, for which `.ci/run` has these
     packages. The first case of a costly test and every fourth one after it are quick.
@@ -132,8 +132,9 @@ def pytest_collection_modifyitems(config, items):
                 item.add_marker("older")
 
     if now := deadline.deadline_of(config):
+        is_of_pages = lambda item: item.path.parent.name == "docs"
         group = lambda item: _row_of(item) or item.path.name
-        items.sort(key=lambda item: (not _is_as_users_do(item), now.turn(group(item))))
+        items.sort(key=lambda item: (not is_of_pages(item), now.turn(group(item))))
     else:
         items.sort(key=_row_of)
 
