@@ -14,7 +14,7 @@ from . import machine
 from .cases import CASES, EVERY_OPTIMIZER, GRADIENTS, README, TABLE, Case
 from .measures import LEAF, Settings
 from .optimizers import OPTIMIZERS
-from .processes import middle
+from .processes import in_processes
 from .report import Row, compact, rows, table, written
 
 
@@ -99,16 +99,13 @@ def _chosen(options: argparse.Namespace) -> Sequence[Case]:
     return EVERY_OPTIMIZER if options.optimizers else TABLE
 
 
-def _measured(cases: Sequence[Case], settings: Settings, processes: int) -> list[Row]:
+def _measured(cases: Sequence[Case], settings: Settings) -> list[Row]:
     """The rows of all cases. It prints each result as soon as it is there."""
     results = []
     for number, case in enumerate(cases, 1):
         start = time.perf_counter()
         _tell(f"{number}/{len(cases)} {case.name} ")
-        if processes > 1:
-            found = middle(case, settings, processes)
-        else:
-            found = rows(case, case.measure(settings), settings)
+        found = rows(case, case.measure(settings), settings)
         seconds = time.perf_counter() - start
         _tell(f" {found[0].ratio:.2f} of {case.against}'s time ({seconds:.0f} s)\n")
         results += found
@@ -123,7 +120,10 @@ def main(arguments: list[str] | None = None) -> None:
     options = _options(arguments)
     settings = Settings(options.size, options.leaves, options.rounds)
     where = machine.describe()
-    results = _measured(_chosen(options), settings, options.processes)
+    if options.processes > 1:
+        results = in_processes(_chosen(options), settings, options.processes)
+    else:
+        results = _measured(_chosen(options), settings)
     report = {
         "machine": where,
         "settings": settings._asdict(),
