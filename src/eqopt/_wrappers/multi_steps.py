@@ -22,6 +22,7 @@ from .._types import IntegerLike, Leaf, Params, Scalar, Schedule, State, Updates
 from ..numerics import safe_increment
 from ..tree import zeros_like
 from ..tree._like import wide_zeros_like
+from .skip_rules import AbstractSkipRule
 
 
 class MultiStepsState(eqx.Module):
@@ -105,7 +106,8 @@ class MultiSteps(AbstractWrapper):
 
     **Raises:**
 
-    A `ValueError` if `every_k_schedule` is an integer smaller than 1. In `update`, a
+    A `ValueError` if `every_k_schedule` is an integer smaller than 1, and a `TypeError`
+    if `should_skip_update_fn` is a rule for [`eqopt.SkipStep`][]. In `update`, a
     `ValueError` if `weight` is not a real number, and a `TypeError` if
     `should_skip_update_fn` does not return a 0-d bool first.
     """
@@ -119,6 +121,14 @@ class MultiSteps(AbstractWrapper):
     def __check_init__(self):
         if not callable(self.every_k_schedule):
             check_count(self, "every_k_schedule")
+        if isinstance(self.should_skip_update_fn, AbstractSkipRule):
+            raise TypeError(
+                "MultiSteps: `should_skip_update_fn` is a "
+                f"{type(self.should_skip_update_fn).__name__}, which is a rule for "
+                "`eqopt.SkipStep`. Write `MultiSteps(SkipStep(opt, rule), k)` to skip "
+                "whole steps, or pass `eqopt.SkipNotFinite()` or "
+                "`eqopt.SkipLargeUpdates` to skip mini-steps."
+            )
 
     def init(self, params: Params) -> MultiStepsState:
         zero = lambda: jnp.zeros((), jnp.int32)  # each in its own buffer

@@ -154,14 +154,24 @@ class SkipStep(AbstractWrapper):
 
     **Raises:**
 
-    In `update`, a `TypeError` if the rule does not return a 0-d bool, and a
-    `ValueError` if `value` or `grad_norm` is not one real number.
+    A `TypeError` if `rule` is one for [`eqopt.MultiSteps`][]. In `update`, a
+    `TypeError` if the rule does not return a 0-d bool, and a `ValueError` if `value` or
+    `grad_norm` is not one real number.
     """
 
     _keeps_gradients = True
 
     inner: AbstractTransformation
     rule: Callable[..., Any]
+
+    def __check_init__(self):
+        if isinstance(self.rule, SkipNotFinite | SkipLargeUpdates):
+            raise TypeError(
+                f"SkipStep: `rule` is a {type(self.rule).__name__}, which is for "
+                "`should_skip_update_fn` of `eqopt.MultiSteps`. Pass a function, such "
+                "as `lambda value, norm: ~(norm < 10.0)`, which also skips what is not "
+                "finite, or a rule such as `eqopt.SigmaRule()`."
+            )
 
     def init(self, params: Params) -> SkipStepState:
         return SkipStepState(
