@@ -66,7 +66,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
         "--processes",
         type=_at_least(1),
         default=1,
-        help="measure each row in so many, an odd number, and take the middle ratio",
+        help="how many measure each row, odd: the middle ratio counts; 1 by default",
     )
     add("--markdown", action="store_true", help="print the table as Markdown")
     add("--write", action="store_true", help="write --optimizers to docs/benchmarks.md")
@@ -121,7 +121,9 @@ def main(arguments: list[str] | None = None) -> None:
     settings = Settings(options.size, options.leaves, options.rounds)
     where = machine.describe()
     if options.processes > 1:
-        results = in_processes(_chosen(options), settings, options.processes)
+        results = in_processes(
+            _chosen(options), settings, options.processes, options.output
+        )
     else:
         results = _measured(_chosen(options), settings)
     report = {

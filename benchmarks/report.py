@@ -21,8 +21,8 @@ class Row(NamedTuple):
         the parameters.
     - `eqopt_median`, `other_median`: for times, the median of all calls.
     - `ratio`: the value of eqopt divided by the other value, if that is not zero.
-    - `lowest`, `highest`: the ratios of the processes that measured this, if these were
-        several: all values are from the one with the middle ratio.
+    - `lowest`, `highest`: the lowest and the highest ratio, if several processes
+        measured this. All other values are from the process with the middle ratio.
     - `target`: the target in words, or empty.
     - `met`: whether the target was met, or `None` if there is no target.
     - `nearest`: what is measured in Optax, if Optax does not have the optimizer.
@@ -137,7 +137,9 @@ def compact(rows: list[Row]) -> str:
 
 
 def written(page: str, new: str, names: Iterable[str]) -> str:
-    """The page, with its table updated from `new`. All other lines stay unchanged.
+    """The page, with the rows of its table updated from those of `new`.
+
+    All other lines stay unchanged, except for the header of the table.
 
     The table is between `<!-- optimizers -->` and `<!-- end of optimizers -->`.
     """
@@ -146,8 +148,9 @@ def written(page: str, new: str, names: Iterable[str]) -> str:
     line = re.compile(r"^\| (\w+) \| [\d.]+ ms .*\n", re.MULTILINE)
     old = [match for match in line.finditer(page) if match[1] in names]
     lines = {m[1]: m[0] for m in [*old, *line.finditer(f"{new}\n")]}
-    table = "".join(lines[name] for name in names if name in lines)
-    page = page[: old[0].start()] + table + page[old[-1].end() :]
+    header = "".join(f"{line}\n" for line in new.splitlines()[:2])
+    table = header + "".join(lines[name] for name in names if name in lines)
+    page = page[: page.index("| Optimizer |")] + table + page[old[-1].end() :]
     return before + begin + page + end + after
 
 

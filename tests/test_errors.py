@@ -511,7 +511,7 @@ CASES = {
     "a rule for steps": (
         lambda: eqopt.MultiSteps(ADAM, 2, should_skip_update_fn=eqopt.SigmaRule()),
         "MultiSteps: `should_skip_update_fn` is a SigmaRule, which is a rule for",
-        "Write `MultiSteps(SkipStep(opt, rule), k)` to skip whole steps",
+        "Write `SkipStep(MultiSteps(opt, k), rule)`, which skips mini-steps",
     ),
     "the loss by another name": (
         lambda: extra(eqopt.SkipStep(ADAM, eqopt.SigmaRule()), loss=1.0),

@@ -19,7 +19,7 @@ from benchmarks.__main__ import main
 from benchmarks.cases import README, TABLE
 from benchmarks.contestants import Optimizer, Pair
 from benchmarks.measures import Settings, square_leaves, stepping
-from benchmarks.report import Row, written
+from benchmarks.report import Row, compact, written
 
 import eqopt
 from benchmarks import gradients, processes
@@ -225,7 +225,7 @@ def test_which_process_is_the_middle_one(ratios, monkeypatch):
     case = README[0]
     runs = iter([{case.name: [Row("x", "", "ms", r, 1.0, "", r)]} for r in ratios])
     monkeypatch.setattr(processes, "_in_a_process", lambda *_: next(runs))
-    (row,) = processes.in_processes([case], Settings(1, 1, 1), 3)
+    (row,) = processes.in_processes([case], Settings(1, 1, 1), 3, ROOT / "x")
     assert (row.lowest, row.ratio, row.highest) == (0.9, 1.0, 1.2)
 
 
@@ -233,11 +233,21 @@ def test_lines_of_the_page_are_replaced():
     line = lambda name, ms: f"| {name} | {ms:.1f} ms | 2.0 ms |\n"
     begin, end = "<!-- optimizers -->\n", "<!-- end of optimizers -->\n"
     other = line("SGD", 0)
-    page = f"{other}{begin}\n{line('Adam', 1)}{line('SGD', 2)}\n{end}{other}"
-    new = f"{line('Lion', 4)}{line('SGD', 5)}"
+    old_header, header = (
+        "| Optimizer |{x} eqopt |\n| :-- |{x} --: |\n" for x in ("", " range |")
+    )
+    page = (
+        f"{other}{begin}\n{old_header}{line('Adam', 1)}{line('SGD', 2)}\n{end}{other}"
+    )
+    new = f"{header}{line('Lion', 4)}{line('SGD', 5)}"
     result = written(page, new, ["SGD", "Adam", "Lion"])
     lines = f"{line('SGD', 5)}{line('Adam', 1)}{line('Lion', 4)}"
-    assert result == f"{other}{begin}\n{lines}\n{end}{other}"
+    assert result == f"{other}{begin}\n{header}{lines}\n{end}{other}"
+
+
+def test_the_page_has_the_columns_that_are_written():
+    header = compact([]).splitlines()[0]
+    assert f"\n{header}\n" in (ROOT / "docs/benchmarks.md").read_text()
 
 
 @pytest.mark.slow

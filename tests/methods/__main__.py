@@ -17,6 +17,10 @@ from . import BY_FAMILY, METHODS
 from .overview import written
 
 
+# As all rows of the table were measured.
+MEASURED = "--processes=5", "--rounds=2"
+
+
 def commands(name: str) -> list[list[str]]:
     """What to run for a new optimizer, as the arguments of `python -m`.
 
@@ -30,7 +34,7 @@ def commands(name: str) -> list[list[str]]:
     ]
     return [
         ["benchmarks.training", "--write", "--only", name],
-        ["benchmarks", "--optimizers", "--write", "--only", name],
+        ["benchmarks", "--optimizers", *MEASURED, "--write", "--only", name],
         ["benchmarks.workloads"],  # what has no result yet: a minute
         ["benchmarks.workloads", "--write"],
         ["benchmarks.facts"],  # the line under its entry

@@ -125,9 +125,9 @@ class MultiSteps(AbstractWrapper):
             raise TypeError(
                 "MultiSteps: `should_skip_update_fn` is a "
                 f"{type(self.should_skip_update_fn).__name__}, which is a rule for "
-                "`eqopt.SkipStep`. Write `MultiSteps(SkipStep(opt, rule), k)` to skip "
-                "whole steps, or pass `eqopt.SkipNotFinite()` or "
-                "`eqopt.SkipLargeUpdates` to skip mini-steps."
+                "`eqopt.SkipStep`. Write `SkipStep(MultiSteps(opt, k), rule)`, which "
+                "skips mini-steps, or pass `eqopt.SkipNotFinite()` or "
+                "`eqopt.SkipLargeUpdates(bound)`."
             )
 
     def init(self, params: Params) -> MultiStepsState:

@@ -223,6 +223,9 @@ def _placed(x: Any, like: Any) -> Any:
 
 
 def _in_shards(x: Any, like: Any) -> Any:
-    """`x` in the shards of `like` inside `jit`, where XLA would not divide it."""
-    is_number = eqx.is_inexact_array(x) and np.ndim(x)
-    return sharded_like(like, x) if is_number and is_traced(like) else x
+    """`x` in the shards of `like` inside `jit`, where XLA would not divide it.
+
+    Codes, which are integers, stay whole.
+    """
+    is_divisible = eqx.is_inexact_array(x) and x.ndim and x is not like
+    return sharded_like(like, x) if is_divisible and is_traced(like) else x
