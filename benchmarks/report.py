@@ -137,9 +137,9 @@ def compact(rows: list[Row]) -> str:
 
 
 def written(page: str, new: str, names: Iterable[str]) -> str:
-    """The page, with the rows of its table updated from those of `new`.
+    """The page, with its table updated from `new`.
 
-    All other lines stay unchanged, except for the header of the table.
+    Only the rows that `new` has, and the header, change.
 
     The table is between `<!-- optimizers -->` and `<!-- end of optimizers -->`.
     """

@@ -148,9 +148,9 @@ class SkipStep(AbstractWrapper):
 
     - `inner`: the optimizer.
     - `rule`: an [`eqopt.AbstractSkipRule`][], such as [`eqopt.SigmaRule`][], or a
-        function of the loss (`None` if `value` is not given) and the norm, both 0-d
-        arrays of at least float32, that returns whether to skip the step, as a 0-d bool
-        array.
+        function. It gets the loss (`None` if `value` is not given) and the norm, both
+        0-d arrays of at least float32, and returns whether to skip the step, as a 0-d
+        bool array.
 
     **Raises:**
 
