@@ -66,7 +66,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
         "--processes",
         type=_at_least(1),
         default=1,
-        help="how many measure each row, odd: the middle ratio counts; 1 by default",
+        help="an odd number: the one with the middle ratio counts; 1 by default",
     )
     add("--markdown", action="store_true", help="print the table as Markdown")
     add("--write", action="store_true", help="write --optimizers to docs/benchmarks.md")

@@ -14,9 +14,6 @@ from .measures import Settings
 from .report import Row
 
 
-ROOT = pathlib.Path(__file__).parents[1]
-
-
 def in_processes(
     cases: Sequence[Case], settings: Settings, processes: int, output: pathlib.Path
 ) -> list[Row]:
@@ -44,9 +41,8 @@ def _in_a_process(
     """The rows of each case, by its name."""
     options = [f"--{name}={value}" for name, value in settings._asdict().items()]
     options += [f"--only={case.name}" for case in cases]
-    command = [sys.executable, "-m", "benchmarks", *options]
-    command.append(f"--output={output.absolute()}")
-    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    command = [sys.executable, "-m", "benchmarks", *options, f"--output={output}"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     found: dict[str, list[Row]] = {}
     for row in json.loads(output.read_text())["rows"]:
         found.setdefault(row["name"].removesuffix("/memory"), []).append(Row(**row))

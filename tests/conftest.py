@@ -74,6 +74,13 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 
 _finished = 0
 
+# The folders and files of tests that run what users run, with the packages that they
+# have. With these, `.ci/run` itself trains the digits.
+AS_USERS_DO = (
+    *("tests/checkpoint/", "tests/docs/", "tests/interop/", "examples/test_gallery"),
+    *("examples/test_half_precision", "examples/test_train_transformer"),
+)
+
 
 def pytest_addoption(parser):
     deadline.add_option(parser)
@@ -81,14 +88,6 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     deadline.configure(config)
-
-
-# The folders and files of tests that run what users run, with the packages that they
-# have. With these, `.ci/run` itself trains the digits.
-AS_USERS_DO = (
-    *("tests/checkpoint/", "tests/docs/", "tests/interop/", "examples/test_gallery"),
-    *("examples/test_half_precision", "examples/test_train_transformer"),
-)
 
 
 @pytest.hookimpl(tryfirst=True)  # before the selection by markers
