@@ -36,6 +36,7 @@ def sum_over_leaves(
     shared: Mapping[str, Any] | None = None,
     apart: bool = True,
     in_turn: str | None = None,
+    in_own_pass: bool = False,
 ) -> tuple[Float[Array, ""], ...]:
     """Sums the results of `equation` over all leaves.
 
@@ -70,6 +71,9 @@ def sum_over_leaves(
     - `in_turn`: the name of a value in `shared`. On a CPU, XLA then reads this value
         for each leaf only after the previous leaf has been summed. This saves memory if
         the equation expands the value to an array.
+    - `in_own_pass`: whether a GPU reads the leaves for the sums alone. XLA for a GPU can
+        compute sums and new moments in one pass, but then it stores some of the moments
+        in temporary memory, and copies them. Defaults to `False`.
 
     **Returns:**
 
@@ -87,7 +91,7 @@ def sum_over_leaves(
     ] or [(jnp.zeros(0),) * (1 + len(columns))]
     static = {k: v for k, v in shared.items() if v is None or isinstance(v, bool | str)}
     traced = {k: as_float(v) for k, v in shared.items() if k not in static}
-    run = _kernel(equation, tuple(static.items()), apart, in_turn)
+    run = _kernel(equation, tuple(static.items()), apart, in_turn, in_own_pass)
     parts = []
     for row in rows:
         if in_turn is not None and parts:
@@ -111,11 +115,13 @@ def _kernel(
     static: tuple[tuple[str, Any], ...],
     apart: bool,
     in_turn: str | None,
+    in_own_pass: bool,
 ) -> Callable:
     @jax.jit
     def run(row, traced):
         with jax.numpy_dtype_promotion("standard"):
             real = compute_dtype(row)
+            row = _in_own_pass(row) if in_own_pass else row
             scalars = {k: jnp.asarray(v).astype(real) for k, v in traced.items()}
             if apart:
                 # Otherwise, XLA on a CPU expands each scalar to an array that all
@@ -134,6 +140,15 @@ def _kernel(
         return out if isinstance(out, tuple) else (out,)
 
     return run
+
+
+def _in_own_pass(tree: PyTree) -> PyTree:
+    """`tree`; XLA for a GPU does not merge what reads it with other readers."""
+    leaves, treedef = jax.tree.flatten(tree)
+    barrier = lambda *leaves: lax.optimization_barrier(leaves)
+    same = lambda *leaves: leaves
+    leaves = lax.platform_dependent(*leaves, cuda=barrier, default=same)
+    return treedef.unflatten(leaves)
 
 
 def dot(x: Leaf, y: Leaf) -> Scalar:

@@ -4,8 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
+from jax import lax
 from jaxtyping import Array, Float, Int, PyTree
 
 from .._arguments.checks import check_returned, check_scalar
@@ -19,9 +21,11 @@ from .._core.transformation import (
     AbstractStateless,
     AbstractTransformation,
 )
+from .._jax_internals import is_traced
 from .._trees.leaves import is_none, keystr, parameters
 from .._trees.masks import resolve
 from .._trees.routes import Report
+from .._trees.sharding import is_in_shard_map
 from .._types import (
     Hyperparameter,
     Leaf,
@@ -255,7 +259,9 @@ class ScaleByLearningRate(AbstractLeafwise):
         eta = at(self, "learning_rate", state.count)
         return Leafwise(
             scale,
-            ScaleByLearningRateState(safe_increment(state.count), recorded(eta)),
+            ScaleByLearningRateState(
+                safe_increment(state.count), recorded(eta, state.learning_rate)
+            ),
             {"step_size": -eta if self.flip_sign else eta},
         )
 
@@ -273,6 +279,26 @@ def ratio(above: Array, below: Array) -> Array:
     return jnp.where(is_zero, 0, above / jnp.where(is_zero, 1, below))
 
 
-def recorded(learning_rate: Any) -> Scalar:
-    # A copy: the state must not share a buffer with the hyperparameter it records.
-    return jnp.array(learning_rate, jnp.float32)
+def recorded(value: Any, last: Array | None = None) -> Scalar:
+    """The current value of a hyperparameter, for the state, in which it was `last`.
+
+    It is a copy: the state must not share a buffer with the hyperparameter.
+    """
+    if last is None:
+        return jnp.array(value, jnp.float32)
+    new = jnp.array(value, last.dtype)
+    is_typed = bool(jax.typeof(last).sharding.mesh.explicit_axes) or is_in_shard_map()
+    return new if is_typed or not is_traced(last) else _in_place(last, new)
+
+
+@jax.jit
+def _in_place(last: Array, new: Array) -> Array:
+    """`new`; on a GPU, it depends on `last`, so that it is stored in its place.
+
+    Otherwise, a program for a GPU ends with a copy of a constant to a new buffer, for
+    which the host needs more time than for many kernels: with such a copy, a step of
+    Optax's AdamW takes 8.5 ms instead of 6.2 (300 arrays with up to 4096 elements, H200).
+    """
+    # No number is less than minus infinity, but XLA does not use this.
+    selected = lambda last, new: jnp.where(last < -jnp.inf, last, new)
+    return lax.platform_dependent(last, new, cuda=selected, default=lambda _, new: new)

@@ -15,7 +15,7 @@ from .._core.transformation import AbstractOptimizer, AbstractTransformation
 from .._core.wrapper import AbstractFusedWrapper
 from .._transforms.scale import recorded
 from .._trees.states import check_state
-from .._types import Params, Scalar, State
+from .._types import Params, State
 from ..numerics import safe_increment
 from ..schedules import AbstractStatefulSchedule
 
@@ -94,7 +94,8 @@ class Scheduled(AbstractFusedWrapper):
         count = jnp.zeros((), jnp.int32)
         values = self._values(count, states, {})
         inner_state = self._at(values).init(params)
-        return ScheduledState(count, _recorded(values), states, inner_state)
+        hyperparams = {name: recorded(value) for name, value in values.items()}
+        return ScheduledState(count, hyperparams, states, inner_state)
 
     def eval_params(self, state: State, params: Params) -> Params:
         check_state(self, state)
@@ -110,9 +111,13 @@ class Scheduled(AbstractFusedWrapper):
             name: schedules[name].update(old, **extra)
             for name, old in state.hyperparams_states.items()
         }
+        hyperparams = {
+            name: recorded(value, state.hyperparams[name])
+            for name, value in values.items()
+        }
         count = safe_increment(state.count)
         return self._at(values), lambda inner_state: ScheduledState(
-            count, _recorded(values), states, inner_state
+            count, hyperparams, states, inner_state
         )
 
     def _schedules(self) -> dict[str, Any]:
@@ -165,7 +170,3 @@ def _has_owner(schedule: Any, owner: eqx.Module) -> bool:
     chain, is_it = owner.chain, lambda x: x is schedule
     holds = lambda tree: any(map(is_it, jtu.tree_leaves(tree, is_leaf=is_it)))
     return holds(chain) and not any(holds(x) for _, x in _find(chain))
-
-
-def _recorded(values: Mapping[str, Array]) -> dict[str, Scalar]:
-    return {name: recorded(value) for name, value in values.items()}

@@ -12,6 +12,7 @@ from .._arguments.extra import required
 from .._core.equation import equation
 from .._core.pipeline import Leafwise
 from .._core.transformation import AbstractLeafwise
+from .._transforms.scale import recorded
 from .._types import (
     Hyperparameter,
     Leaf,
@@ -96,7 +97,7 @@ class TrackPerElementMeanAndVarianceWithEMA(AbstractLeafwise):
         mean = wide_zeros_like(params)
         return PerElementMeanAndVarianceEMAState(
             count=jnp.zeros((), jnp.int32),
-            ema_decay=_in_float32(self.ema_decay),
+            ema_decay=recorded(self.ema_decay),
             mean_grads_ema=mean,
             variance_grads_ema=real_full_like(mean, 0),
         )
@@ -110,7 +111,7 @@ class TrackPerElementMeanAndVarianceWithEMA(AbstractLeafwise):
         sum_sq_diff = required(self, extra, "sum_sq_diff_grads")
         state = PerElementMeanAndVarianceEMAState(
             count=safe_increment(state.count),
-            ema_decay=_in_float32(self.ema_decay),
+            ema_decay=recorded(self.ema_decay, state.ema_decay),
             mean_grads_ema=state.mean_grads_ema,
             variance_grads_ema=state.variance_grads_ema,
         )
@@ -121,11 +122,6 @@ class TrackPerElementMeanAndVarianceWithEMA(AbstractLeafwise):
             {"decay": self.ema_decay, "degrees": degrees},
             reads={"sum_sq_diff_grads": sum_sq_diff},
         )
-
-
-def _in_float32(decay: Any) -> Scalar:
-    # A copy: the state must not share the buffer of a hyperparameter.
-    return jnp.array(decay, jnp.float32, copy=True)
 
 
 def _degrees_of_freedom(sample_size: Any) -> Scalar:

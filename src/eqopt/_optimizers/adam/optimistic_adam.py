@@ -57,7 +57,9 @@ class DescendOptimistically(AbstractLeafwise):
         return Leafwise(
             optimistic,
             DescendOptimisticallyState(
-                safe_increment(state.count), recorded(eta), state.previous_gradient
+                safe_increment(state.count),
+                recorded(eta, state.learning_rate),
+                state.previous_gradient,
             ),
             {"alpha": -eta, "beta": -optimism, "is_first": state.count == 0},
             last=("previous_gradient",),

@@ -159,7 +159,7 @@ class ScaleByMADGRAD(AbstractLeafwise):
             madgrad,
             ScaleByMADGRADState(
                 safe_increment(state.count),
-                recorded(eta),
+                recorded(eta, state.learning_rate),
                 state.grad_sum_sq,
                 state.s,
                 state.x0,

@@ -223,7 +223,12 @@ class ScaleByMuown(AbstractMatrixwise):
             "nu_correction": bias_correction(self.b2, count),
         }
         new = ScaleByMuownState(
-            count, recorded(eta), state.mu, state.lengths, state.gain_mu, state.gain_nu
+            count,
+            recorded(eta, state.learning_rate),
+            state.mu,
+            state.lengths,
+            state.gain_mu,
+            state.gain_nu,
         )
         newton_schulz = orthogonalize_of(self).newton_schulz()
         reads = {"newton_schulz": same_for_each_leaf(newton_schulz)}

@@ -16,7 +16,7 @@ from ..._core.pipeline import Leafwise
 from ..._core.reductions import sum_over_leaves
 from ..._core.transformation import AbstractLeafwise
 from ..._cpu.order import after
-from ..._transforms.scale import ratio
+from ..._transforms.scale import ratio, recorded
 from ..._transforms.weight_decay import WeightDecay
 from ..._types import (
     Hyperparameter,
@@ -198,6 +198,7 @@ class DAdaptAdamW(AbstractLeafwise):
                 updates,
                 {"exp_avg_sq": state.exp_avg_sq, "grad_sum": state.grad_sum},
                 {"b3": b3, "step": step, "eps": self.eps, "tiny": tiny},
+                in_own_pass=True,
             )
             numerator = b3 * state.numerator_weighted + (1 - b3) * step * now(progress)
             estimate = ratio(numerator, (1 - b3) * now(norm))
@@ -206,7 +207,7 @@ class DAdaptAdamW(AbstractLeafwise):
                 estim_lr=jnp.maximum(d, estimate),
                 numerator_weighted=numerator,
                 count=safe_increment(count),
-                learning_rate=step,
+                learning_rate=recorded(step, state.learning_rate),
             )
             # The sums come first; otherwise, XLA on a CPU copies the state before it
             # sums it up.

@@ -94,7 +94,11 @@ class ScaleByDoG(AbstractLeafwise):
                 first = now(self.init_step)
                 step_size = jnp.where(state.is_init_step, first, step_size)
             step_size = jnp.where(jnp.isinf(total), 0, step_size)
-            new = DoGState(jnp.zeros((), bool), state.init_params, max_dist, total)
+            # No sum of squares is negative. For a constant, see `recorded`.
+            is_init_step = state.is_init_step & (total < 0)
+            # No sum of squares is negative. A constant would be copied: see `recorded`.
+            is_init_step = state.is_init_step & (total < 0)
+            new = DoGState(is_init_step, state.init_params, max_dist, total)
             return {"step_size": step_size}, new
 
         return Leafwise(scale, measure=measure)

@@ -15,7 +15,7 @@ from ..._core.pipeline import Leafwise, Pipeline
 from ..._core.reductions import sum_over_leaves
 from ..._core.transformation import AbstractLeafwise
 from ..._cpu.order import after
-from ..._transforms.scale import ratio
+from ..._transforms.scale import ratio, recorded
 from ..._transforms.weight_decay import WeightDecay
 from ..._types import (
     Hyperparameter,
@@ -228,7 +228,7 @@ class Prodigy(AbstractLeafwise):
                 estim_lr=jnp.maximum(d, estimate),
                 numerator_weighted=numerator,
                 count=safe_increment(count),
-                learning_rate=step,
+                learning_rate=recorded(step, state.learning_rate),
             )
             eps = new.estim_lr * now(self.eps)
             return {"d": after(norm, d), "step": step, "eps": eps}, new

@@ -16,7 +16,7 @@ from ..._core.pipeline import Leafwise
 from ..._core.reductions import dot, sum_over_leaves
 from ..._core.transformation import AbstractLeafwise
 from ..._cpu.order import after
-from ..._transforms.scale import scale
+from ..._transforms.scale import recorded, scale
 from ..._transforms.weight_decay import is_off
 from ..._trees.leaves import parameters
 from ..._trees.precision import compute_dtype
@@ -123,7 +123,13 @@ class AbstractMoMo(AbstractLeafwise):
         def measure(updates: Updates) -> Measured:
             reads = {"p": params, "decays": decays, **averages}
             sums = sum_over_leaves(
-                products, updates, reads, shared, apart=False, in_turn=in_turn
+                products,
+                updates,
+                reads,
+                shared,
+                apart=False,
+                in_turn=in_turn,
+                in_own_pass=True,
             )
             sums = jnp.stack(sums).astype(decay.dtype)
             numbers = value, shared["b1"], rho, decay
@@ -159,7 +165,7 @@ class AbstractMoMo(AbstractLeafwise):
         # The decay alone leads to a point where the model has the value `height`.
         _, d_shrunk, slope = decaying / (1 + decay) + others
         height = barf - gamma + d_shrunk
-        lb = lower_bound
+        lb = recorded(lower_bound, state.lb)
         if self.adapt_lower_bound:
             reset = jnp.maximum(height / (2 * rho), lower_bound)
             lb = jnp.where(height < rho * state.lb, reset, state.lb)
@@ -174,7 +180,7 @@ class AbstractMoMo(AbstractLeafwise):
             barf=barf,
             gamma=gamma,
             lb=lb,
-            learning_rate=tau,
+            learning_rate=recorded(tau, state.learning_rate),
             count=safe_increment(state.count),
         )
 

@@ -17,7 +17,7 @@ from ..._core.pipeline import Leafwise
 from ..._core.reductions import dot, sum_over_leaves
 from ..._core.transformation import AbstractLeafwise
 from ..._cpu import equations as on_cpu
-from ..._transforms.scale import ratio
+from ..._transforms.scale import ratio, recorded
 from ..._trees.states import check_state
 from ..._types import (
     Hyperparameter,
@@ -253,7 +253,7 @@ class ScheduleFreePlus(AbstractLeafwise):
         new = dataclasses.replace(
             state,
             count=t,
-            learning_rate=eta,
+            learning_rate=recorded(eta, state.learning_rate),
             max_lr=max_lr,
             weight_sum=weight_sum,
             grad_norm=a,
@@ -265,7 +265,7 @@ class ScheduleFreePlus(AbstractLeafwise):
     def _beta(self, state: ScheduleFreePlusState) -> Scalar:
         now = lambda name: value_at(self, name, state.count, state.beta)
         if isinstance(self.anneal_steps, int) and self.anneal_steps == 0:
-            return jnp.array(now("beta"))
+            return recorded(now("beta"), state.beta)
         first, last = now("beta"), now("max_beta")
         steps = jnp.asarray(self.anneal_steps, first.dtype)
         part = jnp.clip(ratio(state.count.astype(first.dtype), steps), 0, 1)

@@ -13,7 +13,7 @@ from ..._arguments.checks import check_range, check_scalar
 from ..._core.equation import equation
 from ..._core.pipeline import Leafwise, Pipeline
 from ..._core.transformation import AbstractFused, AbstractTransformation
-from ..._transforms.scale import at, ratio
+from ..._transforms.scale import at, ratio, recorded
 from ..._trees.leaves import parameters
 from ..._trees.precision import compute_dtype
 from ..._trees.states import check_state
@@ -170,7 +170,7 @@ class ScheduleFree(AbstractFused):
         weight_sum = state.weight_sum + weight
         c = ratio(weight, weight_sum)  # 0 while a warm-up from zero gives no weight
         new = ScheduleFreeState(
-            b1=jnp.array(self.b1, dtype),
+            b1=recorded(self.b1, state.b1),
             weight_sum=weight_sum,
             step_count=safe_increment(state.step_count),
             max_lr=max_lr,
