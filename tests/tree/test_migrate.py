@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from benchmarks.scaling.collectives import collectives
 
 import eqopt
 from eqopt.interop.optax import from_optax
@@ -275,3 +276,25 @@ def test_sharded_and_padded_states():
     assert_equal(jax.device_get(again), jax.device_get(state))
     table = migration_plan(new, state, params)
     assert [part.taken_from for part in table.parts] == ["[0]", "[1]"]
+
+
+def test_zero1_inside_jit():
+    """Each array is divided as by `init`, and whole again afterwards."""
+    mesh = mesh_of(8, jax.sharding.AxisType.Auto)
+    params = jax.device_put(jnp.ones((8, 2)), jax.NamedSharding(mesh, jax.P()))
+    state = ADAM.init(params)
+    for new, spec in ((eqopt.ZeRO1(ADAM, mesh=mesh), jax.P("data")), (ADAM, jax.P())):
+        state = jax.jit(lambda old, p, new=new: migrate(new, old, p))(state, params)
+        assert eqopt.tree.get(state, "mu").sharding.spec == spec
+
+
+@pytest.mark.slow
+def test_nothing_is_sent_if_the_shards_stay():
+    mesh = mesh_of(8, jax.sharding.AxisType.Auto)
+    zero1 = lambda opt: eqopt.ZeRO1(opt, mesh=mesh)
+    for spec, wrapped in ((jax.P("data"), lambda opt: opt), (jax.P(), zero1)):
+        params = jax.device_put(jnp.ones((8, 2)), jax.NamedSharding(mesh, spec))
+        old, new = wrapped(ADAM), wrapped(eqopt.Chain(eqopt.Clip(1.0), ADAM))
+        state = jax.jit(old.init)(params)
+        move = jax.jit(lambda state, p, new=new: migrate(new, state, p))
+        assert not collectives(move.lower(state, params).compile().as_text())

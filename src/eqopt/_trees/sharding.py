@@ -106,12 +106,12 @@ def placed(init: Callable) -> Callable:
             state = init(self, params)
         finally:
             _is_within.reset(token)
-        return _on_all_devices(state, params)
+        return on_all_devices(state, params)
 
     return placing
 
 
-def _on_all_devices(state: PyTree, params: PyTree) -> PyTree:
+def on_all_devices(state: PyTree, params: PyTree) -> PyTree:
     """`state`, where arrays that are on one device are on each device of `params`.
 
     The first step would put them there, and the second one would be another program.
@@ -194,6 +194,17 @@ def unsharded(x):
     return jax.sharding.reshard(x, NamedSharding(mesh, P()))
 
 
+def in_full(x, *first):
+    """`x` on every device in full, if it is traced on a mesh with automatic axes.
+
+    `first`: specs of the first axes, which may be divided.
+    """
+    mesh: Any = jax.typeof(x).sharding.mesh
+    if not is_traced(x) or mesh.empty or mesh.explicit_axes or mesh.manual_axes:
+        return x
+    return lax.with_sharding_constraint(x, NamedSharding(mesh, P(*first)))
+
+
 def in_explicit_shards(x, y):
     """`y` in the explicit shards of `x`, if it has any."""
     sharding = jax.typeof(x).sharding
@@ -211,3 +222,36 @@ def sharded_like(x, y):
     # On automatic axes, only XLA knows the shards of `x`, and it divides alike what is
     # computed together. No number is less than minus infinity, but XLA does not use this.
     return jnp.where(x.real < -jnp.inf, 7, y).astype(y.dtype)
+
+
+def moved_like(x, y):
+    """`y`, which may be in other shards, in the shards of `x`, inside `jit`.
+
+    Both have the same shape and dtype, also of integers. The result is in the memory of
+    `x`, which may be that of the host.
+    """
+    type_: Any = jax.typeof(x)
+    mesh, memory = type_.sharding.mesh, type_.memory_space
+    is_key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+    if mesh.empty or mesh.manual_axes or is_key or not x.ndim:
+        return y
+    x, y = on_device(x), on_device(y)
+    if mesh.explicit_axes:
+        return _in_memory(in_explicit_shards(x, y), memory)
+    is_inexact = jnp.issubdtype(x.dtype, jnp.inexact)
+    number = x.real if is_inexact else x.astype(jnp.float32)
+    # As in `sharded_like`. If the shards of `x` and `y` contradict each other, XLA leaves
+    # the first result whole, and divides the second one like `x`.
+    for _ in range(2):
+        y = jnp.where(number < -jnp.inf, x, y)
+    return _in_memory(y, memory)
+
+
+def on_device(x):
+    """`x` in the memory of the device, not of the host."""
+    return _in_memory(x, jax.memory.Space.Device)
+
+
+def _in_memory(x, memory):
+    type_: Any = jax.typeof(x)
+    return x if type_.memory_space == memory else jax.device_put(x, memory)

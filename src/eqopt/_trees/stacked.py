@@ -6,10 +6,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
+from jax.sharding import PartitionSpec as P
 from jaxtyping import PyTree
 
 from .._types import State
-from .sharding import sharded_like, unsharded
+from .sharding import in_full, sharded_like, unsharded
 
 
 class Divided(NamedTuple):
@@ -66,6 +67,13 @@ class Stacks(eqx.Module):
             arrays.append(jax.tree.map(join, own, *(found[i] for i in leaves)))
         return Stacks(arrays, self.leaves, self.divided, self.treedef)
 
+    def divided_paths(self) -> list[tuple]:
+        """The key paths, in what `by_leaf` returns, of leaves that are stacks already."""
+        numbers = self.treedef.unflatten(range(self.treedef.num_leaves))
+        paths = [path for path, _ in jtu.tree_leaves_with_path(numbers)]
+        pairs = zip(self.leaves, self.divided, strict=True)
+        return [paths[leaves[0]] for leaves, divided in pairs if divided]
+
     def _each(self, arrays: PyTree) -> Any:
         return zip(arrays, self.leaves, self.divided, strict=True)
 
@@ -83,6 +91,7 @@ def _joined(divided, own):
             new = jnp.stack(leaves)
         else:
             new = jnp.moveaxis(leaves[0], _axis(divided, own), 0)
+        new = in_full(new, P.UNCONSTRAINED)  # each matrix will be on one device
         padding = unsharded(x)[len(new) :]
         return sharded_like(x, jnp.concatenate([new, padding]))
 
@@ -96,10 +105,6 @@ def _axis(divided: Divided, own: Any) -> int:
 
 def is_stacks(x: Any) -> bool:
     return isinstance(x, Stacks)
-
-
-def has_stacks(state: State) -> bool:
-    return any(map(is_stacks, jtu.tree_leaves(state, is_leaf=is_stacks)))
 
 
 def without_stacks(state: State) -> State:

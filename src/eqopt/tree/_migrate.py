@@ -1,6 +1,6 @@
 """The state of an optimizer for another one, in the middle of a run."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import equinox as eqx
@@ -11,8 +11,8 @@ import numpy as np
 
 from .._jax_internals import is_traced
 from .._trees.roles import check_is_no_state, check_is_state
-from .._trees.sharding import sharded_like, unsharded
-from .._trees.stacked import has_stacks, with_stacks, without_stacks
+from .._trees.sharding import in_full, moved_like, on_all_devices, on_device, unsharded
+from .._trees.stacked import is_stacks, with_stacks, without_stacks
 from .._trees.stored import is_stored, standard_promotion
 from .._types import Params, State
 from ..numerics import at_least_float32
@@ -51,9 +51,9 @@ def migrate(
 
     Stored arrays of [`eqopt.StoreState`][] are loaded or encoded as `new_opt` requires.
     An array that is stored in the same form keeps its bits. If `new_opt.init` places
-    arrays on specific devices, the values are moved there. What [`eqopt.ZeRO1`][] and
-    [`eqopt.DistributeMatrices`][] have for one number of devices becomes what `new_opt`
-    has, also without these wrappers.
+    arrays on specific devices, the values are moved there, also inside `jit`. What
+    [`eqopt.ZeRO1`][] and [`eqopt.DistributeMatrices`][] have for one number of devices
+    becomes what `new_opt` has, also without these wrappers.
 
     All arrays are copies, so both states can be donated, and `old_state` stays as it
     is. To move them without copies, donate the old state:
@@ -97,15 +97,22 @@ def migrate(
     new, old = without_stacks(whole), without_stacks(_unpadded(old_state))
     sources = planned(new, old, take, drop).sources
     found = dict(_leaves(old))
-    values = [
-        _value(x, found[sources[path]], sources[path]) if path in sources else x
-        for path, x in _leaves(new)
-    ]
+    was_divided, is_divided = _divided(old_state), _divided(made)
+
+    def value(path, x):
+        source = sources.get(path)
+        if source is None:
+            return x
+        y = found[source]
+        if was_divided(source) and not is_divided(path):
+            y = jtu.tree_map(in_full, y)  # XLA would leave it divided inside `jit`
+        return _value(x, y, source)
+
+    values = [value(path, x) for path, x in _leaves(new)]
     moved = jtu.tree_structure(new, is_leaf=is_stored).unflatten(values)
     here = jtu.tree_map(_placed, moved, new)  # on the devices of the new arrays
-    if has_stacks(old_state):
-        here = jtu.tree_map(_in_shards, here, new)
-    return jtu.tree_map(_placed, with_stacks(whole, here), made)
+    padded = jtu.tree_map(_placed, with_stacks(whole, here), made)
+    return on_all_devices(jtu.tree_map(_in_shards, padded, made), model)
 
 
 def migration_plan(
@@ -171,7 +178,7 @@ def _unpadded(state: State) -> State:
 
 
 def _cut(x: Any, shape: tuple[int, ...]) -> Any:
-    return unsharded(x)[tuple(map(slice, shape))]
+    return unsharded(on_device(x))[tuple(map(slice, shape))]
 
 
 def _value(new: Any, old: Any, path: tuple) -> Any:
@@ -211,11 +218,23 @@ def _copied(new: Any, old: Any) -> Any:
     return made
 
 
+def _divided(state: State) -> Callable[[tuple], bool]:
+    """Whether a wrapper divides the arrays at a key path along axes that it chooses."""
+    is_own = lambda x: is_stacks(x) or hasattr(type(x), "_without_padding")
+    places = [
+        (*path, *within)
+        for path, x in jtu.tree_leaves_with_path(state, is_leaf=is_own)
+        for within in (x.divided_paths() if is_stacks(x) else [()])
+        if is_own(x)
+    ]
+    return lambda path: any(path[: len(place)] == place for place in places)
+
+
 def _placed(x: Any, like: Any) -> Any:
     """`x` with the padding of `like`, on its devices."""
     if np.shape(x) != np.shape(like):
         pairs = zip(np.shape(x), np.shape(like), strict=True)
-        x = jnp.pad(x, [(0, m - n) for n, m in pairs])
+        x = jnp.pad(on_device(x), [(0, m - n) for n, m in pairs])
     is_array = isinstance(x, jax.Array) and isinstance(like, jax.Array)
     if not is_array or is_traced(x) or is_traced(like) or not like.committed:
         return x
@@ -223,9 +242,5 @@ def _placed(x: Any, like: Any) -> Any:
 
 
 def _in_shards(x: Any, like: Any) -> Any:
-    """`x` in the shards of `like` inside `jit`, where XLA would not divide it.
-
-    Codes, which are integers, stay whole.
-    """
-    is_divisible = eqx.is_inexact_array(x) and x.ndim and x is not like
-    return sharded_like(like, x) if is_divisible and is_traced(like) else x
+    """`x` in the shards of `like` inside `jit`."""
+    return moved_like(like, x) if is_traced(like) and x is not like else x
