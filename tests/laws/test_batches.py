@@ -133,6 +133,16 @@ def test_batches_are_limited(size, batches, limit_batches):
     assert found and found == times(batches, expensive(opt, equal(1)))
 
 
+@pytest.mark.parametrize(("size", "batches"), [(2**24, 1), (24, 2)])
+def test_batches_of_decompositions_take_turns(size, batches, limit_batches):
+    """On a GPU, a batch waits for the results of the last one, which saves memory."""
+    limit_batches(size)
+    count = lambda *args: lowered(*args).count("stablehlo.optimization_barrier")
+    assert count(eqopt.SOAP(0.1), equal(3)) == batches - 1
+    assert count(eqopt.SOAP(0.1), equal(3), "tpu") == 0
+    assert count(eqopt.Muon(0.1), equal(3)) == 0
+
+
 @pytest.mark.parametrize("opt", [eqopt.ScaleByMuon(), eqopt.ScaleByShampoo()], ids=repr)
 def test_stacks_keep_their_axes(opt):
     """Merged with another axis, one that is sharded would be gathered."""

@@ -70,7 +70,7 @@ def assert_same_places(new, old):
 @pytest.mark.slow
 @law()
 def test_inside_jit_init_says_where_arrays_are(row):
-    """Also for arrays of NumPy, such as those of a checkpoint."""
+    """Also for arrays of NumPy, such as a checkpoint has."""
     mesh = mesh_of(x=3)
     place = lambda p: jax.device_put(p, NamedSharding(mesh, P("x") if p.ndim else P()))
     opt, params = row(), jax.tree.map(place, params_of())

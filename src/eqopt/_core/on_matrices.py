@@ -33,7 +33,7 @@ class _OnMatrices(Equation):
     ):
         functools.update_wrapper(self, equation)
         self.name, self._equation = equation.name, equation
-        self._in_batches, self._decomposes = in_batches, decomposes
+        self._in_batches, self.decomposes = in_batches, decomposes
         self.division = division if in_batches else None
         self.leaves = (*equation.leaves, "layout")
         self.shared = equation.shared
@@ -93,7 +93,7 @@ class _OnMatrices(Equation):
         Joining stacks would copy them, and two that are sharded in different ways would
         be exchanged between devices. But each decomposition is another large program.
         """
-        return bool(stack) and not self._decomposes and not self.moves_all
+        return bool(stack) and not self.decomposes and not self.moves_all
 
     def of_all(self, calls: Sequence[Call], limit: int) -> list[Any]:
         """The results for several leaves, with equal matrices in batches."""
@@ -110,7 +110,7 @@ class _OnMatrices(Equation):
             else:
                 self.check_complex(leaves[0], leaves[1:-1])
                 stacks[i] = _stacked(leaves)
-        if self._decomposes:  # what a decomposition compiles to is large on a TPU
+        if self.decomposes:  # what a decomposition compiles to is large on a TPU
             limit = BATCH["default"]
         places, found = [*stacks], [*stacks.values()]
         elements = [math.prod(s.arguments[0].shape) for s in found]

@@ -293,7 +293,7 @@ def recorded(value: Any, last: Array | None = None) -> Scalar:
 
 @jax.jit
 def _in_place(last: Array, new: Array) -> Array:
-    """`new`; on a GPU, it depends on `last`, so that it is stored in its place.
+    """`new`; on a GPU, it depends on `last`, so that it takes the same buffer.
 
     Otherwise, a program for a GPU ends with a copy of a constant to a new buffer, for
     which the host needs more time than for many kernels: with such a copy, a step of

@@ -228,7 +228,7 @@ def moved_like(x, y):
     """`y`, which may be in other shards, in the shards of `x`, inside `jit`.
 
     Both have the same shape and dtype, also of integers. The result is in the memory of
-    `x`, which may be that of the host.
+    `x`, perhaps the host's.
     """
     type_: Any = jax.typeof(x)
     mesh, memory = type_.sharding.mesh, type_.memory_space
