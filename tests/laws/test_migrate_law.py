@@ -1,8 +1,6 @@
 """`eqopt.tree.migrate` over the registry: no state loses a bit, or its place."""
 
-import contextlib
 import functools
-import math
 
 import equinox as eqx
 import jax
@@ -15,6 +13,7 @@ import eqopt
 from eqopt.groups import everything
 from eqopt.tree import migrate, migration_plan
 
+from ..meshes import entered, mesh_of
 from .registry import law
 from .subjects import arrays, moment, params_of
 
@@ -56,19 +55,12 @@ def has_values(state):
     return bool(jax.tree.leaves(state))
 
 
-def mesh_of(kind=AxisType.Auto, **axes):
-    devices = jax.devices()[: math.prod(axes.values())]
-    types = (kind,) * len(axes)
-    return jax.make_mesh((*axes.values(),), (*axes,), types, devices=devices)
-
-
 def assert_same_places(new, old):
     for x, y in zip(arrays(new), arrays(old), strict=True):
         assert x.sharding.is_equivalent_to(y.sharding, x.ndim), (x.sharding, y.sharding)
 
 
-@pytest.mark.slow
-@law()
+@law(quick=())
 def test_inside_jit_init_says_where_arrays_are(row):
     """Also for arrays of NumPy, such as a checkpoint has."""
     mesh = mesh_of(x=3)
@@ -134,7 +126,7 @@ def test_inside_jit_as_outside(pair, layout):
     place = lambda x: NamedSharding(mesh, P() if x.size == 3 else spec)
     params = {key: jnp.ones(shape) for key, shape in SHAPES.items()}
     pair = PAIRS[pair](*on_mesh)
-    with jax.set_mesh(mesh) if mesh.explicit_axes else contextlib.nullcontext():
+    with entered(mesh):
         params = {key: jax.device_put(p, place(p)) for key, p in params.items()}
         empty = [jax.jit(opt.init)(params) for opt in pair]
         for opt, like, old in zip(pair, empty, reversed(empty), strict=True):

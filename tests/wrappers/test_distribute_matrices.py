@@ -1,6 +1,5 @@
 """`eqopt.DistributeMatrices` on 8 devices: what is sent, and equal results."""
 
-import contextlib
 import functools
 import math
 
@@ -17,9 +16,9 @@ import eqopt
 from eqopt._trees.stacked import without_stacks
 
 from ..laws.subjects import assert_equal
+from ..meshes import DEVICES, entered, mesh_of
 
 
-DEVICES = 8
 # Six equal matrices, sharded along either side; two of another shape, which are left to
 # XLA; and experts, sharded so that nothing needs to be sent.
 EQUAL = {f"row{i}": ((16, 24), P("data")) for i in range(5)}
@@ -33,14 +32,6 @@ def numbers(params):
     return jax.tree.map(
         lambda x: None if x.ndim == 1 else eqopt.MatrixDimensionNumbers(-2, -1), params
     )
-
-
-def mesh_of(kind=AxisType.Auto, devices=DEVICES):
-    return jax.make_mesh((devices,), ("data",), axis_types=(kind,))
-
-
-def entered(mesh):
-    return jax.set_mesh(mesh) if mesh.explicit_axes else contextlib.nullcontext()
 
 
 def values(leaves, seed=0):
@@ -288,7 +279,7 @@ def test_migrate_inside_jit_keeps_the_shards():
 def test_one_device():
     """The same program as without the wrapper."""
     opt, params = eqopt.Muon(0.1), {"w": jnp.ones((4, 3)), "v": jnp.ones((4, 3))}
-    same = eqopt.DistributeMatrices(opt, mesh=mesh_of(devices=1))
+    same = eqopt.DistributeMatrices(opt, mesh=mesh_of(data=1))
     state = opt.init(params)
     programs = [jax.make_jaxpr(x.step)(params, state, params) for x in (opt, same)]
     assert str(programs[0]) == str(programs[1])
@@ -320,7 +311,7 @@ def test_errors(make, message):
 def test_errors_of_stacks():
     """The state of a preconditioner is for the same leaves, wrapper and devices."""
     soap, params = eqopt.ScaleBySOAP(), {x: jnp.ones((4, 3)) for x in "ab"}
-    on = lambda devices: eqopt.DistributeMatrices(soap, mesh=mesh_of(devices=devices))
+    on = lambda devices: eqopt.DistributeMatrices(soap, mesh=mesh_of(data=devices))
     state = jax.eval_shape(on(8).init, params)
     for opt, given, updates, message in (
         (soap, state, params, "`state` has stacks of matrices for several devices"),

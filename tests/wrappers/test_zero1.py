@@ -1,6 +1,5 @@
 """`eqopt.ZeRO1` on 8 devices: bytes per device, what is sent, and equal results."""
 
-import contextlib
 import math
 
 import equinox as eqx
@@ -14,8 +13,9 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import eqopt
 
+from ..meshes import DEVICES, entered, mesh_of
 
-DEVICES = 8
+
 INNER = eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), eqopt.AdamW(0.1))
 # A leaf that 8 divides, one that it does not divide, one smaller than 8, and a scalar.
 SHAPES = {"even": (16, 24), "uneven": (13, 5), "few": (3,), "scalar": ()}
@@ -24,15 +24,6 @@ SHAPES = {"even": (16, 24), "uneven": (13, 5), "few": (3,), "scalar": ()}
 @pytest.fixture(params=[AxisType.Auto, AxisType.Explicit], ids=lambda kind: kind.name)
 def mesh(request):
     return mesh_of(request.param)
-
-
-def mesh_of(kind=AxisType.Auto, **axes):
-    axes = axes or {"data": DEVICES}
-    return jax.make_mesh((*axes.values(),), (*axes,), axis_types=(kind,) * len(axes))
-
-
-def entered(mesh):
-    return jax.set_mesh(mesh) if mesh.explicit_axes else contextlib.nullcontext()
 
 
 def zero1(inner, mesh):

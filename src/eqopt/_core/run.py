@@ -132,9 +132,10 @@ def run_matrices(
             outs.append(out)
         return outs
 
+    decomposes = any(equation.decomposes for equation in equations)
+
     def in_batches(platform, limit):
         groups = [[*range(len(rows))]]
-        decomposes = any(equation.decomposes for equation in equations)
         if decomposes and not is_divided and platform != "tpu":
             groups = _groups(keys, rows, limit)
 

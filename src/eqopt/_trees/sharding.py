@@ -241,7 +241,8 @@ def moved_like(x, y):
     is_inexact = jnp.issubdtype(x.dtype, jnp.inexact)
     number = x.real if is_inexact else x.astype(jnp.float32)
     # As in `sharded_like`. If the shards of `x` and `y` contradict each other, XLA leaves
-    # the first result whole, and divides the second one like `x`.
+    # the first result whole, and divides the second one like `x`, but only if `x` is one
+    # of the values to select.
     for _ in range(2):
         y = jnp.where(number < -jnp.inf, x, y)
     return _in_memory(y, memory)

@@ -165,10 +165,11 @@ class AbstractMoMo(AbstractLeafwise):
         # The decay alone leads to a point where the model has the value `height`.
         _, d_shrunk, slope = decaying / (1 + decay) + others
         height = barf - gamma + d_shrunk
-        lb = recorded(lower_bound, state.lb)
         if self.adapt_lower_bound:
             reset = jnp.maximum(height / (2 * rho), lower_bound)
             lb = jnp.where(height < rho * state.lb, reset, state.lb)
+        else:
+            lb = recorded(lower_bound, state.lb)
         gap = jnp.maximum(height - rho * lb, 0)
         tau = capped_ratio(gap, slope, alpha / rho)
         if self.adapt_lower_bound:
