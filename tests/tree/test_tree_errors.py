@@ -146,6 +146,11 @@ WRONG = [
         ValueError,
         ["random_like", "`sampler`", "()", "(2,)", "['x']"],
     ),
+    (
+        lambda: tree.random_like(0, X, jnp.float32),
+        TypeError,
+        ["random_like", "`sampler`", "float32", "jax.random.normal", "dtype='float32'"],
+    ),
     # Updates.
     (
         lambda: eqopt.periodic_update(X, {"x": jnp.ones(2, jnp.float16)}, 0, 2),

@@ -73,9 +73,16 @@ def random_like(
 
     **Raises:**
 
-    A `ValueError` that names the key path if the sampler returns another shape.
+    A `ValueError` that names the key path if the sampler returns another shape, and a
+    `TypeError` if the sampler is a dtype.
     """
     check_numbers("random_like", "target_tree", target_tree)
+    if _is_dtype(sampler):
+        name = jnp.dtype(sampler).name
+        raise TypeError(
+            f"random_like: `sampler` is a dtype, {name}. It must be a function, like "
+            f"`jax.random.normal`. Write `dtype={name!r}` for numbers of this dtype."
+        )
     keys = split_like(as_key(rng_key), target_tree)
     leaves, treedef = jtu.tree_flatten(target_tree, is_leaf=is_leaf)
     new: list = [None] * len(leaves)
@@ -90,6 +97,15 @@ def random_like(
                 )
             new[i] = _sharded_like(x, sample)
     return treedef.unflatten(new)
+
+
+def _is_dtype(x: Any) -> bool:
+    """Whether it is a dtype. One like `jnp.float32` can be called, as a sampler can."""
+    try:
+        jnp.dtype(x)
+    except TypeError:
+        return False
+    return True
 
 
 def _sharded_like(x: Any, sample: Any) -> Any:
