@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
-from benchmarks.workloads.__main__ import PAGE, found_in, note_machine
+from benchmarks.workloads.__main__ import IMAGES, PAGE, found_in, note_machine
 from benchmarks.workloads.protocol import (
     SCHEDULES,
     SEEDS,
@@ -170,9 +171,14 @@ def test_every_optimizer_has_a_result():
 
 @pytest.mark.slow
 def test_the_page_is_what_the_results_say():
-    page = PAGE.read_text()
-    for name, part in found_in(FOLDER).parts.items():
+    page, found = PAGE.read_text(), found_in(FOLDER)
+    for name, part in found.parts.items():
         assert f"<!-- {name} -->\n\n{part}\n\n<!-- end of {name} -->" in page, name
+    # Matplotlib writes each text of a picture as a comment, too.
+    for picture in ("which_steps.svg", "which_rates.svg"):
+        texts = re.findall("<!-- (.*?) -->", (IMAGES / picture).read_text())
+        names = [text for text in texts if text in METHODS]
+        assert names == [row.name for row in found.rows], picture
 
 
 def test_a_new_optimizer_does_not_move_the_others_to_its_machine():
