@@ -117,6 +117,20 @@ def test_a_mask_is_a_function_of_the_parameters(call, inner):
     np.testing.assert_allclose(result["full"], 1.0 + by)
 
 
+def test_a_masked_optimizer_leaves_the_step_of_others_to_their_kernel():
+    """Otherwise, the updates would be stored, and read again to be added."""
+    mask = {"a": True, "b": False}
+    opt = eqopt.Chain(eqopt.Scale(3.0), eqopt.Masked(eqopt.SGD(0.1), mask))
+    params = {"a": jnp.ones(2), "b": jnp.ones(2)}
+    step = jax.make_jaxpr(opt.step)(params, opt.init(params), params)
+    names = [eqn.params["name"] for eqn in step.eqns if "name" in eqn.params]
+    assert sorted(name for name in names if "scale" in name or "apply" in name) == [
+        "scale",
+        "scale_apply",
+        "scale_apply",
+    ]
+
+
 @pytest.mark.parametrize(
     "opt",
     [

@@ -115,8 +115,9 @@ def model():
 @pytest.fixture
 def limit_batches(monkeypatch):
     def limit(size):
-        for platform in batches.BATCH:
-            monkeypatch.setitem(batches.BATCH, platform, size)
+        for limits in (batches.BATCH, batches.DECOMPOSED):
+            for platform in limits:
+                monkeypatch.setitem(limits, platform, size)
         kernel_of_all.cache_clear()  # programs traced before have other batches
 
     yield limit
@@ -134,13 +135,16 @@ def test_batches_are_limited(size, batches, limit_batches):
 
 
 @pytest.mark.parametrize(("size", "batches"), [(2**24, 1), (24, 2)])
-def test_batches_of_decompositions_take_turns(size, batches, limit_batches):
+@pytest.mark.parametrize("opt", [eqopt.Muon, eqopt.NorMuon, eqopt.SOAP])
+def test_batches_take_turns(opt, size, batches, limit_batches):
     """On a GPU, a batch waits for the results of the last one, which saves memory."""
     limit_batches(size)
     count = lambda *args: lowered(*args).count("stablehlo.optimization_barrier")
-    assert count(eqopt.SOAP(0.1), equal(3)) == batches - 1
-    assert count(eqopt.SOAP(0.1), equal(3), "tpu") == 0
-    assert count(eqopt.Muon(0.1), equal(3)) == 0
+    assert count(opt(0.1), equal(3)) == batches - 1
+    assert count(opt(0.1), equal(3), "tpu") == 0
+    # The rest of the chain is fused with the results.
+    between = eqopt.Chain(opt(0.1), eqopt.ClipByGlobalNorm(1.0))
+    assert count(between, equal(3)) == 0
 
 
 @pytest.mark.parametrize("opt", [eqopt.ScaleByMuon(), eqopt.ScaleByShampoo()], ids=repr)

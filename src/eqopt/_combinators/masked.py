@@ -9,7 +9,6 @@ from jaxtyping import PyTree
 
 from .._arguments.extra import without_norm
 from .._arguments.fields import static_choice
-from .._core.apply import apply_updates
 from .._core.pipeline import Leafwise, Pipeline
 from .._core.transformation import (
     AbstractFused,
@@ -107,20 +106,17 @@ class Masked(AbstractFused):
         if isinstance(self.inner, AbstractLeafwise):
             promise = self._feed(pipeline, state)
             return pipeline.apply(), promise
-        call = Call(pipeline.flush(), pipeline.params, pipeline.extra, is_step=True)
+        # What is before it changes the parameters outside of the mask: in its kernels.
+        mixed = pipeline.apply_outside(self.mask)
+        call = Call(mixed, pipeline.params, pipeline.extra, is_step=True)
         params, new = self._of_part(call, state)
         return params, lambda: new
 
     def _of_part(self, call: Call, state: MaskedState) -> tuple[PyTree, MaskedState]:
-        """A call of the inner transformation for the selected leaves."""
-        new, inner_state = part_of(call, self._chosen).run(
-            self.inner, state.inner_state
-        )
-        rest = call.updates
-        if call.is_step:
-            others = mask_out(call.updates, self.mask, call.params, keep=False)
-            rest = apply_updates(call.params, others)
-        return eqx.combine(new, rest), MaskedState(inner_state)
+        """A call of the inner transformation for the selected leaves of the updates."""
+        part = part_of(call, self._chosen)
+        new, inner_state = part.run(self.inner, state.inner_state)
+        return eqx.combine(new, call.updates), MaskedState(inner_state)
 
     def _leafwise(self, pipeline: Pipeline, state: State) -> Leafwise | None:
         """The inner equation with this mask, if that is sufficient."""

@@ -3,10 +3,14 @@
 from collections.abc import Hashable, Iterator, Sequence
 
 
-# The number of elements in a batch of updates: 64 MB in float32, and on a TPU 16 MB, so
-# that what an iteration computes stays in its fast memory. A larger matrix keeps a device
-# busy on its own, so joining it to others would only take memory.
-BATCH = {"default": 2**24, "tpu": 2**22}
+# The number of elements in a batch of updates, by platform: 32 MB in float32, and on a
+# TPU 16 MB, so that what an iteration computes stays in its fast memory. A larger matrix
+# keeps a device busy on its own, so joining it to others would only take memory.
+BATCH = {"default": 2**23, "tpu": 2**22}
+
+# With decompositions: a GPU computes these one after the other in any case, so smaller
+# batches only save memory. For a TPU, each of them compiles to a large program.
+DECOMPOSED = {"default": 2**22, "tpu": 2**24}
 
 
 def batches(

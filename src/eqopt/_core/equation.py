@@ -7,13 +7,14 @@ from typing import Any, TypeAlias
 
 from .._caches import cached
 from .._typecheck import checked
+from .batches import BATCH
 
 
 class Equation:
     """The result of [`eqopt.equation`][] for a function of arrays."""
 
     is_of_matrices = False
-    decomposes = False  # whether it decomposes matrices
+    limits = BATCH
     keeps_shape = True  # whether the result has the shape of the update
     division: Any = None  # how devices divide matrices, if they do
     moves_all = False  # whether they then exchange all arguments and results

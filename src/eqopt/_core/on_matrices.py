@@ -13,7 +13,7 @@ from jax import lax
 
 from .._caches import cached
 from ..numerics import common_dtype
-from .batches import BATCH, batches
+from .batches import BATCH, DECOMPOSED, batches
 from .division import AbstractWhole, Division, part_of
 from .equation import Call, Equation, ShapeMismatch
 from .layouts import Layout, Pieces, over_stack
@@ -33,7 +33,8 @@ class _OnMatrices(Equation):
     ):
         functools.update_wrapper(self, equation)
         self.name, self._equation = equation.name, equation
-        self._in_batches, self.decomposes = in_batches, decomposes
+        self._in_batches, self._decomposes = in_batches, decomposes
+        self.limits = DECOMPOSED if decomposes else BATCH
         self.division = division if in_batches else None
         self.leaves = (*equation.leaves, "layout")
         self.shared = equation.shared
@@ -80,7 +81,7 @@ class _OnMatrices(Equation):
         """
         *arguments, layout = leaves
         sides, stack = layout.sides(g.shape), layout.stack(g.shape)
-        is_large = 2 * math.prod(sides) > BATCH["default"]
+        is_large = 2 * math.prod(sides) > max(self.limits.values())
         if not self._in_batches or is_large or self._is_batch(stack):
             return None
         # Of updates in several precisions, all are computed in float32 at least.
@@ -93,7 +94,7 @@ class _OnMatrices(Equation):
         Joining stacks would copy them, and two that are sharded in different ways would
         be exchanged between devices. But each decomposition is another large program.
         """
-        return bool(stack) and not self.decomposes and not self.moves_all
+        return bool(stack) and not self._decomposes and not self.moves_all
 
     def of_all(self, calls: Sequence[Call], limit: int) -> list[Any]:
         """The results for several leaves, with equal matrices in batches."""
@@ -110,8 +111,6 @@ class _OnMatrices(Equation):
             else:
                 self.check_complex(leaves[0], leaves[1:-1])
                 stacks[i] = _stacked(leaves)
-        if self.decomposes:  # what a decomposition compiles to is large on a TPU
-            limit = BATCH["default"]
         places, found = [*stacks], [*stacks.values()]
         elements = [math.prod(s.arguments[0].shape) for s in found]
         split = batches if self.division is None else self.division.batches

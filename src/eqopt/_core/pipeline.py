@@ -274,6 +274,10 @@ class Pipeline:
         self._push_the_last()
         return self.end(self._run("params"))
 
+    def apply_outside(self, mask: Mask) -> PyTree:
+        """Runs the pending equations: updates within the mask, parameters elsewhere."""
+        return self._run("params", not_applied=mask)
+
     def end(self, params: Params) -> Params:
         """Records the new parameters, which end the pipeline."""
         self._ended = params
@@ -284,9 +288,10 @@ class Pipeline:
             ran.append(self.push(owner, leafwise))
         self._last = []
 
-    def _run(self, result_kind: Result) -> PyTree:
+    def _run(self, result_kind: Result, not_applied: Mask | None = None) -> PyTree:
         params = self._hidden[0] if self._hidden else self.params
-        result, states = walk(self._updates, params, self._pending, result_kind)
+        trees = self._updates, params, self._pending
+        result, states = walk(*trees, result_kind, not_applied)
         self._states[len(self._states) - len(states) :] = states
         self._pending = []
         return result

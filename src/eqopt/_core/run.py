@@ -113,10 +113,15 @@ def run_matrices(
     of Muon in batches was a tenth slower, took twice as long to compile (each slice at
     another position is another kernel), and used three times the memory.
     """
-    equations = [stage.operation.equation for stage in kernel.stages]
+    found = [stage.operation.equation for stage in kernel.stages]
+    equations = [equation for equation in found if equation.is_of_matrices]
     is_divided = any(equation.division is not None for equation in equations)
     keys = _batch_keys(kernel, rows)
-    if not (is_divided or any(map(_has_equal, zip(*keys, strict=True)))):
+    # Results that other kernels read are fused with these, so they do not wait. Several
+    # equations have batches of their own.
+    is_last, is_one = kernel.program[-1] != "updates", len(equations) == 1
+    takes_turns = is_last and is_one and not is_divided and len(rows) > 1
+    if not (is_divided or takes_turns or any(map(_has_equal, zip(*keys, strict=True)))):
         outs = []
         for i, row in rows.items():
             out, previous = run_leaf(kernel, updates, i, row, previous)
@@ -132,11 +137,10 @@ def run_matrices(
             outs.append(out)
         return outs
 
-    decomposes = any(equation.decomposes for equation in equations)
-
-    def in_batches(platform, limit):
+    def in_batches(platform):
+        limit = min(equation.limits[platform] for equation in equations)
         groups = [[*range(len(rows))]]
-        if decomposes and not is_divided and platform != "tpu":
+        if takes_turns and platform != "tpu":
             groups = _groups(keys, rows, limit)
 
         def run(previous, *arrays):
@@ -145,9 +149,7 @@ def run_matrices(
 
         return run
 
-    others = {
-        platform: in_batches(platform, limit) for platform, limit in BATCH.items()
-    }
+    others = {platform: in_batches(platform) for platform in BATCH}
     if not is_divided:
         others["cpu"] = on_cpu
     outs = lax.platform_dependent(previous, *arrays, **others)
@@ -202,10 +204,8 @@ def _one_after_another(
     """The results for all rows. Each group of rows waits for the results of the last one.
 
     Otherwise, XLA for a GPU keeps what all groups compute until the end: compiled for an
-    H100, with 48 matrices of up to 4096 x 1024, Shampoo takes 2.6 sizes of the parameters
-    in temporary memory instead of 6.1. Without decompositions, which take long, groups
-    save memory, too (NorMuon 0.4 instead of 1.3), but move more (NorMuon 5 %, GaLore
-    30 %).
+    H100, with 48 matrices of up to 4096 x 1024, Shampoo takes 1.8 sizes of the parameters
+    in temporary memory instead of 6.1, and NorMuon 0.4 instead of 1.3.
     """
     outs: dict[int, tuple] = {}
     last: list[int] = []

@@ -13,7 +13,7 @@ from .._arguments.extra import required_params
 from .._jax_internals import is_traced
 from .._trees.leaves import align, flatten_updates, is_leaf, keystr, listed
 from .._trees.masks import is_function, resolve_mask
-from .._types import Params, State, Updates
+from .._types import Mask, Params, State, Updates
 from .equation import equation_of
 from .kernel import Operation, Result, kernel, pack
 from .misfits import no_matrix, no_parameter, stateless
@@ -25,14 +25,22 @@ def walk(
     params: Params | None,
     pending: Sequence[tuple[str, Any]],
     kind: Result,
+    not_applied: Mask | None = None,
 ) -> tuple[PyTree, list[State]]:
-    """Runs `pending` on each leaf. Returns new updates or parameters, and the states."""
+    """Runs `pending` on each leaf. Returns new updates or parameters, and the states.
+
+    Where `not_applied` is true, it returns updates, not parameters.
+    """
     leaves, treedef = flatten_updates(updates)
     trees = updates, params, leaves, treedef
-    apply = kind == "params"
+    kinds = [kind] * len(leaves)
+    if not_applied is not None:
+        flags = resolve_mask(not_applied, updates, params)
+        kinds = ["updates" if flag else kind for flag in flags]
     stages = [_lay_out(owner, leafwise, *trees) for owner, leafwise in pending]
-    p = _column_of_params(updates, treedef, params, stages, apply)
-    result = list(p if apply else leaves)
+    p = _column_of_params(updates, treedef, params, stages, kind == "params")
+    pairs = zip(kinds, p, leaves, strict=True)
+    result = [x if kind == "params" else g for kind, x, g in pairs]
     # Equations skip leaves that their masks exclude, so each pattern has its own
     # kernel.
     kernels, matrices, previous = {}, {}, None
@@ -44,11 +52,12 @@ def walk(
 
     for i, g in enumerate(leaves):
         active = tuple([stage.flags[i] for stage in stages])
-        if g is None or not (apply or any(active)):
+        if g is None or not (kinds[i] == "params" or any(active)):
             continue
-        if active not in kernels:
-            kernels[active] = _prepare(stages, active, kind)
-        kernel = kernels[active]
+        pattern = active, kinds[i]
+        if pattern not in kernels:
+            kernels[pattern] = _prepare(stages, *pattern)
+        kernel = kernels[pattern]
         # This runs once per leaf. The kind of the dtype is a fast check for integers.
         if kernel.takes_p and (
             getattr(getattr(p[i], "dtype", None), "kind", "O") in "biuO"
@@ -59,14 +68,14 @@ def walk(
         row += [column[i] for column in kernel.columns]
         row += kernel.loose
         if kernel.is_of_matrices and is_traced(g):
-            matrices.setdefault(active, {})[i] = row
+            matrices.setdefault(pattern, {})[i] = row
         else:
             out, previous = run_leaf(kernel, updates, i, row, previous)
             put(kernel, i, out)
-    for active, rows in matrices.items():
-        outs, previous = run_matrices(kernels[active], updates, rows, previous)
+    for pattern, rows in matrices.items():
+        outs, previous = run_matrices(kernels[pattern], updates, rows, previous)
         for i, out in zip(rows, outs, strict=True):
-            put(kernels[active], i, out)
+            put(kernels[pattern], i, out)
     states = [_store(stage, treedef) for stage in stages]
     return treedef.unflatten(result), states
 
