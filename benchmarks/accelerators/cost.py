@@ -3,6 +3,8 @@
 An instruction reads its operands from main memory and writes its results to it. Where
 memory is the limit, these bytes are its cost. The rules:
 
+- An operand that is given twice, such as X in the product of X and its transpose, is read
+    once.
 - Arrays outside main memory, whose layout says S(1), are free. Tiles of a TPU count with
     their padding.
 - A parameter of a fusion of which only slices are read counts as these slices. If slices
@@ -135,9 +137,12 @@ class _Counting:
         self, one: Instruction, types: dict[str, str], total: Cost
     ) -> None:
         reads, written = self.access(one, types)
-        operands = [nbytes(types.get(name, "")) for name in one.operands]
         moved = nbytes(one.type) if written is None else written
-        moved += sum(min(size, reads.get(i, size)) for i, size in enumerate(operands))
+        read: dict[str, float] = {}
+        for i, name in enumerate(one.operands):
+            size = nbytes(types.get(name, ""))
+            read[name] = max(read.get(name, 0.0), min(size, reads.get(i, size)))
+        moved += sum(read.values())
         total.products += self.is_product(one)
         if one.kind == "custom-call" and not self.is_product(one):
             total.custom[one.target] += 1

@@ -31,6 +31,11 @@ def test_a_fusion_reads_its_operands_and_writes_its_results():
     assert found == Cost(kernels=1, least=96, most=96)
 
 
+def test_an_operand_that_is_given_twice_is_read_once():
+    found = entry("ROOT %z = f32[8]{0} fusion(%x, %x), kind=kLoop, calls=%add")
+    assert found == Cost(kernels=1, least=64, most=64)
+
+
 def test_names_and_shapes_are_free():
     found = entry(
         "%w = f32[4,2]{1,0} bitcast(%x)",
