@@ -16,7 +16,7 @@ from .._core.transformation import (
     AbstractTransformation,
 )
 from .._core.wrapper import Call
-from .._trees.leaves import restrict
+from .._trees.leaves import is_leaf, restrict
 from .._trees.masks import mask_out
 from .._trees.routes import Report
 from .._trees.states import check_state
@@ -96,7 +96,7 @@ class Masked(AbstractFused):
             return lambda: MaskedState(promise())
         call = Call(pipeline.wide(), pipeline.params, pipeline.extra, is_step=False)
         updates, new = self._of_part(call, state)
-        pipeline.replace(updates)
+        pipeline.replace(eqx.combine(updates, call.updates))
         return lambda: new
 
     def _finish(
@@ -106,17 +106,17 @@ class Masked(AbstractFused):
         if isinstance(self.inner, AbstractLeafwise):
             promise = self._feed(pipeline, state)
             return pipeline.apply(), promise
-        # What is before it changes the parameters outside of the mask: in its kernels.
-        mixed = pipeline.apply_outside(self.mask)
-        call = Call(mixed, pipeline.params, pipeline.extra, is_step=True)
+        # Kernels of the parts before it change the parameters outside of the mask.
+        updates, others = pipeline.apply_outside(self.mask)
+        call = Call(updates, pipeline.params, pipeline.extra, is_step=True)
         params, new = self._of_part(call, state)
-        return params, lambda: new
+        return eqx.combine(params, others, is_leaf=is_leaf), lambda: new
 
     def _of_part(self, call: Call, state: MaskedState) -> tuple[PyTree, MaskedState]:
-        """A call of the inner transformation for the selected leaves of the updates."""
+        """A call of the inner transformation for the selected leaves."""
         part = part_of(call, self._chosen)
         new, inner_state = part.run(self.inner, state.inner_state)
-        return eqx.combine(new, call.updates), MaskedState(inner_state)
+        return new, MaskedState(inner_state)
 
     def _leafwise(self, pipeline: Pipeline, state: State) -> Leafwise | None:
         """The inner equation with this mask, if that is sufficient."""

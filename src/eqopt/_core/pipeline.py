@@ -27,8 +27,8 @@ from jaxtyping import PyTree
 
 from .._arguments.extra import without_norm
 from .._arguments.owners import name_of
-from .._trees.leaves import briefly, map_parameters, same_leaves
-from .._trees.masks import mask_out
+from .._trees.leaves import briefly, map_parameters, same_leaves, select
+from .._trees.masks import mask_out, resolve_mask
 from .._types import Mask, Measured, Params, State, Updates
 from ..numerics import wide_dtype
 from .equation import Equation
@@ -274,9 +274,11 @@ class Pipeline:
         self._push_the_last()
         return self.end(self._run("params"))
 
-    def apply_outside(self, mask: Mask) -> PyTree:
+    def apply_outside(self, mask: Mask) -> tuple[Updates, Params]:
         """Runs the pending equations: updates within the mask, parameters elsewhere."""
-        return self._run("params", not_applied=mask)
+        flags = resolve_mask(mask, self._updates, self.params)
+        mixed = self._run("params", flags)
+        return select(mixed, flags), select(mixed, [not flag for flag in flags])
 
     def end(self, params: Params) -> Params:
         """Records the new parameters, which end the pipeline."""
@@ -288,10 +290,9 @@ class Pipeline:
             ran.append(self.push(owner, leafwise))
         self._last = []
 
-    def _run(self, result_kind: Result, not_applied: Mask | None = None) -> PyTree:
+    def _run(self, kind: Result, not_applied: list[bool] | None = None) -> PyTree:
         params = self._hidden[0] if self._hidden else self.params
-        trees = self._updates, params, self._pending
-        result, states = walk(*trees, result_kind, not_applied)
+        result, states = walk(self._updates, params, self._pending, kind, not_applied)
         self._states[len(self._states) - len(states) :] = states
         self._pending = []
         return result

@@ -13,7 +13,7 @@ from .._arguments.extra import required_params
 from .._jax_internals import is_traced
 from .._trees.leaves import align, flatten_updates, is_leaf, keystr, listed
 from .._trees.masks import is_function, resolve_mask
-from .._types import Mask, Params, State, Updates
+from .._types import Params, State, Updates
 from .equation import equation_of
 from .kernel import Operation, Result, kernel, pack
 from .misfits import no_matrix, no_parameter, stateless
@@ -25,18 +25,15 @@ def walk(
     params: Params | None,
     pending: Sequence[tuple[str, Any]],
     kind: Result,
-    not_applied: Mask | None = None,
+    not_applied: Sequence[bool] | None = None,
 ) -> tuple[PyTree, list[State]]:
     """Runs `pending` on each leaf. Returns new updates or parameters, and the states.
 
-    Where `not_applied` is true, it returns updates, not parameters.
+    For leaves where `not_applied` is true, it returns updates, not parameters.
     """
     leaves, treedef = flatten_updates(updates)
     trees = updates, params, leaves, treedef
-    kinds = [kind] * len(leaves)
-    if not_applied is not None:
-        flags = resolve_mask(not_applied, updates, params)
-        kinds = ["updates" if flag else kind for flag in flags]
+    kinds = ["updates" if x else kind for x in not_applied or [False] * len(leaves)]
     stages = [_lay_out(owner, leafwise, *trees) for owner, leafwise in pending]
     p = _column_of_params(updates, treedef, params, stages, kind == "params")
     pairs = zip(kinds, p, leaves, strict=True)
