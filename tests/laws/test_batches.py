@@ -115,7 +115,7 @@ def model():
 @pytest.fixture
 def limit_batches(monkeypatch):
     def limit(size):
-        for limits in (batches.BATCH, batches.DECOMPOSED):
+        for limits in batches.BATCH.values():
             for platform in limits:
                 monkeypatch.setitem(limits, platform, size)
         kernel_of_all.cache_clear()  # programs traced before have other batches

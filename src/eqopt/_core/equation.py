@@ -14,7 +14,7 @@ class Equation:
     """The result of [`eqopt.equation`][] for a function of arrays."""
 
     is_of_matrices = False
-    limits = BATCH
+    limits = BATCH["products"]  # of a batch of matrices
     keeps_shape = True  # whether the result has the shape of the update
     division: Any = None  # how devices divide matrices, if they do
     moves_all = False  # whether they then exchange all arguments and results

@@ -24,6 +24,7 @@ from .._trees.states import check_state
 from .._types import Params, State, Updates
 from ..numerics import common_dtype, wide_dtype
 from ..tree import zeros_like
+from .batches import Work
 from .division import current_division
 from .layouts import Layout, Pieces, are_matrices, layout_of, map_layouts
 from .on_matrices import on_matrices
@@ -190,10 +191,13 @@ class AbstractMatrixwise(AbstractContracting):
     """
 
     in_batches: ClassVar[bool] = True
-    # Whether the equation takes eigenvalues or singular values, or factors matrices.
-    _decomposes: ClassVar[bool] = False
     # Whether the state is too large to be sent: see `eqopt.DistributeMatrices`.
     _stays: ClassVar[bool] = False
+
+    @property
+    def _work(self) -> Work:
+        """What takes most of the time of the equation."""
+        return "products"
 
     @abc.abstractmethod
     def matrixwise(
@@ -244,7 +248,7 @@ class AbstractMatrixwise(AbstractContracting):
         layouts = self._layouts(pipeline.given, params)
         of_one = leafwise.equation
         leafwise = leafwise._replace(
-            equation=on_matrices(of_one, self.in_batches, self._decomposes, division),
+            equation=on_matrices(of_one, self.in_batches, self._work, division),
             reads={**leafwise.reads, "layout": layouts},
             mask=are_matrices(layouts),
         )

@@ -13,7 +13,7 @@ from jax import lax
 
 from .._caches import cached
 from ..numerics import common_dtype
-from .batches import BATCH, DECOMPOSED, batches
+from .batches import BATCH, Work, batches
 from .division import AbstractWhole, Division, part_of
 from .equation import Call, Equation, ShapeMismatch
 from .layouts import Layout, Pieces, over_stack
@@ -28,13 +28,13 @@ class _OnMatrices(Equation):
         self,
         equation: Equation,
         in_batches: bool,
-        decomposes: bool,
+        work: Work,
         division: Division | None,
     ):
         functools.update_wrapper(self, equation)
         self.name, self._equation = equation.name, equation
-        self._in_batches, self._decomposes = in_batches, decomposes
-        self.limits = DECOMPOSED if decomposes else BATCH
+        self._in_batches, self._work = in_batches, work
+        self.limits = BATCH[work]
         self.division = division if in_batches else None
         self.leaves = (*equation.leaves, "layout")
         self.shared = equation.shared
@@ -94,7 +94,7 @@ class _OnMatrices(Equation):
         Joining stacks would copy them, and two that are sharded in different ways would
         be exchanged between devices. But each decomposition is another large program.
         """
-        return bool(stack) and not self._decomposes and not self.moves_all
+        return bool(stack) and self._work == "products" and not self.moves_all
 
     def of_all(self, calls: Sequence[Call], limit: int) -> list[Any]:
         """The results for several leaves, with equal matrices in batches."""

@@ -149,7 +149,7 @@ def run_matrices(
 
         return run
 
-    others = {platform: in_batches(platform) for platform in BATCH}
+    others = {x: in_batches(x) for x in BATCH["products"]}
     if not is_divided:
         others["cpu"] = on_cpu
     outs = lax.platform_dependent(previous, *arrays, **others)

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from typing import Any, ClassVar, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Inexact, Int
 from ..._arguments.checks import check_choice, check_count, check_range
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
+from ..._core.batches import Work
 from ..._core.equation import equation
 from ..._core.layouts import Layout, Pieces, map_layouts
 from ..._core.matrixwise import AbstractMatrixwise
@@ -191,8 +192,6 @@ class ScaleByAPOLLO(AbstractMatrixwise):
         ```
     """
 
-    _decomposes: ClassVar[bool] = True
-
     rank: int = static_choice(static=True, default=256)
     scale: Hyperparameter = 1.0
     scale_type: ScaleType = eqx.field(static=True, default="channel")
@@ -220,6 +219,10 @@ class ScaleByAPOLLO(AbstractMatrixwise):
             check_range(self, "max_growth", 1)
         for name, kind in {"scale_type": ScaleType, "proj": Projection}.items():
             check_choice(self, name, get_args(kind))
+
+    @property
+    def _work(self) -> Work:
+        return "decompositions"
 
     def init(self, params: Params) -> ScaleByAPOLLOState:
         return ScaleByAPOLLOState(

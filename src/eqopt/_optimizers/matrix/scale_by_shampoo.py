@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, DTypeLike, Inexact, Int
 
 from ..._arguments.checks import check_count, check_range
 from ..._arguments.fields import static_choice
+from ..._core.batches import Work
 from ..._core.equation import equation
 from ..._core.matrixwise import AbstractMatrixwise, Rows
 from ..._core.pipeline import Leafwise
@@ -202,7 +203,6 @@ class ScaleByShampoo(AbstractMatrixwise):
         ```
     """
 
-    _decomposes: ClassVar[bool] = True
     _stays: ClassVar[bool] = True
 
     b1: Hyperparameter = 0.9
@@ -222,6 +222,10 @@ class ScaleByShampoo(AbstractMatrixwise):
     stagger: bool = static_choice(static=True, default=False)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_dimension_numbers: DimensionNumbers | None = None
+
+    @property
+    def _work(self) -> Work:
+        return "QR" if self.kl else "decompositions"
 
     @property
     def _rows(self) -> Rows:

@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, DTypeLike, Float, Inexact, Int
 from ..._arguments.checks import check_count, check_range
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
+from ..._core.batches import Work
 from ..._core.equation import equation
 from ..._core.matrixwise import AbstractMatrixwise, Rows
 from ..._core.pipeline import Leafwise
@@ -210,7 +211,6 @@ class ScaleBySOAP(AbstractMatrixwise):
         ```
     """
 
-    _decomposes: ClassVar[bool] = True
     _stays: ClassVar[bool] = True
 
     b1: Hyperparameter = 0.95
@@ -227,6 +227,10 @@ class ScaleBySOAP(AbstractMatrixwise):
     stagger: bool = static_choice(static=True, default=False)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_dimension_numbers: DimensionNumbers | None = None
+
+    @property
+    def _work(self) -> Work:
+        return "QR"
 
     @property
     def _rows(self) -> Rows:
@@ -265,11 +269,10 @@ class ScaleBySOAP(AbstractMatrixwise):
             t = jnp.maximum(steps, 1)
             step_size = jnp.sqrt(bias_correction(self.b2, t))
             step_size = step_size / bias_correction(self.b1, t)
-        every = jnp.asarray(self.precondition_frequency, jnp.int32)
         shared = {
             "shampoo_beta": self.b2 if self.shampoo_beta is None else self.shampoo_beta,
             "step_size": step_size,
-            "since_refresh": steps % every,
+            "since_refresh": steps % jnp.int32(self.precondition_frequency),
             "is_first": state.count == 0,
             "skips_first": self.skip_first,
         }
@@ -284,9 +287,7 @@ class SOAP(AbstractOptimizer):
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
     where $u_t$ is the update of [`eqopt.ScaleBySOAP`][], which has the equations and
-    the references.
-
-    (The authors apply weight decay to the parameters after the step.)
+    the references. (The authors apply weight decay to the parameters after the step.)
 
     **Arguments:**
 

@@ -47,17 +47,18 @@ class _Reshaping(Equation):
 
     keeps_shape = False
     is_of_matrices = True
+    limits = BATCH["decompositions"]
 
     def batch_key(self, g: Any, *leaves: Any) -> Hashable:
         arrays, treedef = jax.tree.flatten((g, *leaves))
-        is_large = 2 * _largest(arrays) > BATCH["default"]
+        is_large = 2 * _largest(arrays) > max(self.limits.values())
         return None if is_large else (treedef, tuple(map(jax.typeof, arrays)))
 
     def of_all(self, calls: Sequence[Call], limit: int) -> list[Any]:
         results: list[Any] = [None] * len(calls)
         keys = [self.batch_key(*leaves) for leaves, _ in calls]
         elements = [_largest(jax.tree.leaves(leaves)) for leaves, _ in calls]
-        for batch in batches(keys, elements, BATCH["default"]):
+        for batch in batches(keys, elements, limit):
             run = functools.partial(self, **calls[batch[0]][1])
             outs = _stacked(run, [calls[i][0] for i in batch])
             for i, out in zip(batch, outs, strict=True):
