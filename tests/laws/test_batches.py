@@ -144,7 +144,7 @@ def test_batches_take_turns(opt, size, batches, limit_batches):
     assert count(opt(0.1), equal(3), "tpu") == 0
     # The rest of the chain is fused with the results.
     between = eqopt.Chain(opt(0.1), eqopt.ClipByGlobalNorm(1.0))
-    assert count(between, equal(3)) == 0
+    assert count(between, equal(3)) == count(eqopt.GaLore(0.1, 2), equal(3)) == 0
 
 
 @pytest.mark.parametrize("opt", [eqopt.ScaleByMuon(), eqopt.ScaleByShampoo()], ids=repr)

@@ -117,10 +117,11 @@ def run_matrices(
     equations = [equation for equation in found if equation.is_of_matrices]
     is_divided = any(equation.division is not None for equation in equations)
     keys = _batch_keys(kernel, rows)
-    # Results that other kernels read are fused with these, so they do not wait. Several
-    # equations have batches of their own.
-    is_last, is_one = kernel.program[-1] != "updates", len(equations) == 1
-    takes_turns = is_last and is_one and not is_divided and len(rows) > 1
+    # Results that other kernels read are fused with these, so they do not wait. Nor do
+    # projections: if they did, GaLore would move 12 sizes of the parameters, not 9.
+    is_last = kernel.program[-1] != "updates"
+    takes_turns = is_last and not is_divided and len(rows) > 1
+    takes_turns &= all(equation.keeps_shape for equation in equations)
     if not (is_divided or takes_turns or any(map(_has_equal, zip(*keys, strict=True)))):
         outs = []
         for i, row in rows.items():
