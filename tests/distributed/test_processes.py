@@ -28,15 +28,20 @@ def run(
 ) -> dict[str, np.ndarray]:
     """Starts that many processes, waits for all of them, and leaves none behind."""
     with started(processes, folder, module) as (all_of_them, outputs):
-        deadline = time.monotonic() + SECONDS
-        while any(process.poll() is None for process in all_of_them):
-            # If one fails, the others would wait for it.
-            failed = any(process.poll() not in (None, 0) for process in all_of_them)
-            assert not failed and time.monotonic() < deadline, report(outputs)
-            time.sleep(0.1)
+        ended = lambda: all(one.poll() is not None for one in all_of_them)
+        wait_until(ended, all_of_them, outputs)
         assert all(one.returncode == 0 for one in all_of_them), report(outputs)
     with np.load(folder / FILE) as results:
         return dict(results)
+
+
+def wait_until(condition, processes, outputs) -> None:
+    """Waits, unless a process fails: the others would wait for it."""
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        failed = any(process.poll() not in (None, 0) for process in processes)
+        assert not failed and time.monotonic() < deadline, report(outputs)
+        time.sleep(0.02)
 
 
 @contextlib.contextmanager
@@ -117,12 +122,7 @@ def test_a_killed_worker_comes_back(tmp_path):
     """With its file, or with the outer parameters from the file of the other worker."""
     folder = tmp_path / "run"
     with started(2, folder, "restart") as (processes, outputs):
-        deadline = time.monotonic() + SECONDS
-        while common_step(folder, 2) < 4:
-            is_late = time.monotonic() > deadline
-            alive = all(process.poll() is None for process in processes)
-            assert alive and not is_late, report(outputs)
-            time.sleep(0.02)
+        wait_until(lambda: common_step(folder, 2) >= 4, processes, outputs)
         processes[1].send_signal(signal.SIGKILL)
         assert processes[1].wait() == -signal.SIGKILL
     results = run(2, folder, "restart")

@@ -120,8 +120,8 @@ def run_matrices(
     # Results that other kernels read are fused with these, so they do not wait. Nor do
     # projections: if they did, GaLore would move 12 sizes of the parameters, not 9.
     is_last = kernel.program[-1] != "updates"
-    takes_turns = is_last and not is_divided and len(rows) > 1
-    takes_turns &= all(equation.keeps_shape for equation in equations)
+    keeps_shapes = all(equation.keeps_shape for equation in equations)
+    takes_turns = is_last and keeps_shapes and not is_divided and len(rows) > 1
     if not (is_divided or takes_turns or any(map(_has_equal, zip(*keys, strict=True)))):
         outs = []
         for i, row in rows.items():
