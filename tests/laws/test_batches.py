@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import pytest
+from jax.sharding import PartitionSpec as P
 
 import eqopt
 from eqopt._core import batches
@@ -16,6 +17,7 @@ from eqopt.testing._check import check
 from eqopt.testing._trial import Trial
 
 from ..interpreter import interpreted, on_an_accelerator
+from ..meshes import mesh_of
 from ..methods import BY_FAMILY
 from .registry import law
 from .subjects import assert_close, params_of, train
@@ -192,6 +194,21 @@ def test_batches_do_not_change_results(row, limit_batches):
             expected = found
         else:
             assert_close(found, expected, **tolerance)
+
+
+@law({*QUICK, "Muon", "SOAP"}, ROWS)
+def test_some_matrices_differ_between_devices(row):
+    """In a `shard_map`, as XLA's types say; others are equal on all of them."""
+
+    def step(params):
+        opt = row()
+        return opt.step(params, opt.init(params), params)[0]
+
+    params = {"apart": jnp.ones((32, 3)), "equal": jnp.ones((5, 3))}
+    places = {"apart": P("data"), "equal": P()}
+    mesh = mesh_of()
+    mapped = jax.shard_map(step, mesh=mesh, in_specs=(places,), out_specs=places)
+    jax.jit(mapped).trace(params)
 
 
 LAWS = ["zero_gradients", "derivatives", "vmap"]

@@ -36,6 +36,7 @@ class _OnMatrices(Equation):
         self._in_batches, self._work = in_batches, work
         self.limits = BATCH[work]
         self.division = division if in_batches else None
+        self.takes_turns = in_batches and division is None
         self.leaves = (*equation.leaves, "layout")
         self.shared = equation.shared
         parameters = inspect.signature(inspect.unwrap(equation._fn)).parameters

@@ -10,6 +10,7 @@ from jaxtyping import Array, PyTree, TypeCheckError
 
 from .._cpu.order import after, alone, loaded_after, runs_alone, takes_turn
 from .._trees.leaves import keystr
+from .._trees.sharding import is_in_shard_map
 from .._trees.stored import has_stored
 from .._types import State, Updates
 from .batches import BATCH, batches
@@ -117,11 +118,11 @@ def run_matrices(
     equations = [equation for equation in found if equation.is_of_matrices]
     is_divided = any(equation.division is not None for equation in equations)
     keys = _batch_keys(kernel, rows)
-    # Results that other kernels read are fused with these, so they do not wait. Nor do
-    # projections: if they did, GaLore would move 12 sizes of the parameters, not 9.
-    is_last = kernel.program[-1] != "updates"
-    keeps_shapes = all(equation.keeps_shape for equation in equations)
-    takes_turns = is_last and keeps_shapes and not is_divided and len(rows) > 1
+    # Results that other kernels read are fused with these, so they do not wait. In a
+    # `shard_map`, JAX 0.10 would take all results for varying if one of them is.
+    may_wait = kernel.program[-1] != "updates" and not is_in_shard_map()
+    all_wait = all(equation.takes_turns for equation in equations)
+    takes_turns = may_wait and all_wait and len(rows) > 1
     if not (is_divided or takes_turns or any(map(_has_equal, zip(*keys, strict=True)))):
         outs = []
         for i, row in rows.items():
