@@ -153,7 +153,6 @@ class ScaleBySOAP(AbstractMatrixwise):
     In float32, the square of a norm above 1.8e19 overflows: such a gradient counts as
     zero; with `kl`, so does a whitened gradient. Parameters that are not matrices pass
     unchanged and have no state. Stacked matrices are transformed separately.
-
     For an $m \times n$ matrix, the state has $2mn + 2m^2 + 2n^2$ numbers.
 
     **Arguments:**
@@ -179,8 +178,7 @@ class ScaleBySOAP(AbstractMatrixwise):
     - `stagger`: whether matrices take turns, so that in each step about one in $k$ of
         them refreshes its eigenvectors. All matrices of a stack take the same turn. The
         first eigenvectors of all matrices are computed in one step.
-    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
-        parameter, at least float32.
+    - `mu_dtype`: the dtype of $\mu$. Defaults to the parameter's, at least float32.
     - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
 
     **Raises:**
@@ -287,7 +285,9 @@ class SOAP(AbstractOptimizer):
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
     where $u_t$ is the update of [`eqopt.ScaleBySOAP`][], which has the equations and
-    the references. (The authors apply weight decay to the parameters after the step.)
+    the references.
+
+    (The authors apply weight decay to the parameters after the step.)
 
     **Arguments:**
 
