@@ -33,7 +33,8 @@ def walk(
     """
     leaves, treedef = flatten_updates(updates)
     trees = updates, params, leaves, treedef
-    kinds = ["updates" if x else kind for x in not_applied or [False] * len(leaves)]
+    flags = not_applied or [False] * len(leaves)
+    kinds: list[Result] = ["updates" if flag else kind for flag in flags]
     stages = [_lay_out(owner, leafwise, *trees) for owner, leafwise in pending]
     p = _column_of_params(updates, treedef, params, stages, kind == "params")
     pairs = zip(kinds, p, leaves, strict=True)

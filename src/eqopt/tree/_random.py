@@ -77,8 +77,8 @@ def random_like(
     `TypeError` if the sampler is a dtype.
     """
     check_numbers("random_like", "target_tree", target_tree)
-    if _is_dtype(sampler):
-        name = jnp.dtype(sampler).name
+    name = _dtype_name(sampler)
+    if name is not None:
         raise TypeError(
             f"random_like: `sampler` is a dtype, {name}. It must be a function, like "
             f"`jax.random.normal`. Write `dtype={name!r}` for numbers of this dtype."
@@ -99,13 +99,12 @@ def random_like(
     return treedef.unflatten(new)
 
 
-def _is_dtype(x: Any) -> bool:
-    """Whether it is a dtype. One like `jnp.float32` can be called, as a sampler can."""
+def _dtype_name(x: Any) -> str | None:
+    """The name of a dtype: one like `jnp.float32` can be called, as a sampler can."""
     try:
-        jnp.dtype(x)
+        return jnp.dtype(x).name
     except TypeError:
-        return False
-    return True
+        return None
 
 
 def _sharded_like(x: Any, sample: Any) -> Any:
