@@ -122,7 +122,12 @@ def test_a_killed_worker_comes_back(tmp_path):
     """With its file, or with the outer parameters from the file of the other worker."""
     folder = tmp_path / "run"
     with started(2, folder, "restart") as (processes, outputs):
-        wait_until(lambda: common_step(folder, 2) >= 4, processes, outputs)
+
+        def is_there():
+            assert all(one.poll() is None for one in processes), report(outputs)
+            return common_step(folder, 2) >= 4
+
+        wait_until(is_there, processes, outputs)
         processes[1].send_signal(signal.SIGKILL)
         assert processes[1].wait() == -signal.SIGKILL
     results = run(2, folder, "restart")

@@ -147,6 +147,9 @@ def test_batches_take_turns(opt, size, batches, limit_batches):
     # The rest of the chain is fused with the results.
     between = eqopt.Chain(opt(0.1), eqopt.ClipByGlobalNorm(1.0))
     assert count(between, equal(3)) == count(eqopt.GaLore(0.1, 2), equal(3)) == 0
+    # As large as one batch, in any number of them.
+    limit_batches(27)
+    assert count(opt(0.1), [jnp.ones((4, 3)), jnp.ones((5, 3))]) == 0
 
 
 @pytest.mark.parametrize("opt", [eqopt.ScaleByMuon(), eqopt.ScaleByShampoo()], ids=repr)
@@ -197,8 +200,9 @@ def test_batches_do_not_change_results(row, limit_batches):
 
 
 @law({*QUICK, "Muon", "SOAP"}, ROWS)
-def test_some_matrices_differ_between_devices(row):
-    """In a `shard_map`, as XLA's types say; others are equal on all of them."""
+def test_some_matrices_differ_between_devices(row, limit_batches):
+    """In a `shard_map`, as its types say; others are equal on all of them."""
+    limit_batches(1)
 
     def step(params):
         opt = row()

@@ -13,6 +13,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import eqopt
 
+from ..meshes import mesh_of
 from .registry import REGISTRY, TELLING, law
 from .subjects import arrays, assert_close, normal
 
@@ -31,10 +32,6 @@ LAYOUT = {
     "vector": ((256,), P("x")),
 }
 SMALLEST_SPLIT = 4 * 256  # bytes of the smallest leaf that is sharded
-
-
-def mesh_of(axis_type):
-    return jax.make_mesh((8,), ("x",), axis_types=(axis_type,))
 
 
 def shardings(mesh):
@@ -67,7 +64,7 @@ def stands_for(path, x):
 @law()
 def test_explicit_axes(row):
     """State and parameters keep the explicit sharding of the parameters."""
-    mesh = mesh_of(AxisType.Explicit)
+    mesh = mesh_of(AxisType.Explicit, x=8)
     like = shardings(mesh)
     given = {
         k: jax.ShapeDtypeStruct(shape, jnp.float32, sharding=like[k])
@@ -110,7 +107,7 @@ def test_results_on_arrays_alone(row):
 
 
 def check_explicit_axes(row, in_use):
-    mesh = mesh_of(AxisType.Explicit)
+    mesh = mesh_of(AxisType.Explicit, x=8)
     params, grads = values(), values(1)
     run = jax.jit(lambda params, grads: two_steps(row(), params, grads)[0])
     is_unique = row.name not in NOT_UNIQUE
@@ -134,7 +131,7 @@ def test_inside_shard_map(row):
         return eqx.filter(two_steps(row(), params, grads), eqx.is_array)
 
     mapped = jax.shard_map(
-        work, mesh=mesh_of(AxisType.Auto), in_specs=(P(), P("x")), out_specs=P()
+        work, mesh=mesh_of(AxisType.Auto, x=8), in_specs=(P(), P("x")), out_specs=P()
     )
     params, x = values(), jnp.arange(8.0)
     jax.eval_shape(mapped, params, x)
@@ -189,7 +186,7 @@ def _apart(tree):
 
 
 def _by_hand(work):
-    mesh = mesh_of(AxisType.Auto)
+    mesh = mesh_of(AxisType.Auto, x=8)
     return jax.shard_map(work, mesh=mesh, in_specs=(P(), P("x")), out_specs=P("x"))
 
 
@@ -216,7 +213,7 @@ GATHERS = {
 @law(names=TELLING)
 def test_layouts_of_every_kind(row):
     """On automatic axes, states are sharded like parameters and nothing is gathered."""
-    like = shardings(mesh_of(AxisType.Auto))
+    like = shardings(mesh_of(AxisType.Auto, x=8))
     given = {
         k: jax.ShapeDtypeStruct(shape, jnp.float32, sharding=like[k])
         for k, (shape, _) in LAYOUT.items()
@@ -257,7 +254,7 @@ ZERO1 = {
 
 @law(names=ZERO1)
 def test_zero1_is_its_inner_transformation(row):
-    mesh = mesh_of(AxisType.Auto)
+    mesh = mesh_of(AxisType.Auto, x=8)
     opt = eqopt.ZeRO1(row(), "x", mesh)
     everywhere = NamedSharding(mesh, P())
     params, grads = jax.device_put((values(), values(1)), everywhere)

@@ -47,9 +47,7 @@ def test_accelerators_compile_the_equation(row):
     arrays, (_, gpu, tpu) = programs(row())
     assert SCOPE not in gpu + tpu and "optimization_barrier" not in tpu
     sums = row.name.startswith(SUMS_IN_OWN_PASS)
-    # In batches of matrices that take turns, and Scion takes all parameters for matrices.
-    takes_turns = row.name == "Scion"
-    assert ("optimization_barrier" in gpu) == (sums or takes_turns)
+    assert ("optimization_barrier" in gpu) == sums
     # Hyperparameters in a state depend on their old values: see `recorded`.
     finds_it = "search" in row.name.lower() or "LBFGS" in row.name
     found = {"learning_rate"} if finds_it else set()

@@ -18,6 +18,7 @@ from eqopt import storage
 from eqopt._trees.stored import is_stored
 
 from ..interpreter import interpreted
+from ..meshes import mesh_of
 from .subjects import arrays, avals, normal
 from .test_pairs import WRAPPERS
 
@@ -75,12 +76,6 @@ def cases(*layouts, methods=METHODS):
             pytest.param(*case, marks=[] if case in quick else pytest.mark.slow)
             for case in chosen
         ],
-    )
-
-
-def mesh_of(devices=8, kind=AxisType.Auto):
-    return jax.make_mesh(
-        (devices,), ("x",), devices=jax.devices()[:devices], axis_types=(kind,)
     )
 
 
@@ -184,7 +179,7 @@ def _everything(stored, opt):
 def test_sharded_parameters(stored, method, layout):
     first, params, _ = alone(stored, method)
     kind = AxisType.Explicit if layout == "explicit" else AxisType.Auto
-    mesh, opt = mesh_of(kind=kind), wrapped(stored, METHODS[method])
+    mesh, opt = mesh_of(kind, x=8), wrapped(stored, METHODS[method])
     before = lambda x: [None] * (x.ndim - 1) * (layout == "columns")
     place = lambda x: jax.device_put(x, NamedSharding(mesh, P(*before(x), "x")))
     given, grads = (jax.tree.map(place, values(stored, EVEN, i)) for i in (0, 1))
@@ -211,7 +206,7 @@ def test_inside_shard_map(stored, method, layout):
 
     work = jax.shard_map(
         work,
-        mesh=mesh_of(2),
+        mesh=mesh_of(x=2),
         in_specs=P("x"),
         out_specs=of_state + of_params + of_state,
     )
@@ -232,7 +227,7 @@ def test_a_shard_below_the_threshold():
             lambda params: eqopt.tree.get(
                 eqopt.StoreState(ADAMW, STATES["8 bits"], where).init(params), "mu"
             )["w"],
-            mesh=mesh_of(2),
+            mesh=mesh_of(x=2),
             in_specs=P("x"),
             out_specs=P("x"),
         ),
@@ -244,7 +239,7 @@ def test_a_shard_below_the_threshold():
 @cases("inside ZeRO-1")
 def test_inside_zero1(stored, method, layout):
     first, params, last = alone(stored, method, is_even=False)
-    inner, mesh = wrapped(stored, METHODS[method]), mesh_of()
+    inner, mesh = wrapped(stored, METHODS[method]), mesh_of(x=8)
     opt = eqopt.ZeRO1(inner, "x", mesh)
     place = functools.partial(jax.device_put, device=NamedSharding(mesh, P()))
     given, grads = (place(values(stored, UNEVEN, i)) for i in (0, 1))
@@ -265,7 +260,7 @@ def test_inside_zero1(stored, method, layout):
 @cases("outside ZeRO-1", methods=["AdamW"])
 def test_outside_zero1(stored, method, layout):
     """Stored parameters are sharded like their hidden parts; a state is an error."""
-    mesh = mesh_of()
+    mesh = mesh_of(x=8)
     opt = wrapped(stored, eqopt.ZeRO1(METHODS[method], "x", mesh))
     place = functools.partial(jax.device_put, device=NamedSharding(mesh, P()))
     given, grads = (place(values(stored, UNEVEN, i)) for i in (0, 1))

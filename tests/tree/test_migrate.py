@@ -13,6 +13,7 @@ from eqopt.interop.optax import from_optax
 from eqopt.tree import migrate, migration_plan
 
 from ..laws.subjects import grads_of, params_of, step
+from ..meshes import mesh_of
 
 
 ADAM = eqopt.Adam(0.1)
@@ -208,16 +209,11 @@ def test_arrays_of_numpy():
     assert_equal(migrate(ADAM, jax.tree.map(np.asarray, state), params), state)
 
 
-def mesh_of(count, kind):
-    """Few devices: a CPU may stall if many small programs communicate at once."""
-    devices = jax.devices()[:count]
-    return jax.make_mesh((count,), ("data",), axis_types=(kind,), devices=devices)
-
-
 @pytest.mark.parametrize("kind", ["Auto", "Explicit"])
 @pytest.mark.slow
 def test_restored_arrays_are_placed_like_the_parameters(kind):
-    mesh = mesh_of(2, getattr(jax.sharding.AxisType, kind))
+    # Few devices: a CPU may stall if many small programs communicate at once.
+    mesh = mesh_of(getattr(jax.sharding.AxisType, kind), data=2)
     sharding = jax.NamedSharding(mesh, jax.P("data"))
     params = {"w": jax.device_put(jnp.ones((8, 16)), sharding)}
     state = ADAM.init(params)
@@ -265,7 +261,7 @@ def test_states_of_users():
 
 @pytest.mark.slow
 def test_sharded_and_padded_states():
-    mesh = mesh_of(4, jax.sharding.AxisType.Auto)
+    mesh = mesh_of(data=4)
     new = eqopt.ZeRO1(ADAM, mesh=mesh)
     params, state = run(ADAM)
     moved, empty = migrate(new, state, params), new.init(params)
@@ -280,7 +276,7 @@ def test_sharded_and_padded_states():
 
 def test_zero1_inside_jit():
     """Each array is divided as by `init`, and whole again afterwards."""
-    mesh = mesh_of(8, jax.sharding.AxisType.Auto)
+    mesh = mesh_of(data=8)
     params = jax.device_put(jnp.ones((8, 2)), jax.NamedSharding(mesh, jax.P()))
     state = ADAM.init(params)
     for new, spec in ((eqopt.ZeRO1(ADAM, mesh=mesh), jax.P("data")), (ADAM, jax.P())):
@@ -290,7 +286,7 @@ def test_zero1_inside_jit():
 
 @pytest.mark.slow
 def test_nothing_is_sent_if_the_shards_stay():
-    mesh = mesh_of(8, jax.sharding.AxisType.Auto)
+    mesh = mesh_of(data=8)
     zero1 = lambda opt: eqopt.ZeRO1(opt, mesh=mesh)
     for spec, wrapped in ((jax.P("data"), lambda opt: opt), (jax.P(), zero1)):
         params = jax.device_put(jnp.ones((8, 2)), jax.NamedSharding(mesh, spec))

@@ -15,9 +15,7 @@ class Equation:
 
     is_of_matrices = False
     limits = BATCH["products"]  # of a batch of matrices
-    takes_turns = (
-        False  # whether a batch on a GPU waits for the results of the last one
-    )
+    takes_turns = False  # whether a batch on a GPU waits for the last one
     keeps_shape = True  # whether the result has the shape of the update
     division: Any = None  # how devices divide matrices, if they do
     moves_all = False  # whether they then exchange all arguments and results

@@ -13,7 +13,7 @@ from .._trees.leaves import keystr
 from .._trees.sharding import is_in_shard_map
 from .._trees.stored import has_stored
 from .._types import State, Updates
-from .batches import BATCH, batches
+from .batches import batches
 from .equation import ShapeMismatch
 from .kernel import Operation, kernel_of_all
 from .misfits import misfit
@@ -118,11 +118,14 @@ def run_matrices(
     equations = [equation for equation in found if equation.is_of_matrices]
     is_divided = any(equation.division is not None for equation in equations)
     keys = _batch_keys(kernel, rows)
-    # Results that other kernels read are fused with these, so they do not wait. In a
+    limits = {x: min(y.limits[x] for y in equations) for x in equations[0].limits}
+    # What is as small as one batch need not wait: tracing it for accelerators, too, would
+    # take twice as long. Results that other kernels read are fused with these. In a
     # `shard_map`, JAX 0.10 would take all results for varying if one of them is.
+    is_large = sum(row[0].size for row in rows.values()) > limits["default"]
     may_wait = kernel.program[-1] != "updates" and not is_in_shard_map()
     all_wait = all(equation.takes_turns for equation in equations)
-    takes_turns = may_wait and all_wait and len(rows) > 1
+    takes_turns = is_large and may_wait and all_wait and len(rows) > 1
     if not (is_divided or takes_turns or any(map(_has_equal, zip(*keys, strict=True)))):
         outs = []
         for i, row in rows.items():
@@ -139,8 +142,7 @@ def run_matrices(
             outs.append(out)
         return outs
 
-    def in_batches(platform):
-        limit = min(equation.limits[platform] for equation in equations)
+    def in_batches(platform, limit):
         groups = [[*range(len(rows))]]
         if takes_turns and platform != "tpu":
             groups = _groups(keys, rows, limit)
@@ -151,7 +153,7 @@ def run_matrices(
 
         return run
 
-    others = {x: in_batches(x) for x in BATCH["products"]}
+    others = {platform: in_batches(platform, x) for platform, x in limits.items()}
     if not is_divided:
         others["cpu"] = on_cpu
     outs = lax.platform_dependent(previous, *arrays, **others)
