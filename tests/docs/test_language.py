@@ -6,7 +6,6 @@ from .language import INSTEAD, files, findings, long_sentences, prose
 from .pages import ROOT
 
 
-@pytest.mark.slow
 def test_no_phrase_that_is_avoided():
     found = [
         str(finding)

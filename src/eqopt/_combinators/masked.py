@@ -106,7 +106,7 @@ class Masked(AbstractFused):
         if isinstance(self.inner, AbstractLeafwise):
             promise = self._feed(pipeline, state)
             return pipeline.apply(), promise
-        # Kernels of the parts before it change the parameters outside of the mask.
+        # Kernels of the parts before it change the parameters outside the mask.
         updates, others = pipeline.apply_outside(self.mask)
         call = Call(updates, pipeline.params, pipeline.extra, is_step=True)
         params, new = self._of_part(call, state)
