@@ -149,6 +149,14 @@ def test_what_is_sent(leaves, expected):
 ROWS = {f"row{i}": ((16, 24), P("data")) for i in range(8)}
 
 
+def preconditioned(make, **options):
+    # Directions without a gradient are rounding errors, which SOAP and Shampoo divide by
+    # `eps`.
+    if make is not eqopt.PSGDKron:
+        options["eps"] = 0.01
+    return make(0.1, **{"weight_dimension_numbers": numbers, **options})
+
+
 @pytest.mark.parametrize(
     ("make", "leaves", "kind"),
     [
@@ -156,6 +164,7 @@ ROWS = {f"row{i}": ((16, 24), P("data")) for i in range(8)}
         pytest.param(eqopt.SOAP, FEW, AxisType.Explicit, marks=pytest.mark.slow),
         pytest.param(eqopt.Shampoo, FEW, AxisType.Auto, marks=pytest.mark.slow),
         pytest.param(eqopt.KLShampoo, ROWS, AxisType.Auto, marks=pytest.mark.slow),
+        pytest.param(eqopt.PSGDKron, FEW, AxisType.Auto, marks=pytest.mark.slow),
     ],
     ids=lambda x: getattr(x, "__name__", ""),
 )
@@ -164,9 +173,7 @@ def test_preconditioners_stay(make, leaves, kind):
 
     Of five matrices, three devices have none.
     """
-    # Directions without a gradient are rounding errors, divided by `eps`.
-    options = {"eps": 0.01, "precondition_frequency": 1}
-    inner = make(0.1, weight_dimension_numbers=numbers, **options)
+    inner = preconditioned(make, precondition_frequency=1)
     mesh = mesh_of(kind)
     given, grads = values(leaves), values(leaves, 1)
     expected, state, alone = given, inner.init(given), jax.jit(inner.step)
@@ -201,13 +208,22 @@ def test_preconditioners_stay(make, leaves, kind):
 
 LAYERS = {f"row{i}": ((6, 4), P()) for i in range(5)}
 LAYERS |= {"layers": ((3, 6, 4), P()), "experts": ((12, 8, 3, 5), P())}
+# An axis with blocks comes before the axis of the stack.
+LAYERS |= {"blocks": ((6, 3, 4), P())}
+
+
+def with_blocks(params):
+    blocks = eqopt.MatrixDimensionNumbers(0, 2, reduction_blocks=2)
+    return numbers(params) | {"blocks": blocks}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [eqopt.SOAP, eqopt.Shampoo, eqopt.KLShampoo])
+@pytest.mark.parametrize(
+    "make", [eqopt.SOAP, eqopt.Shampoo, eqopt.KLShampoo, eqopt.PSGDKron]
+)
 def test_a_state_moves_to_other_devices(make, tmp_path):
     """Through a file: to 3 of them, which divide other axes, to one, and back to 8."""
-    inner = make(0.1, weight_dimension_numbers=numbers, eps=0.01)
+    inner = preconditioned(make, weight_dimension_numbers=with_blocks)
     params, grads = values(LAYERS), values(LAYERS, 1)
 
     def on(devices, kind=jax.make_mesh):

@@ -1,7 +1,7 @@
 """Batches of equal matrices."""
 
-from collections.abc import Hashable, Iterator, Sequence
-from typing import Literal, TypeAlias
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple, TypeAlias
 
 
 # The number of elements in a batch of updates, by what is computed and by platform: 64 MB
@@ -16,6 +16,32 @@ BATCH: dict[Work, dict[str, int]] = {
     "decompositions": {"default": 2**24, "tpu": 2**24},
     "QR": {"default": 2**22, "tpu": 2**24},
 }
+
+
+class Batching(NamedTuple):
+    """How equal matrices are computed.
+
+    **Attributes:**
+
+    - `limits`: the number of elements in a batch, by platform.
+    - `takes_turns`: whether a batch on a GPU waits for the results of the last one.
+    - `is_divided`: whether devices divide the matrices of a batch.
+    """
+
+    limits: Mapping[str, int]
+    takes_turns: bool = False
+    is_divided: bool = False
+
+    @property
+    def largest(self) -> int:
+        return max(self.limits.values())
+
+
+def common_batching(some: Sequence[Batching]) -> Batching:
+    """The batching for several equations in one kernel: the strictest of each."""
+    limits = {x: min(y.limits[x] for y in some) for x in some[0].limits}
+    take_turns = all(x.takes_turns for x in some)
+    return Batching(limits, take_turns, any(x.is_divided for x in some))
 
 
 def batches(

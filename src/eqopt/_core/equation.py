@@ -7,18 +7,14 @@ from typing import Any, TypeAlias
 
 from .._caches import cached
 from .._typecheck import checked
-from .batches import BATCH
+from .batches import Batching
 
 
 class Equation:
     """The result of [`eqopt.equation`][] for a function of arrays."""
 
-    is_of_matrices = False
-    limits = BATCH["products"]  # of a batch of matrices
-    takes_turns = False  # whether a batch on a GPU waits for the last one
+    batching: Batching | None = None  # for an equation of matrices
     keeps_shape = True  # whether the result has the shape of the update
-    division: Any = None  # how devices divide matrices, if they do
-    moves_all = False  # whether they then exchange all arguments and results
 
     def __init__(self, fn: Callable):
         parameters = inspect.signature(fn).parameters.values()
@@ -39,6 +35,10 @@ class Equation:
 
     def __call__(self, *leaves: Any, **shared: Any) -> Any:
         return self._fn(*leaves, **shared)
+
+    @property
+    def is_of_matrices(self) -> bool:
+        return self.batching is not None
 
     def of_all(self, calls: "Sequence[Call]", limit: int) -> list[Any]:
         """The results for several leaves; a batch has at most `limit` elements."""

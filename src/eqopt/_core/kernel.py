@@ -200,7 +200,8 @@ def _steps(
         slots = [x for name, x in names if name in operation.slots]
         like = before if operation.equation.keeps_shape else u
         _check_outputs(operation, like, u, slots, new)
-        if operation.equation.division is not None:  # back to where they were
+        batching = operation.equation.batching
+        if batching is not None and batching.is_divided:  # back to where they were
             wide = [widen(x, real) for x in slots]
             u, new = jax.tree.map(sharded_like, (before, wide), (u, new))
         slots_and_new += zip(slots, new, strict=True)

@@ -13,7 +13,7 @@ from jax import lax
 
 from .._caches import cached
 from ..numerics import common_dtype
-from .batches import BATCH, Work, batches
+from .batches import BATCH, Batching, Work, batches
 from .division import AbstractWhole, Division, part_of
 from .equation import Call, Equation, ShapeMismatch
 from .layouts import Layout, Pieces, over_stack
@@ -21,8 +21,6 @@ from .layouts import Layout, Pieces, over_stack
 
 class _OnMatrices(Equation):
     """An equation of one matrix, applied to each matrix in a leaf."""
-
-    is_of_matrices = True
 
     def __init__(
         self,
@@ -34,9 +32,11 @@ class _OnMatrices(Equation):
         functools.update_wrapper(self, equation)
         self.name, self._equation = equation.name, equation
         self._in_batches, self._work = in_batches, work
-        self.limits = BATCH[work]
-        self.division = division if in_batches else None
-        self.takes_turns = in_batches and division is None
+        self._division = division if in_batches else None
+        is_divided = self._division is not None
+        takes_turns = in_batches and not is_divided
+        self._batching = Batching(BATCH[work], takes_turns, is_divided)
+        self.batching = self._batching
         self.leaves = (*equation.leaves, "layout")
         self.shared = equation.shared
         parameters = inspect.signature(inspect.unwrap(equation._fn)).parameters
@@ -45,7 +45,8 @@ class _OnMatrices(Equation):
         has_whole = any(
             isinstance(x, type) and issubclass(x, AbstractWhole) for x in types
         )
-        self.moves_all = self.division is not None and not has_whole
+        # Whether devices exchange all arguments and results, not only these parts.
+        self._moves_all = is_divided and not has_whole
 
         @eqx.filter_jit  # traced once for batches of the same types
         def of_many(shared: dict, count: int, *columns: Any) -> Any:
@@ -82,7 +83,7 @@ class _OnMatrices(Equation):
         """
         *arguments, layout = leaves
         sides, stack = layout.sides(g.shape), layout.stack(g.shape)
-        is_large = 2 * math.prod(sides) > max(self.limits.values())
+        is_large = 2 * math.prod(sides) > self._batching.largest
         if not self._in_batches or is_large or self._is_batch(stack):
             return None
         # Of updates in several precisions, all are computed in float32 at least.
@@ -95,11 +96,11 @@ class _OnMatrices(Equation):
         Joining stacks would copy them, and two that are sharded in different ways would
         be exchanged between devices. But each decomposition is another large program.
         """
-        return bool(stack) and self._work == "products" and not self.moves_all
+        return bool(stack) and self._work == "products" and not self._moves_all
 
     def of_all(self, calls: Sequence[Call], limit: int) -> list[Any]:
         """The results for several leaves, with equal matrices in batches."""
-        is_alone = len(calls) == 1 and not self.moves_all
+        is_alone = len(calls) == 1 and not self._moves_all
         if is_alone or not self._in_batches:
             return super().of_all(calls, limit)
         if any(isinstance(leaves[-1], Pieces) for leaves, _ in calls):
@@ -114,7 +115,7 @@ class _OnMatrices(Equation):
                 stacks[i] = _stacked(leaves)
         places, found = [*stacks], [*stacks.values()]
         elements = [math.prod(s.arguments[0].shape) for s in found]
-        split = batches if self.division is None else self.division.batches
+        split = batches if self._division is None else self._division.batches
         for batch in split([s.key for s in found], elements, limit):
             _, shared = calls[places[batch[0]]]
             some = self._in_one_batch(shared, [found[i] for i in batch])
@@ -150,12 +151,12 @@ class _OnMatrices(Equation):
         first: Any = together[0]
         stack = first.shape[:-2]
         run = functools.partial(self._of_many, shared, len(stack))
-        if self.division is None:
+        if self._division is None:
             out = run(*together)
         else:
-            division = self.division._replace(is_of_leaves=True)
+            division = self._division._replace(is_of_leaves=True)
             together = [part_of(division, x) for x in together]
-            if self.moves_all:
+            if self._moves_all:
                 out = division.run(run, together, stack)
             else:
                 out = jax.tree.map(division.together, run(*together))

@@ -13,7 +13,7 @@ from .._trees.leaves import keystr
 from .._trees.sharding import is_in_shard_map
 from .._trees.stored import has_stored
 from .._types import State, Updates
-from .batches import batches
+from .batches import batches, common_batching
 from .equation import ShapeMismatch
 from .kernel import Operation, kernel_of_all
 from .misfits import misfit
@@ -115,18 +115,17 @@ def run_matrices(
     another position is another kernel), and used three times the memory.
     """
     found = [stage.operation.equation for stage in kernel.stages]
-    equations = [equation for equation in found if equation.is_of_matrices]
-    is_divided = any(equation.division is not None for equation in equations)
+    batching = common_batching([x.batching for x in found if x.batching is not None])
     keys = _batch_keys(kernel, rows)
-    limits = {x: min(y.limits[x] for y in equations) for x in equations[0].limits}
     # What is as small as one batch need not wait: tracing it for accelerators, too, would
     # take twice as long. Results that other kernels read are fused with these. In a
     # `shard_map`, JAX 0.10 would take all results for varying if one of them is.
+    limits = batching.limits
     is_large = sum(row[0].size for row in rows.values()) > limits["default"]
     may_wait = kernel.program[-1] != "updates" and not is_in_shard_map()
-    all_wait = all(equation.takes_turns for equation in equations)
-    takes_turns = is_large and may_wait and all_wait and len(rows) > 1
-    if not (is_divided or takes_turns or any(map(_has_equal, zip(*keys, strict=True)))):
+    takes_turns = batching.takes_turns and is_large and may_wait and len(rows) > 1
+    has_equal = any(map(_has_equal, zip(*keys, strict=True)))
+    if not (batching.is_divided or takes_turns or has_equal):
         outs = []
         for i, row in rows.items():
             out, previous = run_leaf(kernel, updates, i, row, previous)
@@ -154,7 +153,7 @@ def run_matrices(
         return run
 
     others = {platform: in_batches(platform, x) for platform, x in limits.items()}
-    if not is_divided:
+    if not batching.is_divided:
         others["cpu"] = on_cpu
     outs = lax.platform_dependent(previous, *arrays, **others)
     return outs, _last_computed(outs[-1])

@@ -96,7 +96,8 @@ def _stack(axes: Axes, shape, dtype, leaves, division: Division) -> _Stack:
         number = division.best([shape[i] for i in axes.stack])
         axis = axes.stack[number]
         count, shape = shape[axis], shape[:axis] + shape[axis + 1 :]
-        divided = Divided(count, axis, number)
+        equal = [i for i, sizes in axes.blocks if len({*sizes}) == 1]
+        divided = Divided(count, axis, number + sum(i < axis for i in equal))
     moved = lambda i: i + 1 if divided is None or i < divided.axis else i
     sides = [tuple(map(moved, side)) for side in (axes.reduction, axes.output)]
     blocks = {moved(i): sizes for i, sizes in axes.blocks}

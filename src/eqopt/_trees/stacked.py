@@ -18,7 +18,8 @@ class Divided(NamedTuple):
 
     - `size`: how many matrices, or smaller stacks, are along it, without padding.
     - `axis`: its number among the axes of the leaf.
-    - `number`: its number among the axes of the stack.
+    - `number`: its number in an array for each matrix, whose first axes are the axes
+        of the stack and one for each axis with equal blocks, in the order of the leaf.
     """
 
     size: int

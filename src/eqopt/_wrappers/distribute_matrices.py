@@ -37,9 +37,10 @@ class DistributeMatrices(AbstractFused):
     are at most $N/2$, are left to XLA, as without this wrapper.
 
     **Preconditioners.** The state of [`eqopt.SOAP`][], [`eqopt.SOAPMuon`][],
-    [`eqopt.Shampoo`][] and [`eqopt.KLShampoo`][] is larger than the parameters. So the
-    state of a matrix is only on the device that computes this matrix, and devices
-    exchange the gradients and the updates. This has consequences for the state:
+    [`eqopt.Shampoo`][], [`eqopt.KLShampoo`][] and [`eqopt.PSGDKron`][] is larger than the
+    parameters. So the state of a matrix is only on the device that computes this matrix,
+    and devices exchange the gradients and the updates. This has consequences for the
+    state:
 
     - It has one array for all equal matrices, with a new first axis that is divided
         between the devices. If their number is not a multiple of $N$, matrices of zeros
@@ -49,10 +50,10 @@ class DistributeMatrices(AbstractFused):
     - With `stagger`, all equal matrices take the same turn.
     - [`eqopt.StoreState`][] leaves these arrays as they are.
 
-    **Other equations of matrices**, such as [`eqopt.PSGDKron`][] or your own: devices
-    exchange all arrays that the equation takes and returns, with the state. This pays
-    only if the state is small. Methods that only take sums, such as [`eqopt.SinkGD`][],
-    and everything that is not a matrix are left to XLA.
+    **Other equations of matrices**, such as your own: devices exchange all arrays that
+    the equation takes and returns, with the state. This pays only if the state is small.
+    Methods that only take sums, such as [`eqopt.SinkGD`][], and everything that is not a
+    matrix are left to XLA.
 
     Use it under `jit`, on automatic or explicit axes. On one device, it equals `inner`.
 

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -181,6 +181,8 @@ class ScaleByPSGDKron(AbstractMatrixwise):
         }
         ```
     """
+
+    _stays: ClassVar[bool] = True
 
     b1: Hyperparameter = 0.9
     preconditioner_lr: Hyperparameter = 0.1
