@@ -4,8 +4,10 @@ import functools
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import pytest
 
+import eqopt
 from eqopt.tree import map_params
 
 from .registry import law
@@ -74,16 +76,16 @@ def expected_of(row):
 
 @functools.lru_cache(maxsize=1)
 def found_with_params(row):
-    return found(row(), params=params_of())
+    return found(row(), params_of(), params=params_of())
 
 
-def found(opt, **given):
-    state = eqx.filter_eval_shape(opt.init, params_of())
+def found(opt, model, **given):
+    state = eqx.filter_eval_shape(opt.init, model)
     marked = map_params(
         opt,
         lambda x, p: p.shape == x.shape,
         state,
-        params_of(),
+        model,
         transform_non_params=lambda x: None,
         **given,
     )
@@ -97,15 +99,44 @@ def test_parameters_are_found(row):
     assert found_with_params(row) == expected_of(row)
 
 
+@law()
+def test_a_square_matrix(row):
+    """Its factors, which have its shape, do not stand for it."""
+    square = params_of() | {"matrix": jnp.ones((3, 3))}
+    assert found(row(), square, params=square) == found_with_params(row)
+
+
+IN_BLOCKS = eqopt.groups.matrices(eqopt.groups.path("more"), 0, 1, output_blocks=(5, 1))
+
+
+@pytest.mark.parametrize(
+    "opt",
+    [
+        eqopt.ScaleBySOAP(one_sided=True),
+        eqopt.ScaleByShampoo(one_sided=True),
+        eqopt.ScaleBySOAP(max_precond_dim=4),
+        eqopt.ScaleBySOAP(max_precond_dim=5),
+        eqopt.ScaleBySOAP(weight_dimension_numbers=IN_BLOCKS),
+    ],
+)
+def test_no_factor_stands_for_a_square_matrix(opt):
+    """Whichever side has one, at the limit of sizes, and next to blocks of given sizes."""
+    params = {"square": jnp.ones((4, 4)), "more": jnp.ones((4, 6))}
+    own = {f".{slot}['{name}']" for slot in ("mu", "nu") for name in params}
+    state = opt.init(params)
+    expected = {path for path in by_path(state) if path in own}
+    assert found(opt, params, params=params) == expected
+
+
 @pytest.mark.slow
 @law()
 def test_parameters_are_inferred(row):
     """They are inferred from only the state, or `map_params` raises an error."""
     if row.name in NOT_INFERRED:
         with pytest.raises(ValueError, match="params=model"):
-            found(row())
+            found(row(), params_of())
         return
-    assert found(row()) == expected_of(row)
+    assert found(row(), params_of()) == expected_of(row)
 
 
 @pytest.mark.slow

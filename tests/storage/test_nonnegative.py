@@ -7,7 +7,7 @@ import numpy as np
 
 import eqopt
 from eqopt._wrappers.store_state import _is_nonnegative as is_declared
-from eqopt.tree._map_params import places_of
+from eqopt.tree._places import places_of
 
 from ..laws.registry import law
 from ..laws.subjects import grads_of, params_of, step

@@ -33,7 +33,7 @@ from ..storage._base import (
     check_made_by,
     check_storage,
 )
-from ..tree._map_params import places_of
+from ..tree._places import places_of
 from ..tree._search import on_the_way
 from .flatten import FlattenState
 from .zero1 import ZeRO1State
@@ -54,11 +54,11 @@ class StoreState(AbstractFusedWrapper):
 
     It stores all parts of the state of `inner` that correspond to a parameter, in the
     sense of [`eqopt.tree.map_params`][]: moments, averages, accumulated gradients. Other
-    arrays stay as they are, such as the projected moments of [`eqopt.GaLore`][]. In
-    each step, the kernel of a leaf loads them, computes in float32, and stores the
-    results. There is never a full-precision copy of the whole state. A transformation
-    that handles trees itself, such as LBFGS, gets copies. The hidden bits of
-    [`eqopt.StoreParams`][] are not part of this state and stay unchanged.
+    arrays stay as they are, such as the factors of [`eqopt.SOAP`][] and the projected
+    moments of [`eqopt.GaLore`][]. In each step, the kernel of a leaf loads them, computes
+    in float32, and stores the results. There is never a full-precision copy of the whole
+    state. A transformation that handles trees itself, such as LBFGS, gets copies. The
+    hidden bits of [`eqopt.StoreParams`][] are not part of this state and stay unchanged.
 
     The state is stored in the same way on any number of devices, and sharded like the
     parameters. [`eqopt.ZeRO1`][] and [`eqopt.Flatten`][] go outside:

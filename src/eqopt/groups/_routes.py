@@ -14,8 +14,8 @@ from .._trees.roles import is_optimizer
 from .._trees.routes import Report
 from .._trees.stored import is_stored, shapes_if_stored
 from .._types import Params
-from ..tree._map_params import nested_in
 from ..tree._nbytes import bytes_of
+from ..tree._places import nested_in
 from ._table import _aligned, _merged
 
 

@@ -1,7 +1,6 @@
 """The leaves of a state that stand for parameters."""
 
 import itertools
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,10 +10,11 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
-from .._trees.leaves import disagreement, is_leaf, is_parameter, parameters
+from .._trees.leaves import disagreement, is_leaf, parameters
 from .._trees.roles import check_is_state
 from .._trees.stored import is_stored
 from .._types import Params, State
+from ._places import guessed, places_of
 from ._search import _children
 from ._together import column_of
 
@@ -86,7 +86,7 @@ def map_params(
     check_is_state("map_params", "state", state)
     if params is None:
         params = _inferred(init, state)
-        abstract = _guessed(init, params)
+        abstract = guessed(init, params)
     else:
         abstract = eqx.filter_eval_shape(init, params)
     values, treedef = _values(state, abstract)
@@ -122,84 +122,6 @@ def _values(state: State, abstract: PyTree) -> tuple[list, Any]:
         ) from None
 
 
-def places_of(init: Callable, params: Params, abstract: PyTree) -> list:
-    """For each leaf of a state, the number of its parameter, or `None`.
-
-    A matching position and shape can be a coincidence: every count would match a single
-    scalar parameter. So `init` is also called with parameters that are larger by one
-    along each axis, and that have two entries instead of a scalar.
-    """
-    leaves, structure = jtu.tree_flatten(parameters(params), is_leaf=is_leaf)
-    shapes = [None if x is None else (x.shape, _larger(x).shape) for x in leaves]
-    larger = jtu.tree_map(lambda x: _larger(x) if is_parameter(x) else x, params)
-    grown = _shapes_if_any(init, larger)
-    places = []
-    paths = jtu.tree_leaves_with_path(_without_padding(abstract), is_leaf=is_stored)
-    for nested, (path, x) in zip(nested_in(structure, abstract), paths, strict=True):
-        here = getattr(x, "shape", None)
-        there = grown.get(jtu.keystr(path))
-        fits = [i for i in nested if _follows(shapes[i], here, there)]
-        places.append(fits[0] if fits else None)
-    return places
-
-
-def _follows(shapes, here, there):
-    return shapes is not None and here == shapes[0] and there in (None, shapes[1])
-
-
-def _larger(x: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(tuple(n + 1 for n in x.shape) or (2,), x.dtype)
-
-
-def _shapes_if_any(init: Callable, params: Params) -> dict[str, Any]:
-    try:
-        state = _guessed(init, params)
-    except Exception:
-        # A mask or a measurement may only fit these shapes.
-        return {}
-    leaves = jtu.tree_leaves_with_path(_without_padding(state), is_leaf=is_stored)
-    return {jtu.keystr(path): getattr(x, "shape", None) for path, x in leaves}
-
-
-def _guessed(init: Callable, params: Params) -> State:
-    """The state for parameters that the user does not have: warnings are about those."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return eqx.filter_eval_shape(init, params)
-
-
-def _without_padding(state: State) -> State:
-    """`state`, where arrays that `eqopt.ZeRO1` has padded have their own shapes."""
-    is_padded = lambda x: hasattr(type(x), "_without_padding")
-    own = lambda x: x._without_padding if is_padded(x) else x
-    return jtu.tree_map(own, state, is_leaf=is_padded)
-
-
-def nested_in(structure, node):
-    """For each leaf of `node`, its positions in the trees of that structure around it.
-
-    The position in the smallest tree comes first: parameters in a tuple also have the
-    structure of a chain's state.
-    """
-    if is_stored(node) or jtu.all_leaves([node]):
-        return [[0] if structure == _LEAF else []]
-    found = [places for _, x in _children(node) for places in nested_in(structure, x)]
-    root = structure.node_data()
-    # The error of `flatten_up_to` has the text of the whole node, which takes long.
-    if root is not None and root[0] is not type(node):
-        return found
-    try:
-        column = structure.flatten_up_to(node)
-    except (ValueError, TypeError):
-        return found
-    leaves = (jtu.tree_leaves(x, is_leaf=is_stored) for x in column)
-    around = (i for i, found_there in enumerate(leaves) for _ in found_there)
-    return [[*places, i] for places, i in zip(found, around, strict=True)]
-
-
-_LEAF = jtu.tree_structure(0)
-
-
 class _Anything(eqx.Module):
     """Represents all parameters: a tree without leaves, and so are trees made from it."""
 
@@ -213,7 +135,7 @@ def _inferred(init: Callable, state: State) -> Params:
     correct if `init` makes a tree like `state` from them.
     """
     try:
-        marked = _guessed(init, _Anything())
+        marked = guessed(init, _Anything())
         trees = [*_at_marks(marked, state)]
     except Exception as error:
         raise ValueError(_UNKNOWN) from error
@@ -261,7 +183,7 @@ def _picked(pick: Callable, leaves: tuple) -> jax.ShapeDtypeStruct | None:
 
 def _is_state_of(init: Callable, params: Params, state: State) -> bool:
     try:
-        other = _guessed(init, params)
+        other = guessed(init, params)
     except Exception:
         return False
     return jtu.tree_structure(other) == jtu.tree_structure(state) and all(

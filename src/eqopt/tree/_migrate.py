@@ -16,8 +16,8 @@ from .._trees.stacked import is_stacks, with_stacks, without_stacks
 from .._trees.stored import is_stored, standard_promotion
 from .._types import Params, State
 from ..numerics import at_least_float32
-from ._map_params import _without_padding
 from ._migration_plan import Drop, MigrationPlan, planned
+from ._places import without_padding
 
 
 def migrate(
@@ -152,7 +152,7 @@ def migration_plan(
     """
     _check("migration_plan", new_opt, old_state, model)
     new = eqx.filter_eval_shape(new_opt.init, model)
-    own = lambda state: without_stacks(_without_padding(state))
+    own = lambda state: without_stacks(without_padding(state))
     return planned(own(new), own(old_state), take, drop).plan
 
 
@@ -174,7 +174,7 @@ def _leaves(state: State) -> list[tuple[tuple, Any]]:
 def _unpadded(state: State) -> State:
     """`state` without the padding of `eqopt.ZeRO1`, with the same structure."""
     own = lambda x, y: _cut(x, np.shape(y)) if np.shape(x) != np.shape(y) else x
-    return jtu.tree_map(own, state, _without_padding(state))
+    return jtu.tree_map(own, state, without_padding(state))
 
 
 def _cut(x: Any, shape: tuple[int, ...]) -> Any:

@@ -14,7 +14,7 @@ from .._trees.masks import resolve
 from .._trees.roles import check_is_tree
 from .._trees.stored import is_stored
 from .._types import Params, State
-from ._map_params import nested_in
+from ._places import nested_in
 from ._search import on_the_way
 
 
