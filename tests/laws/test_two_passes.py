@@ -3,6 +3,8 @@
 On a GPU, arrays have an axis of blocks meanwhile, and on a TPU the order of its tiles.
 """
 
+import math
+
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -99,6 +101,39 @@ def test_beside_another_storage(platform, other):
         eqopt.ScaleByLearningRate(0.1),
     )
     params = jr.normal(jr.key(0), (128, 256))
+    assert_equal(train(opt, platform, params), train(opt, "cpu", params))
+
+
+def by_width(g, p):
+    return g / math.sqrt(g.shape[-1])
+
+
+def by_column(g, p):
+    return g * jnp.arange(g.shape[-1], dtype=g.dtype)[None]
+
+
+def turned(g, p):
+    return g.T if g.ndim == 2 and len({*g.shape}) == 1 else g
+
+
+@pytest.mark.parametrize("platform", ["cuda", "tpu"])
+@pytest.mark.parametrize(
+    ("part", "shape"),
+    [
+        (eqopt.Centralize(), (2**10,)),
+        (eqopt.AddNoise(0.1, 0.1, 0), (128, 256)),
+        *(
+            (eqopt.StatelessWithTreeMap(fn), (256, 256))
+            for fn in (by_width, by_column, turned)
+        ),
+    ],
+)
+@pytest.mark.costly
+def test_equations_that_look_at_shapes(part, shape, platform):
+    """They see each leaf as it is, without an axis of blocks and not in tiles."""
+    opt = eqopt.Chain(part, eqopt.SGD(0.1, 0.9))
+    opt = stored(opt, eqopt.storage.BlockwiseQuantized(block_size=128))
+    params = jr.normal(jr.key(0), shape)
     assert_equal(train(opt, platform, params), train(opt, "cpu", params))
 
 

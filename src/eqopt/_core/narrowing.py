@@ -7,11 +7,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
+import numpy as np
 from jax import lax
 from jaxtyping import Array
 
 from .._cpu.order import computed_once
-from .._jax_internals import attempt, equations
+from .._jax_internals import Literal, attempt, equations
 from .._trees.stored import Joined, is_leaf, is_stored
 from .._types import Updates
 from .equation import ShapeMismatch
@@ -29,6 +30,9 @@ def narrow(u: Array, like: Any, after: Any = None) -> Any:
 
 # Equations that take longer than to read their arguments once more.
 _SLOW = ("reduce", "dot_general", "conv_", "cum", "sort", "while", "scan", "random")
+
+_BY_POSITION = ("iota", "gather", "scatter", "dynamic", "slice", "concatenate", "pad")
+_BY_POSITION += ("rev", "transpose", "squeeze", "split")
 
 # The arrays of smaller leaves stay in the cache of a GPU. The new slots of a leaf with
 # fewer elements together stay in the fast memory of a TPU.
@@ -54,26 +58,61 @@ def in_two_passes(run: Callable, packed: Array, *row: Any) -> tuple[Any, list]:
     leaves = jax.tree.leaves(row, is_leaf=is_stored)
     sizes = [x.size for x in leaves if _is_measured(x)]
     is_large = bool(sizes) and max(sizes) >= _LARGE
-    if not is_large or not _is_elementwise(run, packed, *row):
+    steps = _elementwise_steps(run, packed, *row) if is_large else None
+    if steps is None:
         return run(packed, *row)
     blocks = _blocks_of(leaves)
+
+    def like(new):
+        """`new`, unless the equations would do something else in that order."""
+        if not blocks or not new:
+            return None
+        moved = jax.eval_shape(lambda *row: _with(row, blocks, new), *row)
+        return new if _elementwise_steps(run, packed, *moved) == steps else None
 
     def in_order(new):
         return lambda packed, *row: _passes(run, packed, row, blocks, new)
 
     # With an axis of blocks, a GPU computes fewer indices.
-    branches = {"cuda": in_order(blocks and blocks.of_equal_blocks)}
-    tiles = _tiles(blocks, row) if sum(sizes) >= _LARGE_ON_TPU else None
-    if tiles:
+    branches = {"cuda": in_order(like(blocks and blocks.of_equal_blocks))}
+    is_for_tpu = sum(sizes) >= _LARGE_ON_TPU
+    if tiles := like(_tiles(blocks, row)) if is_for_tpu else None:
         branches["tpu"] = in_order(tiles)
     return lax.platform_dependent(packed, *row, **branches, default=run)
 
 
-def _is_elementwise(run, *arguments):
+def _elementwise_steps(run, packed, *row):
+    """What the equations do to each element, and with which numbers.
+
+    It is `None` if they do more, if they depend on positions, or if they fail. Equations
+    that look at shapes do something else to an array with other axes.
+    """
     values = lambda *arguments: run(*arguments, keep=lambda new, slot, after: new)
-    program = jax.make_jaxpr(values)(*arguments)
-    is_slow = lambda eqn: eqn.primitive.name.startswith(_SLOW)
-    return attempt(lambda: not any(map(is_slow, equations(program))), lambda: False)
+    loaded = lambda x: x.like if is_stored(x) else x
+    try:
+        row = jax.tree.map(loaded, row, is_leaf=is_stored)
+        program = jax.make_jaxpr(values)(packed, *row)
+    except Exception:  # for the shapes of users, it occurs again
+        return None
+    is_large = lambda x: math.prod(getattr(x.aval, "shape", ())) > packed.size
+
+    def read():
+        steps = []
+        for eqn in equations(program):
+            name = eqn.primitive.name
+            # Not the vector of shared values, which is taken apart.
+            is_of_leaf = any(map(is_large, [*eqn.invars, *eqn.outvars]))
+            is_spread = name == "broadcast_in_dim" and eqn.invars[0].aval.ndim > 0
+            by_position = is_spread or name.startswith(_BY_POSITION)
+            if name.startswith(_SLOW) or (is_of_leaf and by_position):
+                return None
+            numbers = [np.asarray(x.val) for x in eqn.invars if isinstance(x, Literal)]
+            steps.append((name, [x.tolist() for x in numbers]))
+        consts = [np.asarray(x) for x in program.consts]
+        is_number = all(x.ndim == 0 for x in consts)
+        return (steps, [x.tolist() for x in consts]) if is_number else None
+
+    return attempt(read, lambda: None)
 
 
 def _tiles(blocks, row):
