@@ -18,5 +18,5 @@ def axes_or_current(axes: Any, name: str) -> Any:
     except ImportError as error:
         raise ImportError(
             f"eqopt.plot.{name} needs matplotlib, which cannot be imported. Install it "
-            "with `pip install 'eqopt[plot]'`."
+            "with `pip install matplotlib`."
         ) from error

@@ -24,7 +24,7 @@ def state_memory(counts: Mapping[str, ByteCount], *, axes: Any = None) -> Any:
         eqopt.plot.state_memory({"AdamW": count(adamw), "Muon": count(muon)})
         ```
 
-    It needs matplotlib, which comes with `pip install 'eqopt[plot]'`.
+    It needs matplotlib: `pip install matplotlib`.
 
     **Arguments:**
 

@@ -31,7 +31,7 @@ def training_curves(
         eqopt.plot.training_curves(losses, steps=range(0, 1000, 50), target=0.1)
         ```
 
-    It needs matplotlib, which comes with `pip install 'eqopt[plot]'`.
+    It needs matplotlib: `pip install matplotlib`.
 
     **Arguments:**
 
@@ -83,7 +83,7 @@ def learning_rates(
         eqopt.plot.learning_rates(rates, {"Adam": final_losses})
         ```
 
-    It needs matplotlib, which comes with `pip install 'eqopt[plot]'`.
+    It needs matplotlib: `pip install matplotlib`.
 
     **Arguments:**
 

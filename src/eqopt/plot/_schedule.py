@@ -36,7 +36,7 @@ def schedule(
         eqopt.plot.schedule(CosineDecay(1e-3, 900), Linear(1e-3, 0.0, 900), steps=1000)
         ```
 
-    It needs matplotlib, which comes with `pip install 'eqopt[plot]'`.
+    It needs matplotlib: `pip install matplotlib`.
 
     **Arguments:**
 

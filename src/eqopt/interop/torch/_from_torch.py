@@ -103,7 +103,7 @@ def from_torch(
 
 
 def _kind(optimizer: Any) -> str:
-    require("torch", "eqopt.interop.torch", "torch")
+    require("torch", "eqopt.interop.torch")
     from torch.optim import Optimizer
 
     supported = sorted([*RECIPES, "Muon"])
