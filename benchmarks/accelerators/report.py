@@ -59,7 +59,7 @@ def measured(about: Row, rows: list[Row]) -> str:
         cells = [row["model"], step, *_times(row, other)]
         if "failure" not in row:
             memory = [f"{row[key]:.2f}" for key in ("temporary", "state")]
-            cells += [_roofline(row), _moved(row), *memory]
+            cells += [_roofline(row), _range(row), *memory]
         lines.append(f"| {' | '.join(cells)} |")
     copy = f"; a copy moves {about['copy'] / 1e12:.2f} TB/s" if about else ""
     return "\n".join(lines) + f"\n\n{_about(about)}{copy}."
@@ -88,7 +88,7 @@ def compiled(about: Row, rows: list[Row]) -> str:
         cells = [row["case"], limit, *_cells(row), *_cells(other)]
         lines.append(f"| {' | '.join(cells)} |")
     done = {row["case"] for row in rows}
-    missing = ", ".join(name for name in CASES if name not in done)
+    missing = "; ".join(name for name in CASES if name not in done)
     note = f" Not compiled: {missing}." if missing else ""
     return "\n".join(lines) + f"\n\n{_about(about)}.{note}"
 
@@ -105,9 +105,12 @@ def _cells(row: Row | None) -> list[str]:
 
 
 def _moved(row: Row) -> str:
+    return _bold(_range(row), row["most"] > MUCH_MOVED * row["limit"])
+
+
+def _range(row: Row) -> str:
     least, most = f"{row['least']:.2f}", f"{row['most']:.2f}"
-    text = most if least == most else f"{least} to {most}"
-    return _bold(text, "limit" in row and row["most"] > MUCH_MOVED * row["limit"])
+    return most if least == most else f"{least} to {most}"
 
 
 def _roofline(row: Row) -> str:
