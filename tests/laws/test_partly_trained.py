@@ -1,7 +1,8 @@
 """Models that are trained in part: gradients are `None` at all other parameters.
 
 Whether `init` got only that part or the whole model, `step`, `update` and `eval_params`
-get the whole model, and return it as if the part had been trained alone.
+get the whole model, and return it as if the part had been trained alone. All other
+parameters, and their part of the state, stay unchanged.
 """
 
 import functools
@@ -78,6 +79,26 @@ def test_init_of_the_whole(row):
     first, last, lone = map(by_path, (state, whole[2], alone(row.name)[2]))
     for path, x in last.items():
         np.testing.assert_array_equal(x, lone.get(path, first[path]), err_msg=path)
+
+
+@law()
+@pytest.mark.parametrize("call", ["step", "update"])
+def test_no_gradient_no_change(row, call):
+    """Not even if earlier steps have moved the parameter away from its copies."""
+    opt, model = row(), model_of(row)
+    start = jax.tree.map(lambda p: p + 1, model["frozen"])
+    params, state = model, opt.init({**model, "frozen": start})
+    first = by_path(state)
+    for i in range(STEPS):
+        result, state = getattr(opt, call)(grads_of(part_of(model), i), state, params)
+        if call == "update":
+            assert not jax.tree.leaves({**result, "trained": None})
+            result = eqopt.apply_updates(params, result)
+        params = result
+        assert_equal({**params, "trained": None}, {**model, "trained": None})
+    for path, x in by_path(state).items():
+        if "frozen" in path:
+            np.testing.assert_array_equal(x, first[path], err_msg=path)
 
 
 def check(row, whole, model):

@@ -30,6 +30,48 @@ def test_lookahead_keeps_the_slow_weights_of_a_model(getkey):
     assert evaluated.activation is model.activation
 
 
+def test_a_pair_of_whole_models(getkey):
+    """Leaves that are not parameters have no slow value to move."""
+    model = eqx.nn.MLP(2, 2, 4, 1, key=getkey())
+    pair = eqopt.LookaheadParams.init_synced(model)
+    opt = eqopt.Lookahead(eqopt.SGD(0.1), 1, 0.5)
+    grads = jax.tree.map(jnp.ones_like, eqx.filter(model, eqx.is_inexact_array))
+    state = opt.init(pair)
+    stepped, _ = opt.step(grads, state, pair)
+    updates, _ = opt.update(grads, state, pair)
+    moved = jax.tree.leaves(eqopt.apply_updates(pair, updates))
+    for x, y in zip(jax.tree.leaves(stepped), moved, strict=True):
+        if eqx.is_array(x):
+            np.testing.assert_allclose(x, y, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "opt",
+    [
+        eqopt.Lookahead(eqopt.SGD(0.1), 2, 0.5),
+        eqopt.OuterNesterov(eqopt.SGD(0.1), 1),
+        eqopt.ParamEMA(eqopt.Lookahead(eqopt.SGD(0.1), 2, 0.5)),
+    ],
+    ids=["Lookahead", "OuterNesterov", "ParamEMA(Lookahead)"],
+)
+@pytest.mark.parametrize("call", ["step", "update"])
+def test_one_step_without_a_gradient(opt, call):
+    """The parameter, its copies and its averages stay as the last step left them."""
+    params = {"a": jnp.ones(2), "b": jnp.full(2, 3.0)}
+    state = opt.init(params)
+    params, state = opt.step(params, state, params)
+    grads = {**params, "b": None}
+    result, new = getattr(opt, call)(grads, state, params)
+    assert call == "update" or (result["b"] == params["b"]).all()
+    of_b = lambda tree: [
+        x
+        for path, x in jax.tree_util.tree_leaves_with_path(tree)
+        if path[-1] == jax.tree_util.DictKey("b")
+    ]
+    assert of_b(new)
+    assert bool(eqx.tree_equal(of_b(new), of_b(state)))
+
+
 def test_lookahead_restarts_the_inner_optimizer():
     opt = eqopt.Lookahead(eqopt.Adam(0.1), 2, 0.5, reset_state=True)
     params = jnp.ones(3)

@@ -29,7 +29,7 @@ NOT_OPTAX = {
 NOT_ADAM = {
     **NOT_OPTAX,
     **dict.fromkeys(
-        ("test_init_of_the_whole", "partly_trained"),
+        ("test_init_of_the_whole", "test_no_gradient_no_change", "partly_trained"),
         "where there is state, Optax takes no `None`",
     ),
     "zero_gradients": "an epsilon of 1e-8 is zero in float16",

@@ -50,13 +50,18 @@ def choose(g: Leaf, average: Leaf, *, weight_sum: Scalar) -> Leaf:
 def followed(
     params: Params,
     updates: Updates | None,
+    grads: Updates,
     state: Any,
     shared: Mapping[str, Any],
 ) -> Any:
-    """`state` with the average moved towards the updated parameters."""
+    """`state` with the average moved towards the updated parameters.
+
+    Where `grads` has `None`, the average stays unchanged.
+    """
     owner = type(state).__name__.removesuffix("State")
     if updates is None:
-        pipeline = Pipeline(beside(owner, "average", state.average, params), None, {})
+        here = restrict(beside(owner, "average", state.average, params), grads)
+        pipeline = Pipeline(here, None, {})
         leafwise = Leafwise(follow, state, shared)
     else:
         pipeline = Pipeline(updates, params, {})

@@ -132,11 +132,12 @@ class Lookahead(AbstractWrapper):
         new, fast_state = call._replace(params=fast).run(self.inner, state.fast_state)
         due, count = synced(state.steps_since_sync, self.sync_period)
         if call.is_step:
-            sync = lambda: self._synced(new, slow, fast_state)
+            sync = lambda: self._synced(call.updates, new, slow, fast_state)
             stay = lambda: (new, slow, fast_state)
         else:
+            moving = restrict(slow, new, "state.slow")
             sync = lambda: self._moved(new, fast, load(slow), fast_state)
-            stay = lambda: (new, zero_updates(shapes_if_stored(slow)), fast_state)
+            stay = lambda: (new, zero_updates(shapes_if_stored(moving)), fast_state)
         result, moved, fast_state = filter_cond(due, sync, stay)
         if isinstance(params, LookaheadParams):
             result, moved = LookaheadParams(result, moved), None
@@ -175,21 +176,24 @@ class Lookahead(AbstractWrapper):
         pipeline = Pipeline(updates, fast, {})
         shared = {"slow_step_size": self.slow_step_size}
         promise = pipeline.push("Lookahead", Leafwise(synchronize, Slow(slow), shared))
-        updates, move = pipeline.finish(), promise().slow
+        updates = pipeline.finish()
+        # Without an update, this still has the slow parameter, not a move.
+        move = restrict(promise().slow, updates, "state.slow")
         moved = restrict(fast, parameters(slow), like_name="state.slow")
         fast_state = self._restarted(apply_updates(slow, move), moved, fast_state)
         return updates, move, fast_state
 
-    def _synced(self, fast, slow, fast_state):
+    def _synced(self, grads, fast, slow, fast_state):
         """A synchronization: the fast and the slow parameters after it."""
         step_size: Any = self.slow_step_size
         # Without frozen leaves.
-        moved = restrict(fast, parameters(slow), like_name="state.slow")
+        moved = restrict(fast, grads)
         new = incremental_update(load(moved), load(slow), step_size)
         # New buffers, to be donated.
-        here = store_like(moved, copy(_rounded(new, moved)))
+        here = store_like(moved, copy(_rounded(restrict(new, grads), moved)))
         fast = eqx.combine(here, fast, is_leaf=is_leaf)
-        return fast, store_like(slow, new), self._restarted(new, moved, fast_state)
+        kept = restrict(fast, parameters(slow), like_name="state.slow")
+        return fast, store_like(slow, new), self._restarted(new, kept, fast_state)
 
     def _restarted(self, slow, fast, fast_state):
         # The slow parameters, because the fast ones may be a whole model, of which `init`

@@ -12,10 +12,11 @@ from ..._core.pipeline import Leafwise, Pipeline
 from ..._core.transformation import AbstractTransformation
 from ..._core.wrapper import Call
 from ..._trees.control import filter_cond
+from ..._trees.leaves import restrict
 from ..._trees.stored import shapes_if_stored
 from ..._types import Hyperparameter, IntegerLike, Leaf, Params, Scalar, State, Updates
 from ...tree._like import wide_copy, wide_zeros_like, zero_updates
-from .beside import beside, synced
+from .beside import synced
 from .outer import AbstractOuter
 
 
@@ -159,7 +160,7 @@ class OuterNesterov(AbstractOuter):
         params: Params = result if call.is_step else call.params
         updates: Updates = result
         if call.is_step:
-            part = beside("OuterNesterov", "slow", outer.slow, params)
+            part = restrict(params, call.updates)
             updates = zero_updates(shapes_if_stored(part))
         pipeline = Pipeline(updates, params, {})
         promise = pipeline.push("OuterNesterov", leafwise)

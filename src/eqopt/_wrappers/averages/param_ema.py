@@ -135,7 +135,9 @@ class ParamEMA(AbstractFusedWrapper):
         leafwise = Leafwise(follow_updated, new, shared)
         promise = pipeline.push_last("ParamEMA", leafwise)
         # A lambda, because the run-time checks would wrap a `def` again in each step.
-        moved = lambda: promise() or followed(*pipeline.outcome, new, shared)
+        moved = lambda: (
+            promise() or followed(*pipeline.outcome, pipeline.given, new, shared)
+        )
         return self.inner, lambda inner_state: dataclasses.replace(
             moved(), inner_state=inner_state
         )

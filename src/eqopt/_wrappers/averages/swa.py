@@ -118,7 +118,8 @@ class SWA(AbstractFusedWrapper):
         self, pipeline: Pipeline, state: SWAState
     ) -> tuple[AbstractTransformation, Callable[[State], SWAState]]:
         required_params("SWA", pipeline.params)
-        moved = lambda inner: self._moved(state, *pipeline.outcome, inner)
+        outcome = lambda: (*pipeline.outcome, pipeline.given)
+        moved = lambda inner: self._moved(state, *outcome(), inner)
         return self.inner, moved
 
     def _moved(
@@ -126,6 +127,7 @@ class SWA(AbstractFusedWrapper):
         state: SWAState,
         params: Params,
         updates: Updates | None,
+        grads: Updates,
         inner_state: State,
     ) -> SWAState:
         count = safe_increment(state.count)
@@ -138,7 +140,7 @@ class SWA(AbstractFusedWrapper):
         # average, on any backend and whether or not it is donated.
         average = filter_cond(
             due,
-            lambda: followed(params, updates, state, shared).average,
+            lambda: followed(params, updates, grads, state, shared).average,
             lambda: state.average,
         )
         n_averaged = jnp.where(due, more, state.n_averaged)
