@@ -65,16 +65,25 @@ def plain():
 
 def gpa(sees, mu_x=0.8, mu_y=0.7, penalty=0.0):
     update, x, z, y = inner_by_hand(), START, START, START
-    for _ in range(STEPS):
+    for t in range(STEPS):
         z = z + update(gradient(y) + penalty * y, {"z": z, "y": y}[sees])
         x = mu_x * x + (1 - mu_x) * z
-        y = mu_y * x + (1 - mu_y) * z
+        share = float(mu_y(t)) if callable(mu_y) else mu_y
+        y = share * x + (1 - share) * z
         yield y, x
 
 
 @pytest.mark.parametrize("sees", ["z", "y"])
 def test_gpa(sees, x64):
     assert_follows(eqopt.GPA(inner(), 0.8, 0.7, sees), x64, gpa(sees))
+
+
+@pytest.mark.parametrize("sees", ["z", "y"])
+def test_gpa_on_a_schedule(sees, x64):
+    """Each step recovers the average with the `mu_y` that made the parameters."""
+    mu_y = lambda t: 0.9 - 0.1 * jnp.asarray(t % 4, float)
+    opt = eqopt.Scheduled(eqopt.GPA(inner(), 0.8, mu_y, sees))
+    assert_follows(opt, x64, gpa(sees, mu_y=mu_y))
 
 
 @pytest.mark.parametrize("sees", ["z", "y"])

@@ -18,7 +18,8 @@ def by_hand(y, direction, etas, b1, power):
         weights.append(max(etas[: t + 1]) ** power)
         c = weights[-1] / sum(weights) if any(weights) else 0.0
         x = (1 - c) * x + c * z
-        y = b1 * x + (1 - b1) * z
+        share = float(b1(t)) if callable(b1) else b1
+        y = share * x + (1 - share) * z
     return y, x
 
 
@@ -72,6 +73,30 @@ def test_adamw_by_hand(x64):
         expected = by_hand(START, direction, etas, 0.8, 2.0)
         for ours, oracle in zip(trained(opt, START, 8), expected, strict=True):
             np.testing.assert_allclose(ours, oracle, rtol=1e-6)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.2])
+def test_b1_on_a_schedule(decay, x64):
+    """Each step recovers the average with the `b1` that made the parameters."""
+    b1 = lambda t: 0.9 - 0.1 * jnp.asarray(t % 4, float)
+    with x64():
+        opt = eqopt.Scheduled(eqopt.ScheduleFreeSGD(0.1, b1=b1, weight_decay=decay))
+        decayed = lambda y, t: noisy(y, t) + decay * y
+        expected = by_hand(START, decayed, [0.1] * 8, b1, 2.0)
+        for ours, oracle in zip(trained(opt, START, 8), expected, strict=True):
+            np.testing.assert_allclose(ours, oracle, rtol=1e-6)
+
+
+def test_b1_of_zero():
+    """The parameters are then the iterate itself, also in later steps."""
+    params = jnp.ones(2)
+    opt = eqopt.Scheduled(
+        eqopt.ScheduleFree(eqopt.SGD(0.1), 0.1, b1=lambda t: jnp.zeros(()))
+    )
+    state = opt.init(params)
+    for _ in range(3):
+        params, state = opt.step(jnp.ones(2), state, params)
+    np.testing.assert_allclose(params, 0.7, rtol=1e-6)
 
 
 def test_a_warm_up_multiplies_a_schedule():

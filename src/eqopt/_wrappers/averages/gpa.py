@@ -6,17 +6,22 @@ from collections.abc import Callable
 from typing import Literal, TypeAlias, get_args
 
 import equinox as eqx
-from jaxtyping import DTypeLike
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, DTypeLike, Float
 
 from ..._arguments.checks import check_choice, check_range
 from ..._arguments.extra import required_params
 from ..._core.equation import equation
 from ..._core.pipeline import Leafwise, Pipeline
 from ..._core.transformation import AbstractFused, AbstractTransformation
+from ..._transforms.scale import recorded
+from ..._trees.leaves import parameters
+from ..._trees.precision import compute_dtype
 from ..._trees.states import check_state
 from ..._types import Hyperparameter, Leaf, Params, Scalar, State
 from ...tree._like import wide_copy
-from .schedule_free import with_average
+from .schedule_free import fall_of, with_average
 
 
 Place: TypeAlias = Literal["z", "y"]
@@ -27,24 +32,34 @@ class GPAState(eqx.Module):
 
     **Attributes:**
 
+    - `mu_y`: the share of the average in the parameters, a 0-d array.
     - `inner_state`: the inner state.
     - `z`: the iterate of the inner optimizer, a tree like the parameters.
     """
 
+    mu_y: Float[Array, ""]
     inner_state: State
     z: Params
 
 
 @equation
 def gpa(
-    g: Leaf, z: Leaf, p: Leaf, *, mu_x: Scalar, mu_y: Scalar, z_is_first: bool
+    g: Leaf,
+    z: Leaf,
+    p: Leaf,
+    *,
+    mu_x: Scalar,
+    mu_y: Scalar,
+    fall: Scalar,
+    z_is_first: bool,
 ) -> tuple[Leaf, Leaf]:
     # Solved for the parameters, so that the average is not stored. Two forms of the same
     # sum: whichever of z and p is replaced first, its old value is not needed any more.
+    share = (1 - mu_x) + mu_x * fall
     if z_is_first:
         z = z + g
-        return (1 - mu_x) * (z - p) + mu_x * (1 - mu_y) * g, z
-    return (1 - mu_x) * (z - p) + (1 - mu_x * mu_y) * g, z + g
+        return share * (z - p) + mu_x * (1 - mu_y - fall) * g, z
+    return share * (z - p) + (1 - mu_x * mu_y) * g, z + g
 
 
 class GPA(AbstractFused):
@@ -113,7 +128,12 @@ class GPA(AbstractFused):
         check_choice(self, "sees", get_args(Place))
 
     def init(self, params: Params) -> GPAState:
-        return GPAState(self.inner.init(params), wide_copy(params, self.state_dtype))
+        dtype = jax.dtypes.canonicalize_dtype(compute_dtype(parameters(params)))
+        return GPAState(
+            mu_y=jnp.array(self.mu_y, dtype),
+            inner_state=self.inner.init(params),
+            z=wide_copy(params, self.state_dtype),
+        )
 
     def eval_params(self, state: State, params: Params) -> Params:
         """The model with the average, $x$.
@@ -124,7 +144,7 @@ class GPA(AbstractFused):
             of `inner` are ignored: the outermost average counts.
         """
         check_state(self, state)
-        return with_average(state, params, self.mu_y)
+        return with_average(state, params, state.mu_y)
 
     def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
         check_state(self, state)
@@ -133,8 +153,14 @@ class GPA(AbstractFused):
         with pipeline.showing(state.z) if sees_z else contextlib.nullcontext():
             inner = self.inner._feed(pipeline, state.inner_state)
         is_first = pipeline.reads_params
-        shared = {"mu_x": self.mu_x, "mu_y": self.mu_y, "z_is_first": is_first}
-        new = GPAState(inner_state=None, z=state.z)
+        shared = {
+            "mu_x": self.mu_x,
+            "mu_y": self.mu_y,
+            "fall": fall_of(self.mu_y, state.mu_y),
+            "z_is_first": is_first,
+        }
+        mu_y = recorded(self.mu_y, state.mu_y)
+        new = GPAState(mu_y=mu_y, inner_state=None, z=state.z)
         leafwise = pipeline.in_order(Leafwise(gpa, new, shared), "z")
         outer = pipeline.push("GPA", leafwise)
         return lambda: dataclasses.replace(outer(), inner_state=inner())

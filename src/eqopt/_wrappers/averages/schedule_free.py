@@ -46,20 +46,30 @@ class ScheduleFreeState(eqx.Module):
 
 @equation
 def schedule_free(
-    g: Leaf, z: Leaf, p: Leaf, *, b1: Scalar, c: Scalar, z_is_first: bool
+    g: Leaf, z: Leaf, p: Leaf, *, b1: Scalar, fall: Scalar, c: Scalar, z_is_first: bool
 ) -> tuple[Leaf, Leaf]:
     # The averages before and after the step, solved for the parameters, so that neither
     # is stored. There are two forms of the same sum, one for each order of replacing z
     # and p: the old value of the one replaced first is not needed afterwards.
+    share = c + (1 - c) * fall
     if z_is_first:
         z = z + g
-        return c * (z - p) + (1 - c) * (1 - b1) * g, z
-    return c * (z - p) + (1 - b1 + b1 * c) * g, z + g
+        return share * (z - p) + (1 - c) * (1 - b1 - fall) * g, z
+    return share * (z - p) + (1 - b1 + b1 * c) * g, z + g
 
 
 @equation
 def recover_average(p: Leaf, z: Leaf, *, b1: Scalar) -> Leaf:
     return z + (p - z) / b1
+
+
+def fall_of(share: Any, last: Array) -> Scalar:
+    """By which part the share of the average in the parameters falls in this step.
+
+    The parameters before the step were made with the share `last`. The result is exactly
+    0 if the share is constant, and if it was 0, when the average does not matter.
+    """
+    return ratio(last - jnp.asarray(share, last.dtype), last)
 
 
 def with_average(state: Any, params: Params, b1: Any) -> Params:
@@ -177,7 +187,12 @@ class ScheduleFree(AbstractFused):
             inner_state=None,
             z=state.z,
         )
-        shared = {"b1": self.b1, "c": c, "z_is_first": pipeline.reads_params}
+        shared = {
+            "b1": self.b1,
+            "fall": fall_of(self.b1, state.b1),
+            "c": c,
+            "z_is_first": pipeline.reads_params,
+        }
         leafwise = pipeline.in_order(Leafwise(schedule_free, new, shared), "z")
         outer = pipeline.push("ScheduleFree", leafwise)
         return lambda: dataclasses.replace(outer(), inner_state=inner())
