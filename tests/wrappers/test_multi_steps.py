@@ -102,6 +102,19 @@ def test_skipped_mini_steps_leave_no_trace():
     assert state.gradient_step == 2
 
 
+def test_no_step_in_a_skipped_mini_step():
+    """Not even right after a step, when no mini-step has been accumulated yet."""
+    rule = eqopt.SkipNotFinite()
+    opt = eqopt.MultiSteps(eqopt.SGD(1.0), 1, should_skip_update_fn=rule)
+    params = jnp.ones(2)
+    state, step = opt.init(params), jax.jit(opt.step)
+    has_updated = []
+    for size in (jnp.nan, 1.0, jnp.nan, 1.0):
+        params, state = step(jnp.full(2, size), state, params)
+        has_updated.append(bool(opt.has_updated(state)))
+    assert has_updated == [False, True, False, True]
+
+
 def test_dtypes_of_the_accumulator():
     """Sums are in float32 by default, and updates have the dtype of the gradients."""
     params = jnp.ones(3, jnp.bfloat16)

@@ -75,7 +75,7 @@ def test_mini_steps(call):
         for g in sequence:
             result, state = method(g, state, params)
             params = result if call == "step" else eqopt.apply_updates(params, result)
-        return params, dataclasses.replace(state, skip_state=None)
+        return params, dataclasses.replace(state, skip_state=None, skipped_last=None)
 
     good = [grads(), grads(size=2.0), grads(size=0.5), grads()]
     with_bad = [grads(jnp.nan), good[0], grads(jnp.inf), *good[1:], grads(jnp.nan)]

@@ -40,6 +40,8 @@ class MultiStepsState(eqx.Module):
         step, it holds the gradients of that step until the next mini-step overwrites
         it.)
     - `skip_state`: the diagnostics of the last call of `should_skip_update_fn`.
+    - `skipped_last`: whether the last mini-step was skipped, a 0-d bool array; `None`
+        without `should_skip_update_fn`.
     """
 
     mini_step: Int[Array, ""]
@@ -48,6 +50,7 @@ class MultiStepsState(eqx.Module):
     weight_sum: Float[Array, ""]
     acc_grads: Updates
     skip_state: PyTree
+    skipped_last: Bool[Array, ""] | None
 
 
 @equation
@@ -133,6 +136,7 @@ class MultiSteps(AbstractWrapper):
     def init(self, params: Params) -> MultiStepsState:
         zero = lambda: jnp.zeros((), jnp.int32)  # each in its own buffer
         _, skip_state = self._should_skip(zeros_like(params), zero(), params)
+        skips = self.should_skip_update_fn is not None
         return MultiStepsState(
             mini_step=zero(),
             gradient_step=zero(),
@@ -140,6 +144,7 @@ class MultiSteps(AbstractWrapper):
             weight_sum=jnp.zeros((), jnp.float32),
             acc_grads=wide_zeros_like(params, self.accumulator_dtype),
             skip_state=skip_state,
+            skipped_last=jnp.zeros((), bool) if skips else None,
         )
 
     def handle(self, call: Call, state: MultiStepsState) -> tuple[Any, MultiStepsState]:
@@ -149,13 +154,14 @@ class MultiSteps(AbstractWrapper):
         )
         gathered = lambda: self._gathered(call, state, weight)
         if self.should_skip_update_fn is None:
-            result, new = gathered()
-        else:
-            # With the branches swapped, XLA on a CPU copies parameters and state.
-            result, new = filter_cond(
-                jnp.logical_not(skip), gathered, lambda: (call.nothing(), state)
-            )
-        return result, dataclasses.replace(new, skip_state=skip_state)
+            return gathered()
+        # With the branches swapped, XLA on a CPU copies parameters and state.
+        result, new = filter_cond(
+            jnp.logical_not(skip), gathered, lambda: (call.nothing(), state)
+        )
+        return result, dataclasses.replace(
+            new, skip_state=skip_state, skipped_last=skip
+        )
 
     def has_updated(self, state: MultiStepsState) -> Bool[Array, ""]:
         """Whether the inner optimizer made a step in the last call.
@@ -164,7 +170,10 @@ class MultiSteps(AbstractWrapper):
 
         - `state`: as returned by that call.
         """
-        return (state.mini_step == 0) & (state.gradient_step > 0)
+        has_stepped = (state.mini_step == 0) & (state.gradient_step > 0)
+        if state.skipped_last is None:
+            return has_stepped
+        return has_stepped & ~state.skipped_last
 
     def _gathered(self, call, state, weight):
         pipeline = Pipeline(call.updates, None, {})
@@ -207,6 +216,7 @@ class MultiSteps(AbstractWrapper):
             weight_sum=weight_sum,
             acc_grads=acc_grads,
             skip_state=state.skip_state,
+            skipped_last=state.skipped_last,
         )
         return result, new
 
@@ -224,7 +234,7 @@ class MultiSteps(AbstractWrapper):
         # Copied, because without `jit` they may be the same buffers as counters of the
         # state.
         copies = lambda x: jnp.array(x) if eqx.is_array(x) else x
-        return jnp.asarray(skip), jax.tree.map(copies, diagnostics)
+        return jnp.array(skip), jax.tree.map(copies, diagnostics)
 
 
 def _weight(extra: Mapping[str, Any]) -> Scalar:
