@@ -49,6 +49,9 @@ class ApplyEvery(AbstractLeafwise):
     Everything else in the chain runs in every step. To accumulate the gradients of
     several mini-batches for one step of a whole optimizer, use [`eqopt.MultiSteps`][].
 
+    All updates of a sum must have `None` at the same leaves. Otherwise, the sum may
+    contain updates that were applied before.
+
     **Arguments:**
 
     - `k`: an integer of at least 1.

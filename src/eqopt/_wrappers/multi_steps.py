@@ -86,6 +86,9 @@ class MultiSteps(AbstractWrapper):
     which is the gradient of the mean over all tokens. (With `use_grad_mean=False`, it
     gets the sum without the division.) If the weight is zero, the gradients may be NaN.
 
+    All mini-batches of a step must have gradients for the same parameters. If only some
+    of them have `None` at a leaf, its sum may contain gradients of an earlier step.
+
     !!! example
 
         ```python

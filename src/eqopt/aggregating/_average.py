@@ -99,6 +99,9 @@ class AccumulateAvgUpdates(AbstractAggregator):
     calls; in a chain, it would step with zeros. If you only need accumulation, use
     [`eqopt.MultiSteps`][], which can also skip or weight mini-batches.
 
+    All updates of a mean must have `None` at the same leaves. Otherwise, the mean may
+    contain updates of an earlier mean.
+
     **Arguments:**
 
     - `accumulation_steps`: $k \ge 1$. There is no state, only `None`, if it is the Python
@@ -136,7 +139,8 @@ class AverageIncrementallyUpdates(AbstractAggregator):
 
     after every $k$ calls, which may have different numbers of elements, and 0 in all
     other calls. In an [`eqopt.aggregating.Process`][], the optimizer does not step in
-    these.
+    these. As in [`eqopt.aggregating.AccumulateAvgUpdates`][], all updates of a mean must
+    have `None` at the same leaves.
 
     **Arguments:**
 

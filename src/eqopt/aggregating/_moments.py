@@ -86,6 +86,9 @@ class PerElementMeanAndSumSqDiffGrads(AbstractAggregator):
     - `sum_sq_diff_grads`: $M$, a tree like the parameters, in at least float32.
     - `sample_size`: $n$, an integer, or a 0-d int32 array if $k > 1$.
 
+    As in [`eqopt.aggregating.AccumulateAvgUpdates`][], all updates of a mean must have
+    `None` at the same leaves.
+
     The mean $\bar g_B$ and the sum $M_B$ of the $B$ elements of a call are combined
     with the mean and the sum of the $A$ elements before them, without a difference of
     large numbers (Chan et al.):
