@@ -3,6 +3,7 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 
@@ -165,3 +166,37 @@ def test_arguments_by_name():
         ADAM.update(grads=PARAMS, state=state, params=PARAMS)
     with pytest.raises(TypeError, match="Did you mean `grad`"):
         step_in_optax(ADAM, grads=PARAMS)
+
+
+ONLY_W = {"w": True, "b": False}
+WITHIN = {
+    "Flatten": eqopt.Flatten,
+    "Masked": lambda opt: eqopt.Masked(opt, ONLY_W),
+    "Partition": lambda opt: eqopt.Partition(
+        {"sam": opt, "other": eqopt.SGD(0.0)}, {"w": "sam", "b": "other"}
+    ),
+    "SelectiveTransform": lambda opt: eqopt.SelectiveTransform(
+        opt, freeze_mask={"w": False, "b": True}
+    ),
+    "SplitRealAndImaginary": eqopt.SplitRealAndImaginary,
+}
+
+
+@pytest.mark.parametrize("takes_number", [False, True])
+@pytest.mark.parametrize("name", WITHIN)
+def test_grad_fn_gets_the_model(name, takes_number):
+    """Also within wrappers that show another tree to the inner optimizer."""
+    w = jax.lax.complex(jnp.array([1.0, -2.0]), jnp.array([0.5, 3.0]))
+    model = {"w": w, "b": jnp.zeros(2)}
+
+    def grads_of(model):
+        assert model["w"].dtype == jnp.complex64 and model["b"].shape == (2,)
+        return {"w": model["w"] ** 3, "b": jnp.zeros(2)}
+
+    grad_fn = (lambda model, i: grads_of(model)) if takes_number else grads_of
+    opt = eqopt.SAM(eqopt.SGD(0.1), opaque_mode=True)
+    alone, within = (
+        o.step(grads_of(model), o.init(model), model, grad_fn=grad_fn)[0]
+        for o in (opt, WITHIN[name](opt))
+    )
+    np.testing.assert_allclose(within["w"], alone["w"], rtol=1e-5)

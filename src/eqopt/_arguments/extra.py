@@ -2,8 +2,9 @@
 
 import dataclasses
 import difflib
+import functools
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -107,6 +108,29 @@ def given_norm(owner: object, extra: Mapping[str, Any]) -> Any:
 def without_norm(extra: Mapping[str, Any]) -> Mapping[str, Any]:
     """`extra` for updates that are not the gradients whose norm was given."""
     return {name: x for name, x in extra.items() if name != "grad_norm"}
+
+
+def with_functions(
+    extra: Mapping[str, Any],
+    to_model: Callable[[Any], Any],
+    of_grads: Callable[[Any], Any],
+) -> Mapping[str, Any]:
+    """`extra` with functions of the parameters in another form, such as one vector.
+
+    `to_model` returns the parameters that the caller's functions take. `of_grads` brings
+    the gradients that they return into the other form.
+    """
+    value_fn, grad_fn = extra.get("value_fn"), extra.get("grad_fn")
+    if value_fn is not None:
+        extra = {**extra, "value_fn": lambda params: value_fn(to_model(params))}
+    if grad_fn is not None:
+        # It keeps the signature, which says whether it takes the number of the step.
+        @functools.wraps(grad_fn, updated=())
+        def grads_of(params, *step):
+            return of_grads(grad_fn(to_model(params), *step))
+
+        extra = {**extra, "grad_fn": grads_of}
+    return extra
 
 
 def _number(owner: object, extra: Mapping[str, Any], name: str, advice: str) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 import equinox as eqx
 from jaxtyping import PyTree
 
-from .._arguments.extra import without_norm
+from .._arguments.extra import with_functions, without_norm
 from .._arguments.fields import static_choice
 from .._core.pipeline import Leafwise, Pipeline
 from .._core.transformation import (
@@ -154,10 +154,10 @@ def extra_of_part(
     """The extra arguments for a transformation that sees part of the parameters."""
     if part is None:
         return extra
-    value_fn, grad = extra.get("value_fn"), extra.get("grad")
-    if value_fn is not None:
-        of_part = lambda part: value_fn(eqx.combine(part, params))
-        extra = {**extra, "value_fn": of_part}
-    if grad is not None:
-        extra = {**extra, "grad": restrict(grad, part, "grad", "params")}
+    chosen = lambda name: lambda tree: restrict(tree, part, name, "params")
+    extra = with_functions(
+        extra, lambda part: eqx.combine(part, params), chosen("grad_fn(params)")
+    )
+    if extra.get("grad") is not None:
+        extra = {**extra, "grad": chosen("grad")(extra["grad"])}
     return extra

@@ -10,6 +10,7 @@ import jax.tree_util as jtu
 from jaxtyping import Array, Float, PyTree
 
 from .._arguments.construction import Module
+from .._arguments.extra import with_functions
 from .._core.misfits import check_real
 from .._core.transformation import AbstractTransformation
 from .._core.wrapper import AbstractWrapper, Call
@@ -88,9 +89,7 @@ def _join(tree: PyTree) -> PyTree:
 
 
 def _of_pairs(extra: Mapping[str, Any]) -> Mapping[str, Any]:
-    value_fn = extra.get("value_fn")
-    if value_fn is not None:
-        extra = {**extra, "value_fn": lambda pairs: value_fn(_join(pairs))}
+    extra = with_functions(extra, _join, _split)
     for name in ("grad", "previous_grad"):
         if extra.get(name) is not None:
             extra = {**extra, name: _split(extra[name])}

@@ -9,6 +9,7 @@ import jax.tree_util as jtu
 from jax import lax
 from jaxtyping import Array, Inexact, PyTree
 
+from .._arguments.extra import with_functions
 from .._combinators.chain import Chain, NamedChain
 from .._core.apply import apply_updates
 from .._core.transformation import AbstractOptimizer, AbstractTransformation
@@ -161,18 +162,18 @@ def _of_vector(
     extra: Mapping[str, Any], updates: Updates, old: list, params: Params
 ) -> Mapping[str, Any]:
     """The extra arguments for a transformation that sees one vector."""
-    value_fn = extra.get("value_fn")
-    if value_fn is not None:
-        leaves, treedef = flatten_updates(updates)
+    leaves, treedef = flatten_updates(updates)
 
-        def of_vector(flat):
-            return value_fn(eqx.combine(_unflatten(flat, old, leaves, treedef), params))
+    def to_model(flat):
+        return eqx.combine(_unflatten(flat, old, leaves, treedef), params)
 
-        extra = {**extra, "value_fn": of_vector}
+    def vector_of(grads, name="grad_fn(params)"):
+        return _joined(jtu.tree_leaves(restrict(grads, updates, name)))
+
+    extra = with_functions(extra, to_model, vector_of)
     for name in ("grad", "previous_grad"):
         if extra.get(name) is not None:
-            part = restrict(extra[name], updates, name)
-            extra = {**extra, name: _joined(jtu.tree_leaves(part))}
+            extra = {**extra, name: vector_of(extra[name], name)}
     return extra
 
 
