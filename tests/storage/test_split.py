@@ -1,5 +1,6 @@
 """Parameters in two parts: bits that come back, and training that is that in float32."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -181,6 +182,35 @@ def test_leaves_in_full_precision_stay():
     full = opt.full_params(state, new)
     np.testing.assert_array_equal(full["half"], full["full"])
     assert full["name"] == "x" and full["half"].dtype == jnp.float32
+
+
+@pytest.mark.parametrize("name", ["alone", "in a chain", "a chain around it", "masked"])
+@pytest.mark.parametrize("storage", STORAGES)
+def test_hidden_parts_of_one_vector(name, storage):
+    """`Flatten` around it shows one vector, to which the hidden part belongs."""
+    inner = eqopt.StoreParams(eqopt.AdamW(0.01), STORAGES[storage])
+    opt, expected = {
+        "alone": (eqopt.Flatten(inner), inner),
+        "in a chain": (eqopt.Flatten(eqopt.Chain(eqopt.Clip(1.0), inner)), inner),
+        "a chain around it": (eqopt.Chain(eqopt.Flatten(inner)), inner),
+        "masked": (
+            eqopt.Masked(eqopt.Flatten(inner), {"a": True, "b": False, "f": False}),
+            eqopt.Masked(inner, {"a": True, "b": False, "f": False}),
+        ),
+    }[name]
+    model = {"a": jnp.ones((2, 3), jnp.bfloat16), "b": jnp.ones(4, jnp.bfloat16)}
+    model["f"] = jnp.tanh
+    grads = eqx.filter(model, eqx.is_array)
+    results = []
+    for o in (opt, expected):
+        params, state = model, o.init(model)
+        for _ in range(3):
+            params, state = o.step(grads, state, params)
+        results.append((params, o.full_params(state, params)))
+    (params, full), (plain, plain_full) = results
+    same_bits(eqx.filter(params, eqx.is_array), eqx.filter(plain, eqx.is_array))
+    assert full["f"] is jnp.tanh and full["a"].dtype == jnp.float32
+    same_bits(eqx.filter(full, eqx.is_array), eqx.filter(plain_full, eqx.is_array))
 
 
 def test_what_is_hidden_is_no_state():

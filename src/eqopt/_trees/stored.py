@@ -213,13 +213,20 @@ def joined(params: PyTree, hidden: PyTree) -> PyTree:
     return treedef.unflatten(p if h is None else Joined(p, h) for p, h in both)
 
 
+def has_hidden(x: Any) -> bool:
+    """Whether `x` is a state with the hidden parts of parameters."""
+    return getattr(type(x), "_has_hidden", False)
+
+
 def full_params(state: PyTree, params: PyTree) -> PyTree:
     """`params`, loaded, with all hidden parts in `state`."""
     call = "Call `opt.full_params(state, model)`, in this order."
     check_is_no_state("full_params", "params", params, call)
-    has_hidden = lambda x: getattr(type(x), "_has_hidden", False)
-    for node in jax.tree.leaves(fetched(state), is_leaf=has_hidden):
-        if has_hidden(node):
+    is_own = lambda x: has_hidden(x) or hasattr(type(x), "_full_params")
+    for node in jax.tree.leaves(fetched(state), is_leaf=is_own):
+        if hasattr(type(node), "_full_params"):
+            params = node._full_params(params)
+        elif has_hidden(node):
             hidden = jax.tree.map(_fitted, params, node.hidden, is_leaf=is_leaf)
             params = load(joined(params, hidden))
     return params

@@ -1,6 +1,7 @@
 """Presents all parameters as one vector."""
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import equinox as eqx
@@ -28,6 +29,7 @@ from .._trees.leaves import (
 from .._trees.routes import Report
 from .._trees.sharding import in_explicit_shards, unsharded
 from .._trees.states import check_state
+from .._trees.stored import full_params, has_hidden
 from .._types import Params, State, Updates
 from ..numerics import common_dtype
 
@@ -44,6 +46,33 @@ class FlattenState(eqx.Module):
 
     inner_state: State
     joined: tuple[bool, ...] = eqx.field(static=True)
+
+    def _full_params(self, params: Params) -> Params:
+        # The hidden part of the vector belongs to no parameter.
+        change = functools.partial(full_params, self.inner_state)
+        return self._with_vector(params, change, keeps_dtypes=False)
+
+    def _with_vector(
+        self,
+        params: Params,
+        change: Callable[[Array], Array],
+        keeps_dtypes: bool = True,
+    ) -> Params:
+        """`params` with another vector."""
+        leaves, treedef = jtu.tree_flatten(parameters(params), is_leaf=is_leaf)
+        if len(leaves) != len(self.joined):
+            raise ValueError(
+                f"Flatten: `params` has {len(leaves)} leaves, but the parameters "
+                f"given to `init` had {len(self.joined)}. Pass the state and the "
+                "parameters of the same model."
+            )
+        leaves = [x if y else None for x, y in zip(leaves, self.joined, strict=True)]
+        old = _given(leaves)
+        flat = _joined(old)
+        new = change(flat)
+        if not keeps_dtypes and new.dtype != flat.dtype:
+            old = [x.astype(new.dtype) for x in old]
+        return eqx.combine(_unflatten(new, old, leaves, treedef), params)
 
 
 class Flatten(AbstractWrapper):
@@ -87,10 +116,10 @@ class Flatten(AbstractWrapper):
     def handle(self, call: Call, state: FlattenState) -> tuple[Any, FlattenState]:
         updates, params, extra, is_step = call
         adds = isinstance(self.inner, AbstractOptimizer | Chain | NamedChain)
-        if is_step and adds:
+        if is_step and adds and not _has_hidden_part(state):
             # Adding the updates to a vector would copy all parameters, even if they are
             # not used, and save nothing. Wrappers are excluded because their steps do
-            # more than add.
+            # more than add, and so does `StoreParams` in a chain.
             updates, state = self.handle(call._replace(is_step=False), state)
             return apply_updates(params, updates), state
         leaves, treedef = self._checked(updates, state)
@@ -106,17 +135,8 @@ class Flatten(AbstractWrapper):
 
     def eval_params(self, state: State, params: Params) -> Params:
         check_state(self, state)
-        leaves, treedef = jtu.tree_flatten(parameters(params), is_leaf=is_leaf)
-        if len(leaves) != len(state.joined):
-            raise ValueError(
-                f"Flatten: `params` has {len(leaves)} leaves, but the parameters "
-                f"given to `init` had {len(state.joined)}. Pass the state and the "
-                "parameters of the same model."
-            )
-        leaves = [x if y else None for x, y in zip(leaves, state.joined, strict=True)]
-        old = _given(leaves)
-        flat = self.inner.eval_params(state.inner_state, _joined(old))
-        return eqx.combine(_unflatten(flat, old, leaves, treedef), params)
+        of_vector = functools.partial(self.inner.eval_params, state.inner_state)
+        return state._with_vector(params, of_vector)
 
     def _checked(self, updates: Updates, state: FlattenState) -> tuple[list, Any]:
         """The leaves of the updates, checked against the leaves given to `init`."""
@@ -140,6 +160,10 @@ _UNMATCHED = (
     "train only some of them, call `init(eqx.filter(model, is_trained))`, or put "
     "`Flatten` inside `eqopt.SelectiveTransform(opt, freeze_mask=...)`."
 )
+
+
+def _has_hidden_part(state: State) -> bool:
+    return any(map(has_hidden, jtu.tree_leaves(state, is_leaf=has_hidden)))
 
 
 def _given(leaves: list) -> list:
