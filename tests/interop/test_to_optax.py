@@ -148,6 +148,13 @@ def test_python_floats_are_parameters():
     assert trained[0]["slope"] < 1
 
 
+def test_bfloat16_of_numpy():
+    params = {"w": np.ones(2, jnp.bfloat16), "n": np.arange(2)}
+    tx = to_optax(eqopt.SGD(0.5))
+    updates, _ = tx.update(params, tx.init(params), params)
+    np.testing.assert_array_equal(updates["w"], np.full(2, -0.5, jnp.bfloat16))
+
+
 @pytest.mark.slow
 def test_arrays_as_hyperparameters():
     """Also traced ones: a learning rate is differentiated through steps of Optax."""

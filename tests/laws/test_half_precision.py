@@ -232,3 +232,22 @@ def test_a_numpy_leaf():
     for opt in (eqopt.Mechanic(eqopt.SGD(1.0)), eqopt.Adam(0.1)):
         state = jax.tree.leaves(opt.init(params))
         assert {x.dtype for x in state if x.shape == (3,)} == {jnp.dtype("float32")}
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_half_precision_of_numpy(dtype):
+    """NumPy does not take bfloat16 for a floating dtype, but it is one."""
+    params = {"w": jnp.ones(3, dtype), "n": jnp.arange(3)}
+    grads = {"w": jnp.full(3, 2, dtype), "n": None}
+    here, there = jax.device_get((params, grads))
+    assert eqopt.tree.norm(here) == eqopt.tree.norm(params) > 1
+    sam = eqopt.SAM(eqopt.SGD(0.5), opaque_mode=True)
+    for opt, extra in ((eqopt.Adam(0.1), {}), (sam, {"grad_fn": lambda _: there})):
+        new, _ = opt.step(grads, opt.init(params), params, **extra)
+        for model in (params, here):
+            out, _ = opt.step(there, opt.init(model), model, **extra)
+            assert eqx.tree_equal(out["w"], new["w"])
+    assert not jnp.any(eqopt.projections.l2_ball(here, 0.0)["w"])
+    narrow = {"w": np.ones(3, jnp.float8_e4m3fn), "n": None}
+    with pytest.raises(TypeError, match=r"float8_e4m3fn at `\['w'\]`.*least 16 bits"):
+        eqopt.Adam(0.1).step(narrow, eqopt.Adam(0.1).init(params), params)

@@ -35,7 +35,16 @@ def parameters(tree: PyTree) -> PyTree:
 def is_parameter(x: Any) -> bool:
     if isinstance(x, jax.ShapeDtypeStruct) or is_stored(x):
         return jnp.issubdtype(x.dtype, jnp.inexact)
-    return eqx.is_inexact_array(x)
+    return is_inexact(x)
+
+
+def is_inexact(x: Any) -> bool:
+    """Whether `x` is an array of JAX or NumPy with floating or complex numbers.
+
+    `eqx.is_inexact_array` is false for an array of NumPy in bfloat16.
+    """
+    is_array = isinstance(x, jax.Array | np.ndarray | np.generic)
+    return is_array and jnp.issubdtype(x.dtype, jnp.inexact)
 
 
 def check_parameters(owner: str, params: PyTree) -> None:

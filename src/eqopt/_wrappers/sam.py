@@ -21,7 +21,7 @@ from .._transforms.normalize import Normalize
 from .._transforms.scale import Scale, scale
 from .._trees.control import filter_cond
 from .._trees.keys import keep_keys
-from .._trees.leaves import align, flatten_updates, keystr, restrict
+from .._trees.leaves import align, flatten_updates, is_inexact, keystr, restrict
 from .._trees.states import check_state
 from .._trees.stored import load, store_like
 from .._types import IntegerLike, Leaf, Params, State, Updates
@@ -284,7 +284,7 @@ def _as_updates(grads: Any, updates: Updates) -> Updates:
     for i, (g, new) in enumerate(zip(leaves, column, strict=True)):
         if g is None:
             continue
-        if not eqx.is_inexact_array(new):
+        if not is_inexact(new):
             raise ValueError(
                 f"SAM: `grad_fn` returned {new!r} at `{keystr(updates, i)}`, but "
                 "`updates` has a gradient. Both must be gradients of the same loss: "

@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
@@ -13,7 +12,7 @@ from jax import lax
 from jaxtyping import Array, Float, Inexact, PyTree
 
 from .._jax_internals import is_traced
-from .._trees.leaves import disagreement, is_none, keystr
+from .._trees.leaves import disagreement, is_inexact, is_none, keystr
 from .._types import RealScalarLike
 from ..numerics import common_dtype, wide_dtype
 
@@ -36,7 +35,7 @@ def take(owner: str, name: str, tree: PyTree, complex_too: bool = False) -> Part
     a complex array.
     """
     leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_none)
-    places = [i for i, x in enumerate(leaves) if eqx.is_inexact_array(x)]
+    places = [i for i, x in enumerate(leaves) if is_inexact(x)]
     arrays = [leaves[i] for i in places]
     if not any(x.size for x in arrays):
         raise ValueError(

@@ -11,7 +11,7 @@ from jaxtyping import Array, PyTree
 
 from ..._arguments.extra import for_a_part
 from ..._core.transformation import AbstractTransformation
-from ..._trees.leaves import parameters
+from ..._trees.leaves import is_inexact, parameters
 from ..._types import Params, State, Updates
 
 
@@ -87,11 +87,11 @@ def _floats_as_arrays(tree: PyTree) -> PyTree:
 
 def _zeros_for_others(updates: PyTree, params: PyTree | None) -> PyTree:
     """Zeros instead of updates of integers and JAX's `float0`."""
-    others = eqx.filter(updates, eqx.is_inexact_array, inverse=True)
+    others = eqx.filter(updates, is_inexact, inverse=True)
     if not jax.tree.leaves(others):
         return others
     return jax.tree.map(
-        lambda g, p: None if eqx.is_inexact_array(g) else _zeros_like(g, p),
+        lambda g, p: None if is_inexact(g) else _zeros_like(g, p),
         updates,
         updates if params is None else params,
     )
