@@ -74,6 +74,10 @@ NESTED = {
         eqopt.Chain(eqopt.EMA(0.9), eqopt.ScaleBySchedule(LINEARS[0])),
         optax.chain(optax.ema(0.9), optax.scale_by_schedule(LINEARS[1])),
     ),
+    "a number before a schedule": Case(
+        eqopt.Chain(eqopt.Adam(0.1), eqopt.ScaleBySchedule(LINEARS[0])),
+        optax.chain(optax.adam(0.1), optax.scale_by_schedule(LINEARS[1])),
+    ),
     "there and back": Case(
         from_optax(TX := optax.adam(0.1)),
         TX,

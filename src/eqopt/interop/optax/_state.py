@@ -147,17 +147,20 @@ def state_to_optax(
 
 def _paired(ours: list, theirs: list) -> Iterator[tuple[str, Any, str, Any]]:
     """The states of both libraries that belong together, `None` for a missing one."""
-    rest = deque(theirs)
-    for path, node in ours:
+    rest, fits = deque(theirs), _fits(ours, theirs)
+    for i, (path, node) in enumerate(ours, 1):
         name = type(node).__name__
         if not is_ours(node):
             raise ValueError(
                 f"The state of eqopt has a part at `{path or _ROOT}` that has no "
                 f"counterpart in Optax. {_SUPPORTED}"
             )
-        if rest and type(rest[0][1]).__name__ in PARTNERS[name]:
+        may_lack, j = name in WITHOUT_PARTNER, len(theirs) - len(rest)
+        # The state of a later schedule may be the first one that is left.
+        is_later = may_lack and (i, j) in fits and (i, j + 1) not in fits
+        if rest and type(rest[0][1]).__name__ in PARTNERS[name] and not is_later:
             yield path, node, *rest.popleft()
-        elif name in WITHOUT_PARTNER:
+        elif may_lack:
             yield path, node, "", None
         else:
             found = f"{_shown(rest)} instead" if rest else "no state is left there"
@@ -170,6 +173,20 @@ def _paired(ours: list, theirs: list) -> Iterator[tuple[str, Any, str, Any]]:
             f"{_shown(rest)} of Optax, which has no counterpart in the state of eqopt. "
             + (_ORDER if is_theirs(rest[0][1]) else _SUPPORTED)
         )
+
+
+def _fits(ours: list, theirs: list) -> set[tuple[int, int]]:
+    """All pairs $(i, j)$ for which `ours[i:]` and `theirs[j:]` can be paired."""
+    mine, other = ([type(node).__name__ for _, node in x] for x in (ours, theirs))
+    fits = {(len(mine), len(other))}
+    for i, name in reversed([*enumerate(mine)]):
+        for j in range(len(other) + 1):
+            is_pair = j < len(other) and other[j] in PARTNERS.get(name, ())
+            if (is_pair and (i + 1, j + 1) in fits) or (
+                name in WITHOUT_PARTNER and (i + 1, j) in fits
+            ):
+                fits.add((i, j))
+    return fits
 
 
 def _shown(rest: deque) -> str:
