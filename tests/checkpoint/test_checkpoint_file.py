@@ -8,6 +8,7 @@ import pathlib
 import re
 import resource
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -454,6 +455,33 @@ def test_disk_that_fails_at_the_end(path, monkeypatch, call):
     with monkeypatch.context() as patch:
         patch.setattr(os, call, fails)
         assert_not_saved(path, OSError, "Input/output error", errno.EIO)
+    assert os.listdir(path.parent) == ["run.eqx"]
+
+
+@pytest.mark.parametrize("call", ["open", "fsync"])
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EINVAL, errno.EIO])
+def test_directories_that_cannot_be_synced(path, monkeypatch, call, code):
+    """Then the new file is there, and only an error of the disk is an error."""
+    real = getattr(os, call)
+
+    def fails(name, *args):
+        if call == "fsync" and stat.S_ISREG(os.fstat(name).st_mode):
+            return real(name)
+        if call == "open" and not os.path.isdir(name):
+            return real(name, *args)
+        raise OSError(code, os.strerror(code))
+
+    save(path, model())
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, fails)
+        if code == errno.EIO:
+            with pytest.raises(
+                OSError, match=r"after the .* was saved. It can be load"
+            ):
+                save(path, model(scale=0.5))
+        else:
+            save(path, model(scale=0.5))
+    assert_same(load(path, model()), model(scale=0.5))
     assert os.listdir(path.parent) == ["run.eqx"]
 
 

@@ -68,7 +68,8 @@ def save(path: str | os.PathLike[str], tree: PyTree, metadata: Any = None) -> No
     path of a leaf that could not be restored exactly: masked arrays and other
     subclasses of NumPy's array, arrays of objects or of structured dtypes, deleted
     arrays, numbers of other libraries. A `TypeError` if `metadata` cannot be written as
-    JSON. In each case, the old checkpoint stays unchanged.
+    JSON. In each case, the old checkpoint stays unchanged, unless the message says that
+    the new one was saved.
     """
     check_is_tree("eqopt.checkpoint.save", "tree", tree, True)
     header = {

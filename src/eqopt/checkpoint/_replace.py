@@ -15,7 +15,8 @@ def replacing(path: str | os.PathLike[str]) -> Generator[BinaryIO, None, None]:
 
     **Raises:**
 
-    An `OSError` whose message says that nothing was saved.
+    An `OSError` whose message says that nothing was saved, or that everything was, but
+    perhaps not for long.
     """
     target = pathlib.Path(os.path.realpath(path))  # renaming would replace a link
     unfinished = target.with_name(f"{target.name}.tmp")
@@ -39,7 +40,7 @@ def replacing(path: str | os.PathLike[str]) -> Generator[BinaryIO, None, None]:
             os.replace(unfinished, target)
     except OSError as error:
         raise _not_written(error, target) from error
-    _sync_directory(target.parent)
+    _sync_directory(target)
 
 
 def _replaceable(target: pathlib.Path) -> os.stat_result | None:
@@ -113,11 +114,27 @@ def _not_written(error: OSError, target: pathlib.Path) -> OSError:
     return OSError(code, message, str(target))
 
 
-def _sync_directory(directory: pathlib.Path) -> None:
+# Some file systems, for example on a network, cannot sync a directory. And a directory
+# to which one may write cannot be opened if one may not read it.
+_CANNOT_SYNC = errno.EACCES, errno.EPERM, errno.EINVAL, errno.EBADF, errno.ENOTSUP
+
+
+def _sync_directory(target: pathlib.Path) -> None:
     """Makes a renaming durable, if directories can be opened: not on Windows."""
-    if hasattr(os, "O_DIRECTORY"):
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    if not hasattr(os, "O_DIRECTORY"):
+        return
+    try:
+        descriptor = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+    except OSError as error:
+        if error.errno not in _CANNOT_SYNC:
+            code = error.errno or errno.EIO
+            reason = error.strerror or str(error)
+            message = (
+                f"eqopt.checkpoint.save: {reason}, after the checkpoint was saved. It "
+                "can be loaded, but a power failure may bring back the older one."
+            )
+            raise OSError(code, message, str(target)) from error
