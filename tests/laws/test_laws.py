@@ -221,3 +221,13 @@ def test_state_is_sharded_like_parameters(row):
             for x, y in zip(arrays(state), arrays(compiled), strict=True):
                 assert x.sharding.is_equivalent_to(y.sharding, x.ndim)
         assert_close(jax.device_put((placed, state), whole), moment(row, 2))
+
+
+def test_a_parameter_with_the_shape_of_a_key():
+    """Counts and the words of a key are not made from it, and are on all devices."""
+    mesh = Mesh(np.array(jax.devices()[:2]), ("x",))
+    params = {"w": jnp.ones((2, 4)), "b": jnp.ones(2)}
+    params = jax.device_put(params, NamedSharding(mesh, P()))
+    state = jax.jit(eqopt.AddNoise(0.1, 0.1, 0).init)(params)
+    assert {x.shape for x in arrays(state)} >= {(), (2,)}
+    assert all(len(x.sharding.device_set) == 2 for x in arrays(state))

@@ -124,7 +124,7 @@ def on_all_devices(state: PyTree, params: PyTree) -> PyTree:
     if any(map(is_traced, [arrays[0], *leaves])):
         # JAX places what a program returns where the arguments are that it uses, and
         # slots like a parameter are made from it.
-        slots = {leaves[i].shape for i in places if leaves[i].ndim}
+        slots = {leaves[i].shape for i in places if _may_be_slot(leaves[i])}
         if slots & {x.shape for x in arrays}:
             return state
         first = places[0]
@@ -140,6 +140,12 @@ def on_all_devices(state: PyTree, params: PyTree) -> PyTree:
         if len(leaves[i].sharding.device_set) == 1:
             leaves[i] = jax.device_put(leaves[i], everywhere)
     return treedef.unflatten(leaves)
+
+
+def _may_be_slot(x: Any) -> bool:
+    """Whether `x` may be a slot: wide integers are counts and the words of keys."""
+    is_wide = jnp.issubdtype(x.dtype, jnp.integer) and x.dtype.itemsize > 2
+    return x.ndim > 0 and not is_wide
 
 
 def mesh_with(
