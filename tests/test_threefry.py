@@ -42,11 +42,13 @@ def test_old_way_of_counting_is_left_to_jax():
     assert not np.array_equal(ours, jr.normal(key, (6,)))
 
 
-def test_double_precision(x64):
+@pytest.mark.parametrize("draw", ["normal", "rademacher"])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+def test_double_precision(draw, dtype, x64):
     with x64():
         key = jr.key(1)
-        ours = threefry.normal(key, (6,), jnp.float64)
-        np.testing.assert_array_equal(ours, jr.normal(key, (6,), jnp.float64))
+        ours = getattr(threefry, draw)(key, (20,), dtype)
+        np.testing.assert_array_equal(ours, getattr(jr, draw)(key, (20,), dtype))
 
 
 def test_no_temporary_memory():

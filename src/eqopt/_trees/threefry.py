@@ -40,7 +40,8 @@ def rademacher(
     key: Any, shape: tuple[int, ...], dtype: DTypeLike
 ) -> Float[Array, "..."]:
     """`jax.random.rademacher`, bit for bit: signs."""
-    if not _is_ours(key, shape, jnp.float32):
+    # JAX compares numbers of the default dtype with 1/2.
+    if not _is_ours(key, shape, jnp.result_type(float)):
         return jr.rademacher(key, shape, dtype)
     return jnp.where(_bits(key, shape) >> 31 == 0, 1, -1).astype(dtype)
 
