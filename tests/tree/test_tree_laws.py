@@ -301,6 +301,6 @@ def test_cast_takes_abstract_arrays():
 def test_batches_of_models():
     model, x = model_of(), jnp.ones(2)
     models = tree.batch_shape(model, (3,))
-    axes = jax.tree.map(lambda x: 0 if eqx.is_inexact_array(x) else None, models)
-    out = eqx.filter_vmap(lambda m: m.linear(x), in_axes=(axes,))(models)
+    axis = lambda x: 0 if eqx.is_inexact_array(x) else None
+    out = eqx.filter_vmap(lambda m: m.linear(x), in_axes=(axis,))(models)
     np.testing.assert_allclose(out, jnp.stack([model.linear(x)] * 3), rtol=1e-6)

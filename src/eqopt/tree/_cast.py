@@ -254,7 +254,8 @@ def batch_shape(tree: PyTree, shape: tuple[int, ...] = ()) -> PyTree:
 
         ```python
         models = eqopt.tree.batch_shape(model, (8,))
-        outputs = eqx.filter_vmap(lambda model: model(x))(models)
+        axis = lambda x: 0 if eqx.is_inexact_array(x) else None
+        outputs = eqx.filter_vmap(lambda m: m(x), in_axes=(axis,))(models)
         ```
 
     **Arguments:**
