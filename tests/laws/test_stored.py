@@ -15,6 +15,8 @@ import pytest
 
 import eqopt
 from eqopt._trees.stored import has_stored, put_back
+from eqopt.testing._check import check
+from eqopt.testing._trial import Trial
 
 from ..methods import METHODS
 from .registry import law
@@ -117,6 +119,26 @@ def test_stored_state(row):
         return
     if has_stored(row().init(params)):  # otherwise, it is the same as the plain row
         check_laws(row, params, trail(row, steps=2), None)
+
+
+STORAGES = {
+    "8 bits": eqopt.storage.BlockwiseQuantized(),
+    "4 bits": eqopt.storage.BlockwiseQuantized(4),
+    "float8": eqopt.storage.Float8(),
+    "bfloat16": eqopt.storage.Cast(),
+    "at random": eqopt.storage.StochasticRounding(),
+}
+
+
+@pytest.mark.parametrize(
+    "inner", [eqopt.Adam(0.01), eqopt.Adagrad(0.1)], ids=["Adam", "Adagrad"]
+)
+@pytest.mark.parametrize("storage", STORAGES)
+@pytest.mark.usefixtures("uncompiled")
+def test_huge_and_tiny_gradients_of_every_storage(storage, inner):
+    """One square that overflows does not make the whole block NaN."""
+    opt = eqopt.StoreState(inner, STORAGES[storage], eqopt.groups.everything)
+    check(Trial(opt, params_of()), ["huge_and_tiny_gradients"])
 
 
 @law(QUICK)

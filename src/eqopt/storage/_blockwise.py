@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec as P
 from jaxtyping import Array, Float, Inexact, Shaped
 
@@ -92,7 +93,10 @@ def _loaded(map, blocks, codes, scales):
 
 
 def _scales(blocks, x):
-    return blocks.largest(jnp.abs(blocks.cut(x)))
+    # An infinity is often the square of one huge gradient. With an infinite scale, all of
+    # its block would become NaN. To bound the scales, a GPU would need another kernel.
+    sizes = jnp.minimum(jnp.abs(blocks.cut(x)), jnp.finfo(x.dtype).max)
+    return blocks.largest(sizes)
 
 
 def _codes(map, blocks, x, scales):
@@ -102,6 +106,7 @@ def _codes(map, blocks, x, scales):
     unit = jnp.where(scales > 1, scales.dtype.type(-0.25), 1)
     inverse = blocks.spread(1 / jnp.where(scales == 0, 1, scales * unit))
     y = x * jnp.where(inverse < 0, scales.dtype.type(0.25), 1) * jnp.abs(inverse)
+    y = lax.clamp(y.dtype.type(-1), y, y.dtype.type(1))  # because of infinities
     # Otherwise, XLA may replicate codes if a block is on two devices.
     y = sharded_like(rows, y.reshape(rows.shape))
     return packed(map.encode(y), map.bits, blocks.distance)
@@ -142,8 +147,9 @@ def _quantized(x, map, blocks):
 class BlockwiseQuantized(AbstractStateStorage):
     r"""Codes of 8 or 4 bits, and a scale for each block of neighbouring elements.
 
-    The scale $a$ of a block is its largest modulus, in float32. For each element $x$,
-    the code of a number close to $x / a$ is stored, among 256 or 16:
+    The scale $a$ of a block is its largest modulus, in float32. Infinity counts as the
+    largest number, and NaN makes all of its block NaN. For each element $x$, the code of
+    a number close to $x / a$ is stored, among 256 or 16:
 
     - 8 bits: the nearest $k$ to $n \sqrt[4]{|x| / a}$, with the sign of $x$, where
         $n = 127$, or 255 for slots that are never negative. It stands for
