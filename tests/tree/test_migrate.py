@@ -204,6 +204,22 @@ def test_no_buffer_is_shared():
     assert not any(x.is_deleted() for x in jax.tree.leaves(params))
 
 
+class AgentState(eqx.Module):
+    """A model, in spite of its name."""
+
+    w: jax.Array
+
+
+@pytest.mark.parametrize("wrap", [lambda x: x, lambda x: {"agent": [x]}])
+def test_a_model_that_is_called_a_state(wrap):
+    """Its class in the moments is not taken for the state of a transformation."""
+    model = wrap(AgentState(jnp.ones(3)))
+    _, state = ADAM.step(model, ADAM.init(model), model)
+    new = migrate(eqopt.ParamEMA(ADAM), state, model)
+    assert_equal(new.inner_state, state)
+    assert_equal(new.average, model)
+
+
 def test_arrays_of_numpy():
     params, state = run(ADAM)
     assert_equal(migrate(ADAM, jax.tree.map(np.asarray, state), params), state)

@@ -1,11 +1,16 @@
 """What a state costs, counted before a run."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import pytest
 
 import eqopt
+from eqopt.tree._owners import owners_of
+
+from ..laws.registry import law
 
 
 PARAMS = {"w": jnp.ones((64, 64)), "b": jnp.ones(64), "n": 3}
@@ -29,6 +34,44 @@ def test_groups():
     assert counted.slots["ScaleByAdamState.nu"] == {"True": 4 * 64**2, "False": 4 * 64}
     assert counted.slots["ScaleByAdamState.count"] == {"": 4}
     assert counted.parameters == 64**2 + 64
+
+
+class AgentState(eqx.Module):
+    """A model, in spite of its name."""
+
+    first: Any
+    second: Any
+
+
+@law({"Adam", "SOAP", "Partition(SGD)"})
+@pytest.mark.filterwarnings("ignore:Partition. no parameter")
+def test_arrays_belong_to_the_same_parameter_in_any_container(row):
+    """A chain's state and the two factors of a matrix look like parameters in a tuple."""
+    shape = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.float32)
+    pair = shape(6, 3), shape(3, 3)
+    expected, *found = (
+        owners_of(params, eqx.filter_eval_shape(row().init, params))
+        for params in ({"first": pair[0], "second": pair[1]}, pair, AgentState(*pair))
+    )
+    assert found == [expected, expected]
+
+
+def test_groups_of_a_tuple():
+    params = jnp.ones((100, 10)), jnp.ones((10, 10))
+    soap = eqopt.SOAP(1e-3)
+    for opt, sizes in ((eqopt.Adam(1e-3), (2000, 200)), (soap, (22200, 600))):
+        counted = eqopt.tree.nbytes(opt.init(params), params, ("a", "b"))
+        rows = counted.slots.values()
+        assert [sum(r.get(x, 0) for r in rows) for x in "ab"] == [4 * n for n in sizes]
+        assert counted.slots["ScaleByLearningRateState.count"].keys() == {""}
+        found = [route.nbytes for route in eqopt.groups.routes(opt, params)]
+        assert found == [4 * n for n in sizes]
+
+
+def test_a_model_that_is_called_a_state():
+    params = AgentState(jnp.ones(3), jnp.ones(4))
+    counted = eqopt.tree.nbytes(eqopt.Adam(1e-3).init(params), params)
+    assert counted.slots["ScaleByAdamState.mu"] == {"": 28}
 
 
 def test_the_table():

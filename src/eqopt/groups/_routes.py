@@ -15,7 +15,7 @@ from .._trees.routes import Report
 from .._trees.stored import is_stored, shapes_if_stored
 from .._types import Params
 from ..tree._nbytes import bytes_of
-from ..tree._places import nested_in
+from ..tree._owners import owners_of
 from ._table import _aligned, _merged
 
 
@@ -120,12 +120,12 @@ def routes(opt: Any, params: Params) -> Routes:
     state = eqx.filter_eval_shape(opt.init, params)
     opt._route(report, shapes)
     report.leave_out_shared()
-    leaves, treedef = jtu.tree_flatten_with_path(shapes, is_leaf=is_leaf)
+    leaves, _ = jtu.tree_flatten_with_path(shapes, is_leaf=is_leaf)
     nbytes = [0] * len(leaves)
     values = jtu.tree_leaves(state, is_leaf=is_stored)
-    for x, places in zip(values, nested_in(treedef, state), strict=True):
-        if places:
-            nbytes[places[0]] += sum(map(bytes_of, jax.tree.leaves(x)))
+    for x, owner in zip(values, owners_of(params, state), strict=True):
+        if owner is not None:
+            nbytes[owner] += sum(map(bytes_of, jax.tree.leaves(x)))
     return Routes(
         _route(jtu.keystr(path), x, found, n)
         for (path, x), found, n in zip(leaves, report.found, nbytes, strict=True)

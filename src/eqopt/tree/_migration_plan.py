@@ -10,7 +10,7 @@ import jax.tree_util as jtu
 import numpy as np
 
 from .._trees.leaves import ANOTHER_MODEL, listed, type_name
-from .._types import State
+from .._types import Params, State
 from ._matching import ROOT, hint, matched
 from ._search import _name
 from ._state_parts import Part, parts_of
@@ -83,7 +83,11 @@ class Migration(NamedTuple):
 
 
 def planned(
-    new_state: State, old_state: State, take: Mapping[str, str | None], drop: Drop
+    new_state: State,
+    old_state: State,
+    params: Params,
+    take: Mapping[str, str | None],
+    drop: Drop,
 ) -> Migration:
     """The migration between two states, whose arrays may be abstract.
 
@@ -91,10 +95,10 @@ def planned(
 
     A `ValueError` in the cases of [`eqopt.tree.migrate`][].
     """
-    everything = parts_of(old_state)
+    everything = parts_of(old_state, params)
     dropped = _dropped(everything, drop)
     old = [part.without(dropped) for part in everything]
-    new = parts_of(new_state)
+    new = parts_of(new_state, params)
     pairs = matched(new, [part for part in old if part.values], take)
     rows, sources, misfits = [], {}, []
     for i, part in enumerate(new):

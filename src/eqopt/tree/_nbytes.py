@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
-from .._trees.leaves import check_parameters, is_leaf, parameters
+from .._trees.leaves import check_parameters, parameters
 from .._trees.masks import resolve
 from .._trees.roles import check_is_tree
 from .._trees.stored import is_stored
 from .._types import Params, State
-from ._places import nested_in
+from ._owners import is_state_beside, owners_of
 from ._search import on_the_way
 
 
@@ -115,17 +115,17 @@ def nbytes(
     leaves = jtu.tree_leaves_with_path(state, is_leaf=is_stored)
     names, count = [""] * len(leaves), None
     if params is not None:
-        arrays, structure = jtu.tree_flatten(parameters(params), is_leaf=is_leaf)
-        count = sum(x.size for x in arrays if x is not None)
+        count = sum(x.size for x in jtu.tree_leaves(parameters(params), is_stored))
         if groups is not None:
             labels = resolve("groups", groups, params, None)
-            of = lambda places: str(labels[places[0]]) if places else ""
-            names = [of(places) for places in nested_in(structure, state)]
+            of = lambda owner: "" if owner is None else str(labels[owner])
+            names = [of(owner) for owner in owners_of(params, state)]
+    is_state = is_state_beside(params)
     slots: dict[str, dict[str, int]] = {}
     for (path, x), name in zip(leaves, names, strict=True):
         size = sum(map(bytes_of, jax.tree.leaves(x)))
         if size:
-            row = slots.setdefault(_slot(state, path), {})
+            row = slots.setdefault(_slot(is_state, state, path), {})
             row[name] = row.get(name, 0) + size
     return ByteCount(slots, count)
 
@@ -138,10 +138,10 @@ def bytes_of(x: Any) -> int:
     return x.size * jnp.dtype(x.dtype).itemsize
 
 
-def _slot(state: State, path: tuple) -> str:
+def _slot(is_state: Callable[[Any], bool], state: State, path: tuple) -> str:
     """The innermost field of a state on the path to the leaf."""
     found = "(the tree)"
     for node, key in on_the_way(state, path):
-        if type(node).__name__.endswith("State") and isinstance(key, jtu.GetAttrKey):
+        if is_state(node) and isinstance(key, jtu.GetAttrKey):
             found = f"{type(node).__name__}.{key.name}"
     return found

@@ -1,17 +1,19 @@
 """The states inside a state: which classes there are, where, and with which values."""
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax.tree_util as jtu
 
 from .._trees.stored import is_stored
-from .._types import State
+from .._types import Params, State
+from ._owners import is_state_beside
 from ._search import _children, _name
 
 
 # Fields that hold the states of inner transformations, of any class. A field with
-# another name does if there is a class in it whose name ends with "State".
+# another name does if there is a class in it whose name ends with "State", and which is
+# not a part of the model.
 _INNER = ("inner_state", "inner_states")
 
 
@@ -54,27 +56,32 @@ class Part(NamedTuple):
         )
 
 
-def parts_of(state: State) -> list[Part]:
-    """All parts of a state that have values, a wrapper before its inner state."""
-    return [part for part in _parts((), state) if part.values]
+def parts_of(state: State, params: Params | None = None) -> list[Part]:
+    """All parts of a state that have values, a wrapper before its inner state.
+
+    `params`: the parameters, whose classes are not states, if they are known.
+    """
+    is_state = is_state_beside(params)
+    return [part for part in _parts((), state, is_state) if part.values]
 
 
-def _parts(path: tuple, node: Any) -> Iterator[Part]:
+def _parts(path: tuple, node: Any, is_state: Callable) -> Iterator[Part]:
     if is_stored(node) or jtu.all_leaves([node]):
         yield Part(path, "array", _values(path, node))
         return
     children = [((*path, key), child) for key, child in _children(node)]
     if _is_container(node):
         for place, child in children:
-            yield from _parts(place, child)
+            yield from _parts(place, child, is_state)
         return
-    inner = [_name(at[-1]) in _INNER or _has_states(child) for at, child in children]
+    has_states = lambda child: _has_states(child, is_state)
+    inner = [_name(at[-1]) in _INNER or has_states(child) for at, child in children]
     pairs = [*zip(children, inner, strict=True)]
     own = [_values(*child) for child, is_inner in pairs if not is_inner]
     yield Part(path, type(node), {k: x for values in own for k, x in values.items()})
     for child, is_inner in pairs:
         if is_inner:
-            yield from _parts(*child)
+            yield from _parts(*child, is_state)
 
 
 def _is_container(node: Any) -> bool:
@@ -82,11 +89,11 @@ def _is_container(node: Any) -> bool:
     return node is None or is_plain
 
 
-def _has_states(node: Any) -> bool:
+def _has_states(node: Any, is_state: Callable) -> bool:
     """Whether there is a state in `node`, which may be tuples, lists and dictionaries."""
     if _is_container(node):
-        return any(_has_states(child) for _, child in _children(node))
-    return type(node).__name__.endswith("State")
+        return any(_has_states(child, is_state) for _, child in _children(node))
+    return is_state(node)
 
 
 def _values(path: tuple, node: Any) -> dict[tuple, Any]:
