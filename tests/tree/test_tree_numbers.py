@@ -1,5 +1,6 @@
 """What counts in a tree: inexact arrays, and no number is passed over in silence."""
 
+import functools
 import inspect
 
 import equinox as eqx
@@ -11,6 +12,8 @@ import pytest
 
 import eqopt
 from eqopt import tree
+from eqopt._trees.stored import is_stored, load
+from eqopt.storage import BlockwiseQuantized, Cast, Float8, StochasticRounding
 
 
 # Calls with one tree, which is also the second one where there are two.
@@ -109,6 +112,41 @@ def test_scalars_of_arrays_count(name):
                 ours.dtype, jax.dtypes.prng_key
             )
             assert is_key or np.all(np.asarray(ours) == np.asarray(theirs))
+
+
+STORED = {
+    "8 bits": lambda opt: eqopt.StoreState(opt, BlockwiseQuantized()),
+    "4 bits": lambda opt: eqopt.StoreState(opt, BlockwiseQuantized(4)),
+    "float8": lambda opt: eqopt.StoreState(opt, Float8()),
+    "bfloat16": lambda opt: eqopt.StoreState(opt, Cast()),
+    "at random": lambda opt: eqopt.StoreState(opt, StochasticRounding()),
+    "on the host": lambda opt: eqopt.Offload(opt, min_size=1),
+    "both": lambda opt: eqopt.Offload(eqopt.StoreState(opt, Float8()), min_size=1),
+}
+
+
+@functools.cache
+def moments_in(form):
+    """A tree of stored moments, and the same tree of arrays."""
+    params = {"w": 2 + jnp.sin(jnp.arange(4096.0)).reshape(64, 64), "n": 3}
+    opt = STORED[form](eqopt.Adam(0.1))
+    _, state = opt.step({**params, "n": None}, opt.init(params), params)
+    stored = tree.get(state, "mu")
+    assert is_stored(stored["w"])
+    return stored, load(stored)
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("form", STORED)
+def test_stored_arrays_are_what_they_stand_for(form, name):
+    """Not codes and scales. Only casts leave them as they are."""
+    stored, plain = moments_in(form)
+    found = CALLS[name](stored)
+    expected = stored if name in ("cast", "cast_like") else CALLS[name](plain)
+    assert eqx.tree_equal(found, expected, typematch=True)
+    shapes = jax.eval_shape(lambda: stored)
+    assert tree.size(shapes) == 4096 and tree.dtype(shapes) == jnp.float32
+    assert tree.zeros_like(shapes)["w"].shape == (64, 64)
 
 
 @pytest.mark.parametrize("name", PAIRS)

@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, DTypeLike, PyTree
 
 from .._jax_internals import is_traced
 from .._trees.leaves import is_leaf, is_parameter, listed, parameters
+from .._trees.stored import is_stored
 from .._types import RealScalarLike
 from ..numerics import common_dtype
 from ._like import _dtype_for
@@ -44,9 +45,12 @@ def cast(tree: PyTree, dtype: DTypeLike | None) -> PyTree:
     **Returns:**
 
     `tree` with the arrays cast. Integer arrays are not parameters and stay unchanged,
-    like everything else.
+    like everything else. So do arrays that a wrapper such as [`eqopt.StoreState`][] has
+    stored in another form.
     """
-    return replaced("cast", lambda x: _as(x, _dtype_for(x, dtype)), tree)
+    check_numbers("cast", "tree", tree)
+    new = lambda x: _as(x, _dtype_for(x, dtype)) if is_parameter(x) else x
+    return jtu.tree_map(new, tree, is_leaf=is_stored)
 
 
 def cast_like(tree: PyTree, other_tree: PyTree) -> PyTree:
@@ -81,7 +85,7 @@ def cast_like(tree: PyTree, other_tree: PyTree) -> PyTree:
 
 
 def _as(x: Any, dtype: Any) -> Any:
-    if dtype is None:
+    if dtype is None or is_stored(x):
         return x
     if isinstance(x, jax.ShapeDtypeStruct):
         return x.update(dtype=jnp.dtype(dtype))
@@ -117,7 +121,7 @@ def dtype(tree: PyTree, mixed_dtype_handler: str | None = None) -> np.dtype:
         )
     check_numbers("dtype", "tree", tree)
     places = {}
-    for path, x in jtu.tree_leaves_with_path(parameters(tree)):
+    for path, x in jtu.tree_leaves_with_path(parameters(tree), is_leaf=is_stored):
         places.setdefault(own_dtype(x), jtu.keystr(path) or "(the root)")
     found = list(places) or [jnp.zeros(0).dtype]
     promoted = common_dtype(*found)

@@ -9,9 +9,10 @@ from jaxtyping import Array, DTypeLike, Inexact, PyTree, Shaped
 from .._jax_internals import is_traced
 from .._trees.leaves import is_parameter, map_parameters
 from .._trees.sharding import sharded_like
+from .._trees.stored import is_stored
 from .._types import RealScalarLike
 from ..numerics import common_dtype, wide_dtype
-from ._together import check_numbers, number, own_dtype
+from ._together import check_numbers, loaded, number, own_dtype
 
 
 _Leaf: TypeAlias = (
@@ -85,6 +86,7 @@ def full_like(
     return jtu.tree_map_with_path(
         lambda path, x: _filled(path, x, value, dtype) if is_parameter(x) else None,
         tree,
+        is_leaf=is_stored,
     )
 
 
@@ -149,7 +151,7 @@ def zero_updates(tree: PyTree) -> PyTree:
 def full_like_leaf(
     x: _Leaf, value: Any, dtype: DTypeLike | None = None
 ) -> Shaped[Array, "*leaf"]:
-    x = jnp.asarray(x) if isinstance(x, np.ndarray | np.generic) else x
+    x = jnp.asarray(x) if isinstance(x, np.ndarray | np.generic) else loaded(x)
     filled = jnp.full_like(x, value, dtype=dtype)
     # Under `jit` on an automatic mesh, `full_like` is not sharded like `x`.
     return sharded_like(x, filled) if is_traced(x) else filled

@@ -15,7 +15,7 @@ from .._trees.leaves import is_leaf, is_parameter, keystr
 from .._trees.sharding import sharded_like
 from .._types import Key
 from ._like import _dtype_for
-from ._together import check_numbers, own_dtype
+from ._together import check_numbers, loaded, own_dtype
 
 
 def split_key_like(rng_key: Key, target_tree: PyTree) -> PyTree:
@@ -95,7 +95,7 @@ def random_like(
                     f"instead of shape {x.shape} at `{keystr(target_tree, i)}`. It "
                     "must take a key, a shape and a dtype, like `jax.random.normal`."
                 )
-            new[i] = _sharded_like(x, sample)
+            new[i] = _sharded_like(loaded(x), sample)
     return treedef.unflatten(new)
 
 

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Inexact, PyTree
 from .._cpu.order import materialized
 from .._types import RealScalarLike
 from ..numerics import common_dtype, has_nan
-from ._together import arrays_of, check_real, number, together, widened
+from ._together import arrays_of, check_real, leaves_of, number, together, widened
 
 
 def sum(tree: PyTree) -> Inexact[Array, ""]:
@@ -92,7 +92,7 @@ def size(tree: PyTree) -> int:
 
     A Python integer, which cannot overflow.
     """
-    shapes = [x.shape for x in arrays_of("size", tree)]
+    shapes = [x.shape for x in leaves_of("size", tree)]
     return functools.reduce(lambda total, shape: total + math.prod(shape), shapes, 0)
 
 

@@ -13,6 +13,7 @@ from jaxtyping import PyTree
 from .._trees.leaves import disagreement, is_leaf, is_parameter, keystr, parameters
 from .._trees.precision import compute_dtype, widen
 from .._trees.roles import check_is_tree
+from .._trees.stored import is_stored, load
 from ..numerics import common_dtype, wide_dtype
 
 
@@ -47,6 +48,7 @@ def together(owner: str, trees: Mapping[str, PyTree], *, may_lack: bool) -> Rows
     check_numbers(owner, name, tree)
     leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
     columns = [column_of(owner, treedef, other, x, name, tree) for other, x in others]
+    leaves, *columns = ([*map(loaded, column)] for column in (leaves, *columns))
     rows: list = [None] * len(leaves)
     for i, (x, *ys) in enumerate(zip(leaves, *columns, strict=True)):
         for (other, _), y in zip(others, ys, strict=True):
@@ -70,6 +72,15 @@ def column_of(
         ) from None
 
 
+def loaded(x: Any) -> Any:
+    """`x`, or the array that it stands for if it is stored, or only its shape."""
+    if not is_stored(x):
+        return x
+    if any(isinstance(y, jax.ShapeDtypeStruct) for y in jtu.tree_leaves(x)):
+        return jax.ShapeDtypeStruct(x.shape, x.dtype)
+    return load(x)
+
+
 def check_numbers(owner: str, name: str, tree: PyTree) -> None:
     """Raises a `TypeError` if there are Python numbers instead of arrays.
 
@@ -77,7 +88,7 @@ def check_numbers(owner: str, name: str, tree: PyTree) -> None:
     and so is a number next to arrays. But if dictionaries, lists and tuples contain
     only numbers, the caller probably meant them to count.
     """
-    leaves = jtu.tree_leaves(tree)
+    leaves = jtu.tree_leaves(tree, is_leaf=is_stored)
     if any(map(is_parameter, leaves)):
         return
     check_is_tree(owner, name, tree, not leaves)
@@ -206,6 +217,7 @@ def mapped(owner: str, fn: Callable, name: str, tree: PyTree) -> PyTree:
     new = list(leaves)
     for i, x in enumerate(leaves):
         if is_parameter(x):
+            x = loaded(x)
             new[i] = _stored(owner, _computed(fn, x), x, {name: tree}, i)
     return treedef.unflatten(new)
 
@@ -213,20 +225,26 @@ def mapped(owner: str, fn: Callable, name: str, tree: PyTree) -> PyTree:
 def replaced(owner: str, fn: Callable, tree: PyTree) -> PyTree:
     """`tree` with `fn(x)` instead of each array `x`; everything else stays unchanged."""
     check_numbers(owner, "tree", tree)
-    return jtu.tree_map(lambda x: fn(x) if is_parameter(x) else x, tree)
+    new = lambda x: fn(loaded(x)) if is_parameter(x) else x
+    return jtu.tree_map(new, tree, is_leaf=is_stored)
 
 
 def arrays_of(owner: str, tree: PyTree) -> list:
     """The arrays in `tree`, an argument of `owner` with that name."""
-    arrays = jtu.tree_leaves(parameters(tree))
-    if not arrays:
+    return [*map(loaded, leaves_of(owner, tree))]
+
+
+def leaves_of(owner: str, tree: PyTree) -> list:
+    """The same, but stored arrays are not loaded."""
+    leaves = jtu.tree_leaves(parameters(tree), is_leaf=is_stored)
+    if not leaves:
         check_numbers(owner, "tree", tree)
-    return arrays
+    return leaves
 
 
 def check_real(owner: str, name: str, tree: PyTree, instead: str) -> None:
     """Raises a `TypeError` that names the key path of a complex array in `tree`."""
-    for path, x in jtu.tree_leaves_with_path(parameters(tree)):
+    for path, x in jtu.tree_leaves_with_path(parameters(tree), is_leaf=is_stored):
         if jnp.issubdtype(x.dtype, jnp.complexfloating):
             raise TypeError(
                 f"{owner}: `{name}` must be real, but is complex at "
