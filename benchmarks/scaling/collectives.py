@@ -1,5 +1,6 @@
 """Counts the communication of a compiled program, from its text."""
 
+import functools
 import math
 import re
 from typing import NamedTuple
@@ -17,6 +18,9 @@ SENT = {
 
 _LINE = re.compile(rf" = (.+?) ({'|'.join(SENT)})(-start)?\((.*)")
 _ARRAY = re.compile(r"\b(pred|[suf]\d+|bf16|c64|c128)\[([\d,]*)\]")
+_HEADER = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) \(.*\{\s*$")
+_CALLED = re.compile(r"(?:body|calls|to_apply)=%?([\w.\-]+)")
+_TRIPS = re.compile(r'known_trip_count":\{"n":"(\d+)"')
 _WIDTHS = {"pred": 1, "bf16": 2, "c64": 8, "c128": 16}
 
 
@@ -38,13 +42,17 @@ class Collective(NamedTuple):
         return SENT[self.kind](self.group) * self.size
 
 
-def collectives(text: str) -> list[Collective]:
+def collectives(text: str, with_loops: bool = False) -> list[Collective]:
     """All collective operations in a program, given as `compiled.as_text()`.
 
-    Operations in a loop count once. Operations within one device are omitted.
+    Operations in a loop count once, and `with_loops` as often as it runs, if the program
+    says how often. Operations within one device are omitted.
     """
-    found = []
+    found, times = [], _times(text) if with_loops else {}
+    computation = ""
     for line in text.splitlines():
+        if header := _HEADER.match(line):
+            computation = header[1]
         match = _LINE.search(line)
         if match is None:
             continue
@@ -54,12 +62,35 @@ def collectives(text: str) -> list[Collective]:
             continue
         sizes = [_bytes(*array) for array in _ARRAY.findall(shapes)]
         # A start operation also returns its operands; the result is the last of the pair.
-        is_pair = is_started and kind != "all-reduce"
+        # All-reduces do so in newer releases only.
+        is_pair = is_started and (kind != "all-reduce" or shapes.startswith("(("))
         size = sum(sizes[len(sizes) // 2 :]) if is_pair else sum(sizes)
         if kind == "reduce-scatter":
             size *= group
-        found.append(Collective(kind, size, group))
+        found += [Collective(kind, size, group)] * times.get(computation, 1)
     return found
+
+
+def _times(text: str) -> dict[str, int]:
+    """How often each computation runs."""
+    callers: dict[str, list[tuple[str, int]]] = {}
+    computation = ""
+    for line in text.splitlines():
+        if header := _HEADER.match(line):
+            computation = header[1]
+        trips = _TRIPS.search(line)
+        for name in _CALLED.findall(line):
+            callers.setdefault(name, []).append(
+                (computation, int(trips[1]) if trips else 1)
+            )
+    runs = functools.cache(
+        lambda name: (
+            sum(n * runs(caller) for caller, n in callers[name])
+            if name in callers
+            else 1
+        )
+    )
+    return {name: runs(name) for name in callers}
 
 
 def sent(found: list[Collective]) -> dict[str, float]:

@@ -1,6 +1,6 @@
 """Layouts of parameters, state and batch on the devices, by their usual names."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -13,8 +13,11 @@ import eqopt
 from .transformer import Transformer
 
 
+AXIS = "devices"
+
+
 class Layout(NamedTuple):
-    """A layout over one mesh axis, "devices".
+    """A layout over the mesh axis `AXIS`.
 
     - `spec`: the partition of a parameter, as a function of its key path, its shape and
         the number of devices.
@@ -43,7 +46,7 @@ def _fully_sharded(path: str, shape: tuple[int, ...], devices: int) -> P:
     """Splits the first axis whose size is divisible by the number of devices."""
     for i, n in enumerate(shape):
         if n % devices == 0:
-            return P(*[None] * i, "devices")
+            return P(*[None] * i, AXIS)
     return P()
 
 
@@ -56,22 +59,23 @@ _BY_INPUT = (".output", ".down")
 def _tensor_parallel(path: str, shape: tuple[int, ...], devices: int) -> P:
     layer = path.removesuffix(".weight")
     if layer.endswith(_BY_OUTPUT):
-        return P("devices", None)
-    return P(None, "devices") if layer.endswith(_BY_INPUT) else P()
+        return P(AXIS, None)
+    return P(None, AXIS) if layer.endswith(_BY_INPUT) else P()
 
 
 LAYOUTS = {
-    "data parallel": Layout(_replicated, P("devices")),
+    "data parallel": Layout(_replicated, P(AXIS)),
     "ZeRO-1": Layout(
-        _replicated, P("devices"), lambda opt, mesh: eqopt.ZeRO1(opt, "devices", mesh)
+        _replicated, P(AXIS), lambda opt, mesh: eqopt.ZeRO1(opt, AXIS, mesh)
     ),
-    "fully sharded (FSDP)": Layout(_fully_sharded, P("devices")),
+    "fully sharded (FSDP)": Layout(_fully_sharded, P(AXIS)),
     "tensor parallel": Layout(_tensor_parallel, P()),
 }
 
 
-def mesh_of(devices: int, axis_type: AxisType = AxisType.Auto) -> Mesh:
-    chosen = jax.devices()[:devices]
-    return jax.make_mesh(
-        (devices,), ("devices",), axis_types=(axis_type,), devices=chosen
-    )
+def mesh_of(
+    size: int, axis_type: AxisType = AxisType.Auto, devices: Sequence[Any] | None = None
+) -> Mesh:
+    """A mesh of the first devices, by default of this process."""
+    chosen = (jax.devices() if devices is None else devices)[:size]
+    return jax.make_mesh((size,), (AXIS,), axis_types=(axis_type,), devices=chosen)

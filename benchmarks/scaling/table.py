@@ -40,14 +40,14 @@ def measured(devices: int, rounds: int) -> list[Row]:
 def _row(name, layout, devices, rounds):
     opt = eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), eqopt.AdamW(1e-3))
     program = compiled(layout, opt, SHAPE, BATCH, mesh_of(devices))
-    params, state, _ = program.arguments
+    params, state, _ = program.shapes
     sizes = bytes_per_device(params), bytes_per_device(state)
     seconds = statistics.median(_times(program, rounds))
     return Row(name, devices, seconds, sent(program.collectives), *sizes)
 
 
 def _times(program: Program, rounds: int) -> Iterator[float]:
-    params, state, tokens = program.arguments
+    params, state, tokens = program.start()
     for i in range(rounds + 2):
         start = time.perf_counter()
         params, state, value = program.step(params, state, tokens)

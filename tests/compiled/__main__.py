@@ -13,8 +13,9 @@ if __name__ == "__main__":  # before JAX starts
 
 import jax
 from benchmarks.accelerators.cases import CASES, Case
-from benchmarks.accelerators.devices import PLATFORMS, device
+from benchmarks.accelerators.devices import PLATFORMS, connected, device
 from benchmarks.accelerators.stepping import compiled, counted
+from benchmarks.scaling.matrices import counted as distributed
 
 from .figures import COMPARED, Figures, write
 from .gradients import LAYOUTS, sent
@@ -30,7 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--leafwise", action="store_true", help="methods that are at their limit, too"
     )
     parser.add_argument(
-        "--gradients", action="store_true", help="what 8 H100 send for gradients, too"
+        "--devices", action="store_true", help="what steps on 8 H100 send, too"
     )
     options = parser.parse_intermixed_args(arguments)
     for name in options.rows:
@@ -46,12 +47,8 @@ def main(arguments: list[str] | None = None) -> int:
     if options.leafwise:
         for line in _leafwise(options.platform):
             print(json.dumps(line), flush=True)
-    if options.gradients:
-        for name in LAYOUTS:
-            line = {
-                "row": f"gradients, {name}",
-                "sent": sent(name, "h100", "1x1x8", 512),
-            }
+    if options.devices:
+        for line in _on_devices():
             print(json.dumps(line), flush=True)
     failed = [name for name, figures in found.items() if "failure" in figures]
     if options.write and not failed:
@@ -65,6 +62,17 @@ def _leafwise(platform: str) -> Iterator[Figures]:
     for name in LEAFWISE:
         if name not in ROWS:
             yield {"row": name, **_figures(CASES[name], ONE_MATRIX, platform)}
+
+
+def _on_devices() -> Iterator[Figures]:
+    """What is sent for gradients, and by methods for matrices that are distributed."""
+    for name in LAYOUTS:
+        yield {"row": f"gradients, {name}", "sent": sent(name, "h100", "1x1x8", 512)}
+    devices = connected("h100", "1x1x8")
+    for layout in ("fully sharded", "experts"):
+        for method in ("Muon", "SOAP"):
+            row = distributed(layout, method, devices, is_divided=True)
+            yield {"row": f"{layout}: {method}", "sent": row.sizes()}
 
 
 def _figures(case: Case, shapes: dict[str, tuple[int, ...]], platform: str) -> Figures:

@@ -37,7 +37,7 @@ def compile_for(platform: str, config: pytest.Config) -> dict[str, Figures]:
         is_selected = "accelerators" in config.getoption("markexpr")
         (pytest.fail if is_selected else pytest.skip)(str(error))
     command = [sys.executable, "-m", "tests.compiled", platform]
-    command += ["--leafwise", "--gradients"] if platform == "h100" else []
+    command += ["--leafwise", "--devices"] if platform == "h100" else []
     env = {key: x for key, x in os.environ.items() if key not in OF_OTHER_TESTS}
     ran = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
     found = [json.loads(row) for row in ran.stdout.splitlines() if row[:1] == "{"]
@@ -109,6 +109,15 @@ def test_gradients_are_scattered(h100):
     assert h100["gradients, ZeRO-1"]["sent"] == {"reduce-scatter": 1, "all-gather": 1}
     for name in ("fully sharded", "fully sharded, scattered explicitly"):
         assert "all-reduce" not in h100[f"gradients, {name}"]["sent"]
+
+
+@pytest.mark.slow
+@pytest.mark.accelerators
+def test_matrices_are_exchanged_once(h100):
+    """Each device sends its shards, and gets them back. Experts stay where they are."""
+    for method in ("Muon", "SOAP"):
+        assert h100[f"fully sharded: {method}"]["sent"] == {"all-to-all": 0.25}
+        assert h100[f"experts: {method}"]["sent"] == {}
 
 
 # Each array is moved once. For the norm of all gradients, gradients are read twice.

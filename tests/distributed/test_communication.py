@@ -3,11 +3,12 @@
 import jax
 import jax.numpy as jnp
 import pytest
-from benchmarks.scaling import __main__ as command, extrapolation
+from benchmarks.scaling import __main__ as command, extrapolation, matrices
 from benchmarks.scaling.collectives import Collective, collectives
+from benchmarks.scaling.experts import gradients
 from benchmarks.scaling.extrapolation import Slopes, slopes
 from benchmarks.scaling.layouts import LAYOUTS, mesh_of
-from benchmarks.scaling.program import bytes_per_device, compiled
+from benchmarks.scaling.program import bytes_in, bytes_per_device, compiled
 from benchmarks.scaling.table import Row
 from benchmarks.scaling.transformer import Shape
 from jax.sharding import NamedSharding, PartitionSpec as P
@@ -92,8 +93,8 @@ def test_a_transformer(name):
     opt = eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), eqopt.AdamW(1e-3))
     single = compiled(LAYOUTS["data parallel"], opt, SHAPE, 16, mesh_of(1))
     several = compiled(LAYOUTS[name], opt, SHAPE, 16, mesh_of(8))
-    found, (params, state, _) = several.collectives, several.arguments
-    total = sum(x.nbytes for x in jax.tree.leaves(params))
+    found, (params, state, _) = several.collectives, several.shapes
+    total = bytes_in(params)
     share = bytes_per_device(params) / total
     moments = bytes_per_device(state) / (2 * total)
     gathered = 4 * sum(numbers(found, "all-gather"))
@@ -108,7 +109,7 @@ def test_a_transformer(name):
         assert reduced == pytest.approx(total, rel=0.01)
     losses = []
     for program in (single, several):
-        params, state, tokens = program.arguments
+        params, state, tokens = program.start()
         values = []
         for _ in range(2):
             params, state, value = program.step(params, state, tokens)
@@ -138,6 +139,10 @@ def test_a_transformer(name):
             Collective("all-reduce", 4, 4),
         ),
         (
+            "%a = ((f32[2]), f32[2]) all-reduce-start(%b), replica_groups={{0,1,2,3}}",
+            Collective("all-reduce", 8, 4),
+        ),
+        (
             "%a = (f32[2], f32[8]) all-gather-start(%b), replica_groups={{0,1,2,3}}",
             Collective("all-gather", 32, 4),
         ),
@@ -151,6 +156,23 @@ def test_a_transformer(name):
 )
 def test_collectives_are_read(line, expected):
     assert collectives(line) == ([] if expected is None else [expected])
+
+
+def test_loops_are_counted():
+    text = """
+%inner (x: f32[2]) -> f32[2] {
+  %a = f32[2] all-reduce(%x), replica_groups={{0,1}}
+}
+%outer (x: f32[2]) -> f32[2] {
+  %b = f32[2] while(%x), body=%inner, backend_config={"known_trip_count":{"n":"3"}}
+}
+ENTRY %main (x: f32[2]) -> f32[2] {
+  %c = f32[2] while(%x), body=%outer, backend_config={"known_trip_count":{"n":"5"}}
+  %d = f32[2] all-reduce(%x), replica_groups={{0,1}}
+}
+"""
+    assert len(collectives(text)) == 2
+    assert len(collectives(text, with_loops=True)) == 16
 
 
 def test_groups_that_cannot_be_read():
@@ -169,30 +191,76 @@ def test_bytes_that_are_sent(kind, expected):
 @SLOW
 def test_slopes_of_zero1():
     """All gradients reduced, all parameters gathered, an eighth of two moments kept."""
-    slope = slopes("ZeRO-1")
+    slope = slopes("ZeRO-1", jax.devices())
     assert slope.sent == pytest.approx(
         {"all-reduce": 14 / 8, "all-gather": 7 / 8}, 1e-3
     )
     assert slope.state == pytest.approx(2 / 8, 1e-3)
 
 
-def test_command(monkeypatch, tmp_path, capsys):
+def test_experts():
+    """All tokens go to an expert and back, forward and backward: four exchanges."""
+    found = gradients(jax.devices(), tokens=64, width=16, hidden=16)
+    own = 4 * 64 * 16
+    large = [one for one in found if one.size > own / 2]
+    assert {one.kind for one in large} == {"all-to-all"}
+    assert [one.size for one in large] == [own] * 4
+
+
+STEP = matrices.Step([Collective("all-to-all", 500, 8)], 2000, 250, 500, 1000)
+
+
+def test_tables_of_methods():
+    found = [("fully sharded", "AdamW", [STEP._replace(found=[])])]
+    found += [
+        ("fully sharded", "Muon", [STEP, STEP]),
+        ("experts", "Muon", [STEP, STEP]),
+    ]
+    costs = "all-to-all 0.25 | 4.0 | 2.0"
+    assert matrices.table(found).splitlines()[2:] == [
+        "| fully sharded: AdamW | nothing | 4.0 | 2.0 |  |  |  |",
+        f"| Muon | {costs} | {costs} |",
+        f"| experts: Muon | {costs} | {costs} |",
+    ]
+    # 7/8 of a quarter of 28 GB.
+    (line,) = extrapolation.of_methods(found[1:2]).splitlines()[2:]
+    assert line == "| fully sharded: Muon | 0.219 | 6.12 GB | 61.25 GB |"
+
+
+@pytest.mark.parametrize(
+    ("option", "expected"),
+    [
+        # 4 bytes, 7 billion parameters: 28 GB, of which 7/8 are sent, and 2/8 kept.
+        ([], "| ZeRO-1 | 8 | 1.00 | 0 | 2.00 MB | 0 | 3.00 MB | 0.40 MB |"),
+        (["--compiled"], "| ZeRO-1 | 8 | 24 GB | 7.00 GB | 245 GB | 70.00 GB |"),
+        # 4 bytes, 4 times 4096 numbers in 32 layers: 2.1 MB for a token.
+        (["--compiled"], "| experts | 4.00 | 2.10 GB | 10.49 GB |"),
+    ],
+)
+def test_command(option, expected, monkeypatch, tmp_path, capsys):
     """It prints, and writes into the page, what was measured and what follows."""
     row = Row("ZeRO-1", 8, 0.2, {"all-gather": 2e6}, 3_000_000, 400_000)
-    monkeypatch.setattr(command, "measured", lambda devices, rounds: [row])
-    found = Slopes({"all-gather": 7 / 8}, 2 / 8)
-    monkeypatch.setattr(extrapolation, "slopes", lambda name: found)
+    replaced = {
+        command: {
+            "measured": lambda devices, rounds: [row],
+            "connected": lambda platform, topology: [],
+            "steps": lambda devices: [("experts", "Muon", [STEP, STEP])],
+        },
+        extrapolation: {
+            "slopes": lambda name, devices: Slopes({"all-gather": 7 / 8}, 2 / 8),
+            "of_activations": lambda devices: {"experts": 4.0},
+        },
+    }
+    for module, functions in replaced.items():
+        for name, fn in functions.items():
+            monkeypatch.setattr(module, name, fn)
     page = tmp_path / "page.md"
-    marks = [
-        f"<!-- {end}{x} -->\n" for x in ("measured", "extrapolated") for end in ENDS
-    ]
+    names = ["methods", "slopes", "large", "activations", "large methods"]
+    marks = [f"<!-- {end}{x} -->\n" for x in ["measured", *names] for end in ENDS]
     page.write_text("before\n" + "old\n".join(marks) + "after\n")
     monkeypatch.setattr(command, "PAGE", page)
-    command.main(["--write"])
-    printed, written = capsys.readouterr().out, page.read_text()
-    for text in (printed, written):
-        assert "| ZeRO-1 | 8 | 1.00 | 0 | 2.00 MB | 0 | 3.00 MB | 0.40 MB |" in text
-        # 4 bytes, 7 billion parameters: 28 GB, of which 7/8 are sent, and 2/8 kept.
-        assert "| ZeRO-1 | 8 | 24 GB | 7.00 GB | 245 GB | 70.00 GB |" in text
+    command.main([*option, "--write"])
+    assert expected in capsys.readouterr().out
+    written = page.read_text()
+    assert expected in written
     assert written.startswith("before\n") and written.endswith("after\n")
-    assert written.count("old") == 1  # the text between the two parts

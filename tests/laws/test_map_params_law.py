@@ -120,7 +120,7 @@ IN_BLOCKS = eqopt.groups.matrices(eqopt.groups.path("more"), 0, 1, output_blocks
     ],
 )
 def test_no_factor_stands_for_a_square_matrix(opt):
-    """Whichever side has one, at the limit of sizes, and next to blocks of given sizes."""
+    """Whichever side has one, at the limit of sizes, and next to given blocks."""
     params = {"square": jnp.ones((4, 4)), "more": jnp.ones((4, 6))}
     own = {f".{slot}['{name}']" for slot in ("mu", "nu") for name in params}
     state = opt.init(params)
