@@ -299,7 +299,8 @@ def test_centralized_updates_have_no_mean():
     x = jr.normal(jr.key(0), (3, 4, 2))
     updates, _ = eqopt.Centralize().update(x, None)
     np.testing.assert_allclose(updates.mean((1, 2)), 0, atol=1e-6)
-    assert (eqopt.Centralize().update(x[0, 0], None)[0] == x[0, 0]).all()
+    for same in (x[0, 0], x[:, :1, :1], x[:, 0, :1], x[0, 0, 0]):
+        assert (eqopt.Centralize().update(same, None)[0] == same).all()
 
 
 def test_ema_keeps_its_dtype_and_range():

@@ -1,5 +1,6 @@
 """Divides updates by their norm, and subtracts their mean."""
 
+import math
 from typing import Any
 
 import jax
@@ -35,7 +36,7 @@ def power_of_two(x: Scalar) -> Scalar:
 
 @equation
 def centralize(g: Leaf) -> Leaf:
-    if g.ndim < 2:
+    if g.ndim < 2 or math.prod(g.shape[1:]) == 1:  # a mean of one would leave nothing
         return g
     return g - jnp.mean(g, tuple(range(1, g.ndim)), keepdims=True)
 
@@ -46,7 +47,8 @@ class Centralize(AbstractStateless):
     $$u_i = g_i - \operatorname{mean}(g_i),$$
 
     where $i$ is an index of the first axis, which holds the outputs in the weights of
-    Equinox's linear and convolution layers. Vectors and scalars stay unchanged.
+    Equinox's linear and convolution layers. Vectors and scalars stay unchanged, and so
+    do arrays with one element for each output, such as the biases of convolutions.
 
     ??? cite "Reference"
 

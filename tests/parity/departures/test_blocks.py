@@ -45,6 +45,13 @@ def test_normalizing_zeros():
     assert jnp.isnan(last(optax.contrib.normalize(), [zeros], zeros)[0]).all()
 
 
+def test_centralizing_the_bias_of_a_convolution():
+    """Each of its units has one element, which is its mean."""
+    bias = jnp.array([1.0, 2, 4])[:, None, None]
+    assert (last(eqopt.Centralize(), [bias], bias)[0] == bias).all()
+    assert (last(optax.centralize(), [bias], bias)[0] == 0).all()
+
+
 def test_units_of_equinox_layers():
     """A linear layer has its outputs first."""
     layer = eqx.nn.Linear(3, 2, use_bias=False, key=jr.key(0))
