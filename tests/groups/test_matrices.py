@@ -42,6 +42,18 @@ class Block(eqx.Module):
         self.mlp, self.bias = Experts(key), jnp.zeros(4)
 
 
+class Reader(eqx.Module):
+    """Layers with arrays that are neither weights of inputs nor vectors."""
+
+    embedding: nn.Embedding
+    image: nn.Conv2d
+    signal: nn.Conv1d
+
+    def __init__(self, key):
+        self.embedding = nn.Embedding(9, 4, key=key)
+        self.image, self.signal = nn.Conv2d(2, 3, 2, key=key), nn.Conv1d(2, 4, 3, key=key)
+
+
 class Model(eqx.Module):
     embedding: nn.Embedding
     blocks: Block
@@ -148,10 +160,11 @@ def steps_of(opt, model):
     ],
     ids=lambda opt: type(opt).__name__,
 )
+@pytest.mark.parametrize("make", [Block, Reader])
 @pytest.mark.costly
-def test_a_stack_takes_the_steps_of_its_layers(opt):
+def test_a_stack_takes_the_steps_of_its_layers(opt, make):
     """For all leaves, also arrays that are in no layer of Equinox."""
-    blocks = stacked(Block, 3)
+    blocks = stacked(make, 3)
     together = steps_of(opt, blocks)
     for i in range(3):
         one = jax.tree.map(lambda x, i=i: x[i] if eqx.is_array(x) else x, blocks)

@@ -45,7 +45,7 @@ def unitwise_norm(
     such axis.
     """
     if axis is None:
-        axis = _input_axes(x)
+        axis = _input_axes(x.shape)
     try:
         sums = jnp.sum(abs_sq(at_least_float32(x)), axis, keepdims=True)
     except ValueError as error:
@@ -57,15 +57,16 @@ def unitwise_norm(
     return safe_sqrt(sums) + jnp.zeros_like(x, sums.dtype)
 
 
-def _input_axes(x: Array) -> tuple[int, ...]:
-    if sum(length != 1 for length in x.shape) <= 1:
-        return tuple(range(x.ndim))
-    if x.ndim > 5:
+def _input_axes(shape: tuple[int, ...]) -> tuple[int, ...]:
+    ndim = len(shape)
+    if sum(length != 1 for length in shape) <= 1:
+        return tuple(range(ndim))
+    if ndim > 5:
         raise ValueError(
-            f"The axes of a unit are not known for an array of shape {x.shape}, which "
+            f"The axes of a unit are not known for an array of shape {shape}, which "
             "has more than five axes. Pass `axis`."
         )
-    return (0,) if x.ndim < 4 else tuple(range(x.ndim - 1))
+    return (0,) if ndim < 4 else tuple(range(ndim - 1))
 
 
 def unitwise_clip(
@@ -179,5 +180,7 @@ class AdaptiveGradClip(AbstractStateless):
 def _unit(axes: Axes | None, x: Any, stack: tuple[int, ...]) -> _Unit:
     if axes is not None:
         return _Unit(axes.reduction)
-    is_vector = bool(stack) and len(x.shape) <= len(stack) + 1
-    return _Unit(tuple(range(len(stack), len(x.shape))) if is_vector else None)
+    if not stack:
+        return _Unit(None)
+    first = len(stack)
+    return _Unit(tuple(first + axis for axis in _input_axes(x.shape[first:])))
