@@ -51,7 +51,10 @@ class Reader(eqx.Module):
 
     def __init__(self, key):
         self.embedding = nn.Embedding(9, 4, key=key)
-        self.image, self.signal = nn.Conv2d(2, 3, 2, key=key), nn.Conv1d(2, 4, 3, key=key)
+        self.image, self.signal = (
+            nn.Conv2d(2, 3, 2, key=key),
+            nn.Conv1d(2, 4, 3, key=key),
+        )
 
 
 class Model(eqx.Module):

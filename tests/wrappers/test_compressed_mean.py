@@ -121,6 +121,17 @@ def test_dct_by_hand():
     np.testing.assert_allclose(mean["matrix"][:8, :6], np.mean(sent, axis=0), atol=1e-5)
 
 
+@pytest.mark.parametrize("name", COMPRESSORS)
+def test_empty_arrays_pass(name):
+    params = {"empty": jnp.ones((0, 3)), "vector": jnp.ones(3)}
+    compressor = COMPRESSORS[name]
+    outer = eqopt.DiLoCo(eqopt.SGD(0.1), None, 1, compressor=compressor)
+    for opt in (eqopt.CompressedMean(MEAN, None, compressor), outer):
+        updates, state = opt.update(params, opt.init(params), params)
+        assert updates["empty"].shape == state.error["empty"].shape == (0, 3)
+        assert updates["vector"].any()
+
+
 def test_all_coefficients_leave_no_error():
     _, state = taken(compression.DCTTopK(64, 8), GRADS[:1])
     for error in jax.tree.leaves(state.error):
@@ -146,6 +157,22 @@ def test_the_sign_is_that_of_the_majority():
     opt = eqopt.CompressedMean(MEAN, "data", compression.Sign())
     mean, _ = interpreted(mapped(opt))(votes, start(opt, jnp.zeros(4)))
     np.testing.assert_array_equal(np.sign(mean), [1, 1, -1, -1])
+
+
+@pytest.mark.parametrize("shape", [(), (13,), (33,), (70,)])
+def test_equal_numbers_are_sent_exactly_by_their_signs(shape):
+    """The scale is the mean of a block without its padding, in both stages."""
+    ones = jnp.ones((WORKERS, *shape))
+    for size in (16, 1024):
+        compressor = compression.Sign(size)
+        alone = eqopt.CompressedMean(MEAN, None, compressor)
+        together = eqopt.CompressedMean(MEAN, "data", compressor)
+        for mean, state in (
+            alone.update(ones[0], alone.init(ones[0])),
+            mapped(together)(ones, start(together, ones[0])),
+        ):
+            np.testing.assert_array_equal(mean, ones[0])
+            np.testing.assert_array_equal(state.error, 0 * state.error)
 
 
 @pytest.mark.slow

@@ -102,6 +102,8 @@ def _leaf(
     decay: Scalar | float,
 ) -> tuple[Array, Array, Array | None]:
     x = _as_real(jnp.asarray(decay, error.dtype) * error + g.astype(error.dtype))
+    if x.size == 0:  # no compressor has to know how to send nothing
+        return workers.mean(g), error, memory
     mean, own, memory = compressor.mean(x, memory, workers)
     like = lambda x: _as(x, error.dtype).reshape(g.shape)
     mean, rest = like(mean), like(x - own)

@@ -6,7 +6,7 @@ import math
 import equinox as eqx
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, UInt8
+from jaxtyping import Array, Float, Int, UInt8
 
 from .._arguments.checks import check_integer
 from .._arguments.fields import static_choice
@@ -27,9 +27,9 @@ class AbstractBlocks(AbstractCompressor):
 
     @abc.abstractmethod
     def _encode(
-        self, x: Float[Array, "*blocks size"]
+        self, x: Float[Array, "*blocks size"], counts: Int[Array, "*blocks 1"]
     ) -> tuple[UInt8[Array, "*blocks bytes"], Float[Array, "*blocks 1"]]:
-        """Codes and scales."""
+        """Codes and scales. After the first `counts` elements, a block has padding."""
 
     @abc.abstractmethod
     def _decode(
@@ -44,14 +44,19 @@ class AbstractBlocks(AbstractCompressor):
         size = 8 * math.ceil(min(int(self.block_size), share) / 8)
         shape = (workers.count, math.ceil(share / size), size)
         padding = math.prod(shape) - x.size
-        codes, scales = self._encode(jnp.pad(x.ravel(), (0, padding)).reshape(shape))
+        full, rest = divmod(x.size, size)
+        numbers = jnp.arange(math.prod(shape[:2])).reshape(*shape[:2], 1)
+        counts = jnp.where(numbers < full, size, jnp.where(numbers == full, rest, 0))
+        padded = jnp.pad(x.ravel(), (0, padding)).reshape(shape)
+        codes, scales = self._encode(padded, counts)
         whole = lambda y: y.ravel()[: x.size].reshape(x.shape)
         own = self._decode(codes, scales)
         if workers.count == 1:
             return workers.mean(whole(own)), whole(own), memory
         received = self._decode(workers.exchange(codes), workers.exchange(scales))
         mean = received.mean(axis=0)
-        codes, scales = self._encode(mean)
+        here = lax.axis_index(workers.axis_name)
+        codes, scales = self._encode(mean, counts[here])
         lost = mean - self._decode(codes, scales)
         own = own - workers.count * workers.only_here(lost)
         result = self._decode(workers.gather(codes), workers.gather(scales))
@@ -79,7 +84,7 @@ class Int8Blocks(AbstractBlocks):
     def __check_init__(self):
         check_integer("Int8Blocks", "block_size", self.block_size, 1)
 
-    def _encode(self, x):
+    def _encode(self, x, counts):
         scales = jnp.max(jnp.abs(x), axis=-1, keepdims=True) / 127
         codes = jnp.clip(jnp.round(x / _divisors(scales)), -127, 127)
         return lax.bitcast_convert_type(codes.astype(jnp.int8), jnp.uint8), scales
@@ -109,7 +114,7 @@ class Float8Blocks(AbstractBlocks):
     def __check_init__(self):
         check_integer("Float8Blocks", "block_size", self.block_size, 1)
 
-    def _encode(self, x):
+    def _encode(self, x, counts):
         scales = jnp.max(jnp.abs(x), axis=-1, keepdims=True) / 448
         codes = jnp.clip(x / _divisors(scales), -448, 448).astype(jnp.float8_e4m3fn)
         return lax.bitcast_convert_type(codes, jnp.uint8), scales
@@ -162,8 +167,12 @@ class Sign(AbstractBlocks):
     def __check_init__(self):
         check_integer("Sign", "block_size", self.block_size, 1)
 
-    def _encode(self, x):
-        scales = jnp.mean(jnp.abs(x), axis=-1, keepdims=True)
+    def _encode(self, x, counts):
+        # In a mean of signs, padding is not zero.
+        places = lax.broadcasted_iota(counts.dtype, x.shape, x.ndim - 1)
+        sizes = jnp.where(places < counts, jnp.abs(x), 0)
+        scales = jnp.sum(sizes, axis=-1, keepdims=True)
+        scales = scales / jnp.maximum(counts, 1).astype(x.dtype)
         return jnp.packbits(x >= 0, axis=-1), scales
 
     def _decode(self, codes, scales):
