@@ -23,8 +23,9 @@ def keep_nonnegative(g: Leaf, p: Leaf) -> Leaf:
 class KeepParamsNonnegative(AbstractStateless):
     r"""Stops parameters at zero when they would become negative: $u = \max(g, -p)$.
 
-    Then $p + u \ge 0$; parameters that start negative move to zero. Put it last in a
-    chain, after the learning rate. For complex parameters, both the real and the
+    Then $p + u \ge 0$: with `step` always, and with `update` except for rounding, if
+    gradients have fewer digits than the parameters. Parameters that start negative move
+    to zero. Put it last in a chain, after the learning rate. For complex parameters, both the real and the
     imaginary part are kept non-negative. For other sets, use [`eqopt.Project`][].
 
     **Raises:**
