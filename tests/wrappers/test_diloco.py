@@ -150,6 +150,19 @@ def test_streaming(delay, share, x64):
                 np.testing.assert_allclose(state.slow[k], slow[k], rtol=1e-9)
 
 
+@pytest.mark.parametrize("compressor", [None, eqopt.compression.TopK(0.5)])
+def test_a_fragment_without_arrays_does_nothing(compressor):
+    """If the parameters are one array, with or without a tree around it."""
+    ends = []
+    for params in (jnp.ones(4), {"one": jnp.ones(4)}):
+        opt = eqopt.DiLoCo(inner(), "workers", 2, fragments=2, compressor=compressor)
+        now, state = start(opt, params)
+        for i in range(3):
+            now, state = interpreted(mapped(opt))(waves(i, now), state, now)
+        ends.append(jax.tree.leaves(now))
+    np.testing.assert_array_equal(*ends)
+
+
 @pytest.mark.slow
 def test_compressed_differences_are_not_lost():
     """With outer steps that add, all workers together move as far as on their own."""
