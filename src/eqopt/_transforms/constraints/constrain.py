@@ -25,8 +25,9 @@ class KeepParamsNonnegative(AbstractStateless):
 
     Then $p + u \ge 0$: with `step` always, and with `update` except for rounding, if
     gradients have fewer digits than the parameters. Parameters that start negative move
-    to zero. Put it last in a chain, after the learning rate. For complex parameters, both the real and the
-    imaginary part are kept non-negative. For other sets, use [`eqopt.Project`][].
+    to zero. Put it last in a chain, after the learning rate. For complex parameters,
+    both the real and the imaginary part are kept non-negative. For other sets, use
+    [`eqopt.Project`][].
 
     **Raises:**
 
