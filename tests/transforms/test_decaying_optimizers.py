@@ -15,13 +15,13 @@ from ..interpreter import interpreted
 from ..methods import OF_ANY_ARRAY
 
 
-def _decaying():
-    """Every optimizer with a weight decay."""
+def _decaying(*others):
+    """Every optimizer with a weight decay, and with arguments of these names, too."""
     for cls in (getattr(eqopt, name) for name in eqopt.__all__):
         if isinstance(cls, type) and issubclass(cls, eqopt.AbstractTransformation):
             names = {field.name for field in dataclasses.fields(cls)}
             is_optimizer = cls is not eqopt.AddDecayedWeights
-            if is_optimizer and {"learning_rate", "weight_decay"} <= names:
+            if is_optimizer and {"learning_rate", "weight_decay", *others} <= names:
                 yield cls
 
 
@@ -75,13 +75,13 @@ def test_the_docs_name_those_with_a_decay_of_their_own():
 TELLING = (eqopt.AdamW, eqopt.Scion, eqopt.AdamP, eqopt.Prodigy, eqopt.StableAdamW)
 
 
-def of_each_optimizer(with_their_own):
+def of_each_optimizer(with_their_own, *others):
     """Runs a test on each optimizer with a decay; in the quick set, on a few."""
     return pytest.mark.parametrize(
         "cls",
         [
             pytest.param(cls, marks=() if cls in TELLING else pytest.mark.slow)
-            for cls in _decaying()
+            for cls in _decaying(*others)
             if with_their_own or cls.__name__ not in OF_THEIR_OWN
         ],
         ids=lambda cls: cls.__name__,
@@ -159,6 +159,32 @@ def test_every_parameter_decays(cls):
             assert np.all(np.abs(new[k]) < 0.9995 * np.abs(p)), k
         else:
             expected = (1 - 0.01 * share) * p
+            np.testing.assert_allclose(new[k], expected, rtol=1e-5, err_msg=k)
+
+
+# Those with one step size for all parameters, which depends on the decay of each.
+OF_ALL = eqopt.DoWG, eqopt.MoMo, eqopt.MoMoAdam, eqopt.ScheduleFreePlus
+
+
+@of_each_optimizer(True, "mask")
+@pytest.mark.costly
+def test_a_mask_says_which_parameters_decay(cls):
+    """Matrices and all others: also with the default of `fallback`."""
+    if cls in OF_ALL:
+        pytest.skip("its decay changes the step size of all parameters")
+    more, extra = arguments(cls)
+
+    def stepped(weight_decay, mask=None):
+        opt = cls(learning_rate=0.1, weight_decay=weight_decay, mask=mask, **more)
+        step = interpreted(lambda *args: opt.step(*args, **extra)[0])
+        return step(GRADS, opt.init(PARAMS), PARAMS)
+
+    always, never = stepped(0.3), stepped(0.0)
+    for name in PARAMS:
+        mask = lambda p, name=name: {k: k == name for k in p}
+        new = stepped(0.3, mask)
+        for k in PARAMS:
+            expected = (always if k == name else never)[k]
             np.testing.assert_allclose(new[k], expected, rtol=1e-5, err_msg=k)
 
 

@@ -171,8 +171,8 @@ class NorMuon(AbstractOptimizer):
         or an [`eqopt.AddDecayedWeights`][] for more options.
     - `mask`: see [`eqopt.Muon`][].
     - `fallback`: the optimizer for all parameters that are not matrices. Defaults to
-        [`eqopt.AdamW`][] with the same `learning_rate` and `weight_decay`, and with
-        $\beta_2 = 0.95$.
+        [`eqopt.AdamW`][] with the same `learning_rate`, `weight_decay` and `mask`, and
+        with $\beta_2 = 0.95$. Your own has its own decay.
     - All others: see [`eqopt.ScaleByNorMuon`][].
     """
 

@@ -237,6 +237,5 @@ class Scion(AbstractOptimizer):
             weight_dimension_numbers=_columns,
         )
         rate = self.part(ScaleByLearningRate)
-        decay = AddDecayedWeights(self.weight_decay, learning_rate=self.learning_rate)
-        fallback = Chain(others, decay, rate)
+        fallback = Chain(others, self.part(AddDecayedWeights), rate)
         return matrices_and_others(self, self.part(ScaleByLMO), fallback=fallback)

@@ -57,8 +57,8 @@ def matrices_and_others(
     are_matrices = functools.partial(is_matrix, owner.weight_dimension_numbers, True)
     others = fallback if owner.fallback is None else owner.fallback
     if others is None:
-        rate, decay = owner.learning_rate, owner.weight_decay
-        others = AdamW(rate, b2=0.95, weight_decay=decay)
+        rate, decay, mask = owner.learning_rate, owner.weight_decay, owner.mask
+        others = AdamW(rate, b2=0.95, weight_decay=decay, mask=mask)
     return Chain(
         *parts,
         Masked(owner.part(AddDecayedWeights), are_matrices),
