@@ -1,5 +1,8 @@
 """Blocks within a matrix, such as heads: each trains like a matrix in its own leaf."""
 
+from typing import Any
+
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -56,6 +59,51 @@ def test_blocks_train_like_separate_leaves(name, sizes):
         numbers = Numbers(0, 1, output_blocks=rows)
         fused = trained(make(numbers), PARAMS.T, [g.T for g in GRADS])
         np.testing.assert_allclose(fused.T, apart, rtol=1e-4, atol=1e-6)
+
+
+class MeansState(eqx.Module):
+    means: Any
+
+
+@eqopt.equation
+def center(g, means):
+    means = 0.5 * means + 0.5 * jnp.mean(g, 1, keepdims=True)
+    return g - means, means
+
+
+class Centered(eqopt.AbstractMatrixwise):
+    """Its state has a number for each row of a matrix."""
+
+    block_size: int | None = None
+    weight_dimension_numbers: Any = None
+
+    def init(self, params):
+        return MeansState(self.for_matrices(params, lambda x: x[:, :1]))
+
+    def matrixwise(self, state, params=None, **extra):
+        return eqopt.Leafwise(center, state)
+
+
+@pytest.mark.parametrize(
+    ("shape", "numbers", "of_means"),
+    [
+        ((4, 6), WHOLE, (4, 3)),
+        ((2, 4, 6), WHOLE, (2, 4, 3)),
+        ((4, 2, 3), Numbers((-2, -1), 0), (4, 3, 1)),
+        ((4, 6), Numbers(-1, -2, output_blocks=2), (4, 3)),
+    ],
+)
+def test_a_number_for_each_row_of_each_block(shape, numbers, of_means):
+    """Along its inputs, the slot of a leaf has as many as there are blocks."""
+    opt = Centered(2, numbers)
+    grads = jnp.asarray(draw(size=(2, *shape)), jnp.float32)
+    state = opt.init(grads[0])
+    assert state.means.shape == of_means
+    for g in grads:
+        updates, state = jax.jit(opt.update)(g, state)
+    apart = np.asarray(grads).reshape(2, -1, 2)
+    means = 0.5 * (0.5 * apart[0] + apart[1]).mean(-1, keepdims=True)
+    np.testing.assert_allclose(updates, (apart[1] - means).reshape(shape), 1e-5)
 
 
 def test_by_hand():

@@ -42,7 +42,7 @@ class Layout(eqx.Module):
 
     def apply(self, fn: Callable, g: Any, *leaves: Any) -> Any:
         """Applies `fn` to the matrices in `g` and `leaves`, and restores their layout."""
-        there = [self.split(x) for x in (g, *leaves)]
+        there = [self.split(x, g.shape) for x in (g, *leaves)]
         out = over_stack(fn, there, there[0].ndim - 2)(*there)
         if isinstance(out, tuple) and leaves:
             return tuple(self.joined(x, g.shape) for x in out)
@@ -54,16 +54,21 @@ class Layout(eqx.Module):
         sides = (size(inner, side) for side in self.axes[1:3])
         return tuple(math.ceil(n / self._blocks(n)) for n in sides)
 
-    def split(self, x: Any) -> Any:
-        """The matrices in an array, with the axes of the stack first."""
+    def split(self, x: Any, shape: tuple[int, ...] | None = None) -> Any:
+        """The matrices in an array, with the axes of the stack first.
+
+        The array belongs to a leaf of this shape, by default its own.
+        """
         if isinstance(x, tuple | eqx.Module):
             return x
+        inner = self._inner(x.shape if shape is None else shape)
         if self.split_axes:
             x = jnp.reshape(x, self._inner(x.shape))
         x = to_matrices(x, self.axes)
-        counts = [self._blocks(n) for n in x.shape[-2:]]
+        counts = [self._blocks(size(inner, side)) for side in self.axes[1:3]]
         if counts == [1, 1]:
             return x
+        # A side with one number for each block is as long as the count.
         sides = [math.ceil(n / k) for n, k in zip(x.shape[-2:], counts, strict=True)]
         *stack, rows, columns = x.shape
         (k, j), (m, n) = counts, sides
@@ -84,9 +89,9 @@ class Layout(eqx.Module):
             x = x[..., : sides[0], : sides[1]]
         own = list(inner)
         for side, n, found in zip(self.axes[1:3], sides, x.shape[-2:], strict=True):
-            if found != n:
-                for axis in side:
-                    own[axis] = 1
+            if found != n:  # one number, or one for each block
+                for axis, length in zip(side, (found, *[1] * len(side)), strict=False):
+                    own[axis] = length
         x = from_matrices(x, self.axes, jax.ShapeDtypeStruct(tuple(own), x.dtype))
         return jnp.reshape(x, self._outer(own)) if self.split_axes else x
 

@@ -199,7 +199,7 @@ class _Stack(NamedTuple):
 
 def _stacked(leaves):
     g, *arguments, layout = leaves
-    there = [layout.split(x) for x in (g, *arguments)]
+    there = [layout.split(x, g.shape) for x in (g, *arguments)]
     of_one = lambda x: lax.expand_dims(x, (0,))
     there = [x if isinstance(x, eqx.Module) else jax.tree.map(of_one, x) for x in there]
     found, structure = jax.tree.flatten(there)
