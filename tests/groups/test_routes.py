@@ -193,6 +193,14 @@ def test_decay_and_factor(opt, decay, factor):
     assert (route.weight_decay, route.factor) == (decay, factor)
 
 
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0)])
+@pytest.mark.parametrize("opt", [eqopt.NorMuon(0.1), eqopt.Muon(0.1)])
+def test_matrices_without_elements(opt, shape):
+    """They are no matrices, as in a step."""
+    empty, full = groups.routes(opt, [jnp.ones(shape), jnp.ones((3, 3))])
+    assert not empty.matrices and full.matrices == ((1, 3, 3),)
+
+
 def test_factors_of_layers():
     params, factors = (
         jnp.ones((3, 2)),

@@ -102,8 +102,11 @@ class AbstractContracting(AbstractFused):
         axes = resolve_dimension_numbers(
             numbers, params, params, is_required=True, takes_blocks=blocks
         )
-        report.take(type(self).__name__, params, axes)
         leaves = jtu.tree_leaves(params, is_leaf=is_leaf)
+        pairs = [*zip(axes, leaves, strict=True)]
+        # Matrices without elements are no matrices, as in a step.
+        axes = [None if a is None or 0 in x.shape else a for a, x in pairs]
+        report.take(type(self).__name__, params, axes)
         pairs = zip(axes, leaves, strict=True)
         report.multiply(
             params,
@@ -185,7 +188,7 @@ class AbstractMatrixwise(AbstractContracting):
         [`eqopt.ScaleByMuon`][]. Each subclass has this field.
     - `block_size`: the largest size of a side of a matrix, a field that a subclass may
         have. Larger sides are split into equal parts, and each block is a separate
-        matrix.
+        matrix. (One number for each row of a block is a column for each block.)
     - `in_batches`: whether an accelerator computes equal matrices in batches, a constant
         of the class. Defaults to `True`.
     """
