@@ -129,6 +129,20 @@ def test_by_hand(name, x64):
             assert np.abs(expected - START[k]).max() > 0.01
 
 
+def test_dog_repeats_a_first_step_that_moved_nothing():
+    """Of a schedule that starts at zero, or for a gradient of zero."""
+    ones = jnp.ones(3)
+    later = lambda count: jnp.where(count == 0, 0.0, 1.0)
+    for rate, first in ((later, ones), (1.0, 0 * ones)):
+        opt = eqopt.DoG(rate, ("learning_rate", 0.1))
+        params, state = opt.step(first, opt.init(ones), ones)
+        np.testing.assert_array_equal(params, ones)
+        params, state = opt.step(ones, state, params)
+        np.testing.assert_allclose(params, 0.9 * ones, rtol=1e-6)
+        params, _ = opt.step(ones, state, params)
+        assert (params > 0.5).all() and (params < 0.85).all()  # no longer the first
+
+
 def test_dog_for_each_layer():
     """On a tree, `ScaleByDistanceOverGradients` is DoG for each leaf."""
     layers = eqopt.ScaleByDistanceOverGradients(0.1, global_scale=-1.0)

@@ -92,10 +92,10 @@ class ScaleByDoG(AbstractLeafwise):
             step_size = ratio(max_dist, safe_sqrt(total + now(self.eps)))
             if self.kind == "learning_rate":
                 first = now(self.init_step)
-                step_size = jnp.where(state.is_init_step, first, step_size)
+                # Also later if nothing has moved, as a distance of 0 stays 0.
+                is_first = state.is_init_step | (max_dist == 0)
+                step_size = jnp.where(is_first, first, step_size)
             step_size = jnp.where(jnp.isinf(total), 0, step_size)
-            # No sum of squares is negative. For a constant, see `recorded`.
-            is_init_step = state.is_init_step & (total < 0)
             # No sum of squares is negative. A constant would be copied: see `recorded`.
             is_init_step = state.is_init_step & (total < 0)
             new = DoGState(is_init_step, state.init_params, max_dist, total)
@@ -138,7 +138,7 @@ class DoG(AbstractOptimizer):
         `("heuristic", α)` means $\bar r_0 = \alpha\, (1 + \|p_0\|_2)$: the authors use
         $10^{-6}$, or $10^{-4}$ for models with batch normalization. `("distance", r)`
         means $\bar r_0 = r$. `("learning_rate", s)` means $\bar r_0 = 0$, with $s$
-        instead of the fraction in the first step. Defaults to `("heuristic", 1e-6)`.
+        instead of the fraction until parameters have moved. Defaults to `("heuristic", 1e-6)`.
     - `eps`: $\varepsilon \ge 0$.
     - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule. As in the authors'
         code, it is an $L^2$ penalty: $g_t$ includes $\lambda p_{t-1}$.
