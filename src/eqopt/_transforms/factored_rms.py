@@ -268,9 +268,11 @@ class ScaleByFactoredRMS(AbstractLeafwise):
         numbers = resolve_dimension_numbers(
             given, params, None, self._largest, takes_blocks=False
         )
+        leaves = jtu.tree_leaves(params, is_leaf=is_leaf)
+        # Rows and columns without elements have no mean.
         return [
-            _Axes(n.reduction, n.output) if n and self.factored else None
-            for n in numbers
+            _Axes(n.reduction, n.output) if n and self.factored and x.size else None
+            for n, x in zip(numbers, leaves, strict=True)
         ]
 
     def _largest(self, tree: PyTree) -> list[MatrixDimensionNumbers | None]:

@@ -189,6 +189,16 @@ def test_adafactor_momentum_is_a_mean_in_float32():
     np.testing.assert_allclose(ema, 0.125, rtol=1e-6)
 
 
+def test_factored_rms_of_nothing():
+    """An empty array is not factored, because its rows have no mean."""
+    params = {"w": jnp.ones((3, 4)), "empty": jnp.ones((0, 5))}
+    numbers = eqopt.MatrixDimensionNumbers()
+    opt = eqopt.ScaleByFactoredRMS(weight_dimension_numbers=numbers)
+    updates, state = opt.update(params, opt.init(params), params)
+    assert updates["empty"].shape == state.v["empty"].shape == (0, 5)
+    assert all(jnp.isfinite(x).all() for x in jax.tree.leaves(state))
+
+
 def test_factored_rms_of_zeros_without_eps():
     zeros = jnp.zeros((3, 2))
     opt = eqopt.ScaleByFactoredRMS(
