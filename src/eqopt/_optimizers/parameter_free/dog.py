@@ -138,7 +138,8 @@ class DoG(AbstractOptimizer):
         `("heuristic", α)` means $\bar r_0 = \alpha\, (1 + \|p_0\|_2)$: the authors use
         $10^{-6}$, or $10^{-4}$ for models with batch normalization. `("distance", r)`
         means $\bar r_0 = r$. `("learning_rate", s)` means $\bar r_0 = 0$, with $s$
-        instead of the fraction until parameters have moved. Defaults to `("heuristic", 1e-6)`.
+        instead of the fraction until parameters have moved. Defaults to
+        `("heuristic", 1e-6)`.
     - `eps`: $\varepsilon \ge 0$.
     - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule. As in the authors'
         code, it is an $L^2$ penalty: $g_t$ includes $\lambda p_{t-1}$.
