@@ -57,6 +57,21 @@ def test_it_follows_the_authors(decay, nesterov, scale, rate, x64):
     np.testing.assert_allclose(found[-1][1].learning_rate, of_step(29), 1e-6)
 
 
+def test_a_gain_that_becomes_negative(x64):
+    """The row is the negative of its direction, and goes on in the same way."""
+    start, rate = 0.05 * P, 0.1
+    grads = [start / norms(start) + 0.1 * g for g in GRADS[:6]]
+    numbers = 0.8, 0.7, 0.9, 1e-3, 0.1, True
+    opt = eqopt.ScaleByMuown(rate, "standard", None, *numbers, **OF_MATRICES)
+    expected = muown_by_hand(
+        start, grads, lambda count: rate, *numbers, SCALES["match_rms"]
+    )
+    with x64():
+        found = [w for w, _ in trained(opt, jnp.asarray(start), grads)]
+    assert (np.sum(found[-1] * start, axis=1) < 0).any()
+    np.testing.assert_allclose(found, [*expected], 1e-3, 1e-5)
+
+
 def test_it_starts_as_muon_does(x64):
     """Steps much smaller than the rows: Muon on the part orthogonal to each row."""
     rate = 1e-6

@@ -14,7 +14,7 @@ from ..._core.equation import equation
 from ..._core.matrixwise import AbstractMatrixwise, same_for_each_leaf
 from ..._core.pipeline import Leafwise
 from ..._core.transformation import AbstractOptimizer, AbstractTransformation
-from ..._transforms.scale import at, recorded
+from ..._transforms.scale import at, or_1, recorded
 from ..._trees.axes import DimensionNumbers
 from ..._types import (
     Hyperparameter,
@@ -58,11 +58,6 @@ def _norms(x: Inexact[Array, "m n"]) -> Float[Array, "m 1"]:
     return safe_sqrt(jnp.sum(abs_sq(x), 1, keepdims=True))
 
 
-def _over(above: Array, below: Array) -> Array:
-    """`above / below`, or `above` where `below` is 0."""
-    return above / jnp.where(below == 0, 1, below)
-
-
 @equation
 def muown(
     g: Inexact[Array, "m n"],
@@ -92,11 +87,11 @@ def muown(
 ]:
     gains = _norms(p)
     is_zero = gains == 0
-    rows = _over(p, gains)  # of norm 1
+    rows = p / or_1(gains)  # of norm 1
     lengths = jnp.where(lengths == 0, gains, lengths)
     of_gains = jnp.sum((jnp.conj(rows) * g).real, 1, keepdims=True)
     of_rows = g - of_gains * rows
-    of_rows = jnp.where(is_zero, of_rows, gains * _over(of_rows, lengths))
+    of_rows = jnp.where(is_zero, of_rows, gains * (of_rows / or_1(lengths)))
     mu = beta * mu + (1 - beta) * of_rows
     direction = beta * mu + (1 - beta) * of_rows if nesterov else mu
     o = SCALES[scale](*g.shape) * newton_schulz(direction)
@@ -104,9 +99,12 @@ def muown(
     lengths = _norms(v)
     gain_mu = b1 * gain_mu + (1 - b1) * of_gains
     gain_nu = b2 * gain_nu + (1 - b2) * of_gains**2
-    adam = gain_mu / mu_correction / (safe_sqrt(gain_nu / nu_correction) + eps)
+    adam = gain_mu / mu_correction / or_1(safe_sqrt(gain_nu / nu_correction) + eps)
     gains = gains - learning_rate * (adam + weight_decay * gains)
-    w = jnp.where(is_zero, v, gains * _over(v, lengths))
+    # A negative gain is a positive one of the opposite direction: so it will be seen.
+    turns = ~is_zero & (gains < 0)
+    mu, gain_mu = jnp.where(turns, -mu, mu), jnp.where(turns, -gain_mu, gain_mu)
+    w = jnp.where(is_zero, v, gains * (v / or_1(lengths)))
     return w - p, mu, lengths, gain_mu, gain_nu
 
 
@@ -137,8 +135,9 @@ class ScaleByMuown(AbstractMatrixwise):
     As $\nabla v$ is orthogonal to $v$, the norms of $v$ grow, and the angle by which a
     step turns a row falls. The state has these norms, but neither $v$ nor $a$, which
     follow from the parameters. So the parameters may be changed by others, such as
-    [`eqopt.QKClip`][]. A row of zeros has no direction, and takes the step
-    $-\eta_t\, s \operatorname{NS}(\hat\mu_t)$.
+    [`eqopt.QKClip`][]. (If a gain becomes negative, $a$, $v$, $\mu$ and Adam's mean of
+    its gradients change their signs, which leaves all later steps the same.) A row of
+    zeros has no direction, and takes the step $-\eta_t\, s \operatorname{NS}(\hat\mu_t)$.
 
     **Arguments:**
 
