@@ -30,6 +30,13 @@ def test_yogi_stands_still_without_gradients():
     assert all(u.all() for u in updates_of(optax.yogi(0.1), zeros))
 
 
+def test_zero_gradients_without_eps():
+    zeros = [jnp.zeros(2)] * 2
+    for ours, theirs in ((eqopt.Adam, optax.adam), (eqopt.Adamax, optax.adamax)):
+        assert not any(u.any() for u in updates_of(ours(0.1, eps=0.0), zeros))
+        assert all(jnp.isnan(u).all() for u in updates_of(theirs(0.1, eps=0.0), zeros))
+
+
 def test_rectifier_in_float32():
     """In the sixth step, the first that divides, against the formula in float64."""
     t, b2 = 6, 0.999

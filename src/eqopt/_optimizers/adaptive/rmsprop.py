@@ -11,7 +11,7 @@ from ..._combinators.chain import Chain
 from ..._core.equation import Equation, equation
 from ..._core.pipeline import Leafwise
 from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
-from ..._transforms.scale import ScaleByLearningRate
+from ..._transforms.scale import ScaleByLearningRate, or_1
 from ..._transforms.trace import Trace
 from ..._types import (
     Hyperparameter,
@@ -30,7 +30,7 @@ from ..moments import AbstractMomentsState, counted, init_moments
 def over_root(g: Leaf, nu: RealLeaf, eps: Scalar, eps_in_sqrt: bool = True) -> Leaf:
     """`g` over the root of `nu`; zero over zero is zero, so `eps` may be zero."""
     root = safe_sqrt(nu + eps) if eps_in_sqrt else safe_sqrt(nu) + eps
-    return g / jnp.where(root == 0, 1, root)
+    return g / or_1(root)
 
 
 class ScaleByRMSState(eqx.Module):

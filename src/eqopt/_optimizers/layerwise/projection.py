@@ -12,6 +12,7 @@ from jaxtyping import PyTree
 from ..._arguments.checks import check_range, check_scalar
 from ..._arguments.extra import required_params
 from ..._cpu.order import materialized
+from ..._transforms.scale import or_1
 from ..._transforms.weight_decay import is_off
 from ..._trees.axes import resolve_dimension_numbers, size
 from ..._trees.dimension_numbers import MatrixDimensionNumbers, Numbers
@@ -82,10 +83,10 @@ def projected(
     of_layer = _summed(dots, leaf.outputs)
     axes = leaf.inputs
     for dp, gp, gg, pp in (dots, of_layer):
-        cosines = jnp.abs(gp) / _or_1(safe_sqrt(gg) * safe_sqrt(pp))
+        cosines = jnp.abs(gp) / or_1(safe_sqrt(gg) * safe_sqrt(pp))
         largest = jnp.max(cosines, leaf.outputs, keepdims=True, initial=0)
         now = largest < delta / math.sqrt(max(size(p.shape, axes), 1))
-        part = jnp.where(now, dp / _or_1((safe_sqrt(pp) + eps) ** 2), 0)
+        part = jnp.where(now, dp / or_1((safe_sqrt(pp) + eps) ** 2), 0)
         along = jnp.where(is_across, along, part)
         is_across, axes = is_across | now, leaf.inputs + leaf.outputs
     return d - along * p, jnp.where(is_across, wd_ratio, 1)
@@ -108,10 +109,6 @@ def _summed(dots, axes):
         jnp.sum(jnp.stack(dots), [i + 1 for i in axes], keepdims=True)
     )
     return lax.platform_dependent(*dots, cuda=joined, default=each)
-
-
-def _or_1(x):
-    return jnp.where(x == 0, 1, x)
 
 
 def check_projection(owner: Any) -> None:

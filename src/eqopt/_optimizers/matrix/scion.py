@@ -16,7 +16,7 @@ from ..._core.equation import equation
 from ..._core.matrixwise import AbstractMatrixwise, same_for_each_leaf
 from ..._core.pipeline import Leafwise
 from ..._core.transformation import AbstractOptimizer, AbstractTransformation
-from ..._transforms.scale import ScaleByLearningRate
+from ..._transforms.scale import ScaleByLearningRate, or_1
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._trees.axes import DimensionNumbers
 from ..._trees.dimension_numbers import MatrixDimensionNumbers
@@ -61,7 +61,7 @@ def lmo(
     else:
         size = math.sqrt(inputs) if norm == "row" else inputs / math.sqrt(m)
         axis = 1 if norm == "row" else 0
-        u = mu / (size * safe_norm(mu, 0, axis=axis, keepdims=True) + eps)
+        u = mu / or_1(size * safe_norm(mu, 0, axis=axis, keepdims=True) + eps)
     return radius * u, mu
 
 

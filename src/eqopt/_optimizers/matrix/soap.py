@@ -15,6 +15,7 @@ from ..._core.equation import equation
 from ..._core.matrixwise import AbstractMatrixwise, Rows
 from ..._core.pipeline import Leafwise
 from ..._core.transformation import AbstractOptimizer, AbstractTransformation
+from ..._transforms.scale import or_1
 from ..._transforms.weight_decay import WeightDecay
 from ..._trees.axes import DimensionNumbers
 from ..._trees.control import cond
@@ -94,7 +95,7 @@ def soap(
     h = counts.astype(g.dtype) * to_basis(g, basis)
     new_mu = b1 * mu + (1 - b1) * h
     new_nu = b2 * nu + (1 - b2) * abs_sq(h)
-    u = step_size * from_basis(new_mu / (safe_sqrt(new_nu) + eps), basis)
+    u = step_size * from_basis(new_mu / or_1(safe_sqrt(new_nu) + eps), basis)
     is_due = turn.is_due(since_refresh, precondition_frequency)
     if skips_first:
         u, new_mu, new_nu = (
@@ -260,8 +261,8 @@ class ScaleBySOAP(AbstractMatrixwise):
     def matrixwise(
         self, state: ScaleBySOAPState, params: Params | None = None, **extra: Any
     ) -> Leafwise:
-        count = safe_increment(state.count)
-        steps = state.count if self.skip_first else count
+        new = eqx.tree_at(lambda s: s.count, state, safe_increment(state.count))
+        steps = (state if self.skip_first else new).count
         step_size: Any = 1.0
         if self.correct_bias:
             t = jnp.maximum(steps, 1)
@@ -274,9 +275,8 @@ class ScaleBySOAP(AbstractMatrixwise):
             "is_first": state.count == 0,
             "skips_first": self.skip_first,
         }
-        new_state = eqx.tree_at(lambda s: s.count, state, count)
         reads = {"turn": functools.partial(turns, self, params)}
-        return Leafwise(soap, new_state, shared, reads)
+        return Leafwise(soap, new, shared, reads)
 
 
 class SOAP(AbstractOptimizer):

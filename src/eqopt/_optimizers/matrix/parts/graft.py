@@ -2,6 +2,7 @@
 
 from typing import Any, Literal, TypeAlias
 
+from ...._transforms.scale import or_1
 from ...._types import Scalar
 from ....numerics import abs_sq, safe_norm, safe_sqrt
 
@@ -29,7 +30,7 @@ def step_of(
     is_sum = graft == "adagrad"
     nu = (1 if is_sum else b2) * nu + (1 if is_sum else 1 - b2) * abs_sq(g)
     nu_hat = nu / correction if graft == "adam" else nu
-    return mean / (safe_sqrt(nu_hat) + eps), nu
+    return mean / or_1(safe_sqrt(nu_hat) + eps), nu
 
 
 def as_long_as(step: Any, direction: Any) -> Any:

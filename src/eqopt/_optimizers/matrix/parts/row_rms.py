@@ -12,6 +12,7 @@ from ...._core.equation import equation
 from ...._core.matrixwise import AbstractMatrixwise
 from ...._core.pipeline import Leafwise
 from ...._transforms.normalize import zero_if_infinite
+from ...._transforms.scale import or_1
 from ...._trees.axes import DimensionNumbers
 from ...._types import Hyperparameter, Nonnegative, Params, Scalar
 from ....numerics import abs_sq, safe_norm, safe_sqrt
@@ -47,8 +48,8 @@ def scale_by_row_rms(
     side: Side,
 ) -> tuple[Inexact[Array, "m n"], Float[Array, "#m #n"]]:
     nu = b2 * nu + (1 - b2) * jnp.mean(abs_sq(g), _axis(g.shape, side), keepdims=True)
-    u = g / (safe_sqrt(nu) + eps)
-    return zero_if_infinite(safe_norm(g, 0)) / (safe_norm(u, 0) + eps) * u, nu
+    u = g / or_1(safe_sqrt(nu) + eps)
+    return zero_if_infinite(safe_norm(g, 0)) / or_1(safe_norm(u, 0) + eps) * u, nu
 
 
 class ScaleByRowRMS(AbstractMatrixwise):

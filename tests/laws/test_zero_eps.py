@@ -1,0 +1,39 @@
+"""An epsilon that may be zero: a gradient of zero gives no NaN."""
+
+import jax
+import pytest
+
+from .registry import REGISTRY, TELLING
+from .subjects import all_finite, both, grads_of, params_of
+
+
+def without_eps(row):
+    """With each of its epsilons at zero, if it may be."""
+    for name in row.data:
+        if name.startswith("eps"):
+            try:
+                yield row(**{name: 0.0})
+            except ValueError as error:
+                assert name in str(error)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param(
+            row, id=row.name, marks=[] if row.name in TELLING else [pytest.mark.slow]
+        )
+        for row in REGISTRY
+        if any(name.startswith("eps") for name in row.data)
+    ],
+)
+def test_zero_over_zero_is_zero(row):
+    """In the first steps, later, and in some columns only."""
+    for opt in without_eps(row):
+        params = params_of()
+        state = opt.init(params)
+        zero = jax.tree.map(lambda p: 0 * p, params)
+        column = jax.tree.map(lambda p: p.at[..., :1].set(0) if p.ndim else p, params)
+        for grads in (zero, zero, column, zero, grads_of(params, 0)):
+            (updates, state), _ = both(opt, grads, state, params)
+            assert all_finite(updates)
