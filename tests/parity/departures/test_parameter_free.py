@@ -55,3 +55,12 @@ def test_cocob_of_float16_zero_gradients():
     ours, theirs = eqopt.ScaleByCOCOB(), optax.contrib.scale_by_cocob()
     assert not ours.update(zeros, ours.init(zeros), zeros)[0].any()
     assert jnp.isnan(theirs.update(zeros, theirs.init(zeros), zeros)[0]).all()
+
+
+def test_dog_after_a_first_step_that_moved_nothing():
+    """A distance of zero stays zero, unless the first step is repeated."""
+    ones = jnp.ones(2)
+    for cls, moves in ((eqopt.DoG, True), (optax.contrib.dog, False)):
+        opt = cls(init_step=("learning_rate", 0.1))
+        _, state = opt.update(0 * ones, opt.init(ones), ones)
+        assert bool(opt.update(ones, state, ones)[0].any()) == moves
