@@ -58,7 +58,7 @@ def test_it_follows_the_authors(decay, nesterov, scale, rate, x64):
 
 
 def test_a_gain_that_becomes_negative(x64):
-    """The row is the negative of its direction, and goes on in the same way."""
+    """The row is the negative of its direction, and continues in the same way."""
     start, rate = 0.05 * P, 0.1
     grads = [start / norms(start) + 0.1 * g for g in GRADS[:6]]
     numbers = 0.8, 0.7, 0.9, 1e-3, 0.1, True
