@@ -406,6 +406,13 @@ CASES = {
         "array: 'MLP' object has no attribute 'ndim'",
         "pass `eqopt.groups.leaf(condition)`",
     ),
+    "a mask for a part of the parameters": (
+        lambda: eqopt.NorMuon(
+            0.1, weight_decay=0.1, mask=lambda p: {"w": p["w"].ndim > 1, "b": False}
+        ).init({"w": jnp.ones((3, 2)), "b": jnp.ones(3)}),
+        "`mask` fails where there is no parameter: 'NoneType' object has no attribute",
+        "Use `jax.tree.map`, which skips `None`",
+    ),
     "a mask of another tree": (
         lambda: update(eqopt.AddDecayedWeights(0.1, [True, False])),
         "`mask` has another tree structure than",

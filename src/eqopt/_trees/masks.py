@@ -80,6 +80,13 @@ def resolve(name: str, given: Any, tree: PyTree, params: Params | None) -> list:
         try:
             given = given(whole)
         except AttributeError as error:
+            if error.obj is None and error.name is not None:
+                raise TypeError(
+                    f"`{name}` fails where there is no parameter: {error}. It is also "
+                    "called with a part of the parameters and `None` elsewhere, for "
+                    "example by a fallback. Use `jax.tree.map`, which skips `None`, or "
+                    "a selector, such as `eqopt.groups.leaf(condition)`."
+                ) from error
             if error.obj is not whole or not hasattr(np.ndarray, error.name or ""):
                 raise
             raise TypeError(
