@@ -142,6 +142,7 @@ def test_bad_input(call, match):
 def test_without_matplotlib(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
     with pytest.raises(
-        ImportError, match=r"training_curves needs matplotlib.*\[plot\]"
+        ImportError,
+        match=r"training_curves needs matplotlib.* `pip install matplotlib`",
     ):
         eqopt.plot.training_curves({"a": [1.0]})

@@ -68,7 +68,9 @@ def test_the_current_axes():
 
 def test_without_matplotlib(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
-    with pytest.raises(ImportError, match=r"needs matplotlib.*'eqopt\[plot\]'"):
+    with pytest.raises(
+        ImportError, match=r"needs matplotlib.* `pip install matplotlib`"
+    ):
         eqopt.plot.schedule(Constant(1.0), steps=3)
 
 
