@@ -10,7 +10,7 @@ import pytest
 import eqopt
 from eqopt.tree import map_params
 
-from .registry import law
+from .registry import TELLING, law
 from .subjects import awkward, params_of
 
 
@@ -99,7 +99,7 @@ def test_parameters_are_found(row):
     assert found_with_params(row) == expected_of(row)
 
 
-@law()
+@law(TELLING)
 def test_a_square_matrix(row):
     """Its factors, which have its shape, do not stand for it."""
     square = params_of() | {"matrix": jnp.ones((3, 3))}

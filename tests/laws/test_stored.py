@@ -135,6 +135,7 @@ STORAGES = {
 )
 @pytest.mark.parametrize("storage", STORAGES)
 @pytest.mark.usefixtures("uncompiled")
+@pytest.mark.costly
 def test_huge_and_tiny_gradients_of_every_storage(storage, inner):
     """One square that overflows does not make the whole block NaN."""
     opt = eqopt.StoreState(inner, STORAGES[storage], eqopt.groups.everything)

@@ -138,6 +138,7 @@ def moments_in(form):
 
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("form", STORED)
+@pytest.mark.costly
 def test_stored_arrays_are_what_they_stand_for(form, name):
     """Not codes and scales. Only casts leave them as they are."""
     stored, plain = moments_in(form)
