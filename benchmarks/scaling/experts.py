@@ -49,7 +49,8 @@ def gradients(
         return jax.grad(lambda *both: jnp.sum(layer(*both) ** 2), (0, 1))(params, x)
 
     with jax.set_mesh(mesh):
-        return collectives(step.lower(params, x).compile().as_text())
+        program: Any = step.lower(params, x).compile()
+    return collectives(program.as_text())
 
 
 def exchanged(devices: list[Any], tokens: int) -> tuple[float, int]:

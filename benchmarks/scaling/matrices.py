@@ -124,7 +124,7 @@ def counted(layout: str, method: str, devices: list[Any], is_divided: bool) -> S
     state = state_of(opt, params)
     places = jax.tree.map(lambda x: x.sharding, (params, state))
     step = jax.jit(opt.step, donate_argnums=(1, 2), out_shardings=places)
-    program = step.lower(params, state, params).compile()
+    program: Any = step.lower(params, state, params).compile()
     return Step(
         collectives(program.as_text(), with_loops=True),
         bytes_in(params),

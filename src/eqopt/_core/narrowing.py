@@ -31,8 +31,10 @@ def narrow(u: Array, like: Any, after: Any = None) -> Any:
 # Equations that take longer than to read their arguments once more.
 _SLOW = ("reduce", "dot_general", "conv_", "cum", "sort", "while", "scan", "random")
 
-_BY_POSITION = ("iota", "gather", "scatter", "dynamic", "slice", "concatenate", "pad")
-_BY_POSITION += ("rev", "transpose", "squeeze", "split")
+_BY_POSITION = (
+    *("iota", "gather", "scatter", "dynamic", "slice", "concatenate", "pad"),
+    *("rev", "transpose", "squeeze", "split"),
+)
 
 # The arrays of smaller leaves stay in the cache of a GPU. The new slots of a leaf with
 # fewer elements together stay in the fast memory of a TPU.
@@ -102,7 +104,9 @@ def _elementwise_steps(run, packed, *row):
             name = eqn.primitive.name
             # Not the vector of shared values, which is taken apart.
             is_of_leaf = any(map(is_large, [*eqn.invars, *eqn.outvars]))
-            is_spread = name == "broadcast_in_dim" and eqn.invars[0].aval.ndim > 0
+            is_spread = name == "broadcast_in_dim" and getattr(
+                eqn.invars[0].aval, "ndim", 0
+            )
             by_position = is_spread or name.startswith(_BY_POSITION)
             if name.startswith(_SLOW) or (is_of_leaf and by_position):
                 return None

@@ -273,17 +273,6 @@ def has_learning_rate(transformation: AbstractTransformation) -> bool:
     return any(map(is_one, jtu.tree_leaves(transformation, is_leaf=is_one)))
 
 
-def ratio(above: Array, below: Array) -> Array:
-    """`above / below`, or 0 where `below` is 0. NaN stays NaN."""
-    is_zero = below == 0
-    return jnp.where(is_zero, 0, above / jnp.where(is_zero, 1, below))
-
-
-def or_1(below: Array) -> Array:
-    """A divisor, 1 where it would be 0: zero over zero is zero, so `eps` may be 0."""
-    return jnp.where(below == 0, 1, below)
-
-
 def recorded(value: Any, last: Array | None = None) -> Scalar:
     """The current value of a hyperparameter, for the state, in which it was `last`.
 

@@ -28,7 +28,8 @@ from .._types import (
     ScalarOrSchedule,
 )
 from ..numerics import safe_increment
-from .scale import at, ratio, same
+from .normalize import ratio
+from .scale import at, same
 
 
 Mode: TypeAlias = Literal[

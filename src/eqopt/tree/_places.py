@@ -31,7 +31,7 @@ def places_of(init: Callable, params: Params, abstract: PyTree) -> list:
         near = [i for i in dict.fromkeys(nested) if leaves[i] is not None]
         fits[jtu.keystr(path)] = [i for i in near if leaves[i].shape == here]
     unknown = {(path, i) for path, same in fits.items() for i in same}
-    trials = collections.deque((resize, range(len(leaves))) for resize in _RESIZE)
+    trials: Any = collections.deque((x, range(len(leaves))) for x in _RESIZE)
     calls = 0
     while unknown and trials and calls < _MOST_CALLS:
         resize, some = trials.popleft()
@@ -40,10 +40,12 @@ def places_of(init: Callable, params: Params, abstract: PyTree) -> list:
             continue
         calls += 1
         found = _shapes_with(init, params, {i: resize(leaves[i].shape) for i in asked})
-        if found is None and len(asked) > 1:
+        if found is None:
             middle = len(asked) // 2
-            trials += [(resize, asked[:middle]), (resize, asked[middle:])]
-        for path, i in [*unknown] if found else []:
+            halves = [asked[:middle], asked[middle:]] if middle else []
+            trials += [(resize, half) for half in halves]
+            continue
+        for path, i in [*unknown]:
             if i in asked and path in found:
                 unknown.remove((path, i))
                 if found[path] != resize(leaves[i].shape):

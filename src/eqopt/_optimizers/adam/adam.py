@@ -11,7 +11,8 @@ from ..._combinators.chain import Chain
 from ..._core.equation import equation
 from ..._core.pipeline import Leafwise
 from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
-from ..._transforms.scale import ScaleByLearningRate, or_1
+from ..._transforms.normalize import or_tiny
+from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._types import (
     Hyperparameter,
@@ -62,7 +63,7 @@ def adam(
     mu = (1 - b1) * g + b1 * mu
     nu = (1 - b2) * abs_sq(g) + b2 * nu
     mu_hat = unbiased(mu, g, b1, mu_correction, g_correction, nesterov)
-    return mu_hat / or_1(safe_sqrt(nu / nu_correction + eps_root) + eps), mu, nu
+    return mu_hat / (safe_sqrt(nu / nu_correction + eps_root) + or_tiny(eps)), mu, nu
 
 
 class ScaleByAdam(AbstractLeafwise):

@@ -11,7 +11,8 @@ from ..._combinators.chain import Chain
 from ..._core.equation import equation
 from ..._core.pipeline import Leafwise
 from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
-from ..._transforms.scale import ScaleByLearningRate, or_1
+from ..._transforms.normalize import or_tiny
+from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._types import (
     Hyperparameter,
@@ -53,8 +54,8 @@ def adamax(
     mu_correction: Scalar,
 ) -> tuple[Leaf, Leaf, RealLeaf]:
     mu = (1 - b1) * g + b1 * mu
-    nu = jnp.maximum(b2 * nu, jnp.abs(g) + eps)
-    return (mu / mu_correction) / or_1(nu), mu, nu
+    nu = jnp.maximum(b2 * nu, jnp.abs(g) + or_tiny(eps))
+    return (mu / mu_correction) / nu, mu, nu
 
 
 class ScaleByAdamax(AbstractLeafwise):

@@ -11,7 +11,8 @@ from ..._combinators.chain import Chain
 from ..._core.equation import equation
 from ..._core.pipeline import Leafwise
 from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
-from ..._transforms.scale import ScaleByLearningRate, at, or_1, same
+from ..._transforms.normalize import or_tiny
+from ..._transforms.scale import ScaleByLearningRate, at, same
 from ..._transforms.weight_decay import AddDecayedWeights, is_off
 from ..._types import (
     Hyperparameter,
@@ -78,7 +79,7 @@ def adan(
     v = (1 - b2) * difference + b2 * v
     n = (1 - b3) * abs_sq(g + b2 * difference) + b3 * n
     direction = m / m_correction + b2 * (v / v_correction)
-    u = direction / or_1(safe_sqrt(n / n_correction + eps_root) + eps)
+    u = direction / (safe_sqrt(n / n_correction + eps_root) + or_tiny(eps))
     return u, m, v, n, g
 
 

@@ -12,7 +12,8 @@ from ..._combinators.chain import Chain
 from ..._core.equation import equation
 from ..._core.pipeline import Leafwise
 from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
-from ..._transforms.scale import ScaleByLearningRate, at, or_1
+from ..._transforms.normalize import or_tiny
+from ..._transforms.scale import ScaleByLearningRate, at
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._types import (
     Hyperparameter,
@@ -67,7 +68,7 @@ def ademamix(
     m2 = (1 - b3) * g + b3 * m2
     nu = (1 - b2) * abs_sq(g) + b2 * nu
     direction = m1 / m1_correction + alpha * m2
-    u = direction / or_1(safe_sqrt(nu / nu_correction + eps_root) + eps)
+    u = direction / (safe_sqrt(nu / nu_correction + eps_root) + or_tiny(eps))
     return u, m1, m2, nu
 
 

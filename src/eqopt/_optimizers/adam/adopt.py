@@ -12,7 +12,8 @@ from ..._core.equation import equation
 from ..._core.pipeline import Leafwise
 from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.clip import clip
-from ..._transforms.scale import ScaleByLearningRate, at, or_1
+from ..._transforms.normalize import or_tiny
+from ..._transforms.scale import ScaleByLearningRate, at
 from ..._typecheck import checked
 from ..._types import Hyperparameter, Leaf, Params, RealLeaf, Scalar, ScalarOrSchedule
 from ...numerics import abs_sq, safe_sqrt
@@ -43,8 +44,8 @@ def adopt(
     is_first: Bool[Array, ""],
     nesterov: bool,
 ) -> tuple[Leaf, Leaf, RealLeaf]:
-    scale = jnp.where(is_first, 1, jnp.maximum(safe_sqrt(nu), eps))  # without g
-    normalized = g / or_1(scale)
+    scale = jnp.where(is_first, 1, jnp.maximum(safe_sqrt(nu), or_tiny(eps)))
+    normalized = g / scale  # of the gradients before
     if clip_value is not None:
         normalized = clip(normalized, max_delta=clip_value)
     average = lambda mu: jnp.where(is_first, mu, (1 - b1) * normalized + b1 * mu)

@@ -10,7 +10,8 @@ from ..._combinators.chain import Chain
 from ..._core.equation import equation
 from ..._core.pipeline import Leafwise
 from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
-from ..._transforms.scale import ScaleByLearningRate, or_1
+from ..._transforms.normalize import or_tiny
+from ..._transforms.scale import ScaleByLearningRate
 from ..._types import (
     Hyperparameter,
     Leaf,
@@ -65,7 +66,7 @@ def amsgrad(
     mu_hat = mu / mu_correction if bias_correction_mu else mu
     nu_hat = nu / nu_correction if bias_correction_nu else nu
     nu_max = jnp.maximum(nu_max, nu_hat)
-    return mu_hat / or_1(safe_sqrt(nu_max + eps_root) + eps), mu, nu, nu_max
+    return mu_hat / (safe_sqrt(nu_max + eps_root) + or_tiny(eps)), mu, nu, nu_max
 
 
 class ScaleByAMSGrad(AbstractLeafwise):

@@ -11,7 +11,8 @@ from ..._combinators.chain import Chain
 from ..._core.equation import equation
 from ..._core.pipeline import Leafwise
 from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
-from ..._transforms.scale import ScaleByLearningRate, or_1
+from ..._transforms.normalize import or_tiny
+from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._types import (
     Hyperparameter,
@@ -57,7 +58,7 @@ def grams(
     mu = (1 - b1) * g + b1 * mu
     nu = (1 - b2) * abs_sq(g) + b2 * nu
     correction = jnp.sqrt(nu_correction) / mu_correction
-    length = correction * jnp.abs(mu) / or_1(safe_sqrt(nu) + eps)
+    length = correction * jnp.abs(mu) / (safe_sqrt(nu) + or_tiny(eps))
     return length * jnp.sign(g), mu, nu
 
 

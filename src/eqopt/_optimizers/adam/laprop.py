@@ -10,7 +10,8 @@ from ..._combinators.chain import Chain
 from ..._core.equation import equation
 from ..._core.pipeline import Leafwise
 from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
-from ..._transforms.scale import ScaleByLearningRate, or_1
+from ..._transforms.normalize import or_tiny
+from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._types import (
     Hyperparameter,
@@ -54,7 +55,7 @@ def laprop(
     nu_correction: Scalar,
 ) -> tuple[Leaf, Leaf, RealLeaf]:
     nu = (1 - b2) * abs_sq(g) + b2 * nu
-    d = g / or_1(safe_sqrt(nu / nu_correction) + eps)
+    d = g / (safe_sqrt(nu / nu_correction) + or_tiny(eps))
     mu = (1 - b1) * d + b1 * mu
     return mu / mu_correction, mu, nu
 

@@ -11,7 +11,8 @@ from ..._combinators.chain import Chain
 from ..._core.equation import equation
 from ..._core.pipeline import Leafwise
 from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
-from ..._transforms.scale import ScaleByLearningRate, at, or_1
+from ..._transforms.normalize import or_tiny
+from ..._transforms.scale import ScaleByLearningRate, at
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._types import (
     Hyperparameter,
@@ -52,7 +53,7 @@ def simplified_ademamix(
 ) -> tuple[Leaf, Leaf, RealLeaf]:
     mu = g + b1 * mu
     nu = (1 - b2) * abs_sq(g) + b2 * nu
-    u = (mu + alpha * g) / or_1(safe_sqrt(nu / nu_correction + eps_root) + eps)
+    u = (mu + alpha * g) / (safe_sqrt(nu / nu_correction + eps_root) + or_tiny(eps))
     return u, mu, nu
 
 

@@ -12,7 +12,8 @@ from ..._combinators.chain import Chain
 from ..._core.equation import equation
 from ..._core.pipeline import Leafwise
 from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
-from ..._transforms.scale import ScaleByLearningRate, or_1
+from ..._transforms.normalize import or_tiny
+from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import WeightDecay, decayed, is_off
 from ..._types import (
     Hyperparameter,
@@ -99,7 +100,7 @@ def stable_adamw(
 def _stable(g, mu, nu, decay, b1, b2, eps, mu_correction, nu_correction):
     mu = (1 - b1) * g + b1 * mu
     nu = (1 - b2) * abs_sq(g) + b2 * nu
-    d = mu / mu_correction / or_1(safe_sqrt(nu / nu_correction) + eps)
+    d = mu / mu_correction / (safe_sqrt(nu / nu_correction) + or_tiny(eps))
     d = d if decay is None else decay(d)
     return d / _surprise(g, nu, nu_correction, eps), mu, nu
 

@@ -13,7 +13,8 @@ from ..._core.equation import equation
 from ..._core.pipeline import Leafwise
 from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.block import AdaClipGN, check_cosine, cosine_factor
-from ..._transforms.scale import ScaleByLearningRate, or_1
+from ..._transforms.normalize import or_tiny
+from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._types import (
     Hyperparameter,
@@ -62,7 +63,7 @@ def adam_with_reset(
 ) -> tuple[Leaf, Leaf, RealLeaf]:
     mu = (1 - b1) * g + b1 * jnp.where(is_reset, 0, mu)
     nu = (1 - b2) * abs_sq(g) + b2 * jnp.where(is_reset, 0, nu)
-    return mu / mu_correction / or_1(safe_sqrt(nu / nu_correction) + eps), mu, nu
+    return mu / mu_correction / (safe_sqrt(nu / nu_correction) + or_tiny(eps)), mu, nu
 
 
 class ScaleByAdamWithReset(AbstractLeafwise):

@@ -11,7 +11,8 @@ from ..._combinators.chain import Chain
 from ..._core.equation import Equation, equation
 from ..._core.pipeline import Leafwise
 from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
-from ..._transforms.scale import ScaleByLearningRate, or_1
+from ..._transforms.normalize import or_1
+from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.trace import Trace
 from ..._types import (
     Hyperparameter,

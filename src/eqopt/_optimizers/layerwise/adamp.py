@@ -10,7 +10,8 @@ from ..._combinators.chain import Chain
 from ..._core.equation import equation
 from ..._core.pipeline import Leafwise
 from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
-from ..._transforms.scale import ScaleByLearningRate, or_1
+from ..._transforms.normalize import or_tiny
+from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import WeightDecay, decayed
 from ..._trees.axes import DimensionNumbers
 from ..._types import (
@@ -65,7 +66,7 @@ def adamp(
     mu = (1 - b1) * g + b1 * mu
     nu = (1 - b2) * abs_sq(g) + b2 * nu
     m = (1 - b1) * g + b1 * mu if nesterov else mu
-    d = m / m_correction / or_1(safe_sqrt(nu / nu_correction) + eps)
+    d = m / m_correction / (safe_sqrt(nu / nu_correction) + or_tiny(eps))
     u, rho = projected(d, g, p, leaf, delta, eps, wd_ratio)
     u = decayed(u, p, rho * weight_decay, cautious) if leaf.decays else u
     return u, mu, nu

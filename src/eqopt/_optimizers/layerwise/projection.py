@@ -12,7 +12,7 @@ from jaxtyping import PyTree
 from ..._arguments.checks import check_range, check_scalar
 from ..._arguments.extra import required_params
 from ..._cpu.order import materialized
-from ..._transforms.scale import or_1
+from ..._transforms.normalize import or_1
 from ..._transforms.weight_decay import is_off
 from ..._trees.axes import resolve_dimension_numbers, size
 from ..._trees.dimension_numbers import MatrixDimensionNumbers, Numbers

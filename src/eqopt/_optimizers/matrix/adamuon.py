@@ -14,7 +14,7 @@ from ..._core.equation import equation
 from ..._core.matrixwise import AbstractMatrixwise, Rows, same_for_each_leaf
 from ..._core.pipeline import Leafwise
 from ..._core.transformation import AbstractOptimizer, AbstractTransformation
-from ..._transforms.scale import or_1
+from ..._transforms.normalize import or_1, or_tiny
 from ..._transforms.weight_decay import WeightDecay
 from ..._trees.axes import DimensionNumbers
 from ..._types import (
@@ -61,7 +61,7 @@ def adamuon(
     mu = beta * mu + (1 - beta) * g
     o = newton_schulz(jnp.sign(beta * mu + (1 - beta) * g if nesterov else mu))
     nu = beta * nu + (1 - beta) * abs_sq(o)
-    u = o / or_1(safe_sqrt(nu) + eps)
+    u = o / (safe_sqrt(nu) + or_tiny(eps))
     norm = consistent_rms * math.sqrt(g.size)
     return norm / or_1(safe_norm(u, 0) + eps) * u, mu, nu
 

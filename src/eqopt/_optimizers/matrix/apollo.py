@@ -18,7 +18,7 @@ from ..._core.layouts import Layout, Pieces, map_layouts
 from ..._core.matrixwise import AbstractMatrixwise
 from ..._core.pipeline import Leafwise
 from ..._core.transformation import AbstractOptimizer, AbstractTransformation
-from ..._transforms.scale import or_1
+from ..._transforms.normalize import or_tiny
 from ..._transforms.weight_decay import WeightDecay
 from ..._trees.axes import DimensionNumbers
 from ..._trees.control import cond
@@ -101,7 +101,7 @@ def apollo(
     r = jnp.conj(p.T).astype(g.dtype) @ x
     new_mu = b1 * mu[0] + (1 - b1) * r
     new_nu = b2 * nu[0] + (1 - b2) * abs_sq(r)
-    adapted = new_mu / or_1(safe_sqrt(new_nu) + eps)
+    adapted = new_mu / (safe_sqrt(new_nu) + or_tiny(eps))
     axis = 0 if scale_type == "channel" else (0, 1)
     lengths = (safe_norm(x, 0, axis=axis, keepdims=True) for x in (adapted, r))
     u = x * (next(lengths) / (next(lengths) + _EPS))

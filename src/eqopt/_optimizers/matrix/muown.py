@@ -14,7 +14,8 @@ from ..._core.equation import equation
 from ..._core.matrixwise import AbstractMatrixwise, same_for_each_leaf
 from ..._core.pipeline import Leafwise
 from ..._core.transformation import AbstractOptimizer, AbstractTransformation
-from ..._transforms.scale import at, or_1, recorded
+from ..._transforms.normalize import or_1, or_tiny
+from ..._transforms.scale import at, recorded
 from ..._trees.axes import DimensionNumbers
 from ..._types import (
     Hyperparameter,
@@ -99,7 +100,7 @@ def muown(
     lengths = _norms(v)
     gain_mu = b1 * gain_mu + (1 - b1) * of_gains
     gain_nu = b2 * gain_nu + (1 - b2) * of_gains**2
-    adam = gain_mu / mu_correction / or_1(safe_sqrt(gain_nu / nu_correction) + eps)
+    adam = gain_mu / mu_correction / (safe_sqrt(gain_nu / nu_correction) + or_tiny(eps))
     gains = gains - learning_rate * (adam + weight_decay * gains)
     # A negative gain is a positive one of the opposite direction: so it will be seen.
     turns = ~is_zero & (gains < 0)

@@ -16,7 +16,8 @@ from ..._core.equation import equation
 from ..._core.matrixwise import AbstractMatrixwise, same_for_each_leaf
 from ..._core.pipeline import Leafwise
 from ..._core.transformation import AbstractOptimizer, AbstractTransformation
-from ..._transforms.scale import ScaleByLearningRate, or_1
+from ..._transforms.normalize import or_1
+from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._trees.axes import DimensionNumbers
 from ..._trees.dimension_numbers import MatrixDimensionNumbers

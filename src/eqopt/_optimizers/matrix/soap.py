@@ -15,7 +15,7 @@ from ..._core.equation import equation
 from ..._core.matrixwise import AbstractMatrixwise, Rows
 from ..._core.pipeline import Leafwise
 from ..._core.transformation import AbstractOptimizer, AbstractTransformation
-from ..._transforms.scale import or_1
+from ..._transforms.normalize import or_tiny
 from ..._transforms.weight_decay import WeightDecay
 from ..._trees.axes import DimensionNumbers
 from ..._trees.control import cond
@@ -95,7 +95,7 @@ def soap(
     h = counts.astype(g.dtype) * to_basis(g, basis)
     new_mu = b1 * mu + (1 - b1) * h
     new_nu = b2 * nu + (1 - b2) * abs_sq(h)
-    u = step_size * from_basis(new_mu / or_1(safe_sqrt(new_nu) + eps), basis)
+    u = step_size * from_basis(new_mu / (safe_sqrt(new_nu) + or_tiny(eps)), basis)
     is_due = turn.is_due(since_refresh, precondition_frequency)
     if skips_first:
         u, new_mu, new_nu = (

@@ -16,7 +16,8 @@ from ..._core.pipeline import Leafwise
 from ..._core.reductions import sum_over_leaves
 from ..._core.transformation import AbstractLeafwise
 from ..._cpu.order import after
-from ..._transforms.scale import or_1, ratio, recorded
+from ..._transforms.normalize import or_tiny, ratio
+from ..._transforms.scale import recorded
 from ..._transforms.weight_decay import WeightDecay
 from ..._types import (
     Hyperparameter,
@@ -94,7 +95,12 @@ def dadapt_adamw(
     exp_avg = b1 * exp_avg + (1 - b1) * step * g
     exp_avg_sq = b2 * exp_avg_sq + (1 - b2) * abs_sq(g)
     grad_sum = b3 * grad_sum + (1 - b3) * step * g
-    return -exp_avg / or_1(safe_sqrt(exp_avg_sq) + eps), exp_avg, exp_avg_sq, grad_sum
+    return (
+        -exp_avg / (safe_sqrt(exp_avg_sq) + or_tiny(eps)),
+        exp_avg,
+        exp_avg_sq,
+        grad_sum,
+    )
 
 
 class DAdaptAdamW(AbstractLeafwise):

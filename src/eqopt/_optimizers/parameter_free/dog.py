@@ -14,7 +14,8 @@ from ..._core.equation import equation
 from ..._core.pipeline import Leafwise
 from ..._core.reductions import sum_over_leaves
 from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
-from ..._transforms.scale import ScaleByLearningRate, ratio, scale
+from ..._transforms.normalize import ratio
+from ..._transforms.scale import ScaleByLearningRate, scale
 from ..._transforms.weight_decay import AddDecayedWeights
 from ..._types import (
     Hyperparameter,

@@ -15,7 +15,8 @@ from ..._core.pipeline import Leafwise, Pipeline
 from ..._core.reductions import sum_over_leaves
 from ..._core.transformation import AbstractLeafwise
 from ..._cpu.order import after
-from ..._transforms.scale import or_1, ratio, recorded
+from ..._transforms.normalize import or_tiny, ratio
+from ..._transforms.scale import recorded
 from ..._transforms.weight_decay import WeightDecay
 from ..._types import (
     Hyperparameter,
@@ -93,7 +94,7 @@ def prodigy(
 ) -> tuple[Leaf, Leaf, RealLeaf]:
     exp_avg = b1 * exp_avg + (1 - b1) * d * g
     exp_avg_sq = b2 * exp_avg_sq + (1 - b2) * d**2 * abs_sq(g)
-    update = -step * exp_avg / or_1(safe_sqrt(exp_avg_sq) + eps)
+    update = -step * exp_avg / (safe_sqrt(exp_avg_sq) + or_tiny(eps))
     return update, exp_avg, exp_avg_sq
 
 

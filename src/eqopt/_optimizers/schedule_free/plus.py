@@ -17,7 +17,8 @@ from ..._core.pipeline import Leafwise
 from ..._core.reductions import dot, sum_over_leaves
 from ..._core.transformation import AbstractLeafwise
 from ..._cpu import equations as on_cpu
-from ..._transforms.scale import or_1, ratio, recorded
+from ..._transforms.normalize import or_tiny, ratio
+from ..._transforms.scale import recorded
 from ..._trees.states import check_state
 from ..._types import (
     Hyperparameter,
@@ -99,7 +100,7 @@ def schedule_free_plus(
 ) -> tuple[Leaf, Leaf, RealLeaf, Leaf]:
     mu = (1 - b1) * g + b1 * mu
     nu = (1 - b2) * abs_sq(g) + b2 * nu
-    d = mu / mu_correction / or_1(safe_sqrt(nu / nu_correction) + eps)
+    d = mu / mu_correction / (safe_sqrt(nu / nu_correction) + or_tiny(eps))
     x = z + (p - z) / beta
     pull = 0 if decays is None else decay * p
     z = z - pull - eta * d

@@ -14,7 +14,8 @@ from ..._arguments.extra import required_params
 from ..._core.pipeline import Leafwise, Pipeline
 from ..._core.transformation import AbstractTransformation
 from ..._core.wrapper import AbstractFusedWrapper
-from ..._transforms.scale import at, ratio
+from ..._transforms.normalize import ratio
+from ..._transforms.scale import at
 from ..._trees.leaves import parameters
 from ..._trees.precision import compute_dtype
 from ..._types import Params, ScalarOrSchedule, State

@@ -13,7 +13,8 @@ from ..._arguments.checks import check_range, check_scalar
 from ..._core.equation import equation
 from ..._core.pipeline import Leafwise, Pipeline
 from ..._core.transformation import AbstractFused, AbstractTransformation
-from ..._transforms.scale import at, ratio, recorded
+from ..._transforms.normalize import ratio
+from ..._transforms.scale import at, recorded
 from ..._trees.leaves import parameters
 from ..._trees.precision import compute_dtype
 from ..._trees.states import check_state

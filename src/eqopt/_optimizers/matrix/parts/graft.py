@@ -2,7 +2,7 @@
 
 from typing import Any, Literal, TypeAlias
 
-from ...._transforms.scale import or_1
+from ...._transforms.normalize import or_tiny
 from ...._types import Scalar
 from ....numerics import abs_sq, safe_norm, safe_sqrt
 
@@ -30,7 +30,7 @@ def step_of(
     is_sum = graft == "adagrad"
     nu = (1 if is_sum else b2) * nu + (1 if is_sum else 1 - b2) * abs_sq(g)
     nu_hat = nu / correction if graft == "adam" else nu
-    return mean / or_1(safe_sqrt(nu_hat) + eps), nu
+    return mean / (safe_sqrt(nu_hat) + or_tiny(eps)), nu
 
 
 def as_long_as(step: Any, direction: Any) -> Any:

@@ -11,8 +11,7 @@ from ...._arguments.fields import static_choice
 from ...._core.equation import equation
 from ...._core.matrixwise import AbstractMatrixwise
 from ...._core.pipeline import Leafwise
-from ...._transforms.normalize import zero_if_infinite
-from ...._transforms.scale import or_1
+from ...._transforms.normalize import or_1, zero_if_infinite
 from ...._trees.axes import DimensionNumbers
 from ...._types import Hyperparameter, Nonnegative, Params, Scalar
 from ....numerics import abs_sq, safe_norm, safe_sqrt
