@@ -143,9 +143,8 @@ def steps(devices: list[Any]) -> Iterator[tuple[str, str, list[Step]]]:
 
 def table(found: list[tuple[str, str, list[Step]]]) -> str:
     lines = [
-        "| Layout and method | Collectives, in sizes of all parameters | Temporary "
-        "memory, in shards | State, in shards | with `DistributeMatrices`: collectives "
-        "| temporary memory | state |",
+        "| Layout and method | Collectives | Temporary | State | Distributed: "
+        "collectives | temporary | state |",
         "|:--" + "|--:" * 6 + "|",
     ]
     last = None
@@ -160,4 +159,4 @@ def table(found: list[tuple[str, str, list[Step]]]) -> str:
 def _cells(step: Step) -> list[str]:
     sizes = [f"{kind} {size:.2f}" for kind, size in step.sizes().items()]
     of_share = [f"{x / step.share:.1f}" for x in (step.temporary, step.state)]
-    return [", ".join(sizes) or "nothing", *of_share]
+    return ["<br>".join(sizes) or "nothing", *of_share]
