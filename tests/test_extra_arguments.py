@@ -184,6 +184,7 @@ WITHIN = {
 
 @pytest.mark.parametrize("takes_number", [False, True])
 @pytest.mark.parametrize("name", WITHIN)
+@pytest.mark.costly
 def test_grad_fn_gets_the_model(name, takes_number):
     """Also within wrappers that show another tree to the inner optimizer."""
     w = jax.lax.complex(jnp.array([1.0, -2.0]), jnp.array([0.5, 3.0]))

@@ -186,6 +186,7 @@ def test_leaves_in_full_precision_stay():
 
 @pytest.mark.parametrize("name", ["alone", "in a chain", "a chain around it", "masked"])
 @pytest.mark.parametrize("storage", STORAGES)
+@pytest.mark.costly
 def test_hidden_parts_of_one_vector(name, storage):
     """`Flatten` around it shows one vector, to which the hidden part belongs."""
     inner = eqopt.StoreParams(eqopt.AdamW(0.01), STORAGES[storage])

@@ -160,6 +160,7 @@ def test_the_sign_is_that_of_the_majority():
 
 
 @pytest.mark.parametrize("shape", [(), (13,), (33,), (70,)])
+@pytest.mark.costly
 def test_equal_numbers_are_sent_exactly_by_their_signs(shape):
     """The scale is the mean of a block without its padding, in both stages."""
     ones = jnp.ones((WORKERS, *shape))
