@@ -1,7 +1,14 @@
 """Writes the parts of pages that commands generate."""
 
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+
+
+def markdown(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """A table, with numbers in all columns but the first."""
+    of = lambda cells: f"| {' | '.join(cells)} |"
+    under = "|:--" + "|--:" * (len(head) - 1) + "|"
+    return "\n".join([of(head), under, *map(of, lines)])
 
 
 def write_parts(page: pathlib.Path, parts: Mapping[str, str]) -> None:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import eqopt
 
+from ..pages import markdown
 from .collectives import SENT, sent
 from .experts import exchanged
 from .layouts import LAYOUTS, mesh_of
@@ -92,16 +93,10 @@ def extrapolated(devices: list[Any]) -> dict[str, str]:
     """Tables of the slopes and of the estimates, by the name of their place."""
     found = {name: slopes(name, devices) for name in NAMES}
     return {
-        "slopes": _table(*_of_slopes(found)),
-        "large": _table(*_of_layouts(found)),
-        "activations": _table(*_of_activations(of_activations(devices))),
+        "slopes": markdown(*_of_slopes(found)),
+        "large": markdown(*_of_layouts(found)),
+        "activations": markdown(*_of_activations(of_activations(devices))),
     }
-
-
-def _table(head: list[str], lines: Iterable[list[str]]) -> str:
-    of = lambda cells: f"| {' | '.join(cells)} |"
-    under = ":--|" + "--:|" * (len(head) - 1)
-    return "\n".join([of(head), f"|{under}", *map(of, lines)])
 
 
 def _of_slopes(found: Mapping[str, Slopes]) -> tuple[list[str], list[list[str]]]:
@@ -153,4 +148,4 @@ def of_methods(found: Iterable[tuple[str, str, list[Step]]]) -> str:
         sizes = (4 * x.parameters * both[-1].sent / 1e9 for x in MODELS.values())
         cells = [f"{both[-1].sent:.3f}", *(f"{x:.2f} GB" for x in sizes)]
         lines.append([f"{layout}: {method}", *cells])
-    return _table(head, lines)
+    return markdown(head, lines)

@@ -9,6 +9,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 
 import eqopt
 
+from ..pages import markdown
 from .collectives import Collective, collectives
 from .program import bytes_in, bytes_per_device, placed, state_of
 
@@ -142,18 +143,16 @@ def steps(devices: list[Any]) -> Iterator[tuple[str, str, list[Step]]]:
 
 
 def table(found: list[tuple[str, str, list[Step]]]) -> str:
-    lines = [
-        "| Layout and method | Collectives | Temporary | State | Distributed: "
-        "collectives | temporary | state |",
-        "|:--" + "|--:" * 6 + "|",
-    ]
+    head = ["Layout and method", "Collectives", "Temporary", "State"]
+    head += ["Distributed: collectives", "temporary", "state"]
+    lines = []
     last = None
     for layout, method, both in found:
         name = method if layout == last else f"{layout}: {method}"
         last = layout
         cells = [cell for step in both for cell in _cells(step)]
-        lines.append(f"| {' | '.join([name, *cells, *[''] * (6 - len(cells))])} |")
-    return "\n".join(lines)
+        lines.append([name, *cells, *[""] * (6 - len(cells))])
+    return markdown(head, lines)
 
 
 def _cells(step: Step) -> list[str]:

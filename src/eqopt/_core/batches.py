@@ -32,9 +32,10 @@ class Batching(NamedTuple):
     takes_turns: bool = False
     is_divided: bool = False
 
-    @property
-    def largest(self) -> int:
-        return max(self.limits.values())
+
+def largest_batch(work: Work) -> int:
+    """The number of elements in the largest batch, on any platform."""
+    return max(BATCH[work].values())
 
 
 def common_batching(some: Sequence[Batching]) -> Batching:

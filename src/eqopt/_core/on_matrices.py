@@ -13,7 +13,7 @@ from jax import lax
 
 from .._caches import cached
 from ..numerics import common_dtype
-from .batches import BATCH, Batching, Work, batches
+from .batches import BATCH, Batching, Work, batches, largest_batch
 from .division import AbstractWhole, Division, part_of
 from .equation import Call, Equation, ShapeMismatch
 from .layouts import Layout, Pieces, over_stack
@@ -31,12 +31,12 @@ class _OnMatrices(Equation):
     ):
         functools.update_wrapper(self, equation)
         self.name, self._equation = equation.name, equation
-        self._in_batches, self._work = in_batches, work
+        self._in_batches = in_batches
+        self._work: Work = work
         self._division = division if in_batches else None
         is_divided = self._division is not None
         takes_turns = in_batches and not is_divided
-        self._batching = Batching(BATCH[work], takes_turns, is_divided)
-        self.batching = self._batching
+        self.batching = Batching(BATCH[work], takes_turns, is_divided)
         self.leaves = (*equation.leaves, "layout")
         self.shared = equation.shared
         parameters = inspect.signature(inspect.unwrap(equation._fn)).parameters
@@ -83,7 +83,7 @@ class _OnMatrices(Equation):
         """
         *arguments, layout = leaves
         sides, stack = layout.sides(g.shape), layout.stack(g.shape)
-        is_large = 2 * math.prod(sides) > self._batching.largest
+        is_large = 2 * math.prod(sides) > largest_batch(self._work)
         if not self._in_batches or is_large or self._is_batch(stack):
             return None
         # Of updates in several precisions, all are computed in float32 at least.

@@ -44,9 +44,8 @@ class AbstractBlocks(AbstractCompressor):
         size = 8 * math.ceil(min(int(self.block_size), share) / 8)
         shape = (workers.count, math.ceil(share / size), size)
         padding = math.prod(shape) - x.size
-        full, rest = divmod(x.size, size)
         numbers = jnp.arange(math.prod(shape[:2])).reshape(*shape[:2], 1)
-        counts = jnp.where(numbers < full, size, jnp.where(numbers == full, rest, 0))
+        counts = jnp.clip(x.size - size * numbers, 0, size)
         padded = jnp.pad(x.ravel(), (0, padding)).reshape(shape)
         codes, scales = self._encode(padded, counts)
         whole = lambda y: y.ravel()[: x.size].reshape(x.shape)

@@ -8,6 +8,7 @@ import jax.tree_util as jtu
 from .._trees.leaves import is_leaf, parameters
 from .._trees.stored import is_stored
 from .._types import Params, State
+from ._places import LEAF, parts_like, positions_in
 from ._search import _children
 
 
@@ -41,9 +42,9 @@ def owners_of(params: Params, state: State) -> list[int | None]:
     of a matrix. So such a tree must hold neither states nor slots, and be the largest.
     """
     arrays, structure = jtu.tree_flatten(parameters(params), is_leaf=is_leaf)
-    if structure == _LEAF:
+    if structure == LEAF:
         return [0] * len(jtu.tree_leaves(state, is_leaf=is_stored))
-    root, is_state = structure.node_data(), is_state_beside(params)
+    is_state = is_state_beside(params)
 
     def found_in(node: Any) -> _Found:
         if is_stored(node) or jtu.all_leaves([node]):
@@ -52,28 +53,14 @@ def owners_of(params: Params, state: State) -> list[int | None]:
         owners = [owner for part in parts for owner in part.owners]
         has_states = any(part.has_states for part in parts)
         has_slots = any(part.has_slots for part in parts)
-        # The error of `flatten_up_to` has the text of the whole node, which takes long.
-        if root is None or root[0] is type(node):
-            column = _column(structure, node)
-            is_slot = bool(column) and all(map(_is_like, column, arrays))
-            if column and not (has_states or has_slots):
-                each = (jtu.tree_leaves(x, is_leaf=is_stored) for x in column)
-                owners = [i for i, leaves in enumerate(each) for _ in leaves]
-            has_slots |= is_slot
+        if column := parts_like(structure, node):
+            if not (has_states or has_slots):
+                owners = positions_in(column)
+            has_slots |= all(map(_is_like, column, arrays))
         return _Found(owners, has_states or is_state(node), has_slots)
 
     return found_in(state).owners
 
 
-def _column(structure: Any, node: Any) -> list:
-    try:
-        return structure.flatten_up_to(node)
-    except (ValueError, TypeError):
-        return []
-
-
 def _is_like(x: Any, p: Any) -> bool:
     return x is p is None or (p is not None and getattr(x, "shape", None) == p.shape)
-
-
-_LEAF = jtu.tree_structure(0)

@@ -110,19 +110,30 @@ def nested_in(structure, node):
     structure of a chain's state.
     """
     if is_stored(node) or jtu.all_leaves([node]):
-        return [[0] if structure == _LEAF else []]
+        return [[0] if structure == LEAF else []]
     found = [places for _, x in _children(node) for places in nested_in(structure, x)]
+    column = parts_like(structure, node)
+    if not column:
+        return found
+    return [[*places, i] for places, i in zip(found, positions_in(column), strict=True)]
+
+
+def parts_like(structure: Any, node: Any) -> list:
+    """The parts of `node` at the leaves of `structure`; none if it has another one."""
     root = structure.node_data()
     # The error of `flatten_up_to` has the text of the whole node, which takes long.
     if root is not None and root[0] is not type(node):
-        return found
+        return []
     try:
-        column = structure.flatten_up_to(node)
+        return structure.flatten_up_to(node)
     except (ValueError, TypeError):
-        return found
-    leaves = (jtu.tree_leaves(x, is_leaf=is_stored) for x in column)
-    around = (i for i, found_there in enumerate(leaves) for _ in found_there)
-    return [[*places, i] for places, i in zip(found, around, strict=True)]
+        return []
 
 
-_LEAF = jtu.tree_structure(0)
+def positions_in(column: list) -> list[int]:
+    """For each leaf in the column, the position of its part."""
+    each = (jtu.tree_leaves(x, is_leaf=is_stored) for x in column)
+    return [i for i, leaves in enumerate(each) for _ in leaves]
+
+
+LEAF = jtu.tree_structure(0)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Inexact
 
-from ...._core.batches import BATCH, Batching, batches
+from ...._core.batches import BATCH, Batching, batches, largest_batch
 from ...._core.equation import Call, Equation, ShapeMismatch
 from ...._core.layouts import Layout
 from ...._cpu.order import after
@@ -39,9 +39,6 @@ def projected(
     return adjoint @ matrices
 
 
-_BATCHING = Batching(BATCH["decompositions"])
-
-
 class _Reshaping(Equation):
     """An equation of matrices whose result has another shape than its update.
 
@@ -49,12 +46,12 @@ class _Reshaping(Equation):
     not take turns: GaLore would move 12 sizes of the parameters instead of 9 on an H100.
     """
 
-    batching = _BATCHING
+    batching = Batching(BATCH["decompositions"])
     keeps_shape = False
 
     def batch_key(self, g: Any, *leaves: Any) -> Hashable:
         arrays, treedef = jax.tree.flatten((g, *leaves))
-        is_large = 2 * _largest(arrays) > _BATCHING.largest
+        is_large = 2 * _largest(arrays) > largest_batch("decompositions")
         return None if is_large else (treedef, tuple(map(jax.typeof, arrays)))
 
     def of_all(self, calls: Sequence[Call], limit: int) -> list[Any]:
