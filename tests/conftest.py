@@ -98,7 +98,7 @@ def pytest_collection_modifyitems(config, items):
     With a deadline, tests of pages come first, then all other rows and files in the order
     of this run.
     Tests that need extra packages are slow tests, for which `.ci/run` has these
-    packages. The first case of a costly test and every fourth one after it are quick.
+    packages. The first case of a costly test and every tenth one after it are quick.
     Of the slow tests, five rows in six (eleven in twelve of a costly law), five cases in
     six, and five tests in six that have no cases run only with the older release of JAX,
     which compiles three times as fast. So each law and each test with several cases
@@ -111,7 +111,7 @@ def pytest_collection_modifyitems(config, items):
         name = item.path, item.originalname
         is_costly = bool(item.get_closest_marker("costly"))
         if is_costly:
-            if costly[name] % 4:
+            if costly[name] % 10:
                 item.add_marker("slow")
             costly[name] += 1
         if needs_extras(item):

@@ -201,6 +201,7 @@ def test_other_errors_are_left_alone():
 @pytest.mark.parametrize(
     "name", ["mu_dtype", "nu_dtype", "accumulator_dtype", "state_dtype", "param_dtype"]
 )
+@pytest.mark.costly
 def test_dtypes_of_states_are_real(name, dtype):
     owners = [c for c in public_classes() if name in getattr(c, "__annotations__", {})]
     owners = [cls for cls in owners if issubclass(cls, AbstractTransformation)]

@@ -27,6 +27,7 @@ def test_after_is_the_identity(first, x):
         np.testing.assert_array_equal(jax.vmap(fn, (None, 0))(first, x[None]), x[None])
 
 
+@pytest.mark.slow
 def test_derivatives():
     total = lambda x: jnp.sum(after(FIRST, x) * sum(materialized([x, 2 * x])))
     for fn in (total, jax.jit(total)):
@@ -48,6 +49,7 @@ def test_derivatives():
     ],
 )
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.costly
 def test_slots_in_order(order, dtype):
     def run(packed, g, mu, nu):
         mu = mu + packed * g

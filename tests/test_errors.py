@@ -598,6 +598,7 @@ def test_extra_arguments_of_users():
 
 
 @pytest.mark.parametrize("bad", ["updates", "state", "params"])
+@pytest.mark.costly
 def test_a_failing_call_changes_nothing(bad):
     """Also when everything would have been donated."""
     model = jax.tree.map(lambda x: x + 0 if eqx.is_array(x) else x, MODEL)

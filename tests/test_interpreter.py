@@ -58,6 +58,7 @@ def test_complex_numbers():
 
 
 @pytest.mark.parametrize("dtype", [jnp.int32, jnp.uint32])
+@pytest.mark.costly
 def test_integers(dtype):
     x = jnp.asarray([0, 1, 7, 2**31 - 1], dtype)
     check(of_integers, x, x[::-1])
@@ -97,6 +98,7 @@ def of_reductions(x):
 
 
 @pytest.mark.parametrize("shape", [(2, 3), (0, 3), ()])
+@pytest.mark.costly
 def test_reductions(shape):
     check(lambda x: [*of_reductions(x)], jnp.ones(shape))
 

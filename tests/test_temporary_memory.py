@@ -94,6 +94,7 @@ def test_elementwise(opt):
 @mostly_slow(
     "mode", ["decoupled", "corrected", "fully_decoupled", "independent", "squared"]
 )
+@pytest.mark.costly
 def test_modes_of_decay(mode):
     decay = eqopt.AddDecayedWeights(0.1, mode=mode, max_learning_rate=0.1)
     assert temporary(eqopt.AdamW(0.1, weight_decay=decay)) < 0.01
@@ -110,6 +111,7 @@ def test_modes_of_decay(mode):
         eqopt.StableAdamW,
     ],
 )
+@pytest.mark.costly
 def test_cautious_decay(make):
     decay = eqopt.AddDecayedWeights(0.1, cautious=True)
     assert temporary(make(0.1, weight_decay=decay)) < 0.01
@@ -190,6 +192,7 @@ def test_with_sums(opt, most):
         (eqopt.ZeroNaNs(), 0.01),
     ],
 )
+@pytest.mark.costly
 def test_building_blocks(block, most):
     assert temporary(eqopt.Chain(block, eqopt.SGD(0.1))) < most
 

@@ -44,6 +44,7 @@ def test_old_way_of_counting_is_left_to_jax():
 
 @pytest.mark.parametrize("draw", ["normal", "rademacher"])
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+@pytest.mark.costly
 def test_double_precision(draw, dtype, x64):
     with x64():
         key = jr.key(1)

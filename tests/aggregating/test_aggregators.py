@@ -31,6 +31,7 @@ def run(aggregator, calls, params):
 
 
 @pytest.mark.parametrize("sizes", [(8,), (4, 4), (1, 5, 2), (1,) * 8])
+@pytest.mark.costly
 def test_mean_and_variance(sizes):
     """They are as for the whole sample, for any division of it, in every cycle."""
     aggregator = aggregating.PerElementMeanAndSumSqDiffGrads(0, len(sizes))

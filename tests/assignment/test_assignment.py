@@ -100,6 +100,7 @@ def test_forbidden_pairs(solve, shape):
             assert not infeasible
 
 
+@pytest.mark.costly
 def test_integers_beyond_float32_under_x64(solve, x64):
     with x64():
         costs = jnp.array([[2**24 + 1, 2**24], [2**24 + 1, 2**24 + 1]])

@@ -41,6 +41,7 @@ def test_counts(method: Method):
 
 
 @pytest.mark.parametrize("name", METHODS)
+@pytest.mark.costly
 def test_second_moments_of_complex_parameters(name: str):
     for at, x in state(METHODS[name], jnp.complex64).items():
         if ".nu[" in at:

@@ -241,6 +241,7 @@ def is_same_checkpoint(left, right):
     return (left / name).read_bytes() == (right / name).read_bytes()
 
 
+@pytest.mark.slow
 def test_resumes_bit_identically(script, finished, tmp_path, monkeypatch, capsys):
     options = [*SMALL, "--output", str(tmp_path)]
     interrupt_at_first_checkpoint(script, monkeypatch, options)
@@ -322,6 +323,7 @@ def test_resuming_with_other_options(script, finished, capsys, options, expected
         lambda whole: whole.replace(b"NUMPY", b"NUMBY", 1),
     ],
 )
+@pytest.mark.costly
 def test_resuming_from_a_damaged_checkpoint(script, finished, tmp_path, capsys, damage):
     whole = (finished / "checkpoint.eqx").read_bytes()
     (tmp_path / "checkpoint.eqx").write_bytes(damage(whole))

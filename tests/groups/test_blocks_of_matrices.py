@@ -93,6 +93,7 @@ class Centered(eqopt.AbstractMatrixwise):
         ((4, 6), Numbers(-1, -2, output_blocks=2), (4, 3)),
     ],
 )
+@pytest.mark.costly
 def test_a_number_for_each_row_of_each_block(shape, numbers, of_means):
     """Along its inputs, the slot of a leaf has as many as there are blocks."""
     opt = Centered(2, numbers)

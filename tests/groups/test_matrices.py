@@ -226,6 +226,7 @@ def test_the_fix_in_the_message():
 
 
 @pytest.mark.parametrize("is_whole", [True, False])
+@pytest.mark.costly
 def test_a_frozen_part(is_whole):
     """Whether an array is in a stack follows from the model, not from the gradients."""
     model = stacked(Block, 3)

@@ -44,6 +44,7 @@ def by_name(routes):
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.costly
 def test_three_writings_have_the_same_routes(name):
     """The model of the guide, with its optimizer, and with others for matrices."""
     (first, nbytes), *others = (

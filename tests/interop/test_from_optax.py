@@ -194,6 +194,7 @@ def slopes():
         ),
     ],
 )
+@pytest.mark.costly
 def test_bad_input(call, error, message):
     with pytest.raises(error, match=re.escape(message)):
         call()

@@ -104,6 +104,7 @@ def bits(tree):
     "name",
     [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in CONVERTIBLE],
 )
+@pytest.mark.costly
 def test_training_continues_where_the_other_library_stopped(name):
     case = CONVERTIBLE[name]
     ours, theirs, start = case.ours, case.theirs, params_of()

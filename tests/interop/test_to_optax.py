@@ -60,6 +60,7 @@ QUICK = {"chain", "masked"}
     "place",
     [p if p in QUICK else pytest.param(p, marks=pytest.mark.slow) for p in PLACES],
 )
+@pytest.mark.costly
 def test_like_that_of_optax(place):
     ours, theirs = ADAMW
     params = params_of()

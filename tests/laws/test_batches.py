@@ -99,6 +99,7 @@ def test_equal_matrices_are_computed_at_once(row):
 
 
 @pytest.mark.parametrize("opt", [eqopt.SOAP(0.1), eqopt.Shampoo(0.1)], ids=repr)
+@pytest.mark.costly
 def test_a_cpu_computes_matrices_one_by_one(opt):
     """This shows that the law above counts the expensive operations."""
     alone = expensive(opt, equal(1), "cpu")
@@ -129,6 +130,7 @@ def limit_batches(monkeypatch):
 # Limits in elements that fit all matrices, two matrices, and not even two. A stack is a
 # batch by itself.
 @pytest.mark.parametrize(("size", "batches"), [(2**24, 2), (24, 3), (23, 4)])
+@pytest.mark.costly
 def test_batches_are_limited(size, batches, limit_batches):
     limit_batches(size)
     opt = eqopt.ScaleByMuon()
@@ -138,6 +140,7 @@ def test_batches_are_limited(size, batches, limit_batches):
 
 @pytest.mark.parametrize(("size", "batches"), [(2**24, 1), (24, 2)])
 @pytest.mark.parametrize("opt", [eqopt.Muon, eqopt.NorMuon, eqopt.SOAP])
+@pytest.mark.costly
 def test_batches_take_turns(opt, size, batches, limit_batches):
     """On a GPU, a batch waits for the results of the last one, which saves memory."""
     limit_batches(size)
@@ -153,6 +156,7 @@ def test_batches_take_turns(opt, size, batches, limit_batches):
 
 
 @pytest.mark.parametrize("opt", [eqopt.ScaleByMuon(), eqopt.ScaleByShampoo()], ids=repr)
+@pytest.mark.costly
 def test_stacks_keep_their_axes(opt):
     """Merged with another axis, one that is sharded would be gathered."""
     numbers = eqopt.MatrixDimensionNumbers(-2, -1)
@@ -166,6 +170,7 @@ def test_stacks_keep_their_axes(opt):
 
 
 @pytest.mark.parametrize(("size", "batches"), [(2**24, 1), (24, 2), (23, 3)])
+@pytest.mark.costly
 def test_batches_of_projections_are_limited(size, batches, limit_batches):
     limit_batches(size)
     opt = eqopt.ScaleByGaLore(2)
@@ -180,6 +185,7 @@ def test_precisions_share_a_batch():
 
 
 @law(QUICK, ROWS)
+@pytest.mark.slow
 def test_batches_do_not_change_results(row, limit_batches):
     opt, params = row(), model()
     expected = train(opt, params, 3)

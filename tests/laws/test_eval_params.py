@@ -262,6 +262,7 @@ def check(names):
 
 
 @pytest.mark.parametrize("name", WRAPPERS)
+@pytest.mark.costly
 def test_each_wrapper_gives_the_right_parameters(name):
     check([name])
 
@@ -274,6 +275,7 @@ def test_each_wrapper_gives_the_right_parameters(name):
         if pair not in MISPLACED | REFUSED
     ],
 )
+@pytest.mark.costly
 def test_each_pair_gives_the_right_parameters(outer, inner):
     check([outer, inner])
 

@@ -64,6 +64,7 @@ def numbers(tree):
 
 
 @law(QUICK)
+@pytest.mark.costly
 def test_no_default_stands_still(row):
     """Each state ends as it does in float32, and exactly so if it is narrower."""
     state = jax.eval_shape(row().init, params_of(jnp.bfloat16))
@@ -235,6 +236,7 @@ def test_a_numpy_leaf():
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+@pytest.mark.costly
 def test_half_precision_of_numpy(dtype):
     """NumPy does not take bfloat16 for a floating dtype, but it is one."""
     params = {"w": jnp.ones(3, dtype), "n": jnp.arange(3)}

@@ -28,6 +28,7 @@ HUGE = 1e25 * MATRIX
     ids=["Shampoo", "KL-Shampoo", "SOAP", "one-sided KL-SOAP"],
 )
 @pytest.mark.parametrize("first", [0, 2])
+@pytest.mark.costly
 def test_a_huge_gradient_counts_as_zero(opt, first):
     """The preconditioner, the moments and the update ignore it."""
     params, state = MATRIX, opt.init(MATRIX)
@@ -75,6 +76,7 @@ def test_a_spike_has_the_norm_of_other_updates():
     ],
     ids=lambda opt: type(opt).__name__,
 )
+@pytest.mark.costly
 def test_no_step_where_a_norm_overflows(opt):
     """But an infinite gradient is not hidden: it gives a NaN."""
     state = opt.init(MATRIX)

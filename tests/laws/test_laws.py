@@ -103,6 +103,7 @@ def test_hyperparameters_take_schedules(row):
 
 
 @law
+@pytest.mark.costly
 def test_equal_optimizers_share_a_trace(row):
     """Law 3: two equal optimizers are equal, hash equal, and share one trace."""
     one, other = row(), row()
@@ -153,6 +154,7 @@ def test_float64(row, x64):
 
 
 @law
+@pytest.mark.costly
 def test_a_nan_that_is_left_out_leaves_no_trace(row):
     """Law 6: after a NaN is skipped, all is as if it had never occurred."""
     params = params_of()

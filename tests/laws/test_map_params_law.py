@@ -119,6 +119,7 @@ IN_BLOCKS = eqopt.groups.matrices(eqopt.groups.path("more"), 0, 1, output_blocks
         eqopt.ScaleBySOAP(weight_dimension_numbers=IN_BLOCKS),
     ],
 )
+@pytest.mark.costly
 def test_no_factor_stands_for_a_square_matrix(opt):
     """Whichever side has one, at the limit of sizes, and next to given blocks."""
     params = {"square": jnp.ones((4, 4)), "more": jnp.ones((4, 6))}

@@ -26,6 +26,7 @@ def assert_identical(new, old):
 
 
 @law()
+@pytest.mark.costly
 def test_the_same_optimizer_gets_the_same_state(row):
     opt = row()
     params, state = moment(row, 2)

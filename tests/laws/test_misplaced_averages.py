@@ -44,6 +44,7 @@ def test_an_average_inside_is_returned_as_it_is(outer, inner):
     assert not np.allclose(evaluated["matrix"], old["matrix"])
 
 
+@pytest.mark.slow
 def test_an_average_around_stored_parameters_averages_the_visible_ones():
     """Inside `StoreParams`, it would average the parameters of full precision."""
     stored = eqopt.StoreParams(eqopt.SGD(0.1), eqopt.storage.SplitMasterWeights())

@@ -80,6 +80,7 @@ def cases():
 
 
 @pytest.mark.parametrize(("name", "noise"), cases())
+@pytest.mark.costly
 def test_each_step_leaf_and_group_has_noise_of_its_own(name, noise):
     """Also groups whose transformations have the same seed."""
     seen = []

@@ -7,6 +7,7 @@ import inspect
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from .subjects import grads_of, params_of
 from .test_laws import law
@@ -111,6 +112,7 @@ def changes(row, kind):
 
 
 @law
+@pytest.mark.costly
 def test_numbers_of_any_type(row):
     """The types of updates and state do not depend on the type of the numbers."""
     expected, expected_shapes, _ = program(row)
@@ -122,6 +124,7 @@ def test_numbers_of_any_type(row):
 
 
 @law
+@pytest.mark.costly
 def test_integers_are_floats(row):
     """An integer gives the same program as the float of the same value."""
     if changes(row, as_integers):

@@ -47,6 +47,7 @@ def test_own_arrays_are_not_skipped_in_silence(row):
 
 
 @law(QUICK, ROWS)
+@pytest.mark.costly
 def test_own_stacks_are_separate_matrices(row):
     """With dimension numbers, a stack trains like its matrices in separate leaves."""
     opt = eqopt.tree.set(row(), weight_dimension_numbers=NUMBERS)

@@ -61,6 +61,7 @@ def alone(name):
 
 
 @law()
+@pytest.mark.costly
 def test_init_of_the_part(row):
     """All later calls get the whole model."""
     opt, model = row(), model_of(row)
@@ -70,6 +71,7 @@ def test_init_of_the_part(row):
 
 
 @law()
+@pytest.mark.costly
 def test_init_of_the_whole(row):
     """Without a gradient, neither a parameter nor its state changes."""
     opt, model = row(), model_of(row)
@@ -83,6 +85,7 @@ def test_init_of_the_whole(row):
 
 @law()
 @pytest.mark.parametrize("call", ["step", "update"])
+@pytest.mark.costly
 def test_no_gradient_no_change(row, call):
     """Not even if earlier steps have moved the parameter away from its copies."""
     opt, model = row(), model_of(row)

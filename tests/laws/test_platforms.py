@@ -43,6 +43,7 @@ SUMS_IN_OWN_PASS = ("DAdaptAdamW", "MoMo")
 
 
 @law()
+@pytest.mark.costly
 def test_accelerators_compile_the_equation(row):
     arrays, (_, gpu, tpu) = programs(row())
     assert SCOPE not in gpu + tpu and "optimization_barrier" not in tpu

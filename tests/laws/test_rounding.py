@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import pytest
 
 import eqopt
 
@@ -11,6 +12,7 @@ from .test_laws import law
 
 
 @law
+@pytest.mark.costly
 def test_nothing_is_rounded_between_parts(row):
     """In half precision, the results are those in float32, rounded at the end."""
     opt = eqopt.Chain(eqopt.Scale(0.3), row(), eqopt.Scale(0.7))

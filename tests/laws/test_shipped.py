@@ -68,6 +68,7 @@ DONATED = {row.name for row in REGISTRY if zlib.crc32(row.name.encode()) % 12 in
 
 @pytest.mark.parametrize(("row", "law"), CASES)
 @pytest.mark.usefixtures("uncompiled")
+@pytest.mark.costly
 def test_shipped_laws(row, law, request):
     if law == "donation" and row.name not in DONATED | TELLING:
         request.getfixturevalue("donated_without_compiling")

@@ -15,6 +15,7 @@ OPTIMIZERS = [row for row in REGISTRY if issubclass(row.subject, AbstractOptimiz
 
 
 @pytest.mark.parametrize("row", OPTIMIZERS, ids=lambda row: row.name)
+@pytest.mark.costly
 def test_every_optimizer_counts(row):
     count = jax.eval_shape(lambda: eqopt.tree.step_count(row().init(params_of())))
     assert (count.shape, count.dtype) == ((), jnp.int32)

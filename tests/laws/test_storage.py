@@ -4,6 +4,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 from jaxtyping import Array
 
@@ -61,6 +62,7 @@ GRADS = jax.tree.map(lambda p: jnp.cos(3 * p), PARAMS)
 
 
 @law(QUICK, QUICK)
+@pytest.mark.costly
 def test_stored_state(row):
     opt = row()
     plain, state = opt.init(PARAMS), stored_state(opt, PARAMS)
@@ -74,6 +76,7 @@ def test_stored_state(row):
 
 
 @law(QUICK, QUICK)
+@pytest.mark.costly
 def test_stored_parameters(row):
     opt = row()
     state = opt.init(PARAMS)

@@ -110,6 +110,7 @@ def arrays_of(tree):
 
 
 @law(QUICK)
+@pytest.mark.costly
 def test_stored_state(row):
     row = stored_state(row)
     params = params_of()
@@ -143,6 +144,7 @@ def test_huge_and_tiny_gradients_of_every_storage(storage, inner):
 
 
 @law(QUICK)
+@pytest.mark.costly
 def test_stored_parameters(row):
     """The parameters follow training in float32, bit for bit."""
     plain_row, row = row, stored_params(row)

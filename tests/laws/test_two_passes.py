@@ -153,6 +153,7 @@ def test_what_does_not_fit_in_tiles(size):
         (2, AxisType.Explicit, False),
     ],
 )
+@pytest.mark.costly
 def test_tiles_on_a_mesh(devices, kind, is_in_tiles):
     """Of 32 devices, each would have half of a tile. Explicit axes stay as they are."""
     opt = stored(eqopt.AdamW(0.1), eqopt.storage.BlockwiseQuantized(block_size=128))

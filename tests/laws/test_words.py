@@ -90,6 +90,7 @@ LARGER = jax.tree.map(lambda p: jnp.ones([n + 1 for n in p.shape]), PARAMS)
 
 
 @law()
+@pytest.mark.costly
 def test_a_model_of_other_shapes(row):
     """The message is eqopt's, not one of JAX about a product or a branch."""
     state = row().init(PARAMS)
@@ -101,6 +102,7 @@ def test_a_model_of_other_shapes(row):
 
 
 @law()
+@pytest.mark.costly
 def test_complex_gradients_of_real_parameters(row):
     complex_grads = jax.tree.map(lambda g: g.astype(jnp.complex64), GRADS)
     message = error_of(row, grads=complex_grads)

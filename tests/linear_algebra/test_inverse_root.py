@@ -47,6 +47,7 @@ def test_is_that_of_optax(p, standard_promotion):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5 * ours.max())
 
 
+@pytest.mark.slow
 def test_every_p_is_right(standard_promotion):
     """Optax rounds the exponent of a matrix power to the next power of two."""
     matrix = _matrix(3, 10)

@@ -47,6 +47,7 @@ def test_agrees_with_optax_one_step_ahead(shape, columns, hyper, standard_promot
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_zeros():
     zeros = jnp.zeros((3, 2))
     fn = lambda a: nnls(a, jnp.ones(3), 10)

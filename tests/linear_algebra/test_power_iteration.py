@@ -47,6 +47,7 @@ def test_not_symmetric():
 
 
 @pytest.mark.parametrize("hyper", [{}, {"num_iters": 3}, {"error_tolerance": 0.1}])
+@pytest.mark.costly
 def test_is_that_of_optax(hyper, standard_promotion):
     for seed in range(3):
         matrix = _symmetric([4, 3, 2, 1, 0], seed)
@@ -88,6 +89,7 @@ def test_sharpness_of_a_model():
     assert jax.tree.structure(vector) == jax.tree.structure(params)
 
 
+@pytest.mark.slow
 def test_dtypes(x64):
     for dtype in (jnp.bfloat16, jnp.float16):
         value, vector = power_iteration(_symmetric([4, 1, 0.5]).astype(dtype))

@@ -134,6 +134,7 @@ def test_nowhere_a_number(search):
 
 
 @both
+@pytest.mark.costly
 def test_a_direction_of_nans_moves_nothing(search):
     params = jnp.zeros(3)
     direction = jnp.full(3, jnp.nan)
@@ -143,6 +144,7 @@ def test_a_direction_of_nans_moves_nothing(search):
 
 
 @both
+@pytest.mark.costly
 def test_a_search_that_failed_does_not_spoil_the_next(search):
     params = jnp.zeros(3)
     cliff = lambda p: jnp.where(jnp.all(p == 0), 1.0, jnp.nan) + 0 * jnp.sum(p)

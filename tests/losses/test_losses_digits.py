@@ -620,6 +620,7 @@ def test_ctc_of_many_sure_frames(x64):
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_logarithms_of_probabilities_are_not_positive():
     logits = jnp.asarray(frames(1e30)["logits"], jnp.float32)
     fn = lambda x: losses.ctc_loss_with_forward_probs(x, **CTC)

@@ -257,6 +257,7 @@ def test_num_real_microbatches(kind):
     assert traced._cache_size() == 1
 
 
+@pytest.mark.slow
 def test_a_static_number_of_microbatches():
     static = clipped_grad(layers, 1.0, microbatch_size=2, num_real_microbatches=2)
     traced = clipped_grad(
@@ -355,6 +356,7 @@ def test_gradients_that_are_too_large(method):
     assert jnp.isnan(run(grad_fn, PARAMS["a"], X.at[0].set(jnp.inf))[0]).all()
 
 
+@pytest.mark.slow
 def test_gradients_of_zero_and_nan():
     x = X.at[0].set(0).at[1].set(jnp.nan)
     grad_fn = clipped_grad(lambda w, x: jnp.sum(jnp.tanh(x @ w)), 0.1)
@@ -444,6 +446,7 @@ def test_a_key_is_that_of_the_example():
         assert_sums(total, grads, factors_of(norms, 1.0))
 
 
+@pytest.mark.slow
 def test_states_and_callbacks(getkey):
     norm, state = eqx.nn.make_with_state(eqx.nn.BatchNorm)(3, "batch", mode="batch")
     norm = eqx.nn.inference_mode(norm)
@@ -530,6 +533,7 @@ def test_x64(dtype, weights, x64):
         assert_sums(total, grads, w * factors_of(norms, 1.0))
 
 
+@pytest.mark.slow
 def test_float64_is_exact(x64):
     with x64():
         params = jax.tree.map(lambda p: p.astype(jnp.float64), PARAMS)

@@ -58,6 +58,7 @@ def test_agrees_with_vmap(rows, size, axis, dtype):
 
 
 @pytest.mark.parametrize("size", [None, 2, 6])
+@pytest.mark.costly
 def test_parity_with_optax(size, getkey):
     x, y = jr.normal(getkey(), (2, 4, 6))
     scale = jr.normal(getkey(), (4,))

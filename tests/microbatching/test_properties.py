@@ -90,7 +90,7 @@ SUMS = {
     "dtype": DTYPES,
     "tree": trees,
 }
-test_sums = settings(max_examples=8, deadline=None)(given(**SUMS)(check_sums))
+test_sums = settings(max_examples=4, deadline=None)(given(**SUMS)(check_sums))
 test_sums_of_many = pytest.mark.slow(
     settings(max_examples=150, deadline=None)(given(**SUMS)(check_sums))
 )
@@ -147,7 +147,7 @@ MEANS = {
     "size": sizes,
     "dtype": st.sampled_from([jnp.float32, jnp.bfloat16]),
 }
-test_means = settings(max_examples=8, deadline=None)(given(**MEANS)(check_means))
+test_means = settings(max_examples=4, deadline=None)(given(**MEANS)(check_means))
 test_means_of_many = pytest.mark.slow(
     settings(max_examples=200, deadline=None)(given(**MEANS)(check_means))
 )

@@ -81,6 +81,7 @@ def test_one_of_many(use, dtype, method):
 
 
 @pytest.mark.parametrize("kind", list(AccumulationType)[:3])
+@pytest.mark.costly
 def test_sums_and_means_are_not_rounded(kind):
     grad_fn = clipped_grad(
         lambda w, x: jnp.sum(x @ w["a"]).astype(jnp.float32),
@@ -192,6 +193,7 @@ def test_rows_that_cancel(name, method):
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.costly
 def test_factors_whose_squares_are_out_of_range(rows, method):
     """Squares of one factor underflow, while squares of the other overflow."""
     w = jnp.zeros((WIDTH, 1000))

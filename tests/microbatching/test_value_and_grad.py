@@ -129,6 +129,7 @@ def test_num_real_microbatches(has_aux):
     assert weighted(jnp.float32(1), x) == (2.5, 2.5)
 
 
+@pytest.mark.slow
 def test_it_trains_with_all_buffers_donated(model, getkey):
     x = jr.normal(getkey(), (64, 3))
     y = jnp.stack([x.sum(1), x.prod(1)], 1) / 4

@@ -184,6 +184,7 @@ def three_gradients(model, x, w, size):
 
 
 @pytest.mark.parametrize("size", [None, 2, 3])
+@pytest.mark.costly
 def test_gradients(size):
     model = eqx.nn.Linear(3, 2, key=jr.key(0))
     x = jr.normal(jr.key(1), (6, 3))

@@ -67,6 +67,7 @@ def test_step_becomes_the_normal_distribution_function(use_baseline):
     _assert_mean(lambda key: bend(key, x, sigma), exact_bend(x, sigma), 1000)
 
 
+@pytest.mark.slow
 def test_baseline_reduces_the_variance():
     def deviation(use_baseline):
         fun = lambda x: 10 + jnp.sum(x)
@@ -96,6 +97,7 @@ def test_is_that_of_optax(noise, use_baseline, standard_promotion):
     jax.tree.map(close, a, b)
 
 
+@pytest.mark.slow
 def test_optax_derivative_by_sigma_is_biased(standard_promotion):
     """The mean of z^2 sigma^2 is sigma^2, whose derivative at 0.5 is 1."""
 
@@ -150,6 +152,7 @@ def test_dtypes(dtype, x64):
         assert jnp.isfinite(grad).all()
 
 
+@pytest.mark.slow
 def test_baseline_that_is_not_finite():
     smooth = make_perturbed_fun(lambda x: jnp.abs(x) ** -0.25, 100, noise=Normal())
     value, grad = jax.value_and_grad(smooth, argnums=1)(jr.key(0), jnp.array(0.0))

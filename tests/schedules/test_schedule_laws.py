@@ -82,6 +82,7 @@ def test_jit_of_the_schedule_itself():
     _assert_plain(jax.jit(schedules.Linear(1.0, 0.0, 4))(3))
 
 
+@pytest.mark.costly
 def test_nothing_happens_after_the_end(case):
     end = case.ours(case.horizon + 2000)
     assert jnp.isfinite(end)
@@ -99,6 +100,7 @@ def test_nothing_happens_after_the_end(case):
         np.testing.assert_allclose(case.ours(count), end, rtol=1e-6, atol=2e-6)
 
 
+@pytest.mark.costly
 def test_a_negative_count_is_taken_for_zero(case):
     start = case.ours(0)
     for count in (-1, -(2**31), -(2**40), jnp.int32(-7), jnp.int32(-(2**31))):
@@ -195,6 +197,7 @@ def test_derivatives_are_right(count, x64):
 
 
 @pytest.mark.parametrize("exponent", [0.0, 0.5, 1.0])
+@pytest.mark.costly
 def test_derivatives_by_exponents_at_the_ends(exponent):
     for make in (
         lambda x: schedules.Polynomial(1.0, 0.0, x, 10),

@@ -65,6 +65,7 @@ def test_as_in_torch(cooldown, threshold):
         {"patience": 1, "accumulation_size": 3, "min_scale": 0.05},
     ],
 )
+@pytest.mark.costly
 def test_same_rule_as_the_transformation(rule):
     """Scaling the learning rate is scaling the update, in the same step."""
     by_rate = eqopt.Scheduled(eqopt.SGD(ReduceOnPlateau(0.1, **rule)))

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from hypothesis import given, settings, strategies as st
 
 from eqopt import schedules
@@ -38,6 +39,7 @@ def _assert_monotone(values, a, b):
 
 @few
 @given(values, values, powers, steps, steps)
+@pytest.mark.slow
 def test_polynomial(init, end, power, duration, begin):
     for schedule in (
         schedules.Linear(init, end, duration, begin),
@@ -52,6 +54,7 @@ def test_polynomial(init, end, power, duration, begin):
 
 @few
 @given(values, values, steps, steps)
+@pytest.mark.slow
 def test_power_one_is_linear(init, end, duration, begin):
     line = _over_counts(schedules.Linear(init, end, duration, begin))
     power = _over_counts(schedules.Polynomial(init, end, 1, duration, begin))
@@ -84,6 +87,7 @@ def test_warmup_cosine(init, peak, warmup, decay, end, exponent):
 
 @few
 @given(values, values, values, st.integers(0, 30), st.integers(1, 30))
+@pytest.mark.slow
 def test_join(a, b, c, first, second):
     """Pieces that meet give a curve without jumps, and each counts from 0."""
     pieces = [schedules.Linear(a, b, first), schedules.Linear(b, c, second)]

@@ -201,6 +201,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.costly
 def test_message(case):
     cause, *parts = CASES[case]
     pattern = ".*".join(map(re.escape, parts))

@@ -67,6 +67,7 @@ def blocks(is_unsigned):
 
 
 @pytest.mark.parametrize("name", BOOKS)
+@pytest.mark.costly
 def test_codes_and_scales(name):
     book = BOOKS[name]
     for what, x in blocks("unsigned" in name).items():
@@ -93,6 +94,7 @@ def test_codes_and_scales_when_optimized(name, all_optimizations):
 
 
 @pytest.mark.parametrize("name", BOOKS)
+@pytest.mark.costly
 def test_again_it_is_the_same(name):
     for what, x in blocks("unsigned" in name).items():
         x[np.abs(x).argmax()] = np.abs(x).max()  # 4 bits have a 1, but no -1
@@ -124,6 +126,7 @@ def test_float8_is_that_of_jax():
 
 
 @ALL
+@pytest.mark.costly
 def test_zeros(name):
     stored = kept(name, np.zeros(100, np.float32))
     for array in (load(stored), stored.scales, load(store(stored, jnp.zeros(100)))):
@@ -143,6 +146,7 @@ def test_denormal_numbers(name):
 
 
 @ALL
+@pytest.mark.costly
 def test_what_is_not_finite_stays_in_its_block(name):
     x = np.abs(np.random.default_rng(0).normal(size=4 * 64)).astype(np.float32)
     expected = loaded(name, x)
@@ -166,6 +170,7 @@ def test_what_is_not_finite_stays_in_its_block(name):
 @pytest.mark.parametrize(
     "size", [65, *(pytest.param(n, marks=SLOW) for n in (1, 2, 63, 64, 131))]
 )
+@pytest.mark.costly
 def test_tails(name, size):
     x = -np.linspace(1, 2, size, dtype=np.float32)
     x = np.abs(x) if "unsigned" in name else x

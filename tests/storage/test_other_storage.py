@@ -81,6 +81,7 @@ def step(wrapper, new, old, **options):
 
 
 @pytest.mark.parametrize(("wrapper", "new", "old"), PAIRS, ids=str)
+@pytest.mark.costly
 def test_each_pair(wrapper, new, old):
     if new is old:
         step(wrapper, new, old)

@@ -33,6 +33,7 @@ def sentences_of(opt, model, **arguments):
     BROKEN,
     ids=[f"{type(opt).__name__}-{law}" for law, opt, _ in BROKEN],
 )
+@pytest.mark.costly
 def test_each_law_can_fail(law, opt, part):
     with pytest.raises(testing.LawError) as caught:
         testing.check_law(law, opt, Model())
@@ -170,6 +171,7 @@ def test_random_keys_in_the_model_and_in_the_state():
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+@pytest.mark.costly
 def test_models_in_half_precision(dtype):
     model = {"w": jnp.ones((2, 2), dtype), "b": jnp.ones(2)}
     only = ["updates", "numpy_arrays", "derivatives", "zero_gradients"]

@@ -120,6 +120,7 @@ def test_plateau_as_in_torch(cooldown, threshold):
 
 @pytest.mark.parametrize("rtol", [0.0, 0.1, 1.0])
 @pytest.mark.parametrize("start", [-10.0, 10.0])
+@pytest.mark.costly
 def test_tolerances_on_either_side_of_zero(start, rtol):
     """An improvement counts if it is more than `rtol * |best|`, also below zero."""
     opt = eqopt.ReduceLROnPlateau(0.5, 1, rtol)
@@ -261,6 +262,7 @@ def test_nans_are_found_wherever_they_are(size, dtype):
         (jnp.float32, jnp.bfloat16),
     ],
 )
+@pytest.mark.costly
 def test_parameters_stay_nonnegative(dtype, of_grads):
     """After `step`. Updates in a dtype with fewer digits are rounded, either way."""
     params = jnp.abs(jr.normal(jr.key(0), (100,))).astype(dtype)

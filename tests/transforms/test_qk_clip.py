@@ -282,6 +282,7 @@ def call(*arguments, logits, is_stacked=True, **options):
         (lambda: call(queries, keys, logits=jnp.ones((2, 4)), unrotated=3), NARROW),
     ],
 )
+@pytest.mark.costly
 def test_errors(bad, message):
     with pytest.raises(ValueError) as error:
         bad()

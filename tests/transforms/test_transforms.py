@@ -49,6 +49,7 @@ def test_squares_that_overflow_give_zeros(opt, dtype):
 
 
 @pytest.mark.parametrize("per_example", [False, True])
+@pytest.mark.costly
 def test_examples_whose_squares_overflow_add_nothing(per_example):
     x = jnp.array([[1e25, 0.0], [0.0, 1.0]])
     if per_example:

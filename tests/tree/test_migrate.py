@@ -72,6 +72,7 @@ FROM_THE_START = {
 
 
 @pytest.mark.parametrize("case", FROM_THE_START)
+@pytest.mark.costly
 def test_as_if_from_the_start(case):
     old, new, take = FROM_THE_START[case]
     params, state = run(old)
@@ -151,6 +152,7 @@ def test_stored_states_are_encoded_and_loaded():
     )
 
 
+@pytest.mark.slow
 def test_complex_parameters_are_stored():
     params = params_of(jnp.complex64)
     state = ADAM.init(params)

@@ -248,6 +248,7 @@ def test_derivatives(name):
 
 @pytest.mark.parametrize("order", [1, 2, 3, 4])
 @pytest.mark.parametrize("dtype", ["float32", "complex64"])
+@pytest.mark.costly
 def test_derivatives_of_moments_at_zero(order, dtype):
     moment = lambda g: tree.sum(
         tree.update_moment_per_elem_norm(g, jnp.zeros(2), 0.5, order)

@@ -223,6 +223,7 @@ def test_updates_of_integers_are_an_error(dtype):
     ids=lambda x: None if isinstance(x, int) else type(x).__name__,
 )
 @pytest.mark.filterwarnings("ignore:Partition")
+@pytest.mark.costly
 def test_step_count(opt, count):
     params = {"w": jnp.ones(2)}
     state = opt.init(params)

@@ -23,6 +23,7 @@ def bits(tree):
 
 @pytest.mark.parametrize("bad", [jnp.nan, jnp.inf, -jnp.inf])
 @pytest.mark.parametrize("call", ["update", "step"])
+@pytest.mark.costly
 def test_a_bad_gradient_changes_counters_only(bad, call):
     opt = eqopt.ApplyIfFinite(eqopt.AdamW(0.1), 3)
     _, state = opt.step(grads(), opt.init(PARAMS), PARAMS)

@@ -40,6 +40,7 @@ def weighted(seen, betas):
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.5, 0.9, 0.9999])
+@pytest.mark.costly
 def test_ema_by_hand(decay):
     seen, averages = trajectory(eqopt.ParamEMA(eqopt.SGD(0.2, 0.5), decay), 12)
     np.testing.assert_array_equal(averages[0], START)
@@ -77,6 +78,7 @@ def test_before_any_value_has_a_weight():
 
 
 @pytest.mark.parametrize(("start", "period"), [(1, 1), (3, 1), (2, 3), (5, 2)])
+@pytest.mark.costly
 def test_swa_by_hand(start, period):
     seen, averages = trajectory(eqopt.SWA(eqopt.SGD(0.2, 0.5), start, period), 11)
     for t in range(12):

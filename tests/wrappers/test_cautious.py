@@ -96,6 +96,7 @@ def check_decay(opt):
 
 
 @pytest.mark.parametrize("fallback", [ADAMW, LION, eqopt.Chain(ADAMW)], ids=repr)
+@pytest.mark.costly
 def test_a_fallback_is_cautious_by_itself(fallback):
     """Vectors do not count in the share of the matrices, or the other way round."""
     inner = eqopt.Muon(0.1, weight_decay=0.5, fallback=fallback)

@@ -122,6 +122,7 @@ def test_dct_by_hand():
 
 
 @pytest.mark.parametrize("name", COMPRESSORS)
+@pytest.mark.costly
 def test_empty_arrays_pass(name):
     params = {"empty": jnp.ones((0, 3)), "vector": jnp.ones(3)}
     compressor = COMPRESSORS[name]
@@ -132,6 +133,7 @@ def test_empty_arrays_pass(name):
         assert updates["vector"].any()
 
 
+@pytest.mark.slow
 def test_all_coefficients_leave_no_error():
     _, state = taken(compression.DCTTopK(64, 8), GRADS[:1])
     for error in jax.tree.leaves(state.error):
@@ -141,6 +143,7 @@ def test_all_coefficients_leave_no_error():
 @pytest.mark.parametrize(
     ("name", "relative"), [("Int8", 1 / 127), ("Float8", 1 / 16), ("Sign", 3.0)]
 )
+@pytest.mark.costly
 def test_blocks_are_close(name, relative):
     """Each stage rounds to half a unit of the largest number."""
     [mean], _ = taken(COMPRESSORS[name], GRADS[:1])

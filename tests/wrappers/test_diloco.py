@@ -151,6 +151,7 @@ def test_streaming(delay, share, x64):
 
 
 @pytest.mark.parametrize("compressor", [None, eqopt.compression.TopK(0.5)])
+@pytest.mark.costly
 def test_a_fragment_without_arrays_does_nothing(compressor):
     """If the parameters are one array, with or without a tree around it."""
     ends = []

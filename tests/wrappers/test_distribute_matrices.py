@@ -160,7 +160,7 @@ def preconditioned(make, **options):
 @pytest.mark.parametrize(
     ("make", "leaves", "kind"),
     [
-        (eqopt.SOAP, ROWS, AxisType.Auto),
+        pytest.param(eqopt.SOAP, ROWS, AxisType.Auto, marks=pytest.mark.slow),
         pytest.param(eqopt.SOAP, FEW, AxisType.Explicit, marks=pytest.mark.slow),
         pytest.param(eqopt.Shampoo, FEW, AxisType.Auto, marks=pytest.mark.slow),
         pytest.param(eqopt.KLShampoo, ROWS, AxisType.Auto, marks=pytest.mark.slow),

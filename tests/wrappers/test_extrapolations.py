@@ -79,6 +79,7 @@ def test_gpa(sees, x64):
 
 
 @pytest.mark.parametrize("sees", ["z", "y"])
+@pytest.mark.costly
 def test_gpa_on_a_schedule(sees, x64):
     """Each step recovers the average with the `mu_y` that made the parameters."""
     mu_y = lambda t: 0.9 - 0.1 * jnp.asarray(t % 4, float)
@@ -88,6 +89,7 @@ def test_gpa_on_a_schedule(sees, x64):
 
 @pytest.mark.parametrize("sees", ["z", "y"])
 @pytest.mark.parametrize("is_fused", [True, False])
+@pytest.mark.costly
 def test_what_comes_before_gpa_sees_the_parameters(sees, is_fused, x64):
     """Also if it runs in one kernel with `inner`, which sees other parameters."""
     as_it_is = eqopt.Chain() if is_fused else eqopt.Stateless(lambda u, p: u)
@@ -144,6 +146,7 @@ NEUTRAL = {
 
 
 @pytest.mark.parametrize("name", NEUTRAL)
+@pytest.mark.costly
 def test_without_effect_it_is_the_inner_one(name, x64):
     """Bit for bit."""
     found, expected = trained(NEUTRAL[name], x64), trained(inner(), x64)

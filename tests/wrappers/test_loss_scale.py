@@ -39,6 +39,7 @@ def oracle(is_finite, scale, interval, growth, backoff, least):
 
 @pytest.mark.parametrize("settings", [(8.0, 3, 2.0, 0.5, 1.0), (3.0, 2, 5.0, 0.3, 0.7)])
 @pytest.mark.parametrize("call", ["update", "step"])
+@pytest.mark.costly
 def test_the_scale_by_hand(settings, call):
     pattern = [x == "+" for x in "++++-++------++++++"]
     opt = eqopt.DynamicLossScale(eqopt.SGD(0.1), *settings)

@@ -39,6 +39,7 @@ def by_hand(x, grad, steps, decay, eps, s_init, n):
 @pytest.mark.parametrize(
     "settings", [(0.01, 1e-8, 1e-6, 6), (0.0, 1e-4, 0.1, 1), (0.3, 1e-8, 1e-3, 3)]
 )
+@pytest.mark.costly
 def test_by_hand(settings, x64):
     with x64():
         opt = eqopt.Mechanic(eqopt.SGD(1.0), *settings)

@@ -76,6 +76,7 @@ def test_the_same_from_the_host(name, donate):
     assert_close(averaged, INNER[name]().eval_params(plain, expected))
 
 
+@pytest.mark.slow
 def test_hidden_bits_are_on_the_host():
     opt = eqopt.StoreParams(eqopt.AdamW(1e-2), eqopt.storage.SplitMasterWeights())
     expected, plain = trained(opt, HALF, False)
@@ -115,6 +116,7 @@ def test_checkpoints(kind, tmp_path):
     assert memories(resumed[1]) == {"pinned_host"}
 
 
+@pytest.mark.slow
 def test_migrate():
     """A run continues with its state on the host, and then on the device again."""
     inner = INNER["AdamW"]()

@@ -167,6 +167,7 @@ def test_the_radius_is_data():
         np.testing.assert_allclose(eqopt.tree.norm(new), radius, 1e-6)
 
 
+@pytest.mark.slow
 def test_an_average_inside_is_projected_when_it_is_evaluated():
     params = params_of()
     outside = eqopt.ParamEMA(eqopt.Project(eqopt.SGD(0.1), BALL), 0.5)

@@ -40,6 +40,7 @@ TAKEN = {
 
 
 @pytest.mark.parametrize("name", TAKEN)
+@pytest.mark.costly
 def test_it_is_taken(name):
     """Where the updates are the gradients: twice the norm is half of the step."""
     # The scale of 0.5 changes the gradients and their norm alike.
@@ -61,6 +62,7 @@ NOT_TAKEN = {
 
 
 @pytest.mark.parametrize("name", NOT_TAKEN)
+@pytest.mark.costly
 def test_it_is_not_taken(name):
     """Where the updates are not the gradients, or not all of them."""
     np.testing.assert_allclose(moved(NOT_TAKEN[name], GRADS, grad_norm=8.0), 0.5, 1e-6)

@@ -269,6 +269,7 @@ def matmuls(params):
     ],
     ids=repr,
 )
+@pytest.mark.costly
 def test_transparent_steps_need_no_memory(opt):
     assert temporary(opt) < 0.01
 

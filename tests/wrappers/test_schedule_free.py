@@ -39,6 +39,7 @@ START = np.array([2.0, -1.0, 0.5])
 
 
 @pytest.mark.parametrize("power", [0.0, 1.0, 2.0])
+@pytest.mark.costly
 def test_sgd_by_hand(power, x64):
     """A warm-up from zero, and then a lower rate, which does not lower the weights."""
     schedule = eqopt.schedules.Join(

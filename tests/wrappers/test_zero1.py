@@ -91,6 +91,7 @@ def test_the_state_is_exactly_an_eighth_if_8_divides_all_leaves():
         assert bytes_per_device(state) == [2 * total // DEVICES + scalars] * DEVICES
 
 
+@pytest.mark.costly
 def test_gradients_are_reduced_and_parameters_gathered_once(mesh):
     """Gradients are reduced once and parameters gathered once; nothing else is sent."""
     shapes = {"w": (64, 24), "v": (24, 8)}

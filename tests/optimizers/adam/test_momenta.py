@@ -26,6 +26,7 @@ def reference_adan(grads, p, lr, b1, b2, b3, eps, weight_decay):
 
 @pytest.mark.parametrize("betas", [(0.98, 0.92, 0.99), (0.5, 0.1, 0.7)])
 @pytest.mark.parametrize("weight_decay", [0.0, 0.5])
+@pytest.mark.costly
 def test_adan_follows_the_code_of_its_authors(betas, weight_decay):
     schedule = lambda count: 0.3 / (1 + count)
     opt = eqopt.Adan(

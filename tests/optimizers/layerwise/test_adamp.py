@@ -32,6 +32,7 @@ def twice(opt, model):
 
 
 @pytest.mark.parametrize("shape", [(5,), (5, 1, 1), ()])
+@pytest.mark.costly
 def test_parameters_that_are_not_weights_follow_adamw(shape):
     """No part of its step is removed, and it decays in full."""
     layer = eqx.nn.LayerNorm(shape) if shape != (5, 1, 1) else [jnp.ones(shape)]
@@ -51,6 +52,7 @@ def test_without_delta_it_is_adamw():
 
 
 @pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.costly
 def test_without_delta_it_is_sgd(nesterov):
     layer = eqx.nn.Linear(3, 4, key=KEY)
     ours = twice(eqopt.SGDP(0.1, 0.8, delta=0.0, nesterov=nesterov), layer)
@@ -118,6 +120,7 @@ def test_layers_of_a_stack_are_separate():
 
 
 @pytest.mark.parametrize(("momentum", "decay"), [(None, 0.5), (0.75, 2.0)])
+@pytest.mark.costly
 def test_decay_of_weights_that_are_projected(momentum, decay):
     """A zero gradient is orthogonal to them. The mask excludes biases from decay."""
     layer = eqx.nn.Linear(3, 4, key=KEY)

@@ -95,6 +95,7 @@ def test_derivatives_at_zero():
         assert jnp.isfinite(jax.grad(loss)(g)).all()
 
 
+@pytest.mark.slow
 def test_the_recipe():
     """It adds decoupled, masked weight decay to the updates of the block."""
     params = {"w": jnp.asarray(normal(4, 3), jnp.float32), "b": jnp.ones(3)}

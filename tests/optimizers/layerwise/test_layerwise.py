@@ -128,6 +128,7 @@ def test_dimension_numbers(shape, numbers):
     assert state.v == ()
 
 
+@pytest.mark.slow
 def test_stacked_layers_are_separate():
     """With dimension numbers, each layer of a stack trains as if alone."""
     opt = eqopt.Adafactor(
@@ -144,6 +145,7 @@ def test_stacked_layers_are_separate():
 
 
 @pytest.mark.parametrize("factored", [True, False])
+@pytest.mark.costly
 def test_clipping_inside_equals_clipping_afterwards(factored):
     make = lambda **data: eqopt.ScaleByFactoredRMS(
         factored, min_dim_size_to_factor=2, **data

@@ -65,6 +65,7 @@ def test_random_projections_can_be_reproduced(shape):
         np.testing.assert_allclose(u if shape[0] < shape[1] else u.T, expected, 1e-4)
 
 
+@pytest.mark.slow
 def test_matrices_of_a_stack_have_different_projections():
     g = jnp.stack(2 * grads_of((4, 6), 1))
     (u,), state = moved(scale_by_apollo(2), [g])
@@ -92,6 +93,7 @@ def test_limit_of_growth():
     assert norms[1] < 0.99 * frees[1]
 
 
+@pytest.mark.slow
 def test_where_a_constant_scale_is_applied_does_not_matter():
     """The limit is for the growth of an update, not for its size."""
     grads = grads_of((4, 6), 4)
@@ -112,6 +114,7 @@ def test_state(proj):
 
 
 @pytest.mark.parametrize("shape", [(3, 4), (2, 3, 4)])
+@pytest.mark.costly
 def test_decompositions_are_under_conditions(shape):
     opt, params = scale_by_apollo(2, proj="svd"), jnp.ones(shape)
     arguments = params, opt.init(params)

@@ -15,6 +15,7 @@ from .programs import compiled_decompositions, decompositions
 
 
 @pytest.mark.parametrize("shape", [(3, 6), (6, 3), (4, 4)])
+@pytest.mark.costly
 def test_by_hand(shape):
     """The paper's algorithm with Adam: the short side is projected."""
     opt = eqopt.GaLore(0.1, rank=2, update_proj_gap=2, scale=0.25, weight_decay=0.5)
@@ -54,6 +55,7 @@ def test_at_full_rank_updates_are_the_gradients(shape, dtype):
 
 
 @pytest.mark.parametrize("shape", [(3, 4), (2, 3, 4)])
+@pytest.mark.costly
 def test_decompositions_are_under_conditions(shape):
     opt = eqopt.ScaleByGaLore(2, weight_dimension_numbers=NUMBERS)
     params = jnp.ones(shape)
@@ -178,6 +180,7 @@ def test_error_of_a_projector_of_something_else(like, updates):
 
 
 @pytest.mark.parametrize("call", [lambda fn: fn, jax.jit])
+@pytest.mark.costly
 def test_empty_matrices(call):
     params = {"empty": jnp.ones((0, 4)), "w": jnp.ones((4, 3))}
     opt = eqopt.GaLore(0.1, rank=2)

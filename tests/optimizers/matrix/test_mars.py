@@ -46,6 +46,7 @@ def test_without_correction_and_clipping_it_is_adamw():
     assert_equal(last_of(mars), last_of(adamw))
 
 
+@pytest.mark.slow
 def test_parameters_that_are_not_matrices_follow_adamw():
     mars = last_of(eqopt.MARS(0.1, weight_decay=0.3))
     assert_equal(mars["b"], last_of(eqopt.AdamW(0.1, b2=0.95, weight_decay=0.3))["b"])
@@ -69,6 +70,7 @@ def test_shampoo_of_all_parameters_takes_adamw_for_vectors():
     assert not np.allclose(shampoo["w"], adamw["w"])
 
 
+@pytest.mark.slow
 def test_each_leaf_is_clipped_by_itself():
     opt = eqopt.CorrectByMARS(gamma=0.0, max_norm=5.0)
     grads = {"large": jnp.array([30.0, 40.0]), "small": jnp.array([3.0])}
@@ -82,6 +84,7 @@ def test_each_leaf_is_clipped_by_itself():
 
 
 @pytest.mark.parametrize("mars_type", ["adamw", "lion", "shampoo"])
+@pytest.mark.costly
 def test_exact_mode_with_the_last_gradients_equals_approximate_mode(mars_type):
     """It stores no gradient."""
     approximate, exact = (
@@ -123,6 +126,7 @@ VECTORS = {
 
 
 @pytest.mark.parametrize(("mars_type", "optimize_1d"), VECTORS)
+@pytest.mark.costly
 def test_with_decay_by_hand(mars_type, optimize_1d, x64):
     rng = np.random.default_rng(0)
     grads = {"w": rng.normal(size=(30, 4, 3)), "b": 3 * rng.normal(size=(30, 5))}

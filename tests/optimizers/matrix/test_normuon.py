@@ -34,6 +34,7 @@ def test_lengths_without_memory(shape, side, x64):
 
 
 @pytest.mark.parametrize("b2", [0.0, 0.5, 0.99])
+@pytest.mark.costly
 def test_it_keeps_the_norm_of_the_orthogonal_matrix(b2, x64):
     muon = eqopt.Chain(
         eqopt.EMA(0.8, debias=False),

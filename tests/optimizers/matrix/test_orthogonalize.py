@@ -120,6 +120,7 @@ def test_bfloat16_does_not_diverge(name, shape, spectrum):
 
 
 @pytest.mark.parametrize("name", ["standard", "dion", "polar_express", "aol"])
+@pytest.mark.costly
 def test_gram_in_float16(name):
     g = jnp.asarray(with_values(SPECTRA["evenly spaced"], (16, 40))[0], jnp.float32)
     fine = orthogonalized(g, name, gram=True)
@@ -213,6 +214,7 @@ def test_stacks_are_made_orthogonal_one_by_one(options):
 
 
 @pytest.mark.parametrize("shape", [(4, 6), (6, 4)])
+@pytest.mark.costly
 def test_norms_before_and_after(shape, x64):
     """Lengths of rows have no effect; the norm is as for an orthogonal matrix."""
     rng = np.random.default_rng(0)

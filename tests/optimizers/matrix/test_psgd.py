@@ -24,6 +24,7 @@ def run(opt, grads):
 
 
 @pytest.mark.parametrize("size", [1e-6, 3.0, -1e6])
+@pytest.mark.costly
 def test_a_constant_scalar_becomes_its_sign(size, x64):
     with x64():
         updates, _ = run(psgd(), jnp.full((200, 1, 1), size))
@@ -49,6 +50,7 @@ def test_a_constant_matrix_becomes_orthogonal(dtype, x64):
         np.testing.assert_allclose(updates[-1], np.sqrt(3) * u @ vh, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_updates_are_white(x64):
     with x64():
         rng = np.random.default_rng(0)
@@ -96,6 +98,7 @@ def test_updates_are_clipped():
     assert jnp.max(updates) > 0.6
 
 
+@pytest.mark.slow
 def test_zero_gradients_at_first():
     """Updates for zero gradients are zero, and the next gradient sets the scale."""
     g = jr.normal(jr.key(0), (3, 4))
@@ -121,6 +124,7 @@ def test_how_many_matrices_are_fitted_in_each_step(stagger):
 
 
 @pytest.mark.parametrize("stagger", [False, True])
+@pytest.mark.costly
 def test_fits_are_under_conditions(stagger):
     """It has no decompositions; searching for the longest column marks a fit."""
     opt = psgd(stagger=stagger, max_skew=None)

@@ -82,6 +82,7 @@ def test_spectral_is_muon_at_another_scale(x64):
         np.testing.assert_allclose(updates, np.sqrt(6 / 4) * expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_vectors_and_scalars_are_divided_by_their_rms():
     params = {"bias": jnp.ones(5), "scale": jnp.ones(()), "kernel": jnp.ones((2, 3, 4))}
     numbers = {"weight_dimension_numbers": eqopt.groups.layer_matrices}

@@ -82,6 +82,7 @@ def test_bases_stay_orthogonal(dtype, x64):
                 np.testing.assert_allclose(product, np.eye(len(q)), rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_scale_of_the_gradients_with_kl(x64):
     """The covariance grows with its square, once the first gradients are forgotten.
 
@@ -202,6 +203,7 @@ def test_stacked_layers_are_matrices():
             np.testing.assert_allclose(whole[i], layer, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_frozen_parts():
     """Nothing changes without an update, and other leaves train as if alone."""
     grads = jr.normal(jr.key(0), (6, 3, 4))

@@ -173,6 +173,7 @@ OPTIMIZERS = [eqopt.Prodigy(), eqopt.DAdaptAdamW(), eqopt.DoG(), eqopt.DoWG()]
 
 @pytest.mark.parametrize("opt", OPTIMIZERS, ids=lambda opt: type(opt).__name__)
 @pytest.mark.parametrize("distance", [1.0, 300.0])
+@pytest.mark.costly
 def test_they_find_their_learning_rate(opt, distance):
     """For any distance to the solution, with defaults."""
     loss = lambda p: jnp.sum((p - distance) ** 2)

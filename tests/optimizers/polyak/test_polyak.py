@@ -66,6 +66,7 @@ def reference(adam, grads, values, p, alpha, decay, bound, adapt):
 @pytest.mark.parametrize("alpha", [0.02, 5.0], ids=["capped", "below the cap"])
 @pytest.mark.parametrize("adapt", [False, True], ids=["fixed bound", "adaptive bound"])
 @pytest.mark.parametrize("make", [eqopt.MoMo, eqopt.MoMoAdam])
+@pytest.mark.costly
 def test_momo_is_the_algorithm_of_the_paper(make, adapt, alpha):
     rng = np.random.default_rng(0)
     grads, values = rng.normal(size=(8, 5)), rng.uniform(0.1, 2, 8)
@@ -85,6 +86,7 @@ def test_momo_is_the_algorithm_of_the_paper(make, adapt, alpha):
 
 
 @pytest.mark.parametrize("make", [eqopt.MoMo, eqopt.MoMoAdam])
+@pytest.mark.costly
 def test_momo_goes_down_to_the_bound(make):
     """Below the cap, a step ends where the model of the loss reaches its lower bound.
 

@@ -68,6 +68,7 @@ def by_hand(steps, anneal_steps=0, max_beta=0.0):
 
 
 @pytest.mark.parametrize("annealed", [{}, ANNEALED], ids=["constant", "annealed"])
+@pytest.mark.costly
 def test_trajectory(annealed, x64):
     opt = eqopt.ScheduleFreePlus(**NUMBERS, **annealed)
     with x64():

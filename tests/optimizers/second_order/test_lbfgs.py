@@ -80,6 +80,7 @@ def test_a_step_of_zero_clears_the_memory():
 
 
 @pytest.mark.parametrize("bad", [jnp.nan, jnp.inf])
+@pytest.mark.costly
 def test_a_gradient_that_is_not_finite_spoils_one_step(bad):
     opt, params = eqopt.ScaleByLBFGS(2), jnp.array([0.3, -0.2])
     state, updates = opt.init(params), params
@@ -113,6 +114,7 @@ def test_a_whole_model_to_the_minimum():
         *(pytest.param(x, marks=pytest.mark.slow) for x in ("quadratic", "logistic")),
     ],
 )
+@pytest.mark.slow
 def test_float32_stays_at_the_minimum(name):
     """If rounding hides a decrease, the loss does not grow and nothing is NaN."""
     loss, start = problem(name)

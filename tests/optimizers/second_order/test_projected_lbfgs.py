@@ -29,6 +29,7 @@ def step(fn, opt, params, state):
         for name in PROBLEMS
     ],
 )
+@pytest.mark.costly
 def test_the_minimum_that_scipy_finds(name):
     fn, start, lower, upper, is_unique = PROBLEMS[name]
     with jax.enable_x64(True):
@@ -58,6 +59,7 @@ def test_the_minimum_that_scipy_finds(name):
 
 
 @pytest.mark.parametrize("name, memory", [("HS 5", 10), ("non-negative", 3)])
+@pytest.mark.costly
 def test_steps_by_hand(name, memory):
     """Numbers reach their bounds and leave them, and steps are reduced."""
     fn, start, lower, upper, _ = PROBLEMS[name]

@@ -28,6 +28,7 @@ def searched(opt, direction, params, loss=bowl, state=None):
 
 
 @pytest.mark.parametrize("pair", [ZOOM, BACKTRACKING], ids=["zoom", "backtracking"])
+@pytest.mark.costly
 def test_uphill(pair):
     """Optax goes there."""
     params = jnp.ones(2)
@@ -56,6 +57,7 @@ def test_gradients_that_are_not_conjugated():
     assert searched(theirs, direction, params, loss)[1].info.num_linesearch_steps > 5
 
 
+@pytest.mark.slow
 def test_gradients_that_are_conjugated():
     """Both libraries take them, as updates and as `grad`."""
     params, target = jnp.zeros(1, jnp.complex64), 1 + 2j

@@ -52,6 +52,7 @@ def test_muon_of_small_gradients(preconditioning):
     assert largest_singular_value(first_update(theirs, grads)) < 0.5
 
 
+@pytest.mark.slow
 def test_muon_of_complex_matrices_with_schatten():
     grads = jr.normal(jr.key(0), (4, 6), jnp.complex64)
     ours = first_update(eqopt.ScaleByMuon(preconditioning="schatten"), grads)

@@ -24,6 +24,7 @@ def is_finite(opt, grads, params):
 
 
 @pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.costly
 def test_a_warm_up_from_zero(name):
     """The weights are zero, and so is the sum of weighted gradients."""
     ours, theirs = PAIRS[name]
@@ -41,6 +42,7 @@ def test_a_zero_gradient_in_the_first_step(name):
 
 
 @pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.costly
 def test_float16(name):
     """The scalars of the state are float32 here, and float16 there."""
     ours, theirs = PAIRS[name]

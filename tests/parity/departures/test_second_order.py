@@ -24,6 +24,7 @@ def test_pairs_of_negative_curvature():
     assert slopes[1] < 0
 
 
+@pytest.mark.slow
 def test_a_step_without_curvature():
     """It keeps the scale of the last pair. In Optax the scale is zero, so only the
     components of the gradient along earlier pairs remain."""
