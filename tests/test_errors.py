@@ -407,8 +407,12 @@ CASES = {
         "pass `eqopt.groups.leaf(condition)`",
     ),
     "a mask for a part of the parameters": (
-        lambda: eqopt.NorMuon(
-            0.1, weight_decay=0.1, mask=lambda p: {"w": p["w"].ndim > 1, "b": False}
+        lambda: eqopt.Partition(
+            {
+                "w": eqopt.SGD(0.1),
+                "b": eqopt.Masked(ADAM, lambda p: {"w": p["w"].ndim > 1, "b": False}),
+            },
+            {"w": "w", "b": "b"},
         ).init({"w": jnp.ones((3, 2)), "b": jnp.ones(3)}),
         "`mask` fails where there is no parameter: 'NoneType' object has no attribute",
         "Use `jax.tree.map`, which skips `None`",

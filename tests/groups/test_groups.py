@@ -91,6 +91,42 @@ def test_a_selector_is_a_mask():
     np.testing.assert_allclose(new.head.weight, 0.95 * MODEL.head.weight, rtol=1e-6)
 
 
+NO_DECAY = groups.path(r"\.bias$") | groups.module(eqx.nn.LayerNorm)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: eqopt.AdamW(0.1, weight_decay=0.5, mask=~NO_DECAY),
+        lambda: eqopt.Masked(eqopt.Trace(0.9), groups.path("norm")),
+        lambda: eqopt.StoreState(
+            eqopt.Adam(0.1), eqopt.storage.BlockwiseQuantized(), NO_DECAY
+        ),
+        lambda: eqopt.SelectiveTransform(eqopt.Adam(0.1), freeze_mask=NO_DECAY),
+    ],
+    ids=["decay", "masked", "stored", "selective"],
+)
+def test_a_rule_may_choose_nothing_in_a_part(make):
+    """In a group without biases and norms, these rules match no parameter."""
+    labels = groups.label(
+        {"head": groups.path("head.weight"), "rest": groups.everything}
+    )
+    opt = eqopt.Partition({"head": make(), "rest": eqopt.SGD(0.1)}, labels)
+    grads = jax.tree.map(jnp.ones_like, eqx.filter(MODEL, eqx.is_inexact_array))
+    new, state = eqx.filter_jit(opt.step)(grads, opt.init(MODEL), MODEL)
+    assert not jnp.array_equal(new.head.weight, MODEL.head.weight)
+    assert eqx.tree_equal(opt.eval_params(state, new), new)
+    groups.routes(opt, MODEL)
+
+
+def test_everything_is_frozen():
+    """A whole model has leaves that are not parameters."""
+    opt = eqopt.SelectiveTransform(eqopt.AdamW(1e-3), freeze_mask=True)
+    grads = jax.tree.map(jnp.ones_like, eqx.filter(MODEL, eqx.is_inexact_array))
+    new, _ = eqx.filter_jit(opt.step)(grads, opt.init(MODEL), MODEL)
+    assert eqx.tree_equal(new, MODEL)
+
+
 def is_matrix(x):
     return x.ndim >= 2
 

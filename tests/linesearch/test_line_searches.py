@@ -398,3 +398,64 @@ def test_value_and_grad_takes_other_arguments():
     )
     assert value == 4
     assert jnp.array_equal(grad, jnp.full(2, -4.0))
+
+
+def test_in_a_partition_all_gradients_are_computed():
+    """The other group needs its gradient, and has moved since the search."""
+    loss = lambda p: jnp.sum((p["a"] - 1) ** 2) + jnp.sum((p["b"] - 2) ** 2)
+    groups = {"search": descent(ZOOM), "other": eqopt.SGD(0.1)}
+    opt = eqopt.Partition(groups, {"a": "search", "b": "other"})
+    step, params = stepper(opt, loss), {"a": jnp.zeros(2), "b": jnp.zeros(3)}
+    state = opt.init(params)
+    for _ in range(3):
+        value, grads = eqopt.value_and_grad_from_state(loss)(params, state=state)
+        assert value == loss(params)
+        np.testing.assert_allclose(grads["b"], 2 * (params["b"] - 2), 1e-6)
+        params, state = step(params, state)
+    np.testing.assert_allclose(params["b"], 2 - 2 * 0.8**3, 1e-6)
+
+
+def test_value_and_gradient_are_not_the_buffers_of_the_state():
+    params = jnp.zeros(3)
+    state = ZOOM.init(params)
+    value, grads = jax.value_and_grad(quadratic)(jnp.zeros(4))
+    extra = {"value": value, "grad": grads, "value_fn": quadratic}
+    _, state = ZOOM.step(-grads, ZOOM.init(jnp.zeros(4)), jnp.zeros(4), **extra)
+    stored = eqopt.value_and_grad_from_state(quadratic)(jnp.zeros(4), state=state)
+    assert stored[0] == state.value and stored[0] is not state.value
+    assert stored[1] is not state.grad
+
+
+@pytest.mark.parametrize("dtypes", [("float32", "bfloat16"), ("bfloat16", "float32")])
+@pytest.mark.parametrize(
+    "opt",
+    [
+        eqopt.LBFGS(),
+        eqopt.Chain(eqopt.SGD(1.0), BACKTRACKING),
+        eqopt.ProjectedLBFGS(-1.0, 1.0),
+    ],
+    ids=["wolfe", "armijo", "projected"],
+)
+@pytest.mark.costly
+def test_gradients_of_another_precision(opt, dtypes):
+    of_params, of_grads = map(jnp.dtype, dtypes)
+    params = jnp.zeros(3, of_params)
+    fn = lambda p: jnp.sum((p - 0.5) ** 2)
+    value, grads = jax.value_and_grad(fn)(params)
+    grads = grads.astype(of_grads)
+    step = jax.jit(
+        lambda grads, state, params: opt.step(
+            grads, state, params, value=value, grad=grads, value_fn=fn
+        )
+    )
+    new, _ = step(grads, opt.init(params), params)
+    assert new.dtype == of_params and fn(new) < 0.5
+
+
+def test_the_best_step_size_is_kept():
+    """While they grow, too: both are low enough, and neither is at a minimum."""
+    loss = lambda p: jnp.abs(p - 1.45)
+    search = eqopt.ScaleByZoomLinesearch(2, initial_guess_strategy="one")
+    _, state = search_along(search, jnp.ones(()), loss, jnp.zeros(()))
+    assert state.info.num_linesearch_steps == 2
+    assert state.learning_rate == 1

@@ -1,7 +1,6 @@
 """Transforms only some leaves."""
 
 from collections.abc import Callable, Mapping
-from contextvars import ContextVar
 from typing import Any
 
 import equinox as eqx
@@ -17,23 +16,11 @@ from .._core.transformation import (
 )
 from .._core.wrapper import Call
 from .._trees.leaves import is_leaf, restrict
-from .._trees.masks import mask_out
+from .._trees.masks import both, mask_out
+from .._trees.parts import seeing_part
 from .._trees.routes import Report
 from .._trees.states import check_state
 from .._types import Mask, Params, State
-
-
-# Whether `init` got a part of the parameters from a transformation around it.
-has_part: ContextVar[bool] = ContextVar("has_part", default=False)
-
-
-def init_of_part(inner: AbstractTransformation, part: Params) -> State:
-    """`inner.init(part)`, where `part` may lack what `inner` was made for."""
-    token = has_part.set(True)
-    try:
-        return inner.init(part)
-    finally:
-        has_part.reset(token)
 
 
 class MaskedState(eqx.Module):
@@ -78,15 +65,21 @@ class Masked(AbstractFused):
     mask: Mask = static_choice()
 
     def init(self, params: Params) -> MaskedState:
-        return MaskedState(init_of_part(self.inner, self._chosen(params, params)))
+        chosen = self._chosen(params, params)
+        with seeing_part():
+            return MaskedState(self.inner.init(chosen))
 
     def eval_params(self, state: State, params: Params) -> Params:
         check_state(self, state)
         chosen = self._chosen(params, params)
-        return eqx.combine(self.inner.eval_params(state.inner_state, chosen), params)
+        with seeing_part():
+            new = self.inner.eval_params(state.inner_state, chosen)
+        return eqx.combine(new, params)
 
     def _route(self, report: Report, params: Params) -> None:
-        self.inner._route(report, self._chosen(params, params))
+        chosen = self._chosen(params, params)
+        with seeing_part():
+            self.inner._route(report, chosen)
 
     def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
         check_state(self, state)
@@ -115,7 +108,8 @@ class Masked(AbstractFused):
     def _of_part(self, call: Call, state: MaskedState) -> tuple[PyTree, MaskedState]:
         """A call of the inner transformation for the selected leaves."""
         part = part_of(call, self._chosen)
-        new, inner_state = part.run(self.inner, state.inner_state)
+        with seeing_part():
+            new, inner_state = part.run(self.inner, state.inner_state)
         return new, MaskedState(inner_state)
 
     def _leafwise(self, pipeline: Pipeline, state: State) -> Leafwise | None:
@@ -127,8 +121,11 @@ class Masked(AbstractFused):
             return None  # a single array, masked out: no parameters are missing
         extra = extra_of_part(without_norm(pipeline.extra), chosen, pipeline.params)
         leafwise = self.inner._checked(state.inner_state, chosen, extra)
-        is_whole = leafwise.mask is None and leafwise.then is None
-        return leafwise._replace(mask=self.mask) if is_whole else None
+        if leafwise.then is not None:
+            return None
+        inner = leafwise.mask
+        mask = self.mask if inner is None else both(self.mask, inner)
+        return leafwise._replace(mask=mask)
 
     def _chosen(self, tree: PyTree | None, params: Params | None) -> PyTree | None:
         return None if tree is None else mask_out(tree, self.mask, params)

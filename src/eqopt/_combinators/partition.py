@@ -23,11 +23,12 @@ from .._trees.leaves import (
     select,
 )
 from .._trees.masks import mask_out, resolve
+from .._trees.parts import seeing_part, sees_part
 from .._trees.routes import Report
 from .._trees.states import check_state
 from .._types import Mask, Params, State
 from .chain import checked_parts
-from .masked import extra_of_part, has_part, init_of_part, part_of
+from .masked import extra_of_part, part_of
 
 
 # A tree of labels like the parameters or a prefix of it, or a function of the
@@ -96,12 +97,13 @@ class Partition(AbstractComposite):
     def init(self, params: Params) -> PartitionState:
         parts = self._split(parameters(params), params)
         self._warn_of_unused(parts, params)
-        states = {name: init_of_part(self[name], parts[name]) for name in parts}
+        with seeing_part():
+            states = {name: self[name].init(part) for name, part in parts.items()}
         return PartitionState(label_dict(states))
 
     def _route(self, report: Report, params: Params) -> None:
         for name, part in self._split(params, params).items():
-            with report.inside(repr(name)):
+            with report.inside(repr(name)), seeing_part():
                 self[name]._route(report, part)
 
     def handle(self, call: Call, state: PartitionState) -> tuple[Any, PartitionState]:
@@ -113,7 +115,8 @@ class Partition(AbstractComposite):
         for name, part in parts.items():
             of_part = extra_of_part(extra, part, params)
             group = Call(grads[name], part, of_part, is_step)
-            result, states[name] = group.run(self[name], state.inner_states[name])
+            with seeing_part():
+                result, states[name] = group.run(self[name], state.inner_states[name])
             results.append(result)
         rest = [params] if is_step else []
         return eqx.combine(*results, *rest, is_leaf=is_leaf), PartitionState(
@@ -122,10 +125,12 @@ class Partition(AbstractComposite):
 
     def eval_params(self, state: PartitionState, params: Params) -> Params:
         check_state(self, state)
-        new = [
-            self[name].eval_params(state.inner_states[name], part)
-            for name, part in self._split(params, params).items()
-        ]
+        parts = self._split(params, params)
+        with seeing_part():
+            new = [
+                self[name].eval_params(state.inner_states[name], part)
+                for name, part in parts.items()
+            ]
         return eqx.combine(*new, params, is_leaf=is_leaf)
 
     def _warn_of_unused(self, parts: Mapping[Hashable, PyTree], params: Params) -> None:
@@ -134,7 +139,7 @@ class Partition(AbstractComposite):
         It is no error, because one dictionary may be for several models. A part of the
         parameters does not need all labels, and a group that is frozen may be empty.
         """
-        if has_part.get():
+        if sees_part():
             return
         are_used = [bool(jtu.tree_leaves(part)) for part in parts.values()]
         if all(are_used) or not any(are_used):
@@ -228,25 +233,30 @@ class SelectiveTransform(AbstractWrapper):
 
     def init(self, params: Params) -> SelectiveTransformState:
         trained = self._trained(params, params)
-        return SelectiveTransformState(init_of_part(self.inner, trained))
+        with seeing_part():
+            return SelectiveTransformState(self.inner.init(trained))
 
     def handle(
         self, call: Call, state: SelectiveTransformState
     ) -> tuple[Any, SelectiveTransformState]:
-        new, inner_state = part_of(call, self._trained).run(
-            self.inner, state.inner_state
-        )
+        part = part_of(call, self._trained)
+        with seeing_part():
+            new, inner_state = part.run(self.inner, state.inner_state)
         result = eqx.combine(new, call.nothing())
         return result, SelectiveTransformState(inner_state)
 
     def _route(self, report: Report, params: Params) -> None:
+        trained = self._trained(params, params)
         with report.inside(type(self).__name__):
-            self.inner._route(report, self._trained(params, params))
+            with seeing_part():
+                self.inner._route(report, trained)
             report.take("frozen", mask_out(params, self.freeze_mask, params))
 
     def eval_params(self, state: State, params: Params) -> Params:
         part = self._trained(params, params)
-        return eqx.combine(super().eval_params(state, part), params)
+        with seeing_part():
+            new = super().eval_params(state, part)
+        return eqx.combine(new, params)
 
     def _trained(self, tree: PyTree | None, params: Params | None) -> PyTree | None:
         return None if tree is None else mask_out(tree, self.freeze_mask, params, False)

@@ -135,7 +135,8 @@ def search(
         low, high, reference = choose(now.is_interval, part, tuple(first_interval))
         is_interval = now.is_interval | is_found | is_good
         is_done = is_good | (~is_interval & is_longest)
-        is_safe = is_low_enough & (~now.is_interval | (value < now.safe.value))
+        is_first = now.safe.step_size == 0
+        is_safe = is_low_enough & (is_first | (value < now.safe.value))
         safe = choose(is_safe, trial, now.safe)
         is_too_small = now.is_interval & (
             jnp.abs(now.high.step_size - now.low.step_size) <= precision

@@ -118,7 +118,8 @@ def make_line(
     arrays, loss, direction, value, grad = stopped(
         (arrays, loss, direction, jnp.asarray(value), grad)
     )
-    grad = conj(grad)
+    # The gradients at other points have the dtypes of the parameters, too.
+    grad = jtu.tree_map(lambda g, p: g.astype(p.dtype), conj(grad), start)
     slope = slope_along(direction, grad).astype(dtype)
     value = value.astype(dtype)
     if any(map(jnp.iscomplexobj, jtu.tree_leaves(grad))):

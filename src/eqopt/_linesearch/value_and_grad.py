@@ -5,8 +5,10 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
+import jax.tree_util as jtu
 from jaxtyping import Array, Float
 
+from .._jax_internals import is_traced
 from .._trees.control import filter_cond
 from .._trees.leaves import restrict
 from .._trees.stored import load
@@ -47,7 +49,9 @@ def value_and_grad_from_state(
 
     A function of the arguments of `value_fn` and of `state=`, the optimizer's state. It
     returns the value and the gradient with respect to the inexact arrays of the model.
-    They are computed only if the state has none yet (or a value that is not finite).
+    They are computed only if the state has none yet (or a value that is not finite), or
+    if it only has the gradient of one group of an [`eqopt.Partition`][]: other groups
+    have moved since.
 
     **Raises:**
 
@@ -60,13 +64,19 @@ def value_and_grad_from_state(
     ) -> tuple[Scalar, Updates]:
         value, grad = _stored(state)
 
-        def computed() -> tuple[Scalar, Updates]:
+        def all_computed() -> tuple[Scalar, Updates]:
             new = eqx.filter_value_and_grad(value_fn)(params, *args, **kwargs)
-            return new[0].astype(value.dtype), restrict(
-                new[1], grad, like_name="state.grad"
-            )
+            return new[0].astype(value.dtype), new[1]
 
-        return filter_cond(~jnp.isfinite(value), computed, lambda: (value, grad))
+        def computed() -> tuple[Scalar, Updates]:
+            new_value, new = all_computed()
+            return new_value, restrict(new, grad, like_name="state.grad")
+
+        if _is_of_a_group(grad, state, params):
+            return all_computed()
+        result = filter_cond(~jnp.isfinite(value), computed, lambda: (value, grad))
+        # Outside `jit`, a step that donates both the state and these needs two buffers.
+        return jtu.tree_map(lambda x: x if is_traced(x) else jnp.copy(x), result)
 
     return value_and_grad
 
@@ -77,6 +87,12 @@ _NAMES = "ScaleByZoomLinesearchState", "ScaleByBacktrackingLinesearchState"
 def searches_in(state: State) -> list[Any]:
     """The states of all line searches in an optimizer's state."""
     return [x for name in _NAMES for _, x in get_all_with_path(state, name)]
+
+
+def _is_of_a_group(grad: Updates, state: State, params: Params) -> bool:
+    count = lambda tree: len(jtu.tree_leaves(tree))
+    is_partial = count(grad) < count(eqx.filter(params, eqx.is_inexact_array))
+    return is_partial and bool(get_all_with_path(state, "PartitionState"))
 
 
 def _stored(state: State) -> tuple[Scalar, Updates]:

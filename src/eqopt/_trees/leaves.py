@@ -15,6 +15,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
+from .parts import sees_part
 from .roles import check_is_no_state
 from .stored import is_leaf, is_stored
 
@@ -50,12 +51,13 @@ def is_inexact(x: Any) -> bool:
 def check_parameters(owner: str, params: PyTree) -> None:
     """Raises a `ValueError` if `params` has leaves, but no parameter among them.
 
-    A tree without leaves is the part of a model that has no parameters. The state of an
+    A part of a model may be without parameters, and so may be a tree without leaves. The
+    state of an
     optimizer is a `TypeError`.
     """
     check_is_no_state(owner, "params", params)
     leaves = jtu.tree_leaves(params)
-    if leaves and not any(map(is_parameter, leaves)):
+    if leaves and not (sees_part() or any(map(is_parameter, leaves))):
         path, leaf = jtu.tree_leaves_with_path(params)[0]
         is_class = isinstance(leaf, type)
         raise ValueError(

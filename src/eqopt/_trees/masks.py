@@ -48,6 +48,21 @@ def resolve_mask(mask: Mask | None, tree: PyTree, params: Params | None) -> list
     ]
 
 
+def both(first: Mask, second: Mask) -> Mask:
+    """The mask of the leaves that each of two masks chooses."""
+
+    def mask(params: Params) -> PyTree:
+        flags = zip(
+            resolve_mask(first, params, params),
+            resolve_mask(second, params, params),
+            strict=True,
+        )
+        treedef = jtu.tree_structure(params, is_leaf=is_leaf)
+        return treedef.unflatten(one and other for one, other in flags)
+
+    return mask
+
+
 def _is_bool(flag: Any) -> bool:
     """Whether it is a bool of Python, or one of NumPy or JAX with a known value."""
     is_array = isinstance(flag, np.bool_ | np.ndarray | jax.Array)
@@ -82,10 +97,10 @@ def resolve(name: str, given: Any, tree: PyTree, params: Params | None) -> list:
         except AttributeError as error:
             if error.obj is None and error.name is not None:
                 raise TypeError(
-                    f"`{name}` fails where there is no parameter: {error}. It is also "
-                    "called with a part of the parameters and `None` elsewhere, for "
-                    "example by a fallback. Use `jax.tree.map`, which skips `None`, or "
-                    "a selector, such as `eqopt.groups.leaf(condition)`."
+                    f"`{name}` fails where there is no parameter: {error}. In a "
+                    "`Partition`, for example, it is called with a part of the "
+                    "parameters and `None` elsewhere. Use `jax.tree.map`, which skips "
+                    "`None`, or a selector, such as `eqopt.groups.leaf(condition)`."
                 ) from error
             if error.obj is not whole or not hasattr(np.ndarray, error.name or ""):
                 raise

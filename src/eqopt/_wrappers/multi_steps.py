@@ -89,6 +89,10 @@ class MultiSteps(AbstractWrapper):
     All mini-batches of a step must have gradients for the same parameters. If only some
     of them have `None` at a leaf, its sum may contain gradients of an earlier step.
 
+    `inner` gets all other extra arguments as they are in the last mini-step. If it needs
+    the loss of the step, as [`eqopt.PolyakSGD`][] and line searches do, pass the mean
+    loss of all mini-batches there, and a `value_fn` over all of them.
+
     !!! example
 
         ```python

@@ -7,6 +7,7 @@ import jax.tree_util as jtu
 from jaxtyping import PyTree
 
 from .._trees.leaves import is_leaf, is_parameter, listed
+from .._trees.parts import sees_part
 from .._types import Params
 
 
@@ -242,7 +243,7 @@ def _parameters_only(
             rule(params, *arguments), _leaves(params), strict=True
         )
     ]
-    if required and not any(flags):
+    if required and not (any(flags) or sees_part()):
         if is_leaf(params) or jtu.all_leaves([params]):
             raise ValueError(
                 f"The rule `{description}` needs a model, but got a single leaf. Call "

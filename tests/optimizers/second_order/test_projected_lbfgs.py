@@ -145,6 +145,39 @@ def test_a_start_outside():
     new, state = step_uphill(opt, x, opt.init(x))
     assert state.search.learning_rate == 0
     assert jnp.array_equal(new, jnp.array([1.0, 0.5]))
+    assert jnp.isinf(state.search.value) and jnp.isinf(state.optimality)
+
+
+def test_a_start_at_a_minimum_outside():
+    """Its loss and gradient are not for the point between the bounds."""
+    fn = lambda p: (p[0] - 3) ** 2 + (p[1] - (p[0] - 3)) ** 2
+    opt = eqopt.ProjectedLBFGS(jnp.array([-1.0, -9.0]), jnp.array([1.0, 9.0]))
+    x = jnp.array([3.0, 0.0])
+    state = opt.init(x)
+    for _ in range(10):
+        x, state = step(fn, opt, x, state)
+    np.testing.assert_allclose(x, [1.0, -2.0], atol=1e-4)
+    assert state.optimality < 1e-3
+
+
+def test_a_bound_that_the_parameters_cannot_have():
+    """0.1 is between two numbers of bfloat16."""
+    opt = eqopt.ProjectedLBFGS(lower=0.1)
+    x = jnp.asarray([0.1, 0.5], jnp.bfloat16)
+    _, is_free = opt._bounds(x, jnp.ones(2, jnp.bfloat16))
+    assert is_free.tolist() == [False, True]
+
+
+def test_a_group_without_gradients():
+    labels = {"a": "bounded", "b": "other"}
+    groups = {"bounded": eqopt.ProjectedLBFGS(0.0), "other": eqopt.SGD(0.1)}
+    opt, x = eqopt.Partition(groups, labels), {"a": jnp.ones(2), "b": jnp.ones(2)}
+    grads = {"a": None, "b": jnp.ones(2)}
+    fn = lambda p: jnp.sum(p["b"])
+    extra = {"value": fn(x), "grad": grads, "value_fn": fn}
+    new, _ = opt.step(grads, opt.init(x), x, **extra)
+    assert jnp.array_equal(new["a"], x["a"])
+    assert not jnp.array_equal(new["b"], x["b"])
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """MARS: variance reduction of the gradients, for AdamW, Lion and Shampoo."""
 
-import functools
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -41,7 +40,7 @@ from ..moments import check_moments
 from ..sign.sign import ScaleBySign
 from .orthogonalize import Orthogonalize
 from .parts.coefficients import Coefficients
-from .parts.recipe import is_matrix, matrices_and_others
+from .parts.recipe import are_matrices, are_others, matrices_and_others
 
 
 class CorrectByMARSState(eqx.Module):
@@ -252,16 +251,15 @@ class MARS(AbstractOptimizer):
 
     @property
     def chain(self) -> Chain:
-        of_matrices, of_others = (
-            functools.partial(is_matrix, self.weight_dimension_numbers, flag)
-            for flag in (True, False)
-        )
+        of_matrices, of_others = are_matrices(self), are_others(self)
         correct, known = self.part(CorrectByMARS), self.part(_KnowsMatrices)
         if not self.optimize_1d:
             chosen = [Masked(x, of_matrices) for x in (correct, *self._directions())]
-            *parts, others = matrices_and_others(self, *chosen).transformations
-            # The leafwise parts are last, so that they are fused with the final sum.
-            return Chain(known, others, *parts)
+            parts = matrices_and_others(self, *chosen).transformations
+            if self.fallback is not None:
+                # The parts for each leaf are last: they are fused with the final sum.
+                parts = parts[-1], *parts[:-1]
+            return Chain(known, *parts)
         if self.mars_type == "shampoo":
             directions = [
                 known,

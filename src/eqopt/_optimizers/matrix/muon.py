@@ -11,7 +11,6 @@ from jaxtyping import Array, DTypeLike, Float
 from ..._arguments.checks import check_scalar
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._combinators.masked import Masked
 from ..._core.equation import equation
 from ..._core.pipeline import Leafwise
 from ..._core.transformation import (
@@ -19,8 +18,7 @@ from ..._core.transformation import (
     AbstractStateless,
     AbstractTransformation,
 )
-from ..._transforms.scale import ScaleByLearningRate
-from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
+from ..._transforms.weight_decay import WeightDecay
 from ..._trees.axes import DimensionNumbers
 from ..._trees.leaves import is_leaf
 from ..._trees.masks import mask_out
@@ -28,7 +26,7 @@ from ..._trees.routes import Report
 from ..._types import Hyperparameter, Leaf, Mask, Params, Scalar, ScalarOrSchedule
 from ..adam.adam import ScaleByAdam
 from .parts.coefficients import STANDARD
-from .parts.recipe import for_each_matrix, is_matrix
+from .parts.recipe import for_each_matrix, is_matrix, matrices_and_others
 from .scale_by_muon import Coefficients, Preconditioning, ScaleByMuon
 
 
@@ -137,17 +135,6 @@ class Muon(AbstractOptimizer):
 
     @property
     def chain(self) -> Chain:
-        matrices, others = (
-            functools.partial(is_matrix, self.weight_dimension_numbers, flag)
-            for flag in (True, False)
-        )
-        decay, descend = self.part(AddDecayedWeights), self.part(ScaleByLearningRate)
-        if self.fallback is None:
-            adam = ScaleByAdam(
-                eps=self.eps, mu_dtype=self.mu_dtype, nesterov=self.nesterov
-            )
-            rest = Masked(adam, others), decay, descend
-        else:
-            of_matrices = (Masked(part, matrices) for part in (decay, descend))
-            rest = *of_matrices, Masked(self.fallback, others)
-        return Chain(self.part(ScaleByMuon), self.part(_ScaleByShape), *rest)
+        adam = ScaleByAdam(eps=self.eps, mu_dtype=self.mu_dtype, nesterov=self.nesterov)
+        parts = self.part(ScaleByMuon), self.part(_ScaleByShape)
+        return matrices_and_others(self, *parts, others=adam)

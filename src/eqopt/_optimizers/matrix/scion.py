@@ -17,8 +17,7 @@ from ..._core.matrixwise import AbstractMatrixwise, same_for_each_leaf
 from ..._core.pipeline import Leafwise
 from ..._core.transformation import AbstractOptimizer, AbstractTransformation
 from ..._transforms.normalize import or_1
-from ..._transforms.scale import ScaleByLearningRate
-from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
+from ..._transforms.weight_decay import WeightDecay
 from ..._trees.axes import DimensionNumbers
 from ..._trees.dimension_numbers import MatrixDimensionNumbers
 from ..._types import Hyperparameter, Mask, Params, Scalar, ScalarOrSchedule, Updates
@@ -237,6 +236,4 @@ class Scion(AbstractOptimizer):
             mu_dtype=self.mu_dtype,
             weight_dimension_numbers=_columns,
         )
-        rate = self.part(ScaleByLearningRate)
-        fallback = Chain(others, self.part(AddDecayedWeights), rate)
-        return matrices_and_others(self, self.part(ScaleByLMO), fallback=fallback)
+        return matrices_and_others(self, self.part(ScaleByLMO), others=others)

@@ -18,8 +18,9 @@ from ..._transforms.average import EMA
 from ..._transforms.scale import Scale, ScaleByTree
 from ..._transforms.weight_decay import WeightDecay
 from ..._trees.axes import DimensionNumbers, map_matrices
+from ..._trees.masks import both
 from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
-from .parts.recipe import is_matrix, matrices_and_others
+from .parts.recipe import are_matrices, matrices_and_others
 from .parts.sinkhorn import (
     Sinkhorn,
     SpectralNorm,
@@ -254,8 +255,8 @@ class SinkGD(AbstractOptimizer):
 
     @property
     def chain(self) -> Chain:
-        matrices = functools.partial(is_matrix, self.weight_dimension_numbers, True)
-        parts = self.part(ScaleBySinkhorn), Masked(Scale(self.scale), matrices)
+        scale = Masked(Scale(self.scale), are_matrices(self))
+        parts = self.part(ScaleBySinkhorn), scale
         if self.base_width is not None:
             rule = self.weight_dimension_numbers, self.base_width, self.width_exponent
             parts += (ScaleByTree(functools.partial(_width_factors, *rule)),)
@@ -314,7 +315,6 @@ class SCALE(AbstractOptimizer):
     def chain(self) -> Chain:
         parts: list[AbstractTransformation] = [self.part(ScaleByRowNorm)]
         if self.last_layer is not None:
-            matrices = functools.partial(is_matrix, self.weight_dimension_numbers, True)
-            mean = Masked(EMA(self.momentum, debias=False), self.last_layer)
-            parts.insert(0, Masked(mean, matrices))
+            mask = both(are_matrices(self), self.last_layer)
+            parts.insert(0, Masked(EMA(self.momentum, debias=False), mask))
         return matrices_and_others(self, *parts)

@@ -5,7 +5,7 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 
 from ..._arguments.checks import check_count
 from ..._arguments.extra import required_params
@@ -195,10 +195,18 @@ class ProjectedLBFGS(AbstractComposite):
         line = make_line(self, direction, params, call.extra, state.search.value)
         most = jnp.asarray(self.max_linesearch_steps, jnp.int32)
         bounds = stopped((self.lower, self.upper))  # constants in its derivatives
-        found = search_arc(line, lambda tree: box(tree, *bounds), most)
+        found = search_arc(line, lambda tree: _between(tree, *bounds), most)
         search = _result(found, line, state)
         new = self._projected(_moved(direction, params, search.learning_rate))
         optimality = self._optimality(new, restrict(search.grad, new))
+        # The projection moves a start outside the bounds even if the search fails. Then
+        # neither the loss nor its gradient are known.
+        is_known = (found.error <= 0) | _equal(new, start)
+        infinite = jnp.full_like(search.value, jnp.inf)
+        value, optimality = choose(
+            is_known, (search.value, optimality), (infinite, infinite)
+        )
+        search = eqx.tree_at(lambda search: search.value, search, value)
         state = ProjectedLBFGSState(
             memory, search, optimality.astype(state.optimality.dtype)
         )
@@ -209,8 +217,7 @@ class ProjectedLBFGS(AbstractComposite):
         return pipeline.finish(), state
 
     def _projected(self, tree: PyTree) -> PyTree:
-        has_any = any(x.size for x in jtu.tree_leaves(tree))
-        return box(tree, self.lower, self.upper) if has_any else tree
+        return _between(tree, self.lower, self.upper)
 
     def _bounds(self, start: Params, grads: Updates) -> tuple[Updates, PyTree]:
         """The changes to the bounds that the gradients push to, and what is free."""
@@ -219,7 +226,10 @@ class ProjectedLBFGS(AbstractComposite):
         far = jtu.tree_map(
             lambda x, g: jnp.where(g > 0, -jnp.inf, jnp.inf).astype(x.dtype), p, g
         )
-        change = jtu.tree_map(jnp.subtract, self._projected(far), p)
+        # A parameter at its bound has the bound's value in its own precision.
+        seen = lambda bound, p: bound.astype(p.dtype).astype(bound.dtype)
+        bound = jtu.tree_map(seen, self._projected(far), start)
+        change = jtu.tree_map(jnp.subtract, bound, p)
         near = jnp.minimum(_NEAR, self._optimality(start, grads))
         free = lambda d, g: (jnp.abs(d) > near.astype(d.dtype)) | (g == 0)
         is_free = jtu.tree_map(free, change, g)
@@ -232,13 +242,23 @@ class ProjectedLBFGS(AbstractComposite):
         p, g = widen(params, real), widen(grads, real)
         moved = self._projected(jtu.tree_map(jnp.subtract, p, g))
         sizes = jtu.tree_map(lambda x, y: jnp.max(jnp.abs(x - y), initial=0), moved, p)
-        return jnp.max(jnp.stack(jtu.tree_leaves(sizes)))
+        return jnp.max(jnp.stack([jnp.zeros((), real), *jtu.tree_leaves(sizes)]))
+
+
+def _between(tree: PyTree, lower: PyTree, upper: PyTree) -> PyTree:
+    has_any = any(x.size for x in jtu.tree_leaves(tree))
+    return box(tree, lower, upper) if has_any else tree
 
 
 def _moved(direction: Updates, params: Params, step_size: Scalar) -> Params:
     pipeline = Pipeline(direction, params, {})
     pipeline.push("move", Leafwise(move, shared={"step_size": step_size}))
     return restrict(pipeline.apply(), direction)
+
+
+def _equal(new: Params, old: Params) -> Bool[Array, ""]:
+    same = jtu.tree_map(lambda x, y: jnp.all(x == y), new, old)
+    return jnp.all(jnp.stack([jnp.asarray(True), *jtu.tree_leaves(same)]))
 
 
 def _result(

@@ -22,6 +22,7 @@ from ..._core.transformation import (
 from ..._cpu.order import after
 from ..._transforms.clip import clip
 from ..._transforms.hutchinson import HutchinsonDiagHessian
+from ..._transforms.normalize import or_tiny
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._trees.control import filter_cond
@@ -74,7 +75,7 @@ def sophia(
     mu_correction: Scalar,
 ) -> tuple[Leaf, Leaf]:
     mu = (1 - b1) * g + b1 * mu
-    u = (mu / mu_correction) / jnp.maximum(gamma * nu, eps)
+    u = (mu / mu_correction) / jnp.maximum(gamma * nu, or_tiny(eps))
     if clip_threshold is not None:
         u = clip(u, max_delta=clip_threshold)
     return u, mu
@@ -95,7 +96,7 @@ def wins(
     clip_threshold: Scalar,
     mu_correction: Scalar,
 ) -> tuple[Scalar, Scalar]:
-    size = jnp.abs(mu / mu_correction) / jnp.maximum(gamma * nu, eps)
+    size = jnp.abs(mu / mu_correction) / jnp.maximum(gamma * nu, or_tiny(eps))
     return jnp.sum(size < clip_threshold, dtype=nu.dtype), jnp.sum(jnp.ones_like(nu))
 
 

@@ -15,7 +15,7 @@ from ...._transforms.weight_decay import AddDecayedWeights
 from ...._trees.axes import DimensionNumbers, map_matrices
 from ...._trees.precision import compute_dtype
 from ...._types import Params, Updates
-from ...adam.adam import AdamW
+from ...adam.adam import ScaleByAdam
 
 
 def is_matrix(numbers: DimensionNumbers | None, flag: bool, params: Params) -> PyTree:
@@ -23,6 +23,11 @@ def is_matrix(numbers: DimensionNumbers | None, flag: bool, params: Params) -> P
     return map_matrices(
         lambda axes, x: flag, numbers, params, None, otherwise=lambda x: not flag
     )
+
+
+def are_matrices(owner: Any) -> Callable[[Params], PyTree]:
+    """A mask of all parameters that are matrices for `owner`."""
+    return functools.partial(is_matrix, owner.weight_dimension_numbers, True)
 
 
 def are_others(owner: Any) -> Callable[[Params], PyTree]:
@@ -47,21 +52,16 @@ def for_each_matrix(
 def matrices_and_others(
     owner: Any,
     *parts: AbstractTransformation,
-    fallback: AbstractTransformation | None = None,
+    others: AbstractTransformation | None = None,
 ) -> Chain:
-    """`parts`, weight decay and learning rate for matrices, a fallback for all others.
+    """`parts` for matrices and `others` for all others; weight decay and learning rate.
 
-    The fallback is the fallback of `owner` if it has one, otherwise `fallback`, or an
-    AdamW if that is `None`.
+    `others` is Adam by default. If `owner` has a fallback, that is all that trains the
+    other parameters.
     """
-    are_matrices = functools.partial(is_matrix, owner.weight_dimension_numbers, True)
-    others = fallback if owner.fallback is None else owner.fallback
-    if others is None:
-        rate, decay, mask = owner.learning_rate, owner.weight_decay, owner.mask
-        others = AdamW(rate, b2=0.95, weight_decay=decay, mask=mask)
-    return Chain(
-        *parts,
-        Masked(owner.part(AddDecayedWeights), are_matrices),
-        Masked(owner.part(ScaleByLearningRate), are_matrices),
-        Masked(others, are_others(owner)),
-    )
+    decay, descend = owner.part(AddDecayedWeights), owner.part(ScaleByLearningRate)
+    if owner.fallback is None:
+        others = ScaleByAdam(b2=0.95) if others is None else others
+        return Chain(*parts, Masked(others, are_others(owner)), decay, descend)
+    of_matrices = (Masked(part, are_matrices(owner)) for part in (decay, descend))
+    return Chain(*parts, *of_matrices, Masked(owner.fallback, are_others(owner)))
