@@ -11,14 +11,16 @@ from typing import NoReturn
 import jax
 
 from . import machine
-from .cases import CASES, EVERY_OPTIMIZER, GRADIENTS, README, TABLE, Case
+from .cases import ALONE, CASES, EVERY_OPTIMIZER, GRADIENTS, README, TABLE, Case
 from .measures import LEAF, Settings
 from .optimizers import OPTIMIZERS
+from .pages import write_parts
 from .processes import in_processes
 from .report import Row, compact, rows, table, written
 
 
-PAGE = pathlib.Path(__file__).parents[1] / "docs" / "benchmarks.md"
+ROOT = pathlib.Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "benchmarks.md"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -69,11 +71,11 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
         help="an odd number: the one with the middle ratio counts; 1 by default",
     )
     add("--markdown", action="store_true", help="print the table as Markdown")
-    add("--write", action="store_true", help="write --optimizers to docs/benchmarks.md")
+    add("--write", action="store_true", help="write the table into its page")
     add("--output", type=pathlib.Path, default=pathlib.Path("outputs/benchmarks.json"))
     options = parser.parse_args(arguments)
-    if options.write and not options.optimizers:
-        parser.error("--write needs --optimizers")
+    if options.write and not options.optimizers and (options.only or options.readme):
+        parser.error("--write needs all rows of a table")
     if options.processes % 2 == 0:
         parser.error(f"--processes must be odd, but is {options.processes}")
     if options.rounds is None:
@@ -112,6 +114,20 @@ def _measured(cases: Sequence[Case], settings: Settings) -> list[Row]:
     return results
 
 
+def _parts(results: list[Row]) -> dict[pathlib.Path, dict[str, str]]:
+    """The tables of each page, by their names."""
+    if results[0].name == GRADIENTS[0].name:
+        return {PAGE: {"gradients": table(results, markdown=True)}}
+    names = {case.name for case in README} | {"clip-adamw/memory"}
+    tables = {
+        "wrappers": [row for row in results if row.against != ALONE],
+        "around AdamW": [row for row in results if row.against == ALONE],
+        "cpu": [row for row in results if row.name in names],
+    }
+    parts = {name: table(rows, markdown=True) for name, rows in tables.items()}
+    return {ROOT / "README.md": {"cpu": parts.pop("cpu")}, PAGE: parts}
+
+
 def _tell(text: str) -> None:
     print(text, end="", file=sys.stderr, flush=True)
 
@@ -136,8 +152,11 @@ def main(arguments: list[str] | None = None) -> None:
         print(compact(results))
     else:
         print(table(results, options.markdown))
-    if options.write:
+    if options.write and options.optimizers:
         PAGE.write_text(written(PAGE.read_text(), compact(results), OPTIMIZERS))
+    elif options.write:
+        for page, parts in _parts(results).items():
+            write_parts(page, parts)
     print(f"\n{machine.in_one_line(where)}")
     print(f"Wrote {options.output}", file=sys.stderr)
 

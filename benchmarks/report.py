@@ -95,10 +95,13 @@ def rows(case: Case, measured: Measured, settings: Settings) -> list[Row]:
 def table(rows: list[Row], markdown: bool = False) -> str:
     """The rows as text in aligned columns, or as Markdown for the page.
 
-    The page has neither the short names nor the targets.
+    The page has neither the short names nor the targets. If some rows compare with Optax,
+    the other rows say with what they compare.
     """
-    lines = [["name", "work", "eqopt", "Optax", "ratio", "target", "met"]]
-    lines += [_cells(row) for row in rows]
+    against = {row.against for row in rows}
+    other = against.pop() if len(against) == 1 else "Optax"
+    lines = [["name", "work", "eqopt", other, "ratio", "target", "met"]]
+    lines += [_cells(row, other) for row in rows]
     if markdown:
         lines.insert(1, ["", ":--", "--:", "--:", "--:", "", ""])
         return "\n".join(f"| {' | '.join(line[1:-2])} |" for line in lines)
@@ -154,12 +157,14 @@ def written(page: str, new: str, names: Iterable[str]) -> str:
     return before + begin + page + end + after
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: Row, other: str) -> list[str]:
+    is_other = row.against == other
     return [
         row.name,
         row.what,
         _value(row.eqopt, row.unit, row.eqopt_fraction),
-        _value(row.other, row.unit, row.other_fraction),
+        _value(row.other, row.unit, row.other_fraction)
+        + ("" if is_other else f" ({row.against})"),
         # For memory, the target is a fraction of the bytes of the parameters.
         "" if row.ratio is None or row.unit == "MB" else _ratio(row),
         row.target,
