@@ -85,6 +85,22 @@ CASES = {
         lambda: eqopt.SGD(1e-3, weight_decay=0.1),
         "`eqopt.Chain(eqopt.AddDecayedWeights(1e-4), optimizer)`",
     ),
+    "a mask of an optimizer": (
+        lambda: eqopt.SGD(1e-3, mask=True),
+        "`eqopt.SelectiveTransform(optimizer, freeze_mask=frozen)`, with `True` for",
+    ),
+    "a mask of a wrapper": (
+        lambda: eqopt.MultiSteps(ADAM, 2, mask=True),
+        "`eqopt.SelectiveTransform(optimizer, freeze_mask=frozen)`",
+    ),
+    "a mask of a chain": (
+        lambda: eqopt.Chain(ADAM, mask=True),
+        "`eqopt.SelectiveTransform(optimizer, freeze_mask=frozen)`",
+    ),
+    "a mask of a building block": (
+        lambda: eqopt.Trace(0.9, mask=True),
+        "Wrap it: `eqopt.Masked(transformation, mask)`",
+    ),
     "the decay of torch's RMSprop": (
         lambda: eqopt.RMSprop(1e-3, alpha=0.9),
         "`alpha` is called `decay` here",

@@ -159,7 +159,7 @@ INSTEAD: Mapping[str, str] = {
     "optimizer)`.",
     "weight_decay": "Put it first: `eqopt.Chain(eqopt.AddDecayedWeights(1e-4), "
     "optimizer)`.",
-    "mask": "Wrap it: `eqopt.Masked(optimizer, mask)`.",
+    "mask": "Wrap it: `eqopt.Masked(transformation, mask)`.",
     "momentum": "Put it first: `eqopt.Chain(eqopt.Trace(0.9), optimizer)`.",
     "lr": "Put the learning rate last: `eqopt.Chain(..., "
     "eqopt.ScaleByLearningRate(1e-3))`.",
@@ -181,7 +181,7 @@ def misuse(cls: type, args: tuple, kwargs: Mapping[str, Any]) -> str | None:
         known = ", ".join(f"`{name}`" for name in names) or "none"
         if not unknown:
             return f"`{cls.__name__}`: {error}. Its arguments are {known}."
-        hints = [_hint(cls.__name__, name, names) for name in unknown]
+        hints = [_hint(cls, name, names) for name in unknown]
         return (
             f"`{cls.__name__}` has no argument "
             + ", ".join(f"`{name}`" for name in unknown)
@@ -221,14 +221,17 @@ def _is_how_to_decay(value: Any) -> bool:
     return type(value).__name__ == "AddDecayedWeights"  # which imports this
 
 
-def _hint(owner: str, name: str, names: list[str]) -> str:
-    """A suggestion for the argument `name`, which `owner` does not have."""
+def _hint(cls: type, name: str, names: list[str]) -> str:
+    """A suggestion for the argument `name`, which `cls` does not have."""
+    owner = cls.__name__
     meant = [x for x in SPELLINGS.get(name, ()) if x in names]
     close = difflib.get_close_matches(name, names, n=3)
     if meant:
         return f"`{name}` is called `{meant[0]}` here."
     if name in ("weight_decay", "mask") and owner in _DECOUPLED:
         return f"Use `eqopt.{_DECOUPLED[owner]}`, which has it."
+    if name == "mask" and _may_descend(cls):
+        return _FREEZE
     if name in INSTEAD:
         return INSTEAD[name]
     if name.startswith("adam_") and "fallback" in names:
@@ -237,6 +240,22 @@ def _hint(owner: str, name: str, names: list[str]) -> str:
 
 
 _DECOUPLED = {"Adam": "AdamW", "NAdam": "NAdamW", "Adamax": "AdamaxW"}
+
+_FREEZE = (
+    "To train only some parameters, wrap the whole optimizer: "
+    "`eqopt.SelectiveTransform(optimizer, freeze_mask=frozen)`, with `True` for "
+    "parameters that stay unchanged."
+)
+
+
+def _may_descend(cls: type) -> bool:
+    """Whether the updates of `cls` are subtracted already, or may be.
+
+    Around such a class, `Masked` would add the gradients of all other parameters.
+    """
+    is_recipe = isinstance(getattr(cls, "chain", None), property)
+    fields = getattr(cls, "__dataclass_fields__", {}).keys()
+    return is_recipe or bool(fields & {"learning_rate", "inner", "transformations"})
 
 
 def _modules(annotation: Any) -> tuple[type, ...]:
