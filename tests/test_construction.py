@@ -230,6 +230,42 @@ def test_dtypes_of_states_are_real(name, dtype):
             cls(**arguments)
 
 
+class Coded(eqopt.AbstractTransformation):
+    """Holds classes, and integers, on purpose."""
+
+    layer: type[eqx.Module] | None = eqx.nn.Linear
+    unknown: "type[NotImported]" = eqx.nn.Linear
+    static: Any = eqx.field(static=True, default=eqx.nn.Linear)
+    given: Any = None
+    code_dtype: Any = eqx.field(static=True, default=jnp.int8)
+
+    def init(self, params): ...
+
+    def update(self, updates, state, params=None, **extra):
+        return updates, state
+
+
+def test_classes_and_dtypes_that_are_meant():
+    assert Coded().layer is Coded().unknown is Coded().static is eqx.nn.Linear
+    with pytest.raises(
+        TypeError, match=r"Coded: `given` is the class `Linear`. Create"
+    ):
+        Coded(given=eqx.nn.Linear)
+
+
+class Learned(eqopt.schedules.AbstractSchedule):
+    weights: jax.Array
+
+    def __call__(self, count):
+        return self.weights.sum()
+
+
+def test_a_schedule_with_matrices():
+    opt, params = eqopt.SGD(Learned(jnp.full((2, 2), 0.125))), jnp.ones(2)
+    new, _ = opt.step(params, opt.init(params), params)
+    np.testing.assert_allclose(new, 0.5)
+
+
 def _given(name):
     values = {
         "inner": ADAM,

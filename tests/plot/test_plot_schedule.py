@@ -3,6 +3,7 @@
 import sys
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
@@ -34,6 +35,19 @@ def test_draws_every_value(axes):
     np.testing.assert_array_equal(second.get_ydata(), 0.5)
     assert texts(axes) == ["CosineDecay", "<lambda>"]
     assert axes.get_xlabel() == "steps"
+
+
+class Learned(eqopt.schedules.AbstractSchedule):
+    weights: jax.Array
+
+    def __call__(self, count):
+        return self.weights.sum()
+
+
+def test_a_schedule_with_matrices(axes):
+    eqopt.plot.schedule(Learned(jnp.ones((2, 2))), steps=3, axes=axes)
+    [line] = axes.get_lines()
+    np.testing.assert_array_equal(line.get_ydata(), 4)
 
 
 def test_long_schedules(axes):

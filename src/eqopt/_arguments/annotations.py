@@ -13,7 +13,7 @@ from typing import Any, Literal
 from .._types import Hyperparameter, Mask, Nonnegative
 
 
-Kind = Literal["marked", "mask", "nonnegative", "number", "own", "unknown"]
+Kind = Literal["marked", "mask", "nonnegative", "class", "number", "own", "unknown"]
 
 # Building blocks of annotations, by name.
 _FUNCTIONS = {"Callable", "Schedule", "ScalarOrSchedule"} | {
@@ -32,6 +32,7 @@ def kinds(cls: type) -> dict[str, Kind]:
     - `"marked"`: the annotation is `Hyperparameter`, or a union with it.
     - `"mask"`: it is `Mask`, or a union with it.
     - `"nonnegative"`: it is `Nonnegative`.
+    - `"class"`: it is `type`, or a union with it.
     - `"number"`: it names a number or an array, and neither a function nor a tree.
     - `"own"`: it names a function, which the class calls itself.
     - `"unknown"`: anything else.
@@ -74,8 +75,12 @@ def _kind(annotation: Any) -> Kind:
         return "mask"
     if Nonnegative in parts:
         return "nonnegative"
+    if any(x is type or typing.get_origin(x) is type for x in parts):
+        return "class"
     text = annotation if isinstance(annotation, str) else repr(annotation)
     names = set(re.findall(r"\w+", text))
+    if isinstance(annotation, str) and names & {"type", "Type"}:
+        return "class"
     if names & _FUNCTIONS:
         return "own"
     return "number" if names & _NUMBERS and not names & _TREES else "unknown"

@@ -164,22 +164,23 @@ def _dtype(value: Any) -> Any:
 def check_fields(owner: object) -> None:
     """Raises for classes instead of instances, negative learning rates and wrong dtypes.
 
-    The dtypes in which `owner` stores its state must be real.
+    The dtypes in which `owner` stores its state must be real. A class is no mistake in a
+    field that is static or annotated as a class.
     """
     for name, value in vars(owner).items():
-        if isinstance(value, type) and issubclass(value, eqx.Module):
+        is_class = isinstance(value, type) and issubclass(value, eqx.Module)
+        if is_class and not _is_for_classes(type(owner), name):
             raise TypeError(
                 f"{type(owner).__name__}: `{name}` is the class `{value.__name__}`. "
                 f"Create an instance: `{value.__name__}(...)`."
             )
     rate = vars(owner).get("learning_rate")
-    if isinstance(rate, eqx.Module) and any(
-        np.ndim(x) > 1 for x in jtu.tree_leaves(rate) if eqx.is_array(x)
-    ):
+    if isinstance(rate, eqx.Module) and may_be_model(rate):
         raise TypeError(
             f"{type(owner).__name__}: `learning_rate` is a module with matrices, "
             f"`{type(rate).__name__}`. Make the optimizer without the model, and its "
-            "state with it: `state = opt.init(model)`."
+            "state with it: `state = opt.init(model)`. If it is a schedule, subclass "
+            "`eqopt.schedules.AbstractSchedule`."
         )
     is_number = isinstance(rate, float | int) or hasattr(rate, "dtype")
     # A comparison of arrays would be traced under `jit`.
@@ -188,8 +189,9 @@ def check_fields(owner: object) -> None:
             f"{type(owner).__name__}: `learning_rate` must not be negative, but is "
             f"{rate}. To ascend, use `eqopt.Chain(eqopt.Scale(-1.0), optimizer)`."
         )
-    for name, dtype in vars(owner).items():
-        if not name.endswith("_dtype") or dtype is None:
+    for name in REAL_DTYPES:
+        dtype = vars(owner).get(name)
+        if dtype is None:
             continue
         try:
             found = jnp.dtype(dtype)
@@ -202,6 +204,24 @@ def check_fields(owner: object) -> None:
                 f"or float64, but is {found}. Complex parameters are stored in the "
                 "complex dtype with the same precision."
             )
+
+
+# Only fields with these names: a class of a user may have others, for codes or keys.
+REAL_DTYPES = (
+    *("mu_dtype", "nu_dtype", "accumulator_dtype", "state_dtype", "param_dtype"),
+    "ns_dtype",
+)
+
+
+def _is_for_classes(cls: type, name: str) -> bool:
+    field = cls.__dataclass_fields__[name]
+    return field.metadata.get("static", False) or kinds(cls)[name] == "class"
+
+
+def may_be_model(x: Any) -> bool:
+    """Whether `x` has matrices, like a model, and is not of a class for schedules."""
+    leaves = () if _has_mark(x) else jtu.tree_leaves(x)
+    return any(np.ndim(leaf) > 1 for leaf in leaves if eqx.is_array(leaf))
 
 
 def check_no_schedule(owner: object, in_any_field: bool = False) -> None:
@@ -242,5 +262,9 @@ def waiting(owner: object) -> list[str]:
 def _is_schedule(value: Any, kind: Kind) -> bool:
     if kind in ("marked", "number"):
         return callable(value) and not isinstance(value, type)
-    # Found by a mark, because `schedules` is on a floor above this module.
-    return kind == "unknown" and getattr(type(value), "is_schedule", False)
+    return kind == "unknown" and _has_mark(value)
+
+
+def _has_mark(x: Any) -> bool:
+    """Whether `x` is of a class for schedules, which are on a floor above this module."""
+    return getattr(type(x), "is_schedule", False)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from .._arguments.checks import may_be_model
 from .._trees.leaves import briefly
 from .._types import Schedule
 from ._axes import axes_or_current
@@ -113,8 +114,7 @@ def _check(schedules: Sequence[Any], steps: int, labels: Sequence[str] | None) -
             "them first: `eqopt.plot.schedule(CosineDecay(1e-3, 900), steps=1000)`."
         )
     for i, each in enumerate(schedules):
-        has_matrices = any(np.ndim(x) > 1 for x in jax.tree.leaves(each))
-        if not callable(each) or isinstance(each, type) or has_matrices:
+        if not callable(each) or isinstance(each, type) or may_be_model(each):
             raise TypeError(
                 "eqopt.plot.schedule: the schedules must be functions of the count, "
                 f"but number {i} is {briefly(each)}. For a fixed value, use "
