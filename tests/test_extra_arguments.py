@@ -141,6 +141,12 @@ def test_readers_of_users():
         step(late, surprise=1)
 
 
+@pytest.mark.parametrize("package", ["jaxrl.agents", "jax_utils"])
+def test_readers_in_packages_with_similar_names(package):
+    similar = type("Similar", (Reader,), {"__module__": package})
+    step(similar(), loss=jnp.array(2.0))
+
+
 def test_what_is_missing_has_another_name():
     opt = eqopt.Chain(Reader(), eqopt.PolyakSGD())
     with pytest.raises(ValueError, match=r"PolyakSGD .*Is it `loss`.*value=loss"):

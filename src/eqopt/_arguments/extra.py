@@ -202,7 +202,12 @@ def _unread(transformation: Any, extra: Mapping[str, Any]) -> list[str]:
 
 def _is_ours(x: Any) -> bool:
     module = getattr(x, "__module__", None) if callable(x) else type(x).__module__
-    return f"{module}.".startswith(("eqopt.", "builtins.", "jax", "numpy."))
+    return str(module).partition(".")[0] in _OURS
+
+
+# Packages without functions that read extra arguments. The name of a user's package may
+# begin with one of these names.
+_OURS = {"eqopt", "builtins", "jax", "jaxlib", "jaxtyping", "numpy"}
 
 
 def _accepts(x: Any, name: str) -> bool:
