@@ -2,6 +2,7 @@
 
 import dataclasses
 import enum
+import re
 
 import equinox as eqx
 import jax
@@ -155,3 +156,20 @@ def test_a_tree_that_can_be_called_is_a_tree():
     low = Model(0.0, None)
     projected = eqopt.projections.box(MODEL, low, None)
     assert isinstance(projected, Model)
+
+
+@pytest.mark.parametrize("labels", [("a", "c"), ("a", "a")])
+def test_the_state_of_other_labels(labels):
+    """A state is neither missing nor dropped."""
+    trace = eqopt.Trace(0.9)
+    make = lambda a, b: eqopt.Partition({a: trace, b: trace}, Model(a, b))
+    opt, state = make(*labels), make("a", "b").init(MODEL)
+    names = re.escape(repr([*opt.names]))
+    message = (
+        rf"Partition: `state\.inner_states` must .* keys {names}, but is \['a', 'b'\]"
+    )
+    for call in (opt.step, opt.update):
+        with pytest.raises(TypeError, match=message):
+            call(GRADS, state, MODEL)
+    with pytest.raises(TypeError, match=message):
+        opt.eval_params(state, MODEL)

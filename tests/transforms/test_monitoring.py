@@ -129,3 +129,27 @@ def test_errors():
         TypeError, match="'all' returned complex numbers, but float32 for"
     ):
         opt.update(jnp.ones(2, jnp.complex64), opt.init(jnp.ones(2)))
+
+
+def test_the_state_of_other_measures():
+    norm, x = eqopt.tree.norm, jnp.ones(2)
+    average = eqopt.MeasureWithEMA(norm, 0.9)
+    for opt, old, message in (
+        (
+            eqopt.Snapshot("a", norm),
+            eqopt.Snapshot("b", norm),
+            r"Snapshot: `state.measurement` must .* keys \['a'\], but is \['b'\]",
+        ),
+        (
+            eqopt.Monitor({"a": norm}),
+            eqopt.Monitor({"a": norm, "b": norm}),
+            r"Monitor: `state.measurements` must .* keys \['a'\], but is \['a', 'b'\]",
+        ),
+        (
+            eqopt.Monitor({"a": norm}),
+            eqopt.Monitor({"a": average}),
+            r"Monitor: the measure 'a' has no state, but `state.measure_states\[0\]` is",
+        ),
+    ):
+        with pytest.raises(TypeError, match=message):
+            opt.update(x, old.init(x))

@@ -171,3 +171,36 @@ def test_a_schedule_of_arrays_is_an_error():
     message = r"the schedule `.decay` must return .* an array of shape \(3,\)"
     with pytest.raises(ValueError, match=message):
         opt.init(PARAMS)
+
+
+@pytest.mark.parametrize(
+    ("inner", "old", "message"),
+    [
+        (
+            eqopt.Adam(0.1, b1=falling),
+            eqopt.Adam(0.1, b1=falling, b2=falling),
+            r"`state.hyperparams` must .* keys \['.b1'\], but is \['.b1', '.b2'\]",
+        ),
+        (
+            eqopt.Trace(falling),
+            eqopt.Trace(HalvedWhenWorse(0.9)),
+            r"`state.hyperparams_states` must .* keys \[\], but is \['.decay'\]",
+        ),
+    ],
+    ids=["fewer", "stateful"],
+)
+def test_the_state_of_other_schedules(inner, old, message):
+    opt, state = eqopt.Scheduled(inner), eqopt.Scheduled(old).init(PARAMS)
+    for call in (opt.step, opt.update):
+        with pytest.raises(TypeError, match=f"Scheduled: {message}"):
+            call(PARAMS, state, PARAMS)
+    with pytest.raises(TypeError, match=f"Scheduled: {message}"):
+        opt.eval_params(state, PARAMS)
+
+
+def test_changes_of_the_recorded_values_have_no_effect():
+    opt = eqopt.Scheduled(eqopt.Trace(falling))
+    state = opt.init(PARAMS)
+    changed = eqx.tree_at(lambda s: s.hyperparams[".decay"], state, jnp.zeros(()))
+    one, other = (opt.step(PARAMS, x, PARAMS) for x in (state, changed))
+    assert eqx.tree_equal(one, other)

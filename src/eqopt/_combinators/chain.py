@@ -11,6 +11,7 @@ from .._arguments.owners import recipe
 from .._core.pipeline import Pipeline
 from .._core.transformation import AbstractFused, AbstractTransformation
 from .._trees.routes import Report
+from .._trees.states import check_keys
 from .._types import Params, State
 
 
@@ -140,14 +141,7 @@ class NamedChain(AbstractFused):
         return dict(zip(self.names, states, strict=True))
 
     def _states(self, state: State) -> Sequence[State]:
-        if type(state) is not dict or set(state) != set(self.names):
-            found = sorted(state) if isinstance(state, dict) else type(state).__name__
-            raise TypeError(
-                "The state of this NamedChain is a dictionary with the keys "
-                f"{sorted(self.names)}, but it got {found}. Is it the state of "
-                "another optimizer? Pass the state that `init` or `update` of this "
-                "NamedChain returned."
-            )
+        check_keys(self, state, self.names)
         return [state[name] for name in self.names]
 
 

@@ -25,7 +25,7 @@ from .._trees.leaves import (
 from .._trees.masks import mask_out, resolve
 from .._trees.parts import seeing_part, sees_part
 from .._trees.routes import Report
-from .._trees.states import check_state
+from .._trees.states import check_keys, check_state
 from .._types import Mask, Params, State
 from .chain import checked_parts
 from .masked import extra_of_part, part_of
@@ -107,6 +107,7 @@ class Partition(AbstractComposite):
                 self[name]._route(report, part)
 
     def handle(self, call: Call, state: PartitionState) -> tuple[Any, PartitionState]:
+        self._check_labels(state)
         updates, params, extra, is_step = call
         grads = self._split(updates, params)
         has_params = params is not None
@@ -125,6 +126,7 @@ class Partition(AbstractComposite):
 
     def eval_params(self, state: PartitionState, params: Params) -> Params:
         check_state(self, state)
+        self._check_labels(state)
         parts = self._split(params, params)
         with seeing_part():
             new = [
@@ -132,6 +134,9 @@ class Partition(AbstractComposite):
                 for name, part in parts.items()
             ]
         return eqx.combine(*new, params, is_leaf=is_leaf)
+
+    def _check_labels(self, state: PartitionState) -> None:
+        check_keys(self, state.inner_states, self.names, ".inner_states")
 
     def _warn_of_unused(self, parts: Mapping[Hashable, PyTree], params: Params) -> None:
         """Warns of labels that no leaf has, unless there are no parameters at all.

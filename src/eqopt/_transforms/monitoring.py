@@ -12,7 +12,7 @@ from .._arguments.construction import Module
 from .._arguments.owners import name_error, parts_of
 from .._core.transformation import AbstractTransformation
 from .._trees.leaves import parameters
-from .._trees.states import check_state
+from .._trees.states import check_keys, check_state
 from .._types import Hyperparameter, Params, State, Updates
 from ..numerics import at_least_float32
 from .average import EMA, EMAState
@@ -67,6 +67,7 @@ class Snapshot(AbstractTransformation):
         **extra: Any,
     ) -> tuple[Updates, SnapshotState]:
         check_state(self, state)
+        check_keys(self, state.measurement, [self.measure_name], ".measurement")
         new, name = self.measure(updates), self.measure_name
         old = state.measurement[name]
         return updates, SnapshotState({name: _recorded(self, name, new, old)})
@@ -222,6 +223,8 @@ class Monitor(AbstractTransformation):
         **extra: Any,
     ) -> tuple[Updates, MonitorState]:
         check_state(self, state)
+        check_keys(self, state.measurements, self.names, ".measurements")
+        self._check_states(state)
         measurements, states = {}, []
         for name, measure, old in zip(
             self.names, self.measures, state.measure_states, strict=True
@@ -231,6 +234,19 @@ class Monitor(AbstractTransformation):
             measurements[name] = _recorded(self, name, value, like)
             states.append(new)
         return updates, MonitorState(measurements, tuple(states))
+
+    def _check_states(self, state: MonitorState) -> None:
+        """Raises a `TypeError` if the state of a measure would be dropped."""
+        for i, (name, measure) in enumerate(
+            zip(self.names, self.measures, strict=True)
+        ):
+            if not _has_state(measure) and state.measure_states[i] is not None:
+                raise TypeError(
+                    f"Monitor: the measure {name!r} has no state, but "
+                    f"`state.measure_states[{i}]` is a state. Is it the state of another "
+                    "optimizer? Pass the state that `init` or `update` of this Monitor "
+                    "returned."
+                )
 
 
 def _has_state(measure: Any) -> bool:

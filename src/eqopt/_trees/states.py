@@ -1,6 +1,7 @@
 """Checks that a state belongs to a transformation: its type, and its dtypes."""
 
 import functools
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -46,6 +47,26 @@ def check_state(transformation: Any, state: Any, expected: type | None = None) -
         )
         raise TypeError(message.replace("a state of type NoneType", "None"))
     check_dtypes(transformation, state)
+
+
+def check_keys(
+    transformation: Any, state: Any, names: Iterable[Any], place: str = ""
+) -> None:
+    """Raises a `TypeError` unless `state` is a dictionary with exactly these keys.
+
+    `place` is the key path of `state` in the state of `transformation`.
+    """
+    expected = [*names]
+    if isinstance(state, dict) and {*state} == {*expected}:
+        return
+    own_name = recipe() or type(transformation).__name__
+    found = [*state] if isinstance(state, dict) else type(state).__name__
+    raise TypeError(
+        f"{name_of(transformation)}: `state{place}` must be a dictionary with the keys "
+        f"{expected}, but is {found}. Is it the state of another optimizer? Pass the "
+        f"state that `init` or `update` of this {own_name} returned, or take the old one "
+        "over: `eqopt.tree.migrate(opt, state, model)`."
+    )
 
 
 @functools.cache

@@ -14,7 +14,7 @@ from .._core.pipeline import Pipeline
 from .._core.transformation import AbstractOptimizer, AbstractTransformation
 from .._core.wrapper import AbstractFusedWrapper
 from .._transforms.scale import recorded
-from .._trees.states import check_state
+from .._trees.states import check_keys, check_state
 from .._types import Params, State
 from ..numerics import safe_increment
 from ..schedules import AbstractStatefulSchedule
@@ -56,9 +56,11 @@ class Scheduled(AbstractFusedWrapper):
         )
         ```
 
-    The current values are in the state, as `eqopt.tree.get(state,
-    "hyperparams")[".transformations[1].b1"]`. Changing them does not compile anything
-    again.
+    The state records the current values: `eqopt.tree.get(state,
+    "hyperparams")[".transformations[1].b1"]`. Each step computes them again from the
+    schedules, so it does not use values that you change in the state. To change a
+    hyperparameter, change its schedule in the optimizer: the numbers of an
+    [`eqopt.schedules.AbstractSchedule`][] can change without compiling anything again.
 
     Schedules of learning rates and weight decays are evaluated by their own
     transformations, which count their own steps: inside [`eqopt.MultiSteps`][], they
@@ -99,11 +101,13 @@ class Scheduled(AbstractFusedWrapper):
 
     def eval_params(self, state: State, params: Params) -> Params:
         check_state(self, state)
+        self._check_keys(state)
         return self._at(state.hyperparams).eval_params(state.inner_state, params)
 
     def _begin(
         self, pipeline: Pipeline, state: ScheduledState
     ) -> tuple[AbstractTransformation, Callable[[State], ScheduledState]]:
+        self._check_keys(state)
         extra = pipeline.extra
         schedules = self._schedules()
         values = self._values(state.count, state.hyperparams_states, extra)
@@ -119,6 +123,16 @@ class Scheduled(AbstractFusedWrapper):
         return self._at(values), lambda inner_state: ScheduledState(
             count, hyperparams, states, inner_state
         )
+
+    def _check_keys(self, state: ScheduledState) -> None:
+        schedules = self._schedules()
+        stateful = [
+            name
+            for name, schedule in schedules.items()
+            if isinstance(schedule, AbstractStatefulSchedule)
+        ]
+        check_keys(self, state.hyperparams, schedules, ".hyperparams")
+        check_keys(self, state.hyperparams_states, stateful, ".hyperparams_states")
 
     def _schedules(self) -> dict[str, Any]:
         return {jtu.keystr(path): schedule for path, schedule in _find(self.inner)}
