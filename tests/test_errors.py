@@ -54,6 +54,7 @@ MUON = eqopt.ScaleByMuon()
 SHAPES = {"qkv": (3, 8, 24), "up": (3, 8, 32), "gain": (3, 8), "head": (8, 3)}
 RAW = {name: jnp.ones(shape) for name, shape in SHAPES.items()}
 TRAINER, _ = eqx.nn.make_with_state(Trainer)()
+PAIR = jnp.array(0.5), jnp.ones(3)
 weight = lambda m: m.layers[0].weight
 without_weight = lambda tree: eqx.tree_at(weight, tree, None)
 without_static = lambda: eqx.tree_at(
@@ -186,6 +187,10 @@ CASES = {
         "AdamW (AddDecayedWeights) needs the parameters",
         "`update(updates, state, model)`",
     ),
+    "no parameters for weight decay of a pair": (
+        lambda: update(eqopt.AdamW(1e-3), PAIR, params=None, init=PAIR),
+        "AdamW (AddDecayedWeights) needs the parameters",
+    ),
     "no parameters to step": (
         lambda: ADAM.step(GRADS, ADAM.init(MODEL), None),
         "needs the parameters, but `params` is None",
@@ -212,7 +217,8 @@ CASES = {
     ),
     "state of another named chain": (
         lambda: update(eqopt.NamedChain(a=ADAM), state={"b": ADAM.init(MODEL)}),
-        "a dictionary with the keys ['a'], but it got ['b']",
+        "NamedChain: `state` must be a dictionary with the keys ['a'], but is ['b']",
+        "or take the old one over: `eqopt.tree.migrate(opt, state, model)`",
     ),
     "another dtype than the state": (
         lambda: update(
@@ -302,6 +308,7 @@ CASES = {
         lambda: eqopt.AdamW(MODEL, 1e-3),
         "AdamW: `learning_rate` is a module with matrices, `MLP`",
         "Make the optimizer without the model, and its state with it: `state = opt.",
+        "If it is a schedule, subclass `eqopt.schedules.AbstractSchedule`",
     ),
     "the class of a schedule": (
         lambda: eqopt.Adam(eqopt.schedules.CosineDecay),
@@ -622,3 +629,24 @@ def test_a_failing_call_changes_nothing(bad):
         step(*(wrong[k] if k == bad else v for k, v in arguments.items()))
     assert bool(eqx.tree_equal(arguments, before))
     step(*arguments.values())
+
+
+class WindowState(eqx.Module):
+    values: Array
+
+
+class Window(eqopt.AbstractTransformation):
+    """Has a vector in its state, also for a model of one number."""
+
+    def init(self, params):
+        return WindowState(jnp.zeros(3))
+
+    def update(self, updates, state, params=None, **extra):
+        raise ValueError("the window is full")
+
+
+@pytest.mark.parametrize("is_given", [True, False])
+def test_the_gradient_of_one_number_is_not_the_loss(is_given):
+    one, opt = PAIR[0], Window()
+    with pytest.raises(ValueError, match=r"^the window is full$"):
+        opt.update(one, opt.init(one), one if is_given else None)

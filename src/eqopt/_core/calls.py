@@ -117,7 +117,8 @@ def _misuse(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> Exception | No
         return TypeError(f"{owner}: {error}. Call {call}, with the whole model.")
     params = given.pop("params", None)
     _, (argument, updates), (_, state) = list(given.items())[:3]
-    has_arrays = any(np.ndim(x) for x in jtu.tree_leaves((state, params)))
+    given_model = state if params is None else params
+    has_arrays = any(np.ndim(x) for x in jtu.tree_leaves(given_model))
     if _is_number(updates) and has_arrays:
         found = "is one number. Did you pass the loss?"
     elif _is_with_loss(updates) and not _is_with_loss(params):
@@ -129,6 +130,8 @@ def _misuse(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> Exception | No
         )
     else:
         return None
+    if params is None and _fits(args[0], updates, state):
+        return None  # the model is one number, or such a pair
     return ValueError(
         f"{owner}: `{argument}` {found} Pass only the gradients: `loss, grads = "
         f"eqx.filter_value_and_grad(loss_fn)(model)`, then `opt.{name}(grads, state, "
@@ -146,6 +149,16 @@ def _has_others(x: Any) -> bool:
 
 def _is_with_loss(x: Any) -> bool:
     return isinstance(x, tuple) and len(x) == 2 and _is_number(x[0])
+
+
+def _fits(transformation: Any, updates: PyTree, state: Any) -> bool:
+    """Whether `init` makes a state like `state` for parameters like `updates`."""
+    try:
+        fresh = eqx.filter_eval_shape(transformation.init, updates)
+    except Exception:  # the updates are not like any parameters
+        return False
+    (found, treedef), (like, expected) = map(jtu.tree_flatten, (state, fresh))
+    return treedef == expected and [*map(np.shape, found)] == [*map(np.shape, like)]
 
 
 def _where(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> str | None:
