@@ -219,6 +219,28 @@ def test_layerwise_decay():
     assert factors.embedding.weight == 2**-7
 
 
+def test_layers_without_parameters_do_not_count():
+    linear, relu = MODEL.head, eqx.nn.Lambda(jax.nn.relu)
+    layers = [linear, relu, linear, eqx.nn.Dropout(0.1), jax.nn.relu]
+    model = {"none": None, "layers": eqx.nn.Sequential(layers[:-1]), "list": layers}
+    factors = groups.layerwise_decay(
+        0.5,
+        lambda m: m["layers"].layers,
+        groups.stacked(lambda m: m["none"]),
+        lambda m: m["list"],
+    )
+    for tree in (model, eqx.filter(model, eqx.is_inexact_array)):
+        found = factors(tree)
+        weights = [found["layers"][0], found["layers"][2]]
+        weights += [found["list"][0], found["list"][2]]
+        assert [float(x.weight) for x in weights] == [0.125, 0.25, 0.5, 1]
+
+
+def test_a_selector_is_a_layer():
+    factors = groups.layerwise_decay(0.5, groups.path(r"^\.embedding"), *PARTS[1:])
+    assert eqx.tree_equal(factors(MODEL), groups.layerwise_decay(0.5, *PARTS)(MODEL))
+
+
 def test_scale_by_tree():
     opt = eqopt.Chain(
         eqopt.SGD(1.0), eqopt.ScaleByTree(groups.layerwise_decay(0.5, *PARTS))
@@ -283,6 +305,15 @@ def test_table():
         (
             lambda: groups.layerwise_decay(0.5, groups.stacked(lambda m: m))(MODEL),
             ["all arrays of a stack must have a leading axis", "[2, 5]"],
+        ),
+        (
+            lambda: groups.layerwise_decay(0.5, groups.stacked(lambda m: m))(
+                {"a": jnp.ones((3, 2)), "b": jnp.ones(())}
+            ),
+            [
+                "all arrays of a stack must",
+                "but `['b']` has no axes. Put it into anothe",
+            ],
         ),
         (
             lambda: eqopt.ScaleByTree(jnp.ones(3)).update({"a": jnp.ones(2)}, None),

@@ -9,7 +9,7 @@ from jaxtyping import PyTree
 from .._trees.leaves import is_leaf, is_parameter, listed
 from .._types import Params, RealScalarLike
 from ._rules import MatrixRules
-from ._selectors import check_pointer, pointed_at
+from ._selectors import Selector, check_pointer, pointed_at
 
 
 def layerwise_decay(
@@ -18,6 +18,9 @@ def layerwise_decay(
     r"""Factors for [`eqopt.ScaleByTree`][] that decay from the last layer to the first.
 
     The last layer has the factor 1, the layer before it $d$, the next $d^2$, and so on.
+    Layers without parameters, such as an `eqx.nn.Dropout` in a list, do not count. Inside
+    [`eqopt.SelectiveTransform`][], frozen layers do not count either: to count them, put
+    `ScaleByTree` after the `SelectiveTransform`.
 
     !!! example
 
@@ -33,7 +36,8 @@ def layerwise_decay(
     - `decay`: $d$, a number or a 0-d array.
     - `parts`: functions of the model that return parts of it, from the first layer to
         the last. Each entry of a list or tuple counts as a layer, and so does each
-        layer of a part wrapped in [`eqopt.groups.stacked`][].
+        layer of a part wrapped in [`eqopt.groups.stacked`][]. A selector, such as
+        [`eqopt.groups.path`][], chooses the parameters of one layer.
 
     **Returns:**
 
@@ -42,7 +46,8 @@ def layerwise_decay(
     **Raises:**
 
     When that function is called, a `ValueError` that lists key paths if a parameter is
-    in no part or in several parts, or if a part has no parameters.
+    in no part or in several parts, or if the arrays of a stack differ in their first
+    axis.
     """
     return _LayerwiseDecay(decay, parts)
 
@@ -81,7 +86,7 @@ def _factors(decay: Any, parts: tuple[Callable, ...], params: Params) -> PyTree:
             chosen = [i for i, f in enumerate(flags) if f and is_parameter(leaves[i])]
             for i in chosen:
                 depths[i].append((total, height))
-            total += height or 1
+            total += (height or 1) if chosen else 0
     wrong = [
         name
         for name, x, found in zip(names, leaves, depths, strict=True)
@@ -110,18 +115,9 @@ def _layers(part: Any, params: Params) -> list[tuple[list[bool], int | None]]:
     """The leaves of each layer in a part, and its height if it is a stack of layers."""
     if isinstance(part, MatrixRules):
         flags = part.stack.choose(params)
-        heights = {
-            x.shape[0]
-            for x, flag in zip(jtu.tree_leaves(params, is_leaf), flags, strict=True)
-            if flag and is_parameter(x)
-        }
-        if len(heights) != 1:
-            raise ValueError(
-                "layerwise_decay: all arrays of a stack must have a leading axis of "
-                "the same size, but these have leading axes of "
-                f"{sorted(heights) or 'no'} entries."
-            )
-        return [(flags, heights.pop())]
+        return [(flags, _height(flags, params))]
+    if isinstance(part, Selector):
+        return [(part.choose(params), None)]
     check_pointer(part)
     node = part(params)
     if type(node) in (list, tuple):
@@ -130,3 +126,27 @@ def _layers(part: Any, params: Params) -> list[tuple[list[bool], int | None]]:
             for i in range(len(node))
         ]
     return [(pointed_at(params, part), None)]
+
+
+def _height(flags: list[bool], params: Params) -> int | None:
+    """The number of layers in a stack, or `None` if it has no parameters."""
+    leaves, _ = jtu.tree_flatten_with_path(params, is_leaf=is_leaf)
+    chosen = [
+        (jtu.keystr(path), x)
+        for (path, x), flag in zip(leaves, flags, strict=True)
+        if flag and is_parameter(x)
+    ]
+    rule = "all arrays of a stack must have a leading axis of the same size"
+    without = [name for name, x in chosen if x.ndim == 0]
+    if without:
+        raise ValueError(
+            f"layerwise_decay: {rule}, but `{without[0]}` has no axes. Put it into "
+            "another part."
+        )
+    heights = {x.shape[0] for _, x in chosen}
+    if len(heights) > 1:
+        raise ValueError(
+            f"layerwise_decay: {rule}, but these have leading axes of "
+            f"{sorted(heights)} entries."
+        )
+    return heights.pop() if heights else None
