@@ -94,3 +94,14 @@ def test_set_compiles_nothing_again(rate):
     opt = eqopt.Scale(rate)
     update(opt, jnp.ones(2))
     update(eqopt.tree.set(opt, step_size=0.2), jnp.ones(2))
+
+
+@pytest.mark.parametrize("rate", [1e-2, jnp.asarray(1e-2)], ids=["number", "array"])
+def test_set_a_schedule(rate):
+    schedule = eqopt.schedules.Linear(1e-2, 0.0, 9)
+    opt = eqopt.Chain(eqopt.Clip(1.0), eqopt.AdamW(rate))
+    new = eqopt.tree.set(opt, learning_rate=schedule)
+    assert new[1].learning_rate is schedule
+    state = opt.init(jnp.ones(2))
+    with pytest.raises(TypeError, match="A state has only the current value"):
+        eqopt.tree.set((new, state), learning_rate=schedule)

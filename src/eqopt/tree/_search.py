@@ -217,7 +217,7 @@ def set(tree: PyTree, filtering: _Filtering = None, /, **values: Any) -> PyTree:
 
     A `KeyError` if nothing in `tree` has one of the names. A `ValueError` if the shape of
     an array would change, or a learning rate become negative. A `TypeError` for a string
-    instead of a number, or a function instead of an array.
+    instead of a number, or for a function instead of an array, except in an optimizer.
     """
     for key in values:
         if not get_all_with_path(tree, key, filtering):
@@ -228,16 +228,20 @@ def set(tree: PyTree, filtering: _Filtering = None, /, **values: Any) -> PyTree:
     return _replaced((), None, tree, filtering, values)
 
 
-def _replaced(path, name, node, filtering, values):
+def _replaced(path, name, node, filtering, values, in_optimizer=False):
     for key in (name, type(node).__name__):
         if key in values and (filtering is None or filtering(path, node)):
-            return _like(node, values[key], path)
+            new = values[key]
+            # A hyperparameter that is an array may become a schedule.
+            is_schedule = in_optimizer and callable(new)
+            return new if is_schedule else _like(node, new, path)
     children = _children(node)
     if not children:
         return node
     _, treedef = jtu.tree_flatten(node, is_leaf=lambda x: x is not node)
+    is_inside = in_optimizer or is_optimizer(node)
     new = treedef.unflatten(
-        _replaced((*path, entry), _name(entry), child, filtering, values)
+        _replaced((*path, entry), _name(entry), child, filtering, values, is_inside)
         for entry, child in children
     )
     if is_optimizer(new):
