@@ -226,7 +226,7 @@ def test_float16_underflows_without_and_trains_with():
 
 
 ERRORS = {
-    "init_scale": (0.0, r"must be in \(0, inf\), but is 0.0"),
+    "init_scale": (0.0, r"must be in \(0, 8.507\d+e\+37\], but is 0.0"),
     "growth_interval": (0, "must be an integer of at least 1, but is 0"),
     "growth_factor": (0.5, r"must be in \[1, inf\), but is 0.5"),
     "backoff_factor": (1.0, r"must be in \(0, 1\), but is 1.0"),
@@ -239,6 +239,18 @@ def test_errors(name):
     value, message = ERRORS[name]
     with pytest.raises(ValueError, match=f"DynamicLossScale: `{name}` {message}"):
         eqopt.DynamicLossScale(eqopt.SGD(0.1), **{name: value})
+
+
+def test_the_order_of_the_scales():
+    make = lambda **scales: eqopt.DynamicLossScale(eqopt.SGD(0.1), **scales)
+    with pytest.raises(ValueError, match=r"`init_scale` must be in .*, but is inf"):
+        make(init_scale=jnp.inf)
+    message = r"`min_scale` must be at most `init_scale`, which is 0.25, but is 1.0"
+    with pytest.raises(ValueError, match=f"DynamicLossScale: {message}"):
+        make(init_scale=0.25)
+    assert make(init_scale=0.25, min_scale=0.25).min_scale == 0.25
+    # Values that are traced are not known.
+    assert jax.jit(lambda s: make(init_scale=s).init(PARAMS).loss_scale)(0.25) == 0.25
 
 
 def test_the_state_of_another():

@@ -13,6 +13,7 @@ from .._core.equation import equation
 from .._core.pipeline import Leafwise, Pipeline
 from .._core.transformation import AbstractTransformation
 from .._core.wrapper import AbstractWrapper, Call
+from .._jax_internals import is_traced
 from .._trees.control import filter_cond
 from .._trees.states import check_state
 from .._types import Hyperparameter, IntegerLike, Leaf, Params, Scalar, State
@@ -50,6 +51,17 @@ def unscale(g: Leaf, *, inverse_scale: Scalar) -> Leaf:
     # Not a division: XLA on a CPU stores a quotient that several outputs share, in an
     # array of the size of the leaf. For powers of two, both are exact.
     return inverse_scale * g
+
+
+def _check_order(low: Any, first: Any) -> None:
+    """Raises a `ValueError` if an overflow would raise the first scale."""
+    if any(callable(x) or is_traced(x) for x in (low, first)):
+        return
+    if float(low) > float(first):
+        raise ValueError(
+            "DynamicLossScale: `min_scale` must be at most `init_scale`, which is "
+            f"{first}, but is {low}. Pass a smaller `min_scale`, too."
+        )
 
 
 class DynamicLossScale(AbstractWrapper):
@@ -104,7 +116,7 @@ class DynamicLossScale(AbstractWrapper):
     **Arguments:**
 
     - `inner`: the optimizer.
-    - `init_scale`: the first $S > 0$. Defaults to $2^{15}$.
+    - `init_scale`: the first $S$, from $S_{\min}$ to $2^{126}$. Defaults to $2^{15}$.
     - `growth_interval`: an integer of at least 1.
     - `growth_factor`: $a \ge 1$. $S$ does not grow beyond $2^{126}$.
     - `backoff_factor`: $b \in (0, 1)$.
@@ -139,11 +151,14 @@ class DynamicLossScale(AbstractWrapper):
     min_scale: Hyperparameter = 1.0
 
     def __check_init__(self):
-        check_range(self, "init_scale", 0, includes_low=False)
+        check_range(
+            self, "init_scale", 0, _MAX_SCALE, includes_low=False, includes_high=True
+        )
         check_count(self, "growth_interval")
         check_range(self, "growth_factor", 1)
         check_range(self, "backoff_factor", 0, 1, includes_low=False)
         check_range(self, "min_scale", 0, includes_low=False)
+        _check_order(self.min_scale, self.init_scale)
 
     def init(self, params: Params) -> DynamicLossScaleState:
         return DynamicLossScaleState(
