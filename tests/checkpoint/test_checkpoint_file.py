@@ -203,6 +203,25 @@ def test_another_number_of_devices(path):
     assert not load(path, jnp.zeros_like(x)).committed
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_shards_come_from_the_host(path, dtype, monkeypatch):
+    """So that a leaf can be larger than the memory of one device."""
+    x = jnp.arange(16.0).reshape(8, 2).astype(dtype)
+    save(path, x)
+    put, seen = jax.device_put, []
+
+    def put_and_look(x, *args, **kwargs):
+        seen.append(type(x))
+        return put(x, *args, **kwargs)
+
+    sharding = NamedSharding(Mesh(jax.devices(), "d"), P("d"))
+    like = jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+    monkeypatch.setattr(jax, "device_put", put_and_look)
+    loaded = load(path, like)
+    assert seen == [np.ndarray]
+    assert loaded.sharding == sharding and (loaded == x).all()
+
+
 def test_equinox_reads_the_leaves(path):
     save(path, model(key=None))
     with path.open("rb") as file:

@@ -128,12 +128,14 @@ def read_leaf(file, like, path, weak, name):
         return x
     if isinstance(like, np.ndarray | np.generic):
         return x[()]
+    place = _place(like)
     if is_key(like):
         impl = jr.key_impl(jnp.empty((), like.dtype))
-        return _placed(jr.wrap_key_data(jnp.asarray(x), impl=impl), like)
+        return _placed(jr.wrap_key_data(jnp.asarray(x), impl=impl), place)
     has_weak_type = is_weak(like) if weak is None else path in weak
     is_wide: bool = jax.config.jax_enable_x64  # type: ignore  # added at run time
-    made = _as_weak(x) if has_weak_type else jnp.array(x)
+    # Placed from the host: as a whole, it may be too large for one device.
+    made = _as_weak(x) if has_weak_type else _made(x, place)
     if made is None or made.dtype != like.dtype:
         kind = "the weak type" if made is None else "the dtype"
         raise CheckpointError(
@@ -142,7 +144,7 @@ def read_leaf(file, like, path, weak, name):
             "Set it to its value in the saved run: "
             '`jax.config.update("jax_enable_x64", ...)`.'
         )
-    return _placed(made, like)
+    return _placed(made, place) if has_weak_type else made
 
 
 # The dtypes of a Python number in NumPy's file format.
@@ -188,8 +190,16 @@ def _as_weak(x):
     return weak.at[...].set(x) if weak.dtype == x.dtype and is_weak(weak) else None
 
 
-def _placed(x, like):
-    """`x` on the devices of `like`, if it has specific devices."""
+def _place(like):
+    """The sharding of `like`, if it has specific devices."""
     is_struct = isinstance(like, jax.ShapeDtypeStruct)
-    is_chosen = like.sharding is not None if is_struct else like.committed
-    return jax.device_put(x, like.sharding) if is_chosen else x
+    return like.sharding if is_struct or like.committed else None
+
+
+def _placed(x, place):
+    return x if place is None else jax.device_put(x, place)
+
+
+def _made(x, place):
+    """A NumPy array as a JAX array, which shares no memory with it."""
+    return jnp.array(x) if place is None else jax.device_put(x, place, may_alias=False)
