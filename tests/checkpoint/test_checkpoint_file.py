@@ -31,6 +31,8 @@ from eqopt.checkpoint import (
     save,
 )
 
+from .resealed import resealed
+
 
 class Model(eqx.Module):
     """A leaf of each kind that a tree can have."""
@@ -256,6 +258,10 @@ def adam():
     return run_of(eqopt.Adam(0.1))
 
 
+def flat(*sizes):
+    return eqopt.Flatten(eqopt.Trace(0.9)).init([jnp.ones(n) for n in sizes])
+
+
 class Pair(NamedTuple):
     first: Any
     second: Any
@@ -313,6 +319,12 @@ class Pair(NamedTuple):
             lambda: Pair(1.0, 2.0),
             r"\(tuple against Pair\).*Only the checkpoint has `\[0\]`",
         ),
+        # Another model, which is not saved, with a vector of the same size.
+        (
+            lambda: flat(2, 3),
+            lambda: flat(3, 2),
+            r"`\.shapes\[0\]` \(shape \[2\] against shape \[3\]\)",
+        ),
         (lambda: 1, lambda: 1.0, r"\(int against float\)"),
         (lambda: 1.0, lambda: jnp.ones(()), r"\(float against float32\[\]\)"),
         (lambda: jr.key(0), lambda: jr.key_data(jr.key(0)), r"\(key<fry>\[\] against"),
@@ -328,6 +340,36 @@ def test_another_tree(path, saved, like, expected):
     with pytest.raises(CheckpointError, match=message):
         load(path, like())
     assert path.read_bytes() == before
+
+
+def test_files_without_shapes(path):
+    """Files of earlier versions have none, so any parameters of that size fit."""
+    save(path, flat(2, 3))
+
+    def forget(header):
+        rows = header["layout"]
+        shapes = [row for row in rows if row[1].startswith("shape ")]
+        assert [row[0] for row in shapes] == [".shapes[0]", ".shapes[1]"]
+        header["layout"] = [row for row in rows if row not in shapes]
+
+    path.write_bytes(resealed(path.read_bytes(), forget))
+    for like in (flat(2, 3), flat(3, 2)):
+        assert eqx.tree_equal(load(path, like), like)
+
+
+def test_padded_arrays_of_other_sizes():
+    """Both become arrays of 16 elements on 8 devices."""
+    auto = jax.sharding.AxisType.Auto
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(auto,))
+    opt = eqopt.ZeRO1(eqopt.Trace(0.9), "data", mesh)
+    nine, fifteen = (
+        eqx.filter_eval_shape(opt.init, jax.ShapeDtypeStruct((n,), "float32"))
+        for n in (9, 15)
+    )
+    check_layout(layout(nine), nine)
+    message = r"`\.shapes\[0\]` \(shape \[9\] against shape \[15\]\)"
+    with pytest.raises(CheckpointError, match=message):
+        check_layout(layout(nine), fifteen)
 
 
 def test_fields_in_another_order(path):

@@ -1,7 +1,7 @@
 """Presents all parameters as one vector."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -13,6 +13,7 @@ from jaxtyping import Array, Inexact, PyTree
 from .._arguments.extra import with_functions
 from .._combinators.chain import Chain, NamedChain
 from .._core.apply import apply_updates
+from .._core.misfits import ONE_MODEL
 from .._core.transformation import AbstractOptimizer, AbstractTransformation
 from .._core.wrapper import AbstractWrapper, Call
 from .._cpu.order import materialized
@@ -40,12 +41,17 @@ class FlattenState(eqx.Module):
     **Attributes:**
 
     - `inner_state`: the state of the inner transformation, of one vector.
-    - `joined`: which leaves are in that vector, a static tuple of bools, one for each
-        leaf and each `None`.
+    - `shapes`: the shape of each leaf in that vector, and `None` for each other leaf,
+        static.
     """
 
     inner_state: State
-    joined: tuple[bool, ...] = eqx.field(static=True)
+    shapes: tuple[tuple[int, ...] | None, ...] = eqx.field(static=True)
+
+    @property
+    def _layout_shapes(self) -> tuple[tuple[int, ...] | None, ...]:
+        """For checkpoints: they determine where each leaf is in the vector."""
+        return self.shapes
 
     def _full_params(self, params: Params) -> Params:
         # The hidden part of the vector belongs to no parameter.
@@ -60,13 +66,17 @@ class FlattenState(eqx.Module):
     ) -> Params:
         """`params` with another vector."""
         leaves, treedef = jtu.tree_flatten(parameters(params), is_leaf=is_leaf)
-        if len(leaves) != len(self.joined):
+        if len(leaves) != len(self.shapes):
             raise ValueError(
                 f"Flatten: `params` has {len(leaves)} leaves, but the parameters "
-                f"given to `init` had {len(self.joined)}. Pass the state and the "
+                f"given to `init` had {len(self.shapes)}. Pass the state and the "
                 "parameters of the same model."
             )
-        leaves = [x if y else None for x, y in zip(leaves, self.joined, strict=True)]
+        leaves = [
+            None if shape is None else x
+            for x, shape in zip(leaves, self.shapes, strict=True)
+        ]
+        _check_shapes("params", params, leaves, self.shapes)
         old = _given(leaves)
         flat = _joined(old)
         new = change(flat)
@@ -109,9 +119,9 @@ class Flatten(AbstractWrapper):
 
     def init(self, params: Params) -> FlattenState:
         leaves = jtu.tree_leaves(parameters(params), is_leaf=is_leaf)
-        joined = tuple(leaf is not None for leaf in leaves)
+        shapes = tuple(None if x is None else tuple(x.shape) for x in leaves)
         state = keys_of_part(self.inner.init(_joined(_given(leaves))), params)
-        return FlattenState(state, joined)
+        return FlattenState(state, shapes)
 
     def handle(self, call: Call, state: FlattenState) -> tuple[Any, FlattenState]:
         updates, params, extra, is_step = call
@@ -131,7 +141,7 @@ class Flatten(AbstractWrapper):
         flat, inner_state = of_vector.run(self.inner, state.inner_state)
         new = _unflatten(flat, old if is_step else given, leaves, treedef)
         result = eqx.combine(new, params) if is_step else new
-        return result, FlattenState(inner_state, state.joined)
+        return result, FlattenState(inner_state, state.shapes)
 
     def eval_params(self, state: State, params: Params) -> Params:
         check_state(self, state)
@@ -141,16 +151,17 @@ class Flatten(AbstractWrapper):
     def _checked(self, updates: Updates, state: FlattenState) -> tuple[list, Any]:
         """The leaves of the updates, checked against the leaves given to `init`."""
         leaves, treedef = flatten_updates(updates)
-        if len(leaves) != len(state.joined):
+        if len(leaves) != len(state.shapes):
             raise ValueError(
                 f"Flatten: `updates` has {len(leaves)} leaves, but the parameters "
-                f"given to `init` had {len(state.joined)}. Call `init` with the model "
+                f"given to `init` had {len(state.shapes)}. Call `init` with the model "
                 "whose gradients you pass."
             )
-        for i, (g, joined) in enumerate(zip(leaves, state.joined, strict=True)):
-            if (g is None) is joined:
+        for i, (g, shape) in enumerate(zip(leaves, state.shapes, strict=True)):
+            if (g is None) is not (shape is None):
                 which = ("a", "no") if g is not None else ("no", "a")
                 raise ValueError(_UNMATCHED.format(keystr(updates, i), *which))
+        _check_shapes("updates", updates, leaves, state.shapes)
         return leaves, treedef
 
 
@@ -160,6 +171,19 @@ _UNMATCHED = (
     "train only some of them, call `init(eqx.filter(model, is_trained))`, or put "
     "`Flatten` inside `eqopt.SelectiveTransform(opt, freeze_mask=...)`."
 )
+
+
+def _check_shapes(name: str, tree: PyTree, leaves: list, shapes: Sequence) -> None:
+    """Raises a `ValueError` for a leaf that had another shape in `init`.
+
+    If the total size is the same, values would meet the state of other elements.
+    """
+    for i, (x, shape) in enumerate(zip(leaves, shapes, strict=True)):
+        if x is not None and tuple(x.shape) != shape:
+            raise ValueError(
+                f"Flatten: `{name}` has shape {[*x.shape]} at `{keystr(tree, i)}`, but "
+                f"the parameter given to `init` had shape {[*shape]}. {ONE_MODEL}"
+            )
 
 
 def _has_hidden_part(state: State) -> bool:

@@ -41,6 +41,15 @@ class ZeRO1State(eqx.Module):
     shapes: tuple[tuple[int, ...], ...] = eqx.field(static=True)
 
     @property
+    def _layout_shapes(self) -> tuple[tuple[int, ...] | None, ...]:
+        """For checkpoints: the shapes of padded arrays without the padding."""
+        leaves = jtu.tree_leaves(self.inner_state)
+        return tuple(
+            None if np.shape(x) == shape else shape
+            for x, shape in zip(leaves, self.shapes, strict=True)
+        )
+
+    @property
     def _without_padding(self) -> "ZeRO1State":
         """The shapes of the inner transformation's own state, in a state like this."""
         leaves, treedef = jtu.tree_flatten(self.inner_state)
