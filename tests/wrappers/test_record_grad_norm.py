@@ -34,7 +34,7 @@ TAKEN = {
     "a fused wrapper": eqopt.ParamEMA(eqopt.Scheduled(CLIP), 0.9),
     "after a measurement": eqopt.Chain(eqopt.Snapshot("x", norm), CLIP),
     "DynamicLossScale": eqopt.Chain(
-        eqopt.DynamicLossScale(CLIP, 0.5), eqopt.Scale(1.0)
+        eqopt.DynamicLossScale(CLIP, 0.5, min_scale=0.5), eqopt.Scale(1.0)
     ),
 }
 
