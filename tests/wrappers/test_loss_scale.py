@@ -1,5 +1,7 @@
 """Training in float16: scales that grow and shrink, and gradients that underflow."""
 
+import re
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -226,7 +228,7 @@ def test_float16_underflows_without_and_trains_with():
 
 
 ERRORS = {
-    "init_scale": (0.0, r"must be in \(0, 8.507\d+e\+37\], but is 0.0"),
+    "init_scale": (0.0, r"must be in \(0, inf\), but is 0.0"),
     "growth_interval": (0, "must be an integer of at least 1, but is 0"),
     "growth_factor": (0.5, r"must be in \[1, inf\), but is 0.5"),
     "backoff_factor": (1.0, r"must be in \(0, 1\), but is 1.0"),
@@ -243,11 +245,13 @@ def test_errors(name):
 
 def test_the_order_of_the_scales():
     make = lambda **scales: eqopt.DynamicLossScale(eqopt.SGD(0.1), **scales)
-    with pytest.raises(ValueError, match=r"`init_scale` must be in .*, but is inf"):
-        make(init_scale=jnp.inf)
-    message = r"`min_scale` must be at most `init_scale`, which is 0.25, but is 1.0"
-    with pytest.raises(ValueError, match=f"DynamicLossScale: {message}"):
-        make(init_scale=0.25)
+    for first in (0.25, 2.0**127, jnp.inf, jnp.float16(jnp.inf)):
+        message = (
+            "DynamicLossScale: `init_scale` must be at least `min_scale`, which is 1.0, "
+            f"and at most 2**126, but is {first}. To begin with a small scale, pass a "
+        )
+        with pytest.raises(ValueError, match=re.escape(message)):
+            make(init_scale=first)
     assert make(init_scale=0.25, min_scale=0.25).min_scale == 0.25
     # Values that are traced are not known.
     assert jax.jit(lambda s: make(init_scale=s).init(PARAMS).loss_scale)(0.25) == 0.25

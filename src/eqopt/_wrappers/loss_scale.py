@@ -53,14 +53,15 @@ def unscale(g: Leaf, *, inverse_scale: Scalar) -> Leaf:
     return inverse_scale * g
 
 
-def _check_order(low: Any, first: Any) -> None:
-    """Raises a `ValueError` if an overflow would raise the first scale."""
-    if any(callable(x) or is_traced(x) for x in (low, first)):
+def _check_first(first: Any, low: Any) -> None:
+    """Raises a `ValueError` for a first scale that an overflow would not reduce."""
+    if any(callable(x) or is_traced(x) for x in (first, low)):
         return
-    if float(low) > float(first):
+    if not float(low) <= float(first) <= _MAX_SCALE:
         raise ValueError(
-            "DynamicLossScale: `min_scale` must be at most `init_scale`, which is "
-            f"{first}, but is {low}. Pass a smaller `min_scale`, too."
+            f"DynamicLossScale: `init_scale` must be at least `min_scale`, which is "
+            f"{low}, and at most 2**126, but is {first}. To begin with a small scale, "
+            "pass a smaller `min_scale`, too."
         )
 
 
@@ -151,14 +152,12 @@ class DynamicLossScale(AbstractWrapper):
     min_scale: Hyperparameter = 1.0
 
     def __check_init__(self):
-        check_range(
-            self, "init_scale", 0, _MAX_SCALE, includes_low=False, includes_high=True
-        )
+        check_range(self, "init_scale", 0, includes_low=False)
         check_count(self, "growth_interval")
         check_range(self, "growth_factor", 1)
         check_range(self, "backoff_factor", 0, 1, includes_low=False)
         check_range(self, "min_scale", 0, includes_low=False)
-        _check_order(self.min_scale, self.init_scale)
+        _check_first(self.init_scale, self.min_scale)
 
     def init(self, params: Params) -> DynamicLossScaleState:
         return DynamicLossScaleState(
