@@ -234,7 +234,7 @@ class Coded(eqopt.AbstractTransformation):
     """Holds classes, and integers, on purpose."""
 
     layer: type[eqx.Module] | None = eqx.nn.Linear
-    unknown: "type[NotImported]" = eqx.nn.Linear
+    unknown: "type[NotImported]" = eqx.nn.Linear  # type: ignore
     static: Any = eqx.field(static=True, default=eqx.nn.Linear)
     given: Any = None
     code_dtype: Any = eqx.field(static=True, default=jnp.int8)
