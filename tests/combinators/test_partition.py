@@ -173,3 +173,18 @@ def test_the_state_of_other_labels(labels):
             call(GRADS, state, MODEL)
     with pytest.raises(TypeError, match=message):
         opt.eval_params(state, MODEL)
+
+
+@pytest.mark.parametrize(
+    "whole",
+    [
+        eqopt.Partition({"a": eqopt.SGD(0.1), 2: eqopt.SGD(0.2)}, "a"),
+        eqopt.NamedChain(a=eqopt.Trace(0.9), b=eqopt.SGD(0.1)),
+    ],
+    ids=["partition", "chain"],
+)
+def test_a_part_by_its_name(whole):
+    assert whole["a"] is whole.transformations[0]
+    message = f"{type(whole).__name__}: there is no part 'c'. The names are 'a', "
+    with pytest.raises(KeyError, match=message):
+        whole["c"]

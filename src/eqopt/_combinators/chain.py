@@ -10,6 +10,7 @@ from .._arguments.construction import described
 from .._arguments.owners import recipe
 from .._core.pipeline import Pipeline
 from .._core.transformation import AbstractFused, AbstractTransformation
+from .._trees.leaves import listed
 from .._trees.routes import Report
 from .._trees.states import check_keys
 from .._types import Params, State
@@ -110,7 +111,7 @@ class NamedChain(AbstractFused):
         self.transformations = checked_parts(transformations)
 
     def __getitem__(self, name: str) -> AbstractTransformation:
-        return self.transformations[self.names.index(name)]
+        return named(self, name)
 
     def __len__(self) -> int:
         return len(self.transformations)
@@ -143,6 +144,16 @@ class NamedChain(AbstractFused):
     def _states(self, state: State) -> Sequence[State]:
         check_keys(self, state, self.names)
         return [state[name] for name in self.names]
+
+
+def named(owner: Any, name: Any) -> AbstractTransformation:
+    """The part with that name; a `KeyError` that lists the names if there is none."""
+    if name not in owner.names:
+        raise KeyError(
+            f"{type(owner).__name__}: there is no part {name!r}. The names are "
+            f"{listed([*map(repr, owner.names)], quote='')}."
+        )
+    return owner.transformations[owner.names.index(name)]
 
 
 def checked_parts(

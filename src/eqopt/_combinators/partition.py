@@ -27,7 +27,7 @@ from .._trees.parts import seeing_part, sees_part
 from .._trees.routes import Report
 from .._trees.states import check_keys, check_state
 from .._types import Mask, Params, State
-from .chain import checked_parts
+from .chain import checked_parts, named
 from .masked import extra_of_part, part_of
 
 
@@ -92,7 +92,7 @@ class Partition(AbstractComposite):
         self.labels = labels
 
     def __getitem__(self, label: Hashable) -> AbstractTransformation:
-        return self.transformations[self.names.index(label)]
+        return named(self, label)
 
     def init(self, params: Params) -> PartitionState:
         parts = self._split(parameters(params), params)
