@@ -99,6 +99,67 @@ CORNERS = {
         [f32(0, 0, -INF)],
         np.log(2),
     ),
+    "sure class": (CE, [f32(INF, 0, -INF), f32(1, 0, 0)], 0),
+    "sure class, safe": (
+        losses.safe_softmax_cross_entropy,
+        [f32(INF, 0), f32(1, 0)],
+        0,
+    ),
+    "sure class, poly": (
+        losses.poly_loss_cross_entropy,
+        [f32(INF, 0), f32(1, 0)],
+        0,
+    ),
+    "sure class, integer": (lambda x: INTEGER(x, 0), [f32(INF, 0)], 0),
+    "sure item": (RANK, [f32(INF, 0), f32(1, 0)], 0),
+    "hinge, sure": (lambda x: losses.multiclass_hinge_loss(x, 0), [f32(INF, 0)], 0),
+    "perceptron, sure": (
+        lambda x: losses.multiclass_perceptron_loss(x, 0),
+        [f32(INF, 0)],
+        0,
+    ),
+    "sparsemax, sure": (
+        lambda x: losses.multiclass_sparsemax_loss(x, 0),
+        [f32(INF, 0, -INF)],
+        0,
+    ),
+    "binary hinge, sure": (
+        lambda x: losses.hinge_loss(x, np.array([1, -1])),
+        [f32(INF, -INF)],
+        0,
+    ),
+    "binary perceptron, sure": (
+        lambda x: losses.perceptron_loss(x, np.array([1, -1])),
+        [f32(INF, -INF)],
+        0,
+    ),
+    "binary sparsemax, sure": (
+        lambda x: losses.sparsemax_loss(x, np.array([1, 0])),
+        [f32(INF, -INF)],
+        0,
+    ),
+    "dice, sure": (
+        lambda x: losses.dice_loss(x, np.eye(2)[None]),
+        [f32(INF, 0, -INF, 0).reshape(1, 2, 2)],
+        0,
+    ),
+    "generalized dice, sure": (
+        lambda x: GDL(x, np.eye(2)[None]),
+        [f32(INF, 0, -INF, 0).reshape(1, 2, 2)],
+        0,
+    ),
+    "binary dice, sure": (
+        lambda x: losses.binary_dice_loss(x, np.array([[1, 0]])),
+        [f32(INF, -INF)[None]],
+        0,
+    ),
+    "CTC, sure": (
+        lambda x: losses.ctc_loss(
+            x, np.zeros((1, 1)), np.array([[1]]), np.zeros((1, 1))
+        ),
+        [f32(0, INF)[None, None]],
+        0,
+    ),
     "large logits, many classes": (CE, [f32(1e30, 0, 0), f32(1, 0, 0)], 0),
     "no labels": (CE, [f32(1, 2), f32(0, 0)], 0),
     "no classes": (
@@ -210,6 +271,18 @@ def test_finite(corner):
     np.testing.assert_allclose(
         value, np.full(value.shape, expected), rtol=1e-6, atol=1e-6
     )
+
+
+@pytest.mark.parametrize("name", ["CE", "integer", "ranking", "perceptron"])
+def test_sure_and_wrong_is_infinite(name):
+    one_hot = f32(0, 1)
+    loss = {
+        "CE": lambda x: CE(x, one_hot),
+        "integer": lambda x: INTEGER(x, 1),
+        "ranking": lambda x: RANK(x, one_hot),
+        "perceptron": lambda x: losses.multiclass_perceptron_loss(x, 1),
+    }[name]
+    assert loss(f32(INF, 0)) == INF
 
 
 @pytest.mark.parametrize(

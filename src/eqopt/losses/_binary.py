@@ -237,6 +237,7 @@ def _cross_entropy_jvp(primals: Any, tangents: Any) -> Any:
     return _cross_entropy(x, y), by_logit * dx + by_label * dy
 
 
+@jax.custom_jvp
 def _log_mixture(
     y: Float[Array, "*shape"], a: Float[Array, "*shape"], b: Float[Array, "*shape"]
 ) -> Float[Array, "*shape"]:
@@ -245,3 +246,16 @@ def _log_mixture(
     inside = jnp.where(is_mixed, y, 0.5)
     mixed = jnp.logaddexp(jnp.log(inside) + a, jnp.log1p(-inside) + b)
     return jnp.where(is_mixed, mixed, jnp.where(y > 0, a, b))
+
+
+@_log_mixture.defjvp
+def _log_mixture_jvp(primals: Any, tangents: Any) -> Any:
+    (y, a, b), (dy, da, db) = primals, tangents
+    mixture = _log_mixture(y, a, b)
+    # Also at y = 0 or 1, the derivative by the label has both terms. The limit keeps the
+    # exponential of a large logit finite; it is multiplied by a tiny loss.
+    limit = 0.9 * float(np.log(np.finfo(y.dtype).max))
+    is_known = jnp.isfinite(mixture)
+    gap = lambda z: jnp.where(is_known, jnp.minimum(z - mixture, limit), 0)
+    of_a, of_b = jnp.exp(gap(a)), jnp.exp(gap(b))
+    return mixture, y * of_a * da + (1 - y) * of_b * db + (of_a - of_b) * dy

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -14,6 +15,7 @@ from ._inputs import (
     IntegerArrayLike,
     RealArrayLike,
     as_scalar,
+    at_least_int32,
     check_same_shape,
     is_label,
     one_value_each,
@@ -43,8 +45,8 @@ def ctc_loss(
     - Without labels, all frames are blank. Without frames, the loss is 0 if there are
         no labels.
     - With fewer frames than labels (and blanks between equal ones), $A(y)$ is empty.
-        The loss is then about `-log_epsilon` or more instead of infinite, and its
-        gradient is finite: mask such examples, or count them.
+        The loss is then about `-log_epsilon` or more instead of infinite (in float16,
+        at most 65504), and its gradient is finite: mask such examples, or count them.
     - A label that is out of range, or equal to the blank, makes the loss of its example
         NaN and the gradient zero. Padded labels can have any value.
 
@@ -102,7 +104,7 @@ def ctc_loss(
         blank_id,
         log_epsilon,
     )
-    return one_value_each(loss, logits)
+    return _in_range(loss, logits)
 
 
 def ctc_loss_with_forward_probs(
@@ -138,7 +140,7 @@ def ctc_loss_with_forward_probs(
     The losses, of shape `(batch,)`; $\log \alpha_\varnothing$ for $n = 0, \dots, N$, of
     shape `(frames, batch, labels + 1)`; and $\log \alpha_y$ for $n = 1, \dots, N$, of
     shape `(frames, batch, labels)`. All have the dtype of `logits`. For impossible
-    events, they are about `log_epsilon` or less.
+    events, they are about `log_epsilon` or less (in float16, at least -65504).
 
     **Raises:**
 
@@ -157,10 +159,18 @@ def ctc_loss_with_forward_probs(
     # The logarithm of a probability is never positive, except by rounding.
     bounded = lambda x: with_derivatives_of(x, lax.stop_gradient(jnp.minimum(x, 0)))
     return (
-        one_value_each(loss, logits),
-        one_value_each(bounded(blank), logits),
-        one_value_each(bounded(label), logits),
+        _in_range(loss, logits),
+        _in_range(bounded(blank), logits),
+        _in_range(bounded(label), logits),
     )
+
+
+def _in_range(x: Float[Array, "..."], logits: Any) -> Float[Array, "..."]:
+    """In the dtype of `logits`, but not infinite: float16 ends below `-log_epsilon`."""
+    dtype = jax.dtypes.canonicalize_dtype(logits.dtype)
+    largest = float(jnp.finfo(dtype).max)
+    bounded = lax.stop_gradient(jnp.clip(x, -largest, largest))
+    return one_value_each(with_derivatives_of(x, bounded), logits)
 
 
 def _ctc(
@@ -174,7 +184,7 @@ def _ctc(
             owner, "log_epsilon", log_epsilon, x.dtype, -np.inf, 0, includes_high=False
         )
     )
-    y = jnp.asarray(labels)
+    y = at_least_int32(jnp.asarray(labels))
     is_pad = jnp.asarray(label_paddings).astype(bool)
     is_known = is_label(y, x.shape[-1])
     is_wrong = ~is_pad & (~is_known | (y == blank_id))

@@ -147,7 +147,7 @@ def as_mask(
 
 def is_label(labels: Integer[Array, "*shape"], count: int) -> Bool[Array, "*shape"]:
     """Whether each label names one of `count` classes."""
-    wide = _at_least_int32(labels)
+    wide = at_least_int32(labels)
     return (wide >= 0) & (wide < count)
 
 
@@ -155,13 +155,16 @@ def is_class(
     labels: Integer[Array, "*shape"], count: int
 ) -> Bool[Array, "*shape classes"]:
     """Whether each label names each of `count` classes."""
-    wide = _at_least_int32(labels)
+    wide = at_least_int32(labels)
     classes = lax.broadcasted_iota(wide.dtype, (*wide.shape, count), wide.ndim)
     return wide[..., None] == classes
 
 
-def _at_least_int32(labels: Integer[Array, "*shape"]) -> Integer[Array, "*shape"]:
-    # Labels of 8 bits cannot be compared to a number of classes above their range.
+def at_least_int32(labels: Integer[Array, "*shape"]) -> Integer[Array, "*shape"]:
+    """The labels in a dtype that can be compared to any class.
+
+    In a comparison of labels of 8 bits with 256, JAX would take 256 for 0.
+    """
     return labels.astype(jnp.int32) if labels.dtype.itemsize < 4 else labels
 
 

@@ -48,8 +48,10 @@ def log_softmax(
 def _log_softmax(
     x: Float[Array, "*shape"], axes: tuple[int, ...]
 ) -> Float[Array, "*shape"]:
-    top = _finite_maximum(x, axes)
-    gaps = x - top
+    top = jnp.max(x, axes, keepdims=True, initial=-jnp.inf)
+    top = jnp.where(top > -jnp.inf, top, 0)
+    # Zero also if the largest is infinite: then all others are impossible.
+    gaps = jnp.where(x == top, 0, x - top)
     # The largest term of the sum is 1, and `log1p` adds it to the others. If several
     # are the largest, all but one of them count as others.
     ones = jnp.sum((x == top).astype(x.dtype), axes, keepdims=True)

@@ -95,7 +95,10 @@ def multiclass_perceptron_loss(
         ```
     """
     x, k = _prepared("multiclass_perceptron_loss", scores, labels)
-    return _finished(jnp.max(x, -1) - pick(x, k), k, scores)
+    own = pick(x, k)
+    # No score is higher than infinity.
+    behind = jnp.where(own == jnp.inf, 0, jnp.max(x, -1) - own)
+    return _finished(behind, k, scores)
 
 
 def multiclass_sparsemax_loss(
@@ -155,7 +158,8 @@ def _sparsemax_loss(
     wrong = jnp.where(is_own, 0, p)
     distance = jnp.square(jnp.sum(wrong, -1)) + jnp.sum(jnp.square(wrong), -1)
     own = jnp.sum(jnp.where(is_own, x, 0), -1)
-    behind = (jnp.max(x, -1) - own) - 1 + t[..., 0]
+    top = jnp.max(x, -1)
+    behind = jnp.where(own == top, 0, top - own) - 1 + t[..., 0]
     return distance / 2 + jnp.maximum(behind, 0)
 
 
@@ -189,7 +193,8 @@ def _projection(
     nonzero classes. All numbers are relative to the largest `x` minus 1. So the largest
     is 1, which drops out of the equation for `t`: `t` has all the digits of the others.
     """
-    x = jnp.maximum(x - jnp.max(x, -1, keepdims=True) + 1, 0)
+    top = jnp.max(x, -1, keepdims=True)
+    x = jnp.where(x == top, 1, jnp.maximum(x - top + 1, 0))  # `top` may be infinite
     descending = -jnp.sort(-x, axis=-1)
     others = jnp.cumsum(descending.at[..., 0].set(0), -1)
     count = jnp.arange(1, x.shape[-1] + 1, dtype=x.dtype)
