@@ -60,6 +60,32 @@ def test_numbers_of_all_kinds(kind):
         np.testing.assert_allclose(schedule(2), 2.5)
 
 
+@pytest.mark.parametrize(
+    "kind", [np.uint8, np.int8, np.float16, jnp.uint8, jnp.bfloat16]
+)
+def test_numbers_of_narrow_kinds(kind):
+    """The negative of 3 is not 253, and a third has all its digits."""
+    for combine in (
+        lambda n: A - n,
+        lambda n: n - A,
+        lambda n: A / n,
+        lambda n: A * n,
+        lambda n: A + n,
+        lambda n: A.clip(n),
+    ):
+        np.testing.assert_array_equal(combine(kind(3))(1), combine(3.0)(1))
+        compiled = jax.jit(lambda n, fn=combine: fn(n)(1))(kind(3))
+        np.testing.assert_allclose(compiled, combine(3.0)(1), rtol=1e-6)
+
+
+def test_differences_from_narrow_numbers_stay_narrow(x64):
+    with x64():
+        for n in (jnp.asarray(3), jnp.asarray(3, jnp.uint8), np.uint8(3), 3):
+            assert (A - n)(0).dtype == (A / n)(0).dtype == jnp.float32
+        assert jax.jit(lambda n: (A - n)(0) + (A / n)(0))(3.0).dtype == jnp.float32
+        assert (A - jnp.asarray(3.0, jnp.float64))(0).dtype == jnp.float64
+
+
 def test_representation():
     text = repr(0.1 * A * B).replace("\n", "").replace(" ", "")
     assert text.startswith("Product(schedules=(Constant(value=0.1),Linear(init_value")
@@ -69,7 +95,17 @@ def test_representation():
 
 
 @pytest.mark.parametrize(
-    "combine", [lambda: A + "a", lambda: A * None, lambda: A / B, lambda: A * True]
+    "combine",
+    [
+        lambda: A + "a",
+        lambda: A * None,
+        lambda: A / B,
+        lambda: A * True,
+        lambda: A - True,
+        lambda: A - "a",
+        lambda: A / "a",
+        lambda: A - None,
+    ],
 )
 def test_what_is_no_schedule(combine):
     with pytest.raises(TypeError, match=r"unsupported operand|sequence"):

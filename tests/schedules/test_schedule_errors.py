@@ -64,6 +64,22 @@ WRONG = [
     ),
     (lambda: WarmupCosineDecay(0.0, NAN, 1, 3), ValueError, ["`peak_value`", "nan"]),
     (lambda: WarmupCosineDecay(0.0, 1.0, 1, 3, INF), ValueError, ["`end_value`"]),
+    # Values that are finite in float64 only.
+    (lambda: Linear(1e40, 1.0, 3), ValueError, ["`init_value`", "3.4e38", "1e+40"]),
+    (lambda: Linear(1.0, -(10**400), 3), ValueError, ["`end_value`", "float32"]),
+    (lambda: Cyclic(0.0, np.float64(1e39)), ValueError, ["`peak_value`", "1e+39"]),
+    (lambda: Polynomial(1.0, 0.0, 1e39, 3), ValueError, ["`power`", "3.4e38"]),
+    (
+        lambda: PiecewiseConstant(1.0, {3: 1e39}),
+        ValueError,
+        ["scales", "at 3", "1e+39"],
+    ),
+    (
+        lambda: ExponentialDecay(1.0, 3, 1e-40),
+        ValueError,
+        ["`decay_rate`", "1.2e-38", "1e-40"],
+    ),
+    (lambda: CosineOneCycle(9, 1.0, 0.3, 1e-60), ValueError, ["`div_factor`", "1e-60"]),
     # Exponents.
     (lambda: Polynomial(1.0, 0.0, -1, 3), ValueError, ["`power`", "[0, inf)", "-1"]),
     (lambda: Polynomial(1.0, 0.0, NAN, 3), ValueError, ["`power`", "nan"]),

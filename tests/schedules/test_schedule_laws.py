@@ -73,6 +73,28 @@ def test_transformations(case):
     assert shape == jax.ShapeDtypeStruct((), jnp.float32)
 
 
+@pytest.mark.costly
+def test_constants_of_a_trace(case):
+    """Made inside `jit` of arrays with values, which are checked, and not traced."""
+    arrays = _as_arrays(case.ours)
+    make = lambda: type(arrays)(**vars(arrays))
+    value = jax.jit(lambda count: make()(count))(6)
+    np.testing.assert_allclose(value, case.ours(6), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("kind", [np.uint64, np.int8, jnp.uint8, jnp.uint16])
+@pytest.mark.costly
+def test_integers_of_any_dtype(case, kind):
+    """Numbers of steps, and values that are integers, if the dtype has them."""
+    largest = jnp.iinfo(kind).max
+    convert = lambda x: kind(x) if isinstance(x, int) and 0 <= x <= largest else x
+    schedule = jtu.tree_map(convert, case.ours)
+    for count in (0, 6, case.horizon):
+        value = schedule(count)
+        _assert_plain(value)
+        np.testing.assert_allclose(value, case.ours(count), rtol=1e-6)
+
+
 def test_jit_of_the_schedule_itself():
     for schedule in (
         schedules.Linear(1.0, 0.0, 4),
@@ -272,6 +294,39 @@ def test_numbers_of_steps_that_cannot_be_checked(name):
     counts = jnp.array([0, 3, 9, 1000, LARGEST])
     values = jax.jit(jax.vmap(jax.vmap(value, (None, 0)), (0, None)))(STEPS, counts)
     assert jnp.all(jnp.isfinite(values))
+
+
+HUGE = {
+    "Linear": lambda x: schedules.Linear(x, -x, 4),
+    "Polynomial": lambda x: schedules.Polynomial(x, -x, 2.0, 4),
+    "WarmupConstant": lambda x: schedules.WarmupConstant(-x, x, 4),
+    "WarmupCosineDecay": lambda x: schedules.WarmupCosineDecay(-x, x, 2, 4, -x),
+    "CosineRestarts": lambda x: schedules.CosineRestarts(x, 4, end_value=-x),
+    "WarmupStableDecay": lambda x: schedules.WarmupStableDecay(-x, x, 1, 4, 2, -x),
+    "Cyclic": lambda x: schedules.Cyclic(-x, x, 2),
+    "PiecewiseInterpolate": lambda x: schedules.PiecewiseInterpolate(
+        "linear", x, {2: 0.5, 4: 2.0}
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HUGE)
+@pytest.mark.costly
+def test_no_difference_overflows(name, all_optimizations):
+    """The difference of two numbers of float32 may exceed its range."""
+    counts = jnp.arange(7)
+    huge, small = (
+        np.asarray(jax.jit(HUGE[name](x))(counts), np.float64) for x in (3e38, 3.0)
+    )
+    np.testing.assert_allclose(huge / 1e38, small, rtol=1e-6, atol=1e-6)
+
+
+def test_float64_may_exceed_float32(x64):
+    with x64():
+        value = schedules.Linear(jnp.asarray(1e40, jnp.float64), 0.0, 4)(0)
+        assert value == 1e40 and value.dtype == jnp.float64
+        with pytest.raises(ValueError, match=r"3\.4e38"):
+            schedules.Linear(np.float64(1e40), 0.0, 4)
 
 
 def test_fractions_of_steps():

@@ -102,6 +102,19 @@ def test_dtypes(x64):
         assert wide(wide.init()).dtype == jnp.float64
 
 
+@pytest.mark.parametrize("kind", [np.float64, jnp.float64, jnp.bfloat16])
+def test_rules_of_any_dtype(kind, x64):
+    rule = {"factor": 0.5, "rtol": 0.25, "atol": 0.0, "min_scale": 0.125}
+    with x64():
+        schedule = ReduceOnPlateau(0.1, patience=np.int64(1), cooldown=jnp.int64(1),
+                                   **{k: kind(x) for k, x in rule.items()})  # fmt: skip
+        state = schedule.init()
+        for _ in range(2):
+            state = schedule.update(state, value=1.0)
+        assert schedule(state).dtype == jnp.float32
+        np.testing.assert_allclose(schedule(state), 0.05, rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -5,7 +5,7 @@ from jaxtyping import Array, Float, Int
 
 from .._types import RealScalarLike
 from ._dtypes import IntScalarLike, as_count, as_integers, as_reals, compiled, of_counts
-from ._polynomial import line
+from ._polynomial import between, line
 from ._schedule import AbstractSchedule
 from ._validation import ascending, check_finite, check_power, check_steps
 
@@ -64,7 +64,7 @@ def _warmup_cosine_decay(
     # Differs from Optax, which uses `alpha = end_value / peak_value`, or 0 if the peak
     # is 0, in which case it stays at 0. Here, the schedule ends at `end_value` for any
     # peak, and the derivative with respect to the peak is finite.
-    decay = (peak_value - end_value) * wave + end_value
+    decay = between(peak_value, end_value, wave)
     return jnp.where(count < warmup_steps, warmup, decay)
 
 

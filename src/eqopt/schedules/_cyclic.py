@@ -17,6 +17,7 @@ from ._dtypes import (
     compiled,
     of_counts,
 )
+from ._polynomial import between
 from ._schedule import AbstractSchedule
 from ._validation import check_finite, check_steps
 
@@ -53,7 +54,7 @@ def _cyclic(
     falling = (up - phase + down).astype(dtype) / jnp.maximum(down, 1).astype(dtype)
     height = _HEIGHTS[mode](cycles.astype(dtype), count.astype(dtype), gamma)
     part = jnp.where(phase <= up, rising, falling)
-    return init_value + (peak_value - init_value) * part * height
+    return between(peak_value, init_value, part * height)
 
 
 class Cyclic(AbstractSchedule):

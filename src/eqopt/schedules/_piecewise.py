@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from .._arguments.checks import check_choice, check_range
@@ -24,7 +25,7 @@ from ._dtypes import (
     reals,
 )
 from ._schedule import AbstractSchedule
-from ._validation import check_ascending, check_finite, is_real
+from ._validation import check_ascending, check_finite, is_real, overflow_of
 
 
 # The remaining part of an interval after the fraction `x` of it.
@@ -91,18 +92,20 @@ def _sorted_pairs(given: Mapping[Any, Any] | Iterable[Any] | None) -> tuple[Any,
     pairs = tuple((boundary, scale) for boundary, scale in pairs)
     if any(is_traced(boundary) for boundary, _ in pairs):
         return pairs
-    return tuple(sorted(pairs, key=lambda pair: pair[0]))
+    # In NumPy, because comparing JAX arrays would be traced under `jit`.
+    return tuple(sorted(pairs, key=lambda pair: np.asarray(pair[0])))
 
 
 def _check_pairs(owner: "PiecewiseConstant | PiecewiseInterpolate") -> None:
     name, pairs = "boundaries_and_scales", owner.boundaries_and_scales
     check_ascending(owner, name, tuple(boundary for boundary, _ in pairs), 0)
+    limit = overflow_of(owner)
     for boundary, scale in pairs:
-        if not (is_real(scale) and (is_traced(scale) or 0 <= float(scale) < jnp.inf)):
+        if not (is_real(scale) and (is_traced(scale) or 0 <= float(scale) < limit)):
             raise ValueError(
                 f"{type(owner).__name__}: `{name}` must have finite scales of at "
-                f"least 0, but the scale at {boundary} is {scale!r}. A scale "
-                "multiplies the previous value."
+                f"least 0 (in float32, up to 3.4e38), but the scale at {boundary} is "
+                f"{scale!r}. A scale multiplies the previous value."
             )
 
 

@@ -33,7 +33,18 @@ def line(
     transition_begin: Int[Array, ""],
 ) -> Float[Array, ""]:
     left = remaining(count, transition_steps, transition_begin, init_value.dtype)
-    return (init_value - end_value) * left + end_value
+    return between(init_value, end_value, left)
+
+
+def between(
+    init_value: Float[Array, ""], end_value: Float[Array, ""], left: Float[Array, ""]
+) -> Float[Array, ""]:
+    """From `init_value` at 1 to `end_value` at 0.
+
+    In halves, which are exact, because the difference of two large values may overflow.
+    """
+    half = end_value / 2
+    return 2 * ((init_value / 2 - half) * left + half)
 
 
 def polynomial(
@@ -48,7 +59,7 @@ def polynomial(
     # At the base 0, the derivative of `pow` with respect to its exponent is 0. The
     # derivative with respect to its base is not finite, but the base does not depend on
     # anything that can be differentiated.
-    return (init_value - end_value) * left**power + end_value
+    return between(init_value, end_value, left**power)
 
 
 # Outside `jit`, one kernel per schedule, without numbers in the cache key.

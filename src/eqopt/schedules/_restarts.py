@@ -19,6 +19,7 @@ from ._dtypes import (
     of_counts,
 )
 from ._join import one_after_the_other
+from ._polynomial import between
 from ._schedule import AbstractSchedule
 from ._validation import check_finite, check_steps
 
@@ -69,7 +70,7 @@ def _cosine_restarts(
     dtype = init_value.dtype
     elapsed, length, duration = _cycle(count, decay_steps, t_mult, dtype)
     wave = half_wave(elapsed, length, jnp.ones((), dtype), duration)
-    return (init_value - end_value) * wave + end_value
+    return between(init_value, end_value, wave)
 
 
 class CosineRestarts(AbstractSchedule):

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float
 from .._arguments.checks import check_range
 from .._arguments.construction import Module
 from .._types import RealScalarLike, Schedule
+from ..numerics import at_least_float32
 from ._dtypes import IntScalarLike, as_count, as_reals, of_counts, real_dtype
 from ._validation import (
     ascending_or_equal,
@@ -97,8 +98,7 @@ class AbstractSchedule(Module):
         return _combined(Sum, other, self)
 
     def __sub__(self, other: Any) -> "AbstractSchedule":
-        negative = _combined(Product, -1.0, other) if callable(other) else -other
-        return _combined(Sum, self, negative)
+        return _combined(Sum, self, _negative(other))
 
     def __rsub__(self, other: Any) -> "AbstractSchedule":
         return _combined(Sum, other, -self)
@@ -110,9 +110,9 @@ class AbstractSchedule(Module):
         return _combined(Product, other, self)
 
     def __truediv__(self, other: Any) -> "AbstractSchedule":
-        if callable(other):
+        if callable(other) or _as_schedule(other) is None:
             return NotImplemented
-        return _combined(Product, self, 1 / other)
+        return _combined(Product, self, 1 / _as_float(other))
 
     def __neg__(self) -> "AbstractSchedule":
         return _combined(Product, -1.0, self)
@@ -273,6 +273,25 @@ def _combined(kind: type[Sum] | type[Product], *operands: Any) -> Any:
         return NotImplemented
     parts = [x.schedules if isinstance(x, kind) else (x,) for x in schedules]
     return kind(tuple(chain.from_iterable(parts)))
+
+
+def _negative(x: Any) -> Any:
+    """The negative of a schedule, a function or a number; anything else unchanged."""
+    if callable(x):
+        return _combined(Product, -1.0, x)
+    return x if _as_schedule(x) is None else -_as_float(x)
+
+
+def _as_float(x: Any) -> Any:
+    """A number in at least float32.
+
+    The negative of an unsigned integer is a large number, and NumPy divides numbers of
+    8 bits in float16.
+    """
+    if not isinstance(x, Array):
+        return float(x)
+    is_wide = jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize >= 4
+    return x if is_wide else at_least_float32(x)  # the type of a wide one may be weak
 
 
 def _as_schedule(x: Any) -> Any:

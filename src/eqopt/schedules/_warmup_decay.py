@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jaxtyping import Float
 
@@ -172,7 +173,7 @@ def _beginnings(cycles: Any) -> tuple[Any, ...]:
     is_list = not hasattr(cycles, "ndim") or cycles.ndim == 1
     if is_list and isinstance(cycles, Iterable):
         return tuple(cycles)
-    if not is_integer(cycles) or is_traced(cycles) or cycles < 1:
+    if not is_integer(cycles) or is_traced(cycles) or int(cycles) < 1:
         raise ValueError(
             "WarmupDecay: `cycles` must be the number of cycles, an integer of at least "
             f"1, or a list of where each cycle but the first begins, but is {cycles!r}."
@@ -183,7 +184,8 @@ def _beginnings(cycles: Any) -> tuple[Any, ...]:
 def _check_amount(name: str, value: Any) -> None:
     is_fraction = is_real(value) and not isinstance(value, bool)
     low, high = (0, math.inf) if is_fraction and is_integer(value) else (0, 1)
-    if not is_fraction or not (is_traced(value) or low <= value <= high):
+    # In NumPy, because comparing JAX arrays would be traced under `jit`.
+    if not is_fraction or not (is_traced(value) or low <= np.asarray(value) <= high):
         raise ValueError(
             f"WarmupDecay: `{name}` must be a number of steps, an integer of at least "
             f"0, or a fraction, a float from 0 to 1, but is {value!r}. A number of "
@@ -198,6 +200,7 @@ def _check_fits(
         return
     # Two fractions may both be rounded up.
     slack = not all(map(is_integer, (owner.warmup, owner.decay, owner.rewarmup)))
+    length, warmup, decay = int(length), int(warmup), int(decay)
     if warmup > length or warmup + decay > length + slack:
         name = "rewarmup" if i else "warmup"
         raise ValueError(
