@@ -11,7 +11,7 @@ from .._jax_internals import is_traced
 from .._trees.leaves import keystr
 from .._trees.masks import resolve
 from .._types import RealScalarLike
-from ..numerics import wide_dtype
+from ..numerics import as_float, wide_dtype
 from ._trees import Parts, check_real, scalar, take
 
 
@@ -129,7 +129,8 @@ def linf_ball(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
     floating-point arrays.
     """
     parts = take("linf_ball", "tree", tree)
-    s = jnp.asarray(scalar("linf_ball", "scale", scale, 0))
+    # As a float, because the negative of an unsigned integer is a large number.
+    s = jnp.asarray(as_float(scalar("linf_ball", "scale", scale, 0)))
     return parts.put(
         _clip(parts.arrays, [-s for _ in parts.arrays], [s for _ in parts.arrays])
     )
