@@ -39,6 +39,13 @@ WRONG = [
         ["`matrix`", "`v0`", "(3,)", "(2,)"],
     ),
     (
+        lambda: power_iteration(
+            lambda v: {"a": v["a"].astype(complex)}, v0={"a": ONES}
+        ),
+        TypeError,
+        ["`v0`", "complex", "`matrix`", "['a']", "complex64"],
+    ),
+    (
         lambda: power_iteration(I2, error_tolerance=-1.0),
         ValueError,
         ["`error_tolerance`", "[0, inf)", "-1"],

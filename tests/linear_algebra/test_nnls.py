@@ -47,6 +47,15 @@ def test_agrees_with_optax_one_step_ahead(shape, columns, hyper, standard_promot
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("scale", [1e-25, 1e-12, 1e12, 1e25])
+@pytest.mark.costly
+def test_scale_does_not_matter(scale):
+    a, b = _problem((6, 4), ())
+    x = nnls(a, b, 500)
+    np.testing.assert_allclose(nnls(scale * a, scale * b, 500), x, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(scale * nnls(scale * a, b, 500), x, rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.slow
 def test_zeros():
     zeros = jnp.zeros((3, 2))

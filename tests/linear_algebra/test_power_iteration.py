@@ -30,12 +30,42 @@ def test_symmetric(values):
     np.testing.assert_allclose(np.linalg.norm(vector), 1, rtol=1e-6)
 
 
-@pytest.mark.parametrize("scale", [1e-15, 1e-3, 1e15])
+@pytest.mark.parametrize("scale", [1e-30, 1e-15, 1e-3, 1e15, 1e30])
 def test_scale_does_not_matter(scale):
     value, vector = power_iteration(_symmetric([3, 1, 0.5]))
     scaled, same = power_iteration(scale * _symmetric([3, 1, 0.5]))
     np.testing.assert_allclose(scaled, scale * value, rtol=1e-5)
     np.testing.assert_allclose(same, vector, atol=1e-4)
+
+
+def test_scale_of_a_start_does_not_matter():
+    matrix, start = _symmetric([3, 1, 0.5]), jnp.array([1.0, 2.0, -1.0])
+    value, vector = power_iteration(matrix, v0=start)
+    for scale in (1e-30, 1e30):
+        same = power_iteration(lambda v: matrix @ v, v0=scale * start)
+        np.testing.assert_allclose(same[0], value, rtol=1e-5)
+        np.testing.assert_allclose(same[1], vector, atol=1e-5)
+
+
+HERMITIAN = jnp.array([[2, 1j], [-1j, 2]])
+
+
+def test_complex_matrix_and_real_start():
+    for scale in (1e-30, 1, 1e30):
+        value, vector = power_iteration(scale * HERMITIAN, v0=jnp.array([1.0, 0.0]))
+        assert vector.dtype == jnp.complex64
+        np.testing.assert_allclose(value, 3 * scale, rtol=1e-5)
+        image = HERMITIAN @ vector
+        np.testing.assert_allclose(image, 3 * vector, atol=1e-5)
+
+
+def test_real_and_complex_parts_of_one_tree():
+    product = lambda v: {"z": HERMITIAN @ v["z"], "x": 0.5 * v["x"]}
+    start = {"z": jnp.array([1.0 + 0j, 0.0]), "x": jnp.ones(2)}
+    value, vector = power_iteration(product, v0=start)
+    np.testing.assert_allclose(value, 3, rtol=1e-5)
+    np.testing.assert_allclose(vector["x"], [0, 0], atol=1e-4)
+    assert (vector["z"].dtype, vector["x"].dtype) == (jnp.complex64, jnp.float32)
 
 
 def test_not_symmetric():

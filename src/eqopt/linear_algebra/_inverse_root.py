@@ -80,9 +80,10 @@ def matrix_inverse_pth_root(
     p = check_integer(owner, "p", p, 1)
     check_scalar(owner, "ridge_epsilon", ridge_epsilon)
     check_scalar(owner, "error_tolerance", error_tolerance)
+    matrix = jnp.asarray(matrix)
     dtype = wide_dtype(matrix.dtype)
     root, error = _inverse_root(
-        jnp.asarray(matrix, dtype),
+        matrix.astype(dtype),
         p,
         num_iters,
         jnp.asarray(ridge_epsilon, dtype),

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 from .._arguments.checks import check_integer
 from .._types import RealScalarLike
 from ..numerics import wide_dtype
+from ..tree._norm import largest
 from ._arguments import check_array, check_real, check_scalar
 
 
@@ -74,18 +75,26 @@ def nnls(
             f"nnls: `b` must have as many rows as `A`, which has shape {A.shape}, but "
             f"has shape {b.shape}."
         )
+    A, b = jnp.asarray(A), jnp.asarray(b)
     dtype = wide_dtype(A.dtype, b.dtype)
     if L is not None:
         check_scalar("nnls", "L", L, includes_zero=False)
     given = None if L is None else jnp.asarray(L, dtype)
-    x = _nnls(jnp.asarray(A, dtype), jnp.asarray(b, dtype), given, iters, unroll)
+    x = _nnls(A.astype(dtype), b.astype(dtype), given, iters, unroll)
     return x.astype(b.dtype)
 
 
 @functools.partial(jax.jit, static_argnames=("iters", "unroll"))
 def _nnls(a, b, bound, iters, unroll):
-    gram, q = a.T @ a, a.T @ b
-    if bound is None:
+    # In a unit in which no square overflows, and not all underflow. The iteration does
+    # not depend on it.
+    unit = largest([a])
+    a, b = a / unit, b / unit
+    matmul = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
+    gram, q = matmul(a.T, a), matmul(a.T, b)
+    if bound is not None:
+        bound = bound / unit / unit
+    else:
         # The limit of the iteration does not depend on it, and neither does the
         # derivative.
         bound = lax.stop_gradient(_spectral_bound(gram))
@@ -93,7 +102,7 @@ def _nnls(a, b, bound, iters, unroll):
 
     def step(state, _):
         x, y, t = state
-        stepped = y - (gram @ y - q) / bound
+        stepped = y - (matmul(gram, y) - q) / bound
         # NaN stays NaN, and at the bound, the derivative is zero.
         new_x = jnp.where(stepped <= 0, 0, stepped)
         new_t = (1 + jnp.sqrt(1 + 4 * t * t)) / 2

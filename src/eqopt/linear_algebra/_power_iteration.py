@@ -15,7 +15,7 @@ from .._trees.keys import as_key
 from .._trees.leaves import disagreement, parameters
 from .._types import IntegerLike, Key, RealScalarLike
 from ..numerics import common_dtype, wide_dtype
-from ..tree import norm
+from ..tree._norm import largest, norm
 from ._arguments import check_array, check_scalar, check_square
 
 
@@ -52,7 +52,8 @@ def power_iteration(
         $v \mapsto A v$ of trees.
     - `v0`: the start: a vector, or a tree that `matrix` accepts and returns; leaves
         other than inexact arrays become `None`. It is required if `matrix` is a
-        function. Defaults to numbers drawn uniformly from $[-1, 1)$.
+        function, and must be complex if the function returns complex arrays. Defaults
+        to numbers drawn uniformly from $[-1, 1)$.
     - `num_iters`: the largest number of iterations, an integer or a 0-d integer array.
         Defaults to 100.
     - `error_tolerance`: $\epsilon \ge 0$. Defaults to 1e-6.
@@ -63,8 +64,9 @@ def power_iteration(
     **Returns:**
 
     $\lambda$, in at least float32, and the eigenvector, of length 1, in the dtypes of
-    `v0` (without `v0`, of `matrix`). If $A v = 0$, for example for a zero matrix, these
-    are 0 and $v$. The iteration has only a forward-mode derivative.
+    `v0` (without `v0`, of `matrix`), but complex if the matrix is. If $A v = 0$, for
+    example for a zero matrix, these are 0 and $v$. The iteration has only a
+    forward-mode derivative.
 
     **Raises:**
 
@@ -93,9 +95,10 @@ def power_iteration(
                 f"function, but is {v0!r}. Pass a tree that the function accepts as "
                 "the start: random numbers, or the parameters."
             )
-        start = parameters(v0)
+        start = jtu.tree_map(jnp.asarray, parameters(v0))
         return _iterate(_checked(matrix, start), start, num_iters, tolerance)
     check_square("power_iteration", "matrix", matrix)
+    matrix = jnp.asarray(matrix)
     if v0 is None:
         v0 = _random(matrix, 0 if key is None else key)
     check_array("power_iteration", "v0", v0, (1,))
@@ -104,7 +107,7 @@ def power_iteration(
             f"power_iteration: `v0` must have shape {matrix.shape[:1]}, because "
             f"`matrix` has shape {matrix.shape}, but has shape {v0.shape}."
         )
-    return _of_matrix(matrix, v0, num_iters, tolerance, precision)
+    return _of_matrix(matrix, jnp.asarray(v0), num_iters, tolerance, precision)
 
 
 @functools.partial(jax.jit, static_argnames="precision")
@@ -113,7 +116,8 @@ def _of_matrix(matrix, start, num_iters, tolerance, precision):
     wide = matrix.astype(dtype)
     product = lambda v: jnp.matmul(wide, v, precision=precision)
     value, vector = _iterate(product, start.astype(dtype), num_iters, tolerance)
-    return value, vector.astype(start.dtype)
+    dtypes = [start.dtype, jnp.complex64] if jnp.iscomplexobj(matrix) else [start.dtype]
+    return value, vector.astype(common_dtype(*dtypes))
 
 
 def _random(matrix, key):
@@ -141,9 +145,21 @@ def _checked(product: Callable, start: PyTree) -> Callable:
                 "power_iteration: `matrix` must return trees like `v0`. "
                 + disagreement("matrix(v0)", out, "v0", v)
             )
+        _check_complex(out, v)
         return jtu.tree_map(lambda x, y: x.astype(y.dtype), out, v)
 
     return checked
+
+
+def _check_complex(out: PyTree, v: PyTree) -> None:
+    leaves = jtu.tree_leaves_with_path(out)
+    for (path, x), y in zip(leaves, jtu.tree_leaves(v), strict=True):
+        if jnp.iscomplexobj(x) and not jnp.iscomplexobj(y):
+            raise TypeError(
+                "power_iteration: `v0` must be complex if `matrix` returns complex "
+                f"arrays, but at `{jtu.keystr(path) or '(the root)'}`, `matrix(v0)` has "
+                f"dtype {x.dtype}. Convert it with `.astype(jnp.complex64)`."
+            )
 
 
 def _iterate(product, start, num_iters, tolerance):
@@ -154,10 +170,10 @@ def _iterate(product, start, num_iters, tolerance):
     def is_going_on(state):
         v, image, count = state
         value = _dot(v, image)
-        rest = norm(jtu.tree_map(lambda x, y: y - value.astype(x.dtype) * x, v, image))
+        rest = _length(jtu.tree_map(lambda x, y: y - _like(value, x) * x, v, image))
         bound = tolerance.astype(rest.dtype) * jnp.abs(value).astype(rest.dtype)
         # For the eigenvalue zero, the relative error is never small.
-        is_done = (rest < bound) | (norm(image) == 0)
+        is_done = (rest < bound) | (_length(image) == 0)
         return (count == 0) | (~is_done & (count < num_iters))
 
     def step(state):
@@ -172,12 +188,29 @@ def _iterate(product, start, num_iters, tolerance):
 
 
 def _normalized(tree, otherwise=None):
+    """`tree` with length 1. If its length is 0, this is `otherwise`, or unchanged."""
+    tree = _divided(tree, largest(jtu.tree_leaves(tree)))
     length = norm(tree)
-    divisor = jnp.where(length == 0, 1, length)
-    unit = jtu.tree_map(lambda x: x / divisor.astype(x.dtype), tree)
+    unit = _divided(tree, jnp.where(length == 0, 1, length))
     if otherwise is None:
         return unit
     return jtu.tree_map(lambda x, y: jnp.where(length == 0, y, x), unit, otherwise)
+
+
+def _length(tree):
+    """The 2-norm. The squares neither overflow nor all underflow."""
+    unit = largest(jtu.tree_leaves(tree))
+    length = norm(_divided(tree, unit))
+    return unit.astype(length.dtype) * length
+
+
+def _like(value, x):
+    """`value` in the dtype of `x`. It is real for a real part of a complex tree."""
+    return (value if jnp.iscomplexobj(x) else value.real).astype(x.dtype)
+
+
+def _divided(tree, number):
+    return jtu.tree_map(lambda x: x / number.astype(x.dtype), tree)
 
 
 def _dot(x, y):

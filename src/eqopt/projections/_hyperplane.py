@@ -5,7 +5,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree, Real
 
 from .._types import RealScalarLike
-from ._trees import aligned, largest, narrowed, scalar, take, widened
+from ..tree._norm import largest
+from ._trees import aligned, narrowed, scalar, take, widened
 
 
 def vector(x: PyTree, a: PyTree) -> PyTree:

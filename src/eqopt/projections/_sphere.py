@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact, PyTree, Real
 
 from .._types import RealScalarLike
-from ..tree import norm
-from ._trees import largest, narrowed, scalar, take, widened
+from ..tree._norm import largest, norm
+from ._trees import narrowed, scalar, take, widened
 
 
 def l2_ball(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:

@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jax import lax
-from jaxtyping import Array, Float, Inexact, PyTree
+from jaxtyping import Array, Inexact, PyTree
 
 from .._jax_internals import is_traced
 from .._trees.leaves import disagreement, is_inexact, is_none, keystr
@@ -147,16 +146,3 @@ def narrowed(
 ) -> list[Inexact[Array, "..."]]:
     """The arrays in the dtypes of the arrays that they replace."""
     return [x.astype(y.dtype) for x, y in zip(new, like, strict=True)]
-
-
-def largest(arrays: list[Inexact[Array, "..."]]) -> Float[Array, ""]:
-    r"""About $\max_i |x_i|$, or 1 if that is 0: divided by it, no square overflows.
-
-    It is treated as a constant: results after the division must not depend on it.
-    """
-    tops = jnp.stack([jnp.max(jnp.abs(x), initial=0) for x in arrays])
-    top = jnp.max(lax.stop_gradient(tops))
-    # Compilers multiply by the reciprocal, which would be flushed to zero on a CPU if
-    # it were denormal.
-    top = jnp.minimum(top, 0.5 / jnp.finfo(top.dtype).tiny.item())
-    return jnp.where(top == 0, 1, top)

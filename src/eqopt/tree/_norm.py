@@ -1,6 +1,7 @@
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jax import lax
+from jaxtyping import Array, Float, Inexact, PyTree
 
 from .._cpu.order import materialized
 from ..numerics import abs_sq, at_least_float32, common_dtype, has_nan, safe_sqrt
@@ -65,3 +66,17 @@ _REDUCTIONS = {
     float("inf"): (_largest_modulus, jnp.max),
     "inf": (_largest_modulus, jnp.max),
 }
+
+
+def largest(arrays: list[Inexact[Array, "..."]]) -> Float[Array, ""]:
+    r"""About $\max_i |x_i|$, or 1 if that is 0: divided by it, no square overflows.
+
+    It is treated as a constant: results after the division must not depend on it.
+    """
+    tops = [jnp.max(jnp.abs(lax.stop_gradient(x)), initial=0) for x in arrays]
+    dtype = common_dtype(*(top.dtype for top in tops))
+    top = jnp.max(jnp.stack([x.astype(dtype) for x in tops]))
+    # Compilers multiply by the reciprocal, which would be flushed to zero on a CPU if
+    # it were denormal.
+    top = jnp.minimum(top, 0.5 / jnp.finfo(top.dtype).tiny.item())
+    return jnp.where(top == 0, 1, top)
