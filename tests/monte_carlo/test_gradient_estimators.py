@@ -398,6 +398,31 @@ def test_extreme_scales(estimator, log_scale):
     assert all(jnp.isfinite(j).all() for j in found)
 
 
+@pytest.mark.parametrize("log_scale", [-12.0, 6.0])
+@estimators
+def test_products_in_float16(estimator, log_scale):
+    """A part of a product may exceed the range, and the product not."""
+    params = tuple(jnp.array([x], jnp.float16) for x in (1.0, log_scale))
+    wide = tuple(x.astype(jnp.float32) for x in params)
+    small = lambda x: 1e-3 * jnp.sum(x.astype(jnp.float32))
+    found, expected = (
+        ESTIMATORS[estimator](small, p, MultiNormalDiag, 18, 50) for p in (params, wide)
+    )
+    for narrow, exact in zip(found, expected, strict=True):
+        assert narrow.dtype == jnp.float16
+        assert jnp.isfinite(narrow).all(), (estimator, narrow)
+        assert jnp.isfinite(exact).all()
+
+
+@estimators
+def test_numpy_arrays_in_float64(estimator):
+    params = tuple(np.asarray(x, np.float64) for x in PARAMS)
+    call = lambda p: ESTIMATORS[estimator](jnp.sum, p, MultiNormalDiag, 18, 5)
+    for found, expected in zip(call(params), call(PARAMS), strict=True):
+        assert found.dtype == jnp.float32
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
 def test_pathwise_is_exact_for_a_linear_function():
     found = pathwise_jacobians(lambda x: 3 * jnp.sum(x), PARAMS, MultiNormalDiag, 19, 4)
     np.testing.assert_allclose(found[0], jnp.full((4, 2), 3.0), rtol=1e-6)

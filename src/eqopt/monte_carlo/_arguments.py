@@ -24,7 +24,7 @@ def sample_keys(owner: str, key: Key, num_samples: Any, low: int = 1) -> Any:
 
 def real_parameters(owner: str, params: PyTree) -> PyTree:
     """The arrays of `params` to differentiate with respect to; `None` for the rest."""
-    arrays = parameters(params)
+    arrays = jtu.tree_map(jnp.asarray, parameters(params))
     if not jtu.tree_leaves(arrays):
         raise TypeError(
             f"{owner}: `params` must have a floating-point array to differentiate "

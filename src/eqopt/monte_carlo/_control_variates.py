@@ -247,7 +247,7 @@ def _jacobians(
     def estimate(function: Callable[[Any], Any]) -> PyTree:
         found = grad_estimator(function, params, dist_builder, key, num_samples)
         _check_jacobians(owner, found, arrays, num_samples)
-        return jtu.tree_map(at_least_float32, found)
+        return jtu.tree_map(lambda j: at_least_float32(jnp.asarray(j)), found)
 
     by_params = lambda x: jax.grad(lambda a: value(eqx.combine(a, params), x))(arrays)
     by_h = jtu.tree_map(

@@ -108,7 +108,7 @@ class MultiNormalDiag(AbstractDistribution):
         shape = (*sample_shape, *loc.shape)
         noise = jr.normal(key, shape, loc.dtype)
         x = jnp.broadcast_to(loc, shape) + jnp.broadcast_to(scale, shape) * noise
-        return x.astype(common_dtype(self.loc.dtype, self.log_scale.dtype))
+        return x.astype(self.sample_dtype)
 
     def log_prob(self, x: Any) -> Float[Array, "..."]:
         """The logarithm of the density at each of the samples `x`.
@@ -135,7 +135,7 @@ class MultiNormalDiag(AbstractDistribution):
         dtype = common_dtype(jnp.result_type(x), loc.dtype)
         spread = lambda value: jnp.broadcast_to(value.astype(dtype), shape)
         z = (jnp.asarray(x, dtype) - spread(loc)) / spread(scale)
-        constant = jnp.sum(self.log_scale.astype(dtype))
+        constant = jnp.sum(jnp.asarray(self.log_scale).astype(dtype))
         constant = constant + loc.size * math.log(2 * math.pi) / 2
         return -jnp.sum(z * z, axis=tuple(range(split, z.ndim))) / 2 - constant
 
@@ -163,10 +163,16 @@ class MultiNormalDiag(AbstractDistribution):
         variances = jnp.exp(2 * self.log_scale)
         return jnp.diag(variances.ravel()).reshape(variances.shape * 2)
 
+    @property
+    def sample_dtype(self) -> np.dtype:
+        """The dtype of samples, to which the dtypes of the parameters promote."""
+        return common_dtype(*map(jnp.result_type, self.params))
+
     def wide(self) -> tuple[Array, Array]:
         """$\\mu$ and $\\sigma$ in the dtype to compute in, at least float32."""
-        dtype = wide_dtype(self.loc.dtype, self.log_scale.dtype)
-        return jnp.asarray(self.loc, dtype), jnp.exp(self.log_scale.astype(dtype))
+        loc, log_scale = jnp.asarray(self.loc), jnp.asarray(self.log_scale)
+        dtype = wide_dtype(self.sample_dtype)
+        return loc.astype(dtype), jnp.exp(log_scale.astype(dtype))
 
 
 def normal(owner: str, name: str, must: str, dist: Any) -> MultiNormalDiag:

@@ -106,8 +106,10 @@ def score_function_jacobians(
     def jacobian(key: Any) -> PyTree:
         x = lax.stop_gradient(dist(arrays).sample(key))
         y = value(x)
-        log_prob = lambda arrays: _log_prob(owner, dist(arrays), x)
-        return jtu.tree_map(lambda s: _times(y, s), jax.grad(log_prob)(arrays))
+        # The product is differentiated, because the score itself may exceed the range of
+        # a narrow parameter.
+        weighted = lambda arrays: _times(y, _log_prob(owner, dist(arrays), x))
+        return jax.grad(weighted)(arrays)
 
     return jax.vmap(jacobian)(sample_keys(owner, key, num_samples))
 
@@ -186,9 +188,9 @@ def _log_prob(owner: str, dist: Any, x: Any) -> Array:
     )
 
 
-def _times(y: Array, score: Array) -> Array:
-    dtype = common_dtype(y.dtype, score.dtype)
-    return (y.astype(dtype) * score.astype(dtype)).astype(score.dtype)
+def _times(y: Array, log_prob: Array) -> Array:
+    dtype = common_dtype(y.dtype, log_prob.dtype)
+    return y.astype(dtype) * log_prob.astype(dtype)
 
 
 def _check_continuous(owner: str, x: PyTree) -> None:

@@ -12,7 +12,6 @@ from jaxtyping import Array, Float, PyTree
 
 from .._trees.keys import as_key
 from .._types import Key
-from ..numerics import common_dtype
 from ._arguments import build, real_function, real_parameters, sample_keys
 from ._distribution import MultiNormalDiag, normal
 
@@ -93,8 +92,10 @@ def measure_valued_jacobians(
         )
     )
     # By the chain rule: the derivative of the scale with respect to its logarithm is
-    # the scale.
-    by_log_scale = jax.vmap(lambda j: j * dist.scale.astype(j.dtype))(by_std)
+    # the scale. Both are wide: in a narrow dtype, a division by a small scale may
+    # overflow.
+    _, scale = dist.wide()
+    by_log_scale = jax.vmap(lambda j: j * scale.astype(j.dtype))(by_std)
     cotangents = (
         j.astype(x.dtype) for j, x in zip((by_mean, by_log_scale), values, strict=True)
     )
@@ -142,7 +143,8 @@ def measure_valued_estimation_mean(
     """
     owner = "measure_valued_estimation_mean"
     dist = normal(owner, "dist", "must be", dist)
-    return _jacobians(owner, function, dist, key, num_samples, coupling, _weibull_pair)
+    wide = _jacobians(owner, function, dist, key, num_samples, coupling, _weibull_pair)
+    return wide.astype(dist.sample_dtype)
 
 
 def measure_valued_estimation_std(
@@ -186,7 +188,8 @@ def measure_valued_estimation_std(
     """
     owner = "measure_valued_estimation_std"
     dist = normal(owner, "dist", "must be", dist)
-    return _jacobians(owner, function, dist, key, num_samples, coupling, _maxwell_pair)
+    wide = _jacobians(owner, function, dist, key, num_samples, coupling, _maxwell_pair)
+    return wide.astype(dist.sample_dtype)
 
 
 def _weibull_pair(key, shape, dtype, coupling):
@@ -208,8 +211,8 @@ def _maxwell_pair(key, shape, dtype, coupling):
 
 
 def _jacobians(owner, function, dist, key, num_samples, coupling, pair):
+    """An estimate for each sample, in at least float32."""
     value = real_function(owner, function)
-    narrow = common_dtype(dist.loc.dtype, dist.log_scale.dtype)
     loc, scale = dist.wide()
 
     def values(x: Array, z: Array) -> Array:
@@ -225,6 +228,6 @@ def _jacobians(owner, function, dist, key, num_samples, coupling, pair):
         x = dist.sample(shared_key)
         plus, minus, weight = pair(pair_key, x.shape, loc.dtype, coupling)
         difference = values(x, plus) - values(x, minus)
-        return (weight * difference / scale.astype(difference.dtype)).astype(narrow)
+        return weight * difference / scale.astype(difference.dtype)
 
     return jax.vmap(jacobian)(sample_keys(owner, key, num_samples))
