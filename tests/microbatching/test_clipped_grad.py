@@ -555,3 +555,15 @@ def test_the_wrapped_function_shows():
     for transform in (per_example_grad_norms, gradient_paths):
         assert transform(layers).__name__ == "layers"
     assert clipped_grad(layers, 1.0).__name__ == "layers"
+
+
+@pytest.mark.slow
+def test_numpy_arrays_in_float64():
+    """Without x64, these are float32, and JAX does not warn about it."""
+    params = {"w": np.array([0.5, -1.0]), "unused": np.ones(2)}
+    x = np.array([[3.0, 4.0], [0.3, 0.4]])
+    grad = clipped_grad(lambda p, x: jnp.sum(x @ p["w"]), l2_norm_clip=np.float64(1.0))
+    grads, _ = grad(params, x)
+    assert {g.dtype for g in jax.tree.leaves(grads)} == {jnp.dtype(jnp.float32)}
+    np.testing.assert_allclose(grads["w"], [0.9, 1.2], rtol=1e-6)
+    np.testing.assert_array_equal(grads["unused"], [0.0, 0.0])

@@ -152,6 +152,14 @@ def test_dtypes(dtype, x64):
         assert jnp.isfinite(grad).all()
 
 
+def test_numpy_arrays_in_float64():
+    """Without x64, these are float32, and JAX does not warn about it."""
+    smooth = make_perturbed_fun(lambda x: 2 * x["a"], 10, sigma=np.float64(0.1))
+    found = smooth(0, {"a": np.asarray(X, np.float64), "b": None})
+    assert found.dtype == jnp.float32
+    np.testing.assert_allclose(found, smooth(0, {"a": X, "b": None}), rtol=1e-6)
+
+
 @pytest.mark.slow
 def test_baseline_that_is_not_finite():
     smooth = make_perturbed_fun(lambda x: jnp.abs(x) ** -0.25, 100, noise=Normal())

@@ -210,3 +210,17 @@ def test_flattened_they_are_those_of_optax(loss, params, args, standard_promotio
     for ours, flat in [(product[0], _ravel(product[1])), *diagonals]:
         assert flat.ndim == 1
         np.testing.assert_allclose(_ravel(ours), flat, rtol=1e-5, atol=1e-6)
+
+
+def test_numpy_arrays_in_float64():
+    """Without x64, these are float32, and JAX does not warn about it."""
+    w, x = np.array([0.5, -1.0]), np.array([[1.0, 2.0], [0.5, -1.0]])
+    y = np.ones(2)
+    square = lambda w, x, y: 0.5 * jnp.sum((jnp.asarray(x) @ w - jnp.asarray(y)) ** 2)
+    for found, expected in (
+        (hessian_diag(square, w, x, y), np.sum(x**2, 0)),
+        (hvp(square, np.ones(2), w, x, y), x.T @ x @ np.ones(2)),
+        (fisher_diag(square, w, x, y), (x.T @ (x @ w - y)) ** 2),
+    ):
+        assert found.dtype == jnp.float32
+        np.testing.assert_allclose(found, expected, rtol=1e-5)

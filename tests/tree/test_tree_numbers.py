@@ -72,6 +72,27 @@ OTHERS = {"get", "get_all_with_path", "map_params", "nbytes", "set", "step_count
 OTHERS |= {"metrics", "migrate", "migration_plan", "unwrap_random_key_data"}
 
 
+NUMBERS = {
+    "scale": lambda n, x: tree.scale(n, x),
+    "add_scale": lambda n, x: tree.add_scale(x, n, x),
+    "clip": lambda n, x: tree.clip(x, -n, n),
+    "full_like": lambda n, x: tree.full_like(x, n),
+    "bias_correction": lambda n, x: tree.bias_correction(x, n, np.int64(2)),
+    "update_moment": lambda n, x: tree.update_moment(x, x, n, 1),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("convert", [np.asarray, jnp.asarray])
+def test_numpy_numbers_in_float64(name, convert):
+    """Without x64, they are float32, and JAX does not warn about it."""
+    x = {"a": convert([1.0, -2.0])}
+    found = NUMBERS[name](np.float64(0.5), x)["a"]
+    assert found.dtype == jnp.float32
+    expected = NUMBERS[name](0.5, jax.tree.map(jnp.asarray, x))["a"]
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
 def test_every_function_of_the_room_is_here():
     room = {name for name in dir(tree) if inspect.isfunction(getattr(tree, name))}
     assert room == set(CALLS) | OTHERS

@@ -153,7 +153,7 @@ class Norms(eqx.Module):
         return _Call(
             loss,
             arguments,
-            [x for _, x in leaves],
+            [jnp.asarray(x) for _, x in leaves],
             [jtu.keystr(path) or "(the root)" for path, _ in leaves],
             labels,
             treedef,

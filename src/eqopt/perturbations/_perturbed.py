@@ -92,7 +92,7 @@ def make_perturbed_fun(
     _check(num_samples, sigma)
 
     def perturbed(key: Key, x: PyTree) -> PyTree:
-        arrays = parameters(x)
+        arrays = jtu.tree_map(jnp.asarray, parameters(x))
         _check_argument(arrays)
         key = as_key(key)
         fixed = lax.stop_gradient(arrays)

@@ -84,7 +84,7 @@ def fisher_diag(
         }
         ```
     """
-    arrays = parameters(params)
+    arrays = jtu.tree_map(jnp.asarray, parameters(params))
 
     def squares(*example: Any) -> PyTree:
         value = loss_of_arrays(

@@ -88,7 +88,7 @@ def hessian_diag(
         }
         ```
     """
-    arrays = parameters(params)
+    arrays = jtu.tree_map(jnp.asarray, parameters(params))
     value = loss_of_arrays("hessian_diag", "loss", loss, params, args)
     check_integer("hessian_diag", "batch_size", batch_size, 1)
     if num_samples is None:

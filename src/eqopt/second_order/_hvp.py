@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
@@ -63,7 +64,7 @@ def hvp(loss: Callable[..., Any], v: PyTree, params: Params, *args: Any) -> Upda
         }
         ```
     """
-    arrays = parameters(params)
+    arrays = jtu.tree_map(jnp.asarray, parameters(params))
     slope = jax.grad(loss_of_arrays("hvp", "loss", loss, params, args))
     return jax.jvp(slope, (arrays,), (_like(v, arrays),))[1]
 

@@ -281,4 +281,4 @@ def number(owner: str, name: str, value: Any, complex_too: bool = False) -> Any:
         )
     if dtype is None:
         return float(value) if isinstance(value, int) else value
-    return jnp.asarray(value, wide_dtype(dtype))
+    return jnp.asarray(value, wide_dtype(jnp.result_type(value)))
