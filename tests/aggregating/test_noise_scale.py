@@ -81,6 +81,18 @@ def test_float64(x64):
         assert found.noise_scale.dtype == "float64"
 
 
+def test_constants_of_a_trace():
+    """Batch sizes are checked in NumPy: JAX would trace a comparison."""
+    mean, large, small = jnp.array([1.0, 2.0]), jnp.asarray(8), jnp.asarray(2)
+    call = lambda q: gradient_noise_scale(
+        mean, large, mean_squared_norm=q, small_batch_size=small
+    )
+    np.testing.assert_allclose(jax.jit(call)(9.0).trace, 4 / (1 / 2 - 1 / 8), rtol=1e-6)
+    with pytest.raises(ValueError, match="smaller than `batch_size`"):
+        jax.jit(lambda q: gradient_noise_scale(mean, small, mean_squared_norm=q,
+                                               small_batch_size=large))(9.0)  # fmt: skip
+
+
 def test_transformable():
     """Batch sizes are data; averages over steps are averages of the parts."""
     traced = eqx.debug.assert_max_traces(

@@ -5,6 +5,7 @@ import functools
 import inspect
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -64,6 +65,12 @@ def as_small_arrays(node, field, value):
         return value
     dtype = jnp.uint16 if isinstance(value, int) else jnp.bfloat16
     return admitted(jnp.asarray(value, dtype), value, node, field)
+
+
+def as_constants(node, field, value):
+    """Arrays with values, even while JAX traces the construction."""
+    with jax.ensure_compile_time_eval():
+        return as_small_arrays(node, field, value)
 
 
 def as_integers(node, field, value):
@@ -131,3 +138,16 @@ def test_integers_are_floats(row):
         made, _, _ = program(row, as_integers)
         expected, _, _ = program(row, as_whole_floats)
         assert str(made) == str(expected)
+
+
+@law
+@pytest.mark.costly
+def test_constants_of_a_trace(row):
+    """Made inside `jit` of arrays with values, which are checked, and not traced."""
+    opt = row()
+
+    def make():
+        rebuilt(opt, as_constants)
+        return 0
+
+    jax.make_jaxpr(make)()

@@ -178,6 +178,19 @@ def test_message(call, error, words):
         assert word in str(info.value)
 
 
+def test_constants_of_a_trace():
+    """Arrays with values are checked in NumPy: JAX would trace a comparison."""
+    zero, two = jnp.asarray(0), jnp.asarray(2)
+    for fn in (
+        lambda x: tree.bias_correction(x, jnp.float32(0.5), two),
+        lambda x: tree.clip(x, zero, two),
+        lambda x: eqopt.periodic_update(x, x, zero, two),
+    ):
+        assert eqx.filter_jit(fn)(X)["x"].shape == (2,)
+    with pytest.raises(ValueError, match="at least 1, but is 0"):
+        eqx.filter_jit(lambda x: tree.bias_correction(x, 0.5, zero))(X)
+
+
 def test_traced_values_are_let_through():
     run = jax.jit(lambda s: tree.clip(X, s, -s))
     assert run(1.0)["x"].shape == (2,)

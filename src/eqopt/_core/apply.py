@@ -2,6 +2,7 @@
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 
 from .._jax_internals import is_traced
 from .._trees.control import filter_cond
@@ -135,7 +136,7 @@ def periodic_update(
         }
         ```
     """
-    if not is_traced(update_period) and update_period < 1:
+    if not is_traced(update_period) and np.asarray(update_period) < 1:
         raise ValueError(
             "periodic_update: `update_period` must be an integer of at least 1, but is "
             f"{update_period}."

@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from .._arguments.construction import Module
@@ -156,7 +157,8 @@ def _check(variance: Any, square: Any, large: Any, small: Any) -> None:
             )
     if is_traced(large) or is_traced(small):
         return
-    if not 0 < small < large:
+    # In NumPy, because comparing JAX arrays would be traced under `jit`.
+    if not 0 < np.asarray(small) < np.asarray(large):
         raise ValueError(
             "gradient_noise_scale: `small_batch_size` must be larger than 0 and "
             f"smaller than `batch_size`, but they are {small} and {large}. The "

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import jax.tree_util as jtu
+import numpy as np
 from jaxtyping import Array
 
 from .._combinators.chain import Chain, NamedChain
@@ -49,6 +50,6 @@ def with_rate(node: Any, rate: ScaleByLearningRate | None) -> Any:
 
 def checked_count(given: Any) -> Array:
     """The `count` that the user passed, as an array for a state."""
-    if not is_traced(given) and given < 0:
+    if not is_traced(given) and np.asarray(given) < 0:
         raise ValueError(f"`count` must be an integer of at least 0, but is {given!r}.")
     return jnp.asarray(given, jnp.int32)

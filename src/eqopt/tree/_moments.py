@@ -182,7 +182,7 @@ def bias_correction(
     """
     owner = "bias_correction"
     decay = _decay(owner, decay, includes_one=False)
-    if not is_traced(count) and count < 1:
+    if not is_traced(count) and np.asarray(count) < 1:
         raise ValueError(
             f"{owner}: `count` must be at least 1, but is {count}. It is the number "
             "of updates in the average, including the current one."
