@@ -371,3 +371,10 @@ def test_states_that_do_not_fit(convert, messages):
         convert()
     for message in messages:
         assert message in str(error.value)
+
+
+def test_a_count_that_is_a_constant_of_a_trace():
+    """It is checked in NumPy: JAX would trace a comparison."""
+    count, optax_state = jnp.asarray(3), after(optax.adam(0.1), 1)
+    convert = lambda: state_from_optax(ADAM, optax_state, MODEL, count=count)
+    assert eqx.filter_eval_shape(convert) is not None

@@ -140,6 +140,22 @@ def test_integers_are_floats(row):
         assert str(made) == str(expected)
 
 
+def as_unsigned(node, field, value):
+    """Such a number has no negative, and 1 minus it may wrap."""
+    number = as_integers(node, field, value)
+    is_new = isinstance(number, int) and not isinstance(value, int)
+    return np.uint8(number) if is_new else value
+
+
+@law
+@pytest.mark.costly
+def test_unsigned_numbers_are_floats(row):
+    if changes(row, as_unsigned):
+        made, _, _ = program(row, as_unsigned)
+        expected, _, _ = program(row, as_whole_floats)
+        assert str(made) == str(expected)
+
+
 @law
 @pytest.mark.costly
 def test_constants_of_a_trace(row):

@@ -7,6 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int, PyTree
 
@@ -35,7 +36,7 @@ from .._types import (
     Schedule,
     Updates,
 )
-from ..numerics import safe_increment, wide_dtype
+from ..numerics import as_float, safe_increment, wide_dtype
 from ..schedules import AbstractStatefulSchedule
 
 
@@ -262,8 +263,15 @@ class ScaleByLearningRate(AbstractLeafwise):
             ScaleByLearningRateState(
                 safe_increment(state.count), recorded(eta, state.learning_rate)
             ),
-            {"step_size": -eta if self.flip_sign else eta},
+            {"step_size": negative(eta) if self.flip_sign else eta},
         )
+
+
+def negative(rate: Any) -> Any:
+    """`-rate`, also for an unsigned integer, which has no negative."""
+    dtype = getattr(rate, "dtype", np.dtype(float))
+    is_unsigned = jnp.issubdtype(dtype, np.unsignedinteger)
+    return -(as_float(rate) if is_unsigned else rate)
 
 
 def has_learning_rate(transformation: AbstractTransformation) -> bool:

@@ -10,7 +10,7 @@ from ..._arguments.checks import check_scalar
 from ..._combinators.chain import Chain
 from ..._core.pipeline import Leafwise
 from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
-from ..._transforms.scale import at, recorded
+from ..._transforms.scale import at, negative, recorded
 from ..._types import Hyperparameter, Params, ScalarOrSchedule, Updates
 from ...numerics import safe_increment
 from ...tree._like import wide_zeros_like
@@ -54,6 +54,7 @@ class DescendOptimistically(AbstractLeafwise):
     ) -> Leafwise:
         eta = at(self, "learning_rate", state.count)
         optimism = eta if self.optimism is None else at(self, "optimism", state.count)
+        is_first = state.count == 0
         return Leafwise(
             optimistic,
             DescendOptimisticallyState(
@@ -61,7 +62,7 @@ class DescendOptimistically(AbstractLeafwise):
                 recorded(eta, state.learning_rate),
                 state.previous_gradient,
             ),
-            {"alpha": -eta, "beta": -optimism, "is_first": state.count == 0},
+            {"alpha": negative(eta), "beta": negative(optimism), "is_first": is_first},
             last=("previous_gradient",),
         )
 

@@ -6,6 +6,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 from ..._arguments.checks import check_count, check_integer, check_range
@@ -273,7 +274,7 @@ def _parameters_now(call: Call, result: Any, like: Params) -> Params:
 
 
 def _is_zero(x: Any) -> bool:
-    return isinstance(x, float | int) and x == 0
+    return isinstance(x, float | int | np.number) and x == 0
 
 
 def _mixed(share: Any, x: Array, p: Array) -> Array:
