@@ -38,6 +38,7 @@ def test_scale_does_not_matter(scale):
     np.testing.assert_allclose(same, vector, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_scale_of_a_start_does_not_matter():
     matrix, start = _symmetric([3, 1, 0.5]), jnp.array([1.0, 2.0, -1.0])
     value, vector = power_iteration(matrix, v0=start)
@@ -50,6 +51,7 @@ def test_scale_of_a_start_does_not_matter():
 HERMITIAN = jnp.array([[2, 1j], [-1j, 2]])
 
 
+@pytest.mark.slow
 def test_complex_matrix_and_real_start():
     for scale in (1e-30, 1, 1e30):
         value, vector = power_iteration(scale * HERMITIAN, v0=jnp.array([1.0, 0.0]))
@@ -59,6 +61,7 @@ def test_complex_matrix_and_real_start():
         np.testing.assert_allclose(image, 3 * vector, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_real_and_complex_parts_of_one_tree():
     product = lambda v: {"z": HERMITIAN @ v["z"], "x": 0.5 * v["x"]}
     start = {"z": jnp.array([1.0 + 0j, 0.0]), "x": jnp.ones(2)}

@@ -152,6 +152,7 @@ def test_dtypes(dtype, x64):
         assert jnp.isfinite(grad).all()
 
 
+@pytest.mark.slow
 def test_numpy_arrays_in_float64():
     """Without x64, these are float32, and JAX does not warn about it."""
     smooth = make_perturbed_fun(lambda x: 2 * x["a"], 10, sigma=np.float64(0.1))

@@ -63,6 +63,7 @@ def test_numbers_of_all_kinds(kind):
 @pytest.mark.parametrize(
     "kind", [np.uint8, np.int8, np.float16, jnp.uint8, jnp.bfloat16]
 )
+@pytest.mark.costly
 def test_numbers_of_narrow_kinds(kind):
     """The negative of 3 is not 253, and a third has all its digits."""
     for combine in (
