@@ -75,13 +75,13 @@ def nnls(
             f"nnls: `b` must have as many rows as `A`, which has shape {A.shape}, but "
             f"has shape {b.shape}."
         )
-    A, b = jnp.asarray(A), jnp.asarray(b)
-    dtype = wide_dtype(A.dtype, b.dtype)
+    matrix, columns = jnp.asarray(A), jnp.asarray(b)
+    dtype = wide_dtype(matrix.dtype, columns.dtype)
     if L is not None:
         check_scalar("nnls", "L", L, includes_zero=False)
     given = None if L is None else jnp.asarray(L, dtype)
-    x = _nnls(A.astype(dtype), b.astype(dtype), given, iters, unroll)
-    return x.astype(b.dtype)
+    x = _nnls(matrix.astype(dtype), columns.astype(dtype), given, iters, unroll)
+    return x.astype(columns.dtype)
 
 
 @functools.partial(jax.jit, static_argnames=("iters", "unroll"))
