@@ -14,9 +14,13 @@ from ...parity.matrices import NUMBERS
 from ..method import Method
 
 
-RANDOM = {
-    "test_own_stacks_are_separate_matrices": "each matrix has other random projections"
-}
+RANDOM = dict.fromkeys(
+    (
+        "test_own_stacks_are_separate_matrices",
+        "test_the_order_of_leaves_does_not_matter",
+    ),
+    "each matrix has other random projections",
+)
 RANK, GAP, SCALE, GROWTH, SEED = 2, 4, 3.0, 1.1, 7
 
 
