@@ -5,7 +5,7 @@ the whole model.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextvars import ContextVar
 
 
@@ -13,7 +13,7 @@ _sees_part: ContextVar[bool] = ContextVar("_sees_part", default=False)
 
 
 @contextlib.contextmanager
-def seeing_part() -> Iterator[None]:
+def seeing_part() -> Generator[None, None, None]:
     """Transformations that are called in it see a part of the parameters."""
     token = _sees_part.set(True)
     try:

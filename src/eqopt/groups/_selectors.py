@@ -92,7 +92,8 @@ def path(pattern: str, *, required: bool = True) -> Selector:
 
     - `pattern`: a regular expression that is searched for in the key path, which looks
         like `.layers[0].weight` or `['encoder'].bias`.
-    - `required`: whether it is an error if there is no such path.
+    - `required`: whether it is an error if there is no such path in the whole
+        model.
 
     **Raises:**
 
@@ -124,7 +125,8 @@ def leaf(predicate: Callable[[Any], bool], *, required: bool = False) -> Selecto
     **Arguments:**
 
     - `predicate`: a function of an array (or its shape and dtype) that returns a bool.
-    - `required`: whether it is an error if there is no such parameter.
+    - `required`: whether it is an error if there is no such parameter in the whole
+        model.
     """
     description = f"leaf({getattr(predicate, '__name__', predicate)})"
     return _checked(description, required, _by_array, predicate)
@@ -153,7 +155,8 @@ def module(*types: type, required: bool = True) -> Selector:
     **Arguments:**
 
     - `types`: classes; subclasses also count.
-    - `required`: whether it is an error if there is no such module.
+    - `required`: whether it is an error if there is no such module in the whole
+        model.
     """
     description = f"module({', '.join(t.__name__ for t in types)})"
     return _checked(description, required, _in_modules, types)
@@ -183,7 +186,8 @@ def where(fn: Callable[[Any], Any], *, required: bool = True) -> Selector:
 
     - `fn`: a function of the model that returns a part of it, or a tuple of parts, as
         in `eqx.tree_at`.
-    - `required`: whether it is an error if there are no parameters.
+    - `required`: whether it is an error if there are no parameters in the whole
+        model.
     """
     description = f"where({getattr(fn, '__name__', fn)})"
     return _checked(description, required, pointed_at, fn)
