@@ -106,6 +106,7 @@ NO_DECAY = groups.path(r"\.bias$") | groups.module(eqx.nn.LayerNorm)
     ],
     ids=["decay", "masked", "stored", "selective"],
 )
+@pytest.mark.costly
 def test_a_rule_may_choose_nothing_in_a_part(make):
     """In a group without biases and norms, these rules match no parameter."""
     labels = groups.label(

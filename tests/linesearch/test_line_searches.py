@@ -400,6 +400,7 @@ def test_value_and_grad_takes_other_arguments():
     assert jnp.array_equal(grad, jnp.full(2, -4.0))
 
 
+@pytest.mark.slow
 def test_in_a_partition_all_gradients_are_computed():
     """The other group needs its gradient, and has moved since the search."""
     loss = lambda p: jnp.sum((p["a"] - 1) ** 2) + jnp.sum((p["b"] - 2) ** 2)
@@ -415,6 +416,7 @@ def test_in_a_partition_all_gradients_are_computed():
     np.testing.assert_allclose(params["b"], 2 - 2 * 0.8**3, 1e-6)
 
 
+@pytest.mark.slow
 def test_value_and_gradient_are_not_the_buffers_of_the_state():
     params = jnp.zeros(3)
     state = ZOOM.init(params)

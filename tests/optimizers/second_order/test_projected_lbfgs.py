@@ -148,6 +148,7 @@ def test_a_start_outside():
     assert jnp.isinf(state.search.value) and jnp.isinf(state.optimality)
 
 
+@pytest.mark.slow
 def test_a_start_at_a_minimum_outside():
     """Its loss and gradient are not for the point between the bounds."""
     fn = lambda p: (p[0] - 3) ** 2 + (p[1] - (p[0] - 3)) ** 2
@@ -168,6 +169,7 @@ def test_a_bound_that_the_parameters_cannot_have():
     assert is_free.tolist() == [False, True]
 
 
+@pytest.mark.slow
 def test_a_group_without_gradients():
     labels = {"a": "bounded", "b": "other"}
     groups = {"bounded": eqopt.ProjectedLBFGS(0.0), "other": eqopt.SGD(0.1)}
