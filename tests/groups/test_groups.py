@@ -120,6 +120,12 @@ def test_a_rule_may_choose_nothing_in_a_part(make):
     groups.routes(opt, MODEL)
 
 
+def test_a_rule_is_no_function_of_the_model():
+    message = "groups: `path\\('head'\\)` is a rule already. Pass it without `where`"
+    with pytest.raises(TypeError, match=message):
+        groups.where(groups.path("head"))(MODEL)
+
+
 def test_everything_is_frozen():
     """A whole model has leaves that are not parameters."""
     opt = eqopt.SelectiveTransform(eqopt.AdamW(1e-3), freeze_mask=True)

@@ -194,7 +194,12 @@ def where(fn: Callable[[Any], Any], *, required: bool = True) -> Selector:
 
 
 def check_pointer(fn: Any) -> None:
-    """Raises a `TypeError` if a model is passed instead of a function of it."""
+    """Raises a `TypeError` for a rule or a model instead of a function of the model."""
+    if isinstance(fn, Selector):
+        raise TypeError(
+            f"groups: `{fn.description}` is a rule already. Pass it without `where`, or "
+            "name a part by a function of the model, such as `lambda m: m.layers`."
+        )
     if any(map(is_parameter, jtu.tree_leaves(fn))):
         raise TypeError(
             "groups: a part must be named by a function of the model, such as `lambda m: "
