@@ -120,6 +120,16 @@ def test_a_rule_may_choose_nothing_in_a_part(make):
     groups.routes(opt, MODEL)
 
 
+def test_the_equation_of_a_part():
+    """Without biases, the first rule of the factors matches no parameter."""
+    factors = groups.layerwise_decay(0.5, groups.path("bias"), groups.path("weight"))
+    scale = eqopt.Masked(eqopt.ScaleByTree(factors), groups.path("weight"))
+    opt = eqopt.Chain(eqopt.SGD(1.0), scale)
+    grads = jax.tree.map(jnp.ones_like, eqx.filter(MODEL, eqx.is_inexact_array))
+    updates, _ = opt.update(grads, opt.init(MODEL), MODEL)
+    assert all((x == -1).all() for x in jax.tree.leaves(updates))
+
+
 def test_a_rule_is_no_function_of_the_model():
     message = "groups: `path\\('head'\\)` is a rule already. Pass it without `where`"
     with pytest.raises(TypeError, match=message):

@@ -16,7 +16,7 @@ from .._core.transformation import (
 )
 from .._core.wrapper import Call
 from .._trees.leaves import is_leaf, restrict
-from .._trees.masks import both, mask_out
+from .._trees.masks import both, is_function, mask_out
 from .._trees.parts import seeing_part
 from .._trees.routes import Report
 from .._trees.states import check_state
@@ -120,12 +120,18 @@ class Masked(AbstractFused):
         if chosen is None and pipeline.params is not None:
             return None  # a single array, masked out: no parameters are missing
         extra = extra_of_part(without_norm(pipeline.extra), chosen, pipeline.params)
-        leafwise = self.inner._checked(state.inner_state, chosen, extra)
+        with seeing_part():
+            leafwise = self.inner._checked(state.inner_state, chosen, extra)
         if leafwise.then is not None:
             return None
         inner = leafwise.mask
         mask = self.mask if inner is None else both(self.mask, inner)
-        return leafwise._replace(mask=mask)
+        # The pipeline calls functions for trees to read, of the part, later.
+        reads = {
+            name: seeing_part()(tree) if is_function(tree) else tree
+            for name, tree in leafwise.reads.items()
+        }
+        return leafwise._replace(reads=reads, mask=mask)
 
     def _chosen(self, tree: PyTree | None, params: Params | None) -> PyTree | None:
         return None if tree is None else mask_out(tree, self.mask, params)
