@@ -114,10 +114,18 @@ def _measured(cases: Sequence[Case], settings: Settings) -> list[Row]:
     return results
 
 
+def _write(results: list[Row], options: argparse.Namespace) -> None:
+    if options.optimizers:
+        PAGE.write_text(written(PAGE.read_text(), compact(results), OPTIMIZERS))
+    elif options.gradients:
+        write_parts(PAGE, {"gradients": table(results, markdown=True)})
+    else:
+        for page, parts in _parts(results).items():
+            write_parts(page, parts)
+
+
 def _parts(results: list[Row]) -> dict[pathlib.Path, dict[str, str]]:
     """The tables of each page, by their names."""
-    if results[0].name == GRADIENTS[0].name:
-        return {PAGE: {"gradients": table(results, markdown=True)}}
     names = {case.name for case in README} | {"clip-adamw/memory"}
     tables = {
         "wrappers": [row for row in results if row.against != ALONE],
@@ -152,11 +160,8 @@ def main(arguments: list[str] | None = None) -> None:
         print(compact(results))
     else:
         print(table(results, options.markdown))
-    if options.write and options.optimizers:
-        PAGE.write_text(written(PAGE.read_text(), compact(results), OPTIMIZERS))
-    elif options.write:
-        for page, parts in _parts(results).items():
-            write_parts(page, parts)
+    if options.write:
+        _write(results, options)
     print(f"\n{machine.in_one_line(where)}")
     print(f"Wrote {options.output}", file=sys.stderr)
 

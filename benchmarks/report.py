@@ -158,13 +158,12 @@ def written(page: str, new: str, names: Iterable[str]) -> str:
 
 
 def _cells(row: Row, other: str) -> list[str]:
-    is_other = row.against == other
     return [
         row.name,
         row.what,
         _value(row.eqopt, row.unit, row.eqopt_fraction),
         _value(row.other, row.unit, row.other_fraction)
-        + ("" if is_other else f" ({row.against})"),
+        + ("" if row.against == other else f" ({row.against})"),
         # For memory, the target is a fraction of the bytes of the parameters.
         "" if row.ratio is None or row.unit == "MB" else _ratio(row),
         row.target,

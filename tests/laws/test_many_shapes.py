@@ -15,7 +15,7 @@ from eqopt.testing._trial import Trial
 
 from ..methods import BY_FAMILY
 from .registry import law
-from .subjects import assert_close, grads_of, normal, step
+from .subjects import assert_close, grads_of, normal, train
 
 
 SMALL = {"empty": (0, 4), "one": (1, 1), "row": (1, 4), "scalar": ()}
@@ -60,18 +60,10 @@ def moved(tree: dict) -> dict:
     return {OTHER[name]: x for name, x in tree.items()}
 
 
-def after_steps(row, params, grads):
-    opt = row()
-    state = opt.init(params)
-    for g in grads:
-        params, state = step(opt, g, state, params)
-    return params
-
-
 @law(names=NAMES, quick={"ScaleByTrustRatio"})
 def test_the_order_of_leaves_does_not_matter(row):
     params = many()
-    grads = [grads_of(params, i) for i in range(3)]
-    here = after_steps(row, params, grads)
-    there = after_steps(row, moved(params), [*map(moved, grads)])
+    grads = lambda _, i: moved(grads_of(params, i))
+    here, _ = train(row(), params, 3)
+    there, _ = train(row(), moved(params), 3, grads=grads)
     assert_close({name: there[OTHER[name]] for name in here}, here)

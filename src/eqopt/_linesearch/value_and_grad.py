@@ -64,16 +64,18 @@ def value_and_grad_from_state(
     ) -> tuple[Scalar, Updates]:
         value, grad = _stored(state)
 
-        def all_computed() -> tuple[Scalar, Updates]:
-            new = eqx.filter_value_and_grad(value_fn)(params, *args, **kwargs)
-            return new[0].astype(value.dtype), new[1]
+        is_of_a_group = _is_of_a_group(grad, state, params)
 
         def computed() -> tuple[Scalar, Updates]:
-            new_value, new = all_computed()
-            return new_value, restrict(new, grad, like_name="state.grad")
+            new_value, new = eqx.filter_value_and_grad(value_fn)(
+                params, *args, **kwargs
+            )
+            if not is_of_a_group:
+                new = restrict(new, grad, like_name="state.grad")
+            return new_value.astype(value.dtype), new
 
-        if _is_of_a_group(grad, state, params):
-            return all_computed()
+        if is_of_a_group:
+            return computed()
         result = filter_cond(~jnp.isfinite(value), computed, lambda: (value, grad))
         # Outside `jit`, a step that donates both the state and these needs two buffers.
         return jtu.tree_map(lambda x: x if is_traced(x) else jnp.copy(x), result)

@@ -52,8 +52,7 @@ def check_parameters(owner: str, params: PyTree) -> None:
     """Raises a `ValueError` if `params` has leaves, but no parameter among them.
 
     A part of a model may be without parameters, and so may be a tree without leaves. The
-    state of an
-    optimizer is a `TypeError`.
+    state of an optimizer is a `TypeError`.
     """
     check_is_no_state(owner, "params", params)
     leaves = jtu.tree_leaves(params)

@@ -88,11 +88,7 @@ class Scheduled(AbstractFusedWrapper):
     inner: AbstractTransformation
 
     def init(self, params: Params) -> ScheduledState:
-        states = {
-            name: schedule.init()
-            for name, schedule in self._schedules().items()
-            if isinstance(schedule, AbstractStatefulSchedule)
-        }
+        states = {name: x.init() for name, x in self._stateful().items()}
         count = jnp.zeros((), jnp.int32)
         values = self._values(count, states, {})
         inner_state = self._at(values).init(params)
@@ -109,10 +105,10 @@ class Scheduled(AbstractFusedWrapper):
     ) -> tuple[AbstractTransformation, Callable[[State], ScheduledState]]:
         self._check_keys(state)
         extra = pipeline.extra
-        schedules = self._schedules()
+        stateful = self._stateful()
         values = self._values(state.count, state.hyperparams_states, extra)
         states = {
-            name: schedules[name].update(old, **extra)
+            name: stateful[name].update(old, **extra)
             for name, old in state.hyperparams_states.items()
         }
         hyperparams = {
@@ -125,17 +121,19 @@ class Scheduled(AbstractFusedWrapper):
         )
 
     def _check_keys(self, state: ScheduledState) -> None:
-        schedules = self._schedules()
-        stateful = [
-            name
-            for name, schedule in schedules.items()
-            if isinstance(schedule, AbstractStatefulSchedule)
-        ]
-        check_keys(self, state.hyperparams, schedules, ".hyperparams")
+        stateful = self._stateful()
+        check_keys(self, state.hyperparams, self._schedules(), ".hyperparams")
         check_keys(self, state.hyperparams_states, stateful, ".hyperparams_states")
 
     def _schedules(self) -> dict[str, Any]:
         return {jtu.keystr(path): schedule for path, schedule in _find(self.inner)}
+
+    def _stateful(self) -> dict[str, AbstractStatefulSchedule]:
+        return {
+            name: schedule
+            for name, schedule in self._schedules().items()
+            if isinstance(schedule, AbstractStatefulSchedule)
+        }
 
     def _values(
         self, count: Int[Array, ""], states: Mapping[str, State], extra: Mapping

@@ -12,7 +12,7 @@ from jax import lax
 from jaxtyping import Array, Inexact, PyTree
 
 from .._trees.keys import as_key
-from .._trees.leaves import disagreement, parameters
+from .._trees.leaves import disagreement, map_parameters, parameters
 from .._types import IntegerLike, Key, RealScalarLike
 from ..numerics import common_dtype, wide_dtype
 from ..tree._norm import largest, norm
@@ -95,7 +95,7 @@ def power_iteration(
                 f"function, but is {v0!r}. Pass a tree that the function accepts as "
                 "the start: random numbers, or the parameters."
             )
-        start = jtu.tree_map(jnp.asarray, parameters(v0))
+        start = map_parameters(jnp.asarray, v0)
         return _iterate(_checked(matrix, start), start, num_iters, tolerance)
     check_square("power_iteration", "matrix", matrix)
     matrix = jnp.asarray(matrix)

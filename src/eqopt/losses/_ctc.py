@@ -157,19 +157,17 @@ def ctc_loss_with_forward_probs(
         last = _with_last_label(blank[-1], label[-1])
         blank = jnp.concatenate([blank[:-1], last[None]])
     # The logarithm of a probability is never positive, except by rounding.
-    bounded = lambda x: with_derivatives_of(x, lax.stop_gradient(jnp.minimum(x, 0)))
-    return (
-        _in_range(loss, logits),
-        _in_range(bounded(blank), logits),
-        _in_range(bounded(label), logits),
-    )
+    blank, label = (_in_range(x, logits, high=0.0) for x in (blank, label))
+    return _in_range(loss, logits), blank, label
 
 
-def _in_range(x: Float[Array, "..."], logits: Any) -> Float[Array, "..."]:
+def _in_range(
+    x: Float[Array, "..."], logits: Any, high: float = np.inf
+) -> Float[Array, "..."]:
     """In the dtype of `logits`, but not infinite: float16 ends below `-log_epsilon`."""
     dtype = jax.dtypes.canonicalize_dtype(logits.dtype)
     largest = float(jnp.finfo(dtype).max)
-    bounded = lax.stop_gradient(jnp.clip(x, -largest, largest))
+    bounded = lax.stop_gradient(jnp.clip(x, -largest, min(high, largest)))
     return one_value_each(with_derivatives_of(x, bounded), logits)
 
 

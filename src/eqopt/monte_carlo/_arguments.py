@@ -12,7 +12,7 @@ from jaxtyping import Array, PyTree
 
 from .._arguments.checks import check_integer
 from .._trees.keys import as_key
-from .._trees.leaves import parameters
+from .._trees.leaves import map_parameters
 from .._types import Key
 from ..numerics import wide_dtype
 
@@ -24,7 +24,7 @@ def sample_keys(owner: str, key: Key, num_samples: Any, low: int = 1) -> Any:
 
 def real_parameters(owner: str, params: PyTree) -> PyTree:
     """The arrays of `params` to differentiate with respect to; `None` for the rest."""
-    arrays = jtu.tree_map(jnp.asarray, parameters(params))
+    arrays = map_parameters(jnp.asarray, params)
     if not jtu.tree_leaves(arrays):
         raise TypeError(
             f"{owner}: `params` must have a floating-point array to differentiate "

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, PyTree
 
 from .._arguments.checks import check_integer, check_interval
 from .._trees.keys import as_key, split_like
-from .._trees.leaves import parameters
+from .._trees.leaves import map_parameters
 from .._types import Key, RealScalarLike
 from ..numerics import at_least_float32, common_dtype, wide_dtype
 from ._noise import Gumbel
@@ -92,7 +92,7 @@ def make_perturbed_fun(
     _check(num_samples, sigma)
 
     def perturbed(key: Key, x: PyTree) -> PyTree:
-        arrays = jtu.tree_map(jnp.asarray, parameters(x))
+        arrays = map_parameters(jnp.asarray, x)
         _check_argument(arrays)
         key = as_key(key)
         fixed = lax.stop_gradient(arrays)

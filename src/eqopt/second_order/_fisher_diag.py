@@ -10,7 +10,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
-from .._trees.leaves import parameters
+from .._trees.leaves import map_parameters
 from .._types import Params, StaticInteger, Updates
 from ..microbatching import AccumulationType, micro_vmap
 from ..numerics import abs_sq, at_least_float32
@@ -84,7 +84,7 @@ def fisher_diag(
         }
         ```
     """
-    arrays = jtu.tree_map(jnp.asarray, parameters(params))
+    arrays = map_parameters(jnp.asarray, params)
 
     def squares(*example: Any) -> PyTree:
         value = loss_of_arrays(

@@ -12,7 +12,7 @@ from jaxtyping import Array, Inexact, PyTree
 
 from .._arguments.checks import check_integer
 from .._trees.keys import as_key
-from .._trees.leaves import parameters
+from .._trees.leaves import map_parameters
 from .._types import Key, Params, Updates
 from ..numerics import wide_dtype
 from ._hutchinson import hutchinson
@@ -88,7 +88,7 @@ def hessian_diag(
         }
         ```
     """
-    arrays = jtu.tree_map(jnp.asarray, parameters(params))
+    arrays = map_parameters(jnp.asarray, params)
     value = loss_of_arrays("hessian_diag", "loss", loss, params, args)
     check_integer("hessian_diag", "batch_size", batch_size, 1)
     if num_samples is None:

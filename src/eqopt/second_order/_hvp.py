@@ -9,7 +9,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
-from .._trees.leaves import disagreement, listed, parameters
+from .._trees.leaves import disagreement, listed, map_parameters, parameters
 from .._types import Params, Updates
 from ._loss import loss_of_arrays
 
@@ -64,7 +64,7 @@ def hvp(loss: Callable[..., Any], v: PyTree, params: Params, *args: Any) -> Upda
         }
         ```
     """
-    arrays = jtu.tree_map(jnp.asarray, parameters(params))
+    arrays = map_parameters(jnp.asarray, params)
     slope = jax.grad(loss_of_arrays("hvp", "loss", loss, params, args))
     return jax.jvp(slope, (arrays,), (_like(v, arrays),))[1]
 

@@ -5,7 +5,7 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import Array, Float, PyTree
 
 from ..._arguments.checks import check_count
 from ..._arguments.extra import required_params
@@ -201,10 +201,9 @@ class ProjectedLBFGS(AbstractComposite):
         optimality = self._optimality(new, restrict(search.grad, new))
         # The projection moves a start outside the bounds even if the search fails. Then
         # neither the loss nor its gradient are known.
-        is_known = (found.error <= 0) | _equal(new, start)
-        infinite = jnp.full_like(search.value, jnp.inf)
-        value, optimality = choose(
-            is_known, (search.value, optimality), (infinite, infinite)
+        is_known = (found.error <= 0) | eqx.tree_equal(new, start)
+        value, optimality = (
+            jnp.where(is_known, x, jnp.inf) for x in (search.value, optimality)
         )
         search = eqx.tree_at(lambda search: search.value, search, value)
         state = ProjectedLBFGSState(
@@ -254,11 +253,6 @@ def _moved(direction: Updates, params: Params, step_size: Scalar) -> Params:
     pipeline = Pipeline(direction, params, {})
     pipeline.push("move", Leafwise(move, shared={"step_size": step_size}))
     return restrict(pipeline.apply(), direction)
-
-
-def _equal(new: Params, old: Params) -> Bool[Array, ""]:
-    same = jtu.tree_map(lambda x, y: jnp.all(x == y), new, old)
-    return jnp.all(jnp.stack([jnp.asarray(True), *jtu.tree_leaves(same)]))
 
 
 def _result(
