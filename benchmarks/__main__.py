@@ -15,7 +15,7 @@ from .cases import ALONE, CASES, EVERY_OPTIMIZER, GRADIENTS, README, TABLE, Case
 from .measures import LEAF, Settings
 from .optimizers import OPTIMIZERS
 from .pages import write_parts
-from .processes import in_processes
+from .processes import in_processes, odd
 from .report import Row, compact, rows, table, written
 
 
@@ -66,7 +66,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     )
     add(
         "--processes",
-        type=_at_least(1),
+        type=odd,
         default=1,
         help="an odd number: the one with the middle ratio counts; 1 by default",
     )
@@ -76,8 +76,6 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.write and not options.optimizers and (options.only or options.readme):
         parser.error("--write needs all rows of a table")
-    if options.processes % 2 == 0:
-        parser.error(f"--processes must be odd, but is {options.processes}")
     if options.rounds is None:
         options.rounds = 6 if options.readme else 10
     options.size -= options.size % (10 * LEAF)

@@ -9,7 +9,8 @@ import jax
 
 from .. import machine
 from ..pages import write_parts
-from .report import END, INTRODUCTION, Row, record, table
+from ..processes import in_each, odd
+from .report import END, INTRODUCTION, Row, middle, record, restored, table
 from .runs import OPTIMIZERS, PERIOD, SIZES, Matrices, cost
 
 
@@ -25,6 +26,25 @@ def _matrices(text: str) -> Matrices:
     if min(found) < 1:
         raise argparse.ArgumentTypeError(f"must be such as 48x256, but is {text!r}")
     return found
+
+
+def _measured(options: argparse.Namespace) -> list[Row]:
+    rows = []
+    for name in options.only or OPTIMIZERS:
+        for matrices in options.matrices or SIZES:
+            print(f"{name}, {matrices} ...", file=sys.stderr, flush=True)
+            rows.append(Row(name, matrices, cost(name, matrices, options.rounds)))
+    return rows
+
+
+def _in_processes(options: argparse.Namespace) -> list[Row]:
+    command = ["benchmarks.matrices", f"--rounds={options.rounds}"]
+    command += [f"--only={name}" for name in options.only or ()]
+    command += [
+        f"--matrices={size.number}x{size.side}" for size in options.matrices or ()
+    ]
+    runs = in_each(command, options.processes, options.output)
+    return [middle([*map(restored, rows)]) for rows in zip(*runs, strict=True)]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -44,6 +64,7 @@ def main(arguments: list[str] | None = None) -> int:
         help="such as 48x256; repeatable",
     )
     add("--rounds", type=int, default=3, help=f"of {2 * PERIOD} steps each")
+    add("--processes", type=odd, default=1, help="that with the middle ratio counts")
     add("--output", type=pathlib.Path, default=pathlib.Path("outputs/matrices.json"))
     add(
         "--write",
@@ -54,11 +75,8 @@ def main(arguments: list[str] | None = None) -> int:
     if options.write and options.only:
         parser.error("--write is for the whole table: leave out --only")
     options.output.parent.mkdir(parents=True, exist_ok=True)
-    where, rows = machine.describe(), []
-    for name in options.only or OPTIMIZERS:
-        for matrices in options.matrices or SIZES:
-            print(f"{name}, {matrices} ...", file=sys.stderr, flush=True)
-            rows.append(Row(name, matrices, cost(name, matrices, options.rounds)))
+    where = machine.describe()
+    rows = (_in_processes if options.processes > 1 else _measured)(options)
     report = {"machine": where, "rows": [record(row) for row in rows]}
     options.output.write_text(json.dumps(report, indent=2) + "\n")
     load = "unknown" if where["load"] is None else f"{where['load']:.1f}"

@@ -1,7 +1,10 @@
 """The table, and the records for the results file."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from ..contestants import Pair
+from ..harness import Timing
 from .runs import Cost, Matrices
 
 
@@ -11,16 +14,18 @@ INTRODUCTION = """\
 This table compares the methods for matrices with AdamW, on square float32 matrices.
 *State* is the number of elements in the state, as a multiple of the parameters. Then,
 for each size, there are the time of a step, the ratio to the time of AdamW's step in
-the same run, and the temporary memory as a share of the bytes of the parameters. A step
-is the mean over 10 steps, in which each basis, root and subspace is computed once
-(PSGDKron's default is *each step*). *Of torch* is the ratio to the time of the same step
-in the authors' code in torch, on as many threads. AdamW's own ratios show the noise.
+the same run, with the lowest and the highest ratio of five processes, and the temporary
+memory as a share of the bytes of the parameters. The row is from the process with the
+middle ratio. A step is the mean over 10 steps, in which each basis, root and subspace is
+computed once (PSGDKron's default is *each step*). *Of torch* is the ratio to the time of
+the same step in the authors' code in torch, on as many threads, from the process with the
+middle one. AdamW's own ratios show the noise.
 """
 
 END = """\
-`python -m benchmarks.matrices --write` writes this table, with `OPENBLAS_NUM_THREADS=1`
-([why](api/optimizers/matrix.md)). Its column on torch needs torch, and the code of
-[nikhilvyas/SOAP](https://github.com/nikhilvyas/SOAP) and
+`python -m benchmarks.matrices --processes 5 --rounds 1 --write` writes this table, with
+`OPENBLAS_NUM_THREADS=1` ([why](api/optimizers/matrix.md)). Its columns on torch need torch,
+and the code of [nikhilvyas/SOAP](https://github.com/nikhilvyas/SOAP) and
 [facebookresearch/optimizers](https://github.com/facebookresearch/optimizers) on the path.
 """
 
@@ -51,15 +56,42 @@ def table(rows: list[Row]) -> str:
         lines.append([name, f"{max(x.state for x in found):.1f}"])
         for x in found:
             time = f"{float(f'{1e3 * x.seconds.eqopt.best:.3g}'):g} ms"
-            lines[-1] += [time, f"{x.ratio:.1f}", f"{100 * x.temporary:.0f} %"]
+            lines[-1] += [time, _of_adamw(x), f"{100 * x.temporary:.0f} %"]
             if with_torch:
                 lines[-1].append(_of_torch(x))
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def _of_adamw(cost: Cost) -> str:
+    if cost.lowest is None:
+        return f"{cost.ratio:.1f}"
+    return f"{cost.ratio:.1f} ({cost.lowest:.1f} to {cost.highest:.1f})"
+
+
 def _of_torch(cost: Cost) -> str:
     pair = cost.beside_torch
-    return "" if pair is None else f"{pair.eqopt.best / pair.other.best:.2f}"
+    return "" if pair is None else f"{_ratio(pair):.2f}"
+
+
+def _ratio(pair: Pair[Timing] | None) -> float:
+    return 0.0 if pair is None else pair.eqopt.best / pair.other.best
+
+
+def middle(rows: Sequence[Row]) -> Row:
+    """The row with the middle ratio to AdamW, and the middle ratio to torch.
+
+    **Arguments:**
+
+    - `rows`: what each of several processes measured for the same optimizer.
+    """
+    costs = sorted((row.cost for row in rows), key=lambda cost: cost.ratio)
+    half = len(costs) // 2
+    cost = costs[half]._replace(
+        beside_torch=sorted((x.beside_torch for x in costs), key=_ratio)[half],
+        lowest=costs[0].ratio,
+        highest=costs[-1].ratio,
+    )
+    return rows[0]._replace(cost=cost)
 
 
 def record(row: Row) -> dict[str, Any]:
@@ -76,4 +108,21 @@ def record(row: Row) -> dict[str, Any]:
         "temporary": row.cost.temporary,
         "beside_torch": beside
         and beside.map(lambda timing: timing._asdict())._asdict(),
+        "lowest": row.cost.lowest,
+        "highest": row.cost.highest,
     }
+
+
+def restored(record: dict[str, Any]) -> Row:
+    """The row of an object that `record` returned."""
+    pair = lambda mine, other: Pair(Timing(**mine), Timing(**other))
+    beside = record["beside_torch"]
+    cost = Cost(
+        record["state"],
+        pair(record["seconds"], record["adamw_seconds"]),
+        record["temporary"],
+        beside and pair(*beside.values()),
+        record["lowest"],
+        record["highest"],
+    )
+    return Row(record["name"], Matrices(**record["matrices"]), cost)

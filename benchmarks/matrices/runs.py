@@ -66,12 +66,16 @@ class Cost(NamedTuple):
         and results, as a multiple of the bytes of the parameters.
     - `beside_torch`: the seconds of a step, and of a step of the same optimizer in torch
         in the same run. `None` if torch does not have it, or is not installed.
+    - `lowest`, `highest`: the lowest and the highest ratio to AdamW, if several processes
+        measured this.
     """
 
     state: float
     seconds: Pair[Timing]
     temporary: float
     beside_torch: Pair[Timing] | None = None
+    lowest: float | None = None
+    highest: float | None = None
 
     @property
     def ratio(self) -> float:

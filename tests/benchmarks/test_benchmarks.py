@@ -222,8 +222,8 @@ def test_the_middle_of_several_processes(tmp_path, capsys):
 @pytest.mark.parametrize("ratios", [(0.9, 1.2, 1.0), (1.2, 0.9, 1.0)])
 def test_which_process_is_the_middle_one(ratios, monkeypatch):
     case = README[0]
-    runs = iter([{case.name: [Row("x", "", "ms", r, 1.0, "", r)]} for r in ratios])
-    monkeypatch.setattr(processes, "_in_a_process", lambda *_: next(runs))
+    runs = [[Row(case.name, "", "ms", r, 1.0, "", r)._asdict()] for r in ratios]
+    monkeypatch.setattr(processes, "in_each", lambda *_: runs)
     (row,) = processes.in_processes([case], Settings(1, 1, 1), 3, ROOT / "x")
     assert (row.lowest, row.ratio, row.highest) == (0.9, 1.0, 1.2)
 
@@ -302,7 +302,7 @@ def test_different_gradients_are_refused():
         (["--output", os.devnull + "/x.json"], "cannot write --output"),
         (["--only-this"], "--only-this"),
         (["--write", "--readme"], "--write needs all rows of a table"),
-        (["--processes", "4"], "--processes must be odd, but is 4"),
+        (["--processes", "4"], "--processes: must be odd, but is '4'"),
     ],
 )
 def test_wrong_option(arguments, complaint, capsys):

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.contestants import Pair
 from benchmarks.harness import Timing
 from benchmarks.matrices.__main__ import main
-from benchmarks.matrices.report import Row, record, table
+from benchmarks.matrices.report import Row, middle, record, restored, table
 from benchmarks.matrices.runs import OPTIMIZERS, PERIOD, SIZES, Cost, Matrices, cost
 
 from ..docs.pages import DOCS
@@ -54,6 +54,18 @@ def test_table_with_torch():
     assert lines[3].endswith("| 1.0 | 0 % | 1.50 |")
     assert record(rows[0])["beside_torch"] is None
     assert record(rows[1])["beside_torch"]["other"] == {"best": 2e-3, "median": 8e-3}
+    assert [restored(record(row)) for row in rows] == rows
+
+
+def test_the_middle_of_several_processes():
+    """Of AdamW, and of torch, which another process may have."""
+    size, processes = SIZES[0], []
+    for time, of_torch in (5e-3, 0.7), (7e-3, 0.9), (6e-3, 0.8):
+        beside = Pair(Timing(of_torch, of_torch), Timing(1.0, 1.0))
+        cost = made_up(6.0, time, 0.25)._replace(beside_torch=beside)
+        processes.append(Row("SOAP", size, cost))
+    line = table([middle(processes)]).splitlines()[-1]
+    assert line == "| SOAP | 6.0 | 6 ms | 6.0 (5.0 to 7.0) | 25 % | 0.80 |"
 
 
 def test_the_page_has_all_optimizers():
@@ -107,6 +119,17 @@ def test_small_run(tmp_path, capsys):
         assert row["ratio"] == pytest.approx(ratio) and row["temporary"] >= 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(" | ")[0] for line in lines[2:7]] == [f"| {n}" for n in names]
+
+
+@pytest.mark.slow
+def test_three_processes(tmp_path, capsys):
+    output = tmp_path / "matrices.json"
+    chosen = ["--only=AdamW", "--matrices=2x8", "--rounds=1", "--processes=3"]
+    assert main([*chosen, f"--output={output}"]) == 0
+    (row,) = json.loads(output.read_text())["rows"]
+    assert row["lowest"] <= row["ratio"] <= row["highest"]
+    shown = "{ratio:.1f} ({lowest:.1f} to {highest:.1f})".format(**row)
+    assert f" | {shown} | " in capsys.readouterr().out
 
 
 @pytest.mark.slow
