@@ -16,7 +16,7 @@ from .measures import LEAF, Settings
 from .optimizers import OPTIMIZERS
 from .pages import write_parts
 from .processes import in_processes, odd
-from .report import Row, compact, rows, table, written
+from .report import Row, compact, rows, table, with_memory, written
 
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -116,7 +116,7 @@ def _write(results: list[Row], options: argparse.Namespace) -> None:
     if options.optimizers:
         PAGE.write_text(written(PAGE.read_text(), compact(results), OPTIMIZERS))
     elif options.gradients:
-        write_parts(PAGE, {"gradients": table(results, markdown=True)})
+        write_parts(PAGE, {"gradients": with_memory(results)})
     else:
         for page, parts in _parts(results).items():
             write_parts(page, parts)

@@ -139,6 +139,20 @@ def compact(rows: list[Row]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def with_memory(rows: list[Row]) -> str:
+    """One line of Markdown for each gradient: its time and its temporary memory."""
+    lines = [["work", "eqopt", "other", "ratio", "memory", "other's"]]
+    lines.append([":--", *["--:"] * 5])
+    by_name = {row.name: row for row in rows}
+    for time in rows:
+        memory = by_name.get(f"{time.name}/memory")
+        if memory is not None:
+            cells = _cells(time, "")[1:5]
+            own = [_value(x, "MB", None) for x in (memory.eqopt, memory.other)]
+            lines.append([cells[0].removesuffix(": a call"), *cells[1:], *own])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
 def written(page: str, new: str, names: Iterable[str]) -> str:
     """The page, with its table updated from `new`.
 

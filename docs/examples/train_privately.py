@@ -111,7 +111,7 @@ def train_model(
         noise_multiplier=noise,
         key=options.seed,
         momentum=0.9,
-        batch_size=options.batch_size,  # expected: that of a batch tells something
+        batch_size=options.batch_size,  # the expected one: the actual size is private
         clipped=True,
     )
     model = CNN(jax.random.key(options.seed))

@@ -90,13 +90,23 @@ def test_links_resolve(page):
         assert known(target), target
 
 
-def anchors(page: pathlib.Path) -> set[str]:
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+def test_links_resolve_on_github(page):
+    """Which does not know `{ #anchor }`."""
+    for target in re.findall(r"\]\(([^)\s]+)\)", (ROOT / page).read_text()):
+        path, _, anchor = target.partition("#")
+        if not re.match(r"[a-z]+:", target):
+            assert (ROOT / path).exists(), target
+            assert not anchor or anchor in anchors(ROOT / path, explicit=None), target
+
+
+def anchors(page: pathlib.Path, explicit: str | None = r"\{ *#(\S+)") -> set[str]:
     """The anchors of the headings of a page, as Python-Markdown makes them."""
     found = set()
     for heading in re.findall(r"^#+ +(.*)$", prose(page), re.MULTILINE):
-        explicit = re.search(r"\{ *#(\S+)", heading)
+        chosen = explicit and re.search(explicit, heading)
         slug = re.sub(r"[^\w\s-]", "", heading).strip().lower()
-        found.add(explicit[1] if explicit else re.sub(r"[-\s]+", "-", slug))
+        found.add(chosen[1] if chosen else re.sub(r"[-\s]+", "-", slug))
     return found
 
 

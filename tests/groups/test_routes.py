@@ -64,6 +64,14 @@ def test_three_writings_have_the_same_routes(name):
     }
 
 
+def test_the_rule_of_the_guide_leaves_biases_out():
+    layer = eqx.filter_vmap(lambda key: eqx.nn.Linear(4, 12, key=key))
+    model = {"qkv": layer(jr.split(jr.key(0), 3))}
+    opt = eqopt.Muon(0.1, weight_dimension_numbers=RULES["layers"])
+    weight, bias = groups.routes(opt, model)
+    assert weight.matrices == ((9, 4, 4),) and not bias.matrices
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("standard_promotion")  # the guide multiplies by vectors
 def test_three_writings_have_the_same_losses():

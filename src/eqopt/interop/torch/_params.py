@@ -39,8 +39,9 @@ def params_from_torch(
     - `transpose`: which matrices of the model are the transposes of torch's: a tree of
         bools like the model or a prefix of it (`True` for all matrices), or a function
         of the model that returns one, such as an [`eqopt.groups.Selector`][]. The last
-        two axes are swapped. Equinox's layers have the same layout as torch's and do
-        not need this.
+        two axes are swapped. Equinox's linear layers, convolutions, embeddings and
+        norms have the same layout as torch's and do not need this. The kernel of a
+        transposed convolution is flipped, too: pass it in Equinox's layout.
 
     **Returns:**
 
