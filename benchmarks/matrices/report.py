@@ -14,7 +14,7 @@ INTRODUCTION = """\
 This table compares the methods for matrices with AdamW, on square float32 matrices.
 *State* is the number of elements in the state, as a multiple of the parameters. Then,
 for each size, there are the time of a step, the ratio to the time of AdamW's step in
-the same run, with the lowest and the highest ratio of five processes, and the temporary
+the same run, with the lowest and the highest ratio of three processes, and the temporary
 memory as a share of the bytes of the parameters. The row is from the process with the
 middle ratio. A step is the mean over 10 steps, in which each basis, root and subspace is
 computed once (PSGDKron's default is *each step*). *Of torch* is the ratio to the time of
@@ -23,9 +23,9 @@ middle one. AdamW's own ratios show the noise.
 """
 
 END = """\
-`python -m benchmarks.matrices --processes 5 --rounds 1 --write` writes this table, with
-`OPENBLAS_NUM_THREADS=1` ([why](api/optimizers/matrix.md)). Its columns on torch need torch,
-and the code of [nikhilvyas/SOAP](https://github.com/nikhilvyas/SOAP) and
+`python -m benchmarks.matrices --processes 3 --rounds 1 --write` writes this table, with
+`OPENBLAS_NUM_THREADS=1` ([why](api/optimizers/matrix.md)). Its columns on torch need
+torch, and the code of [nikhilvyas/SOAP](https://github.com/nikhilvyas/SOAP) and
 [facebookresearch/optimizers](https://github.com/facebookresearch/optimizers) on the path.
 """
 
