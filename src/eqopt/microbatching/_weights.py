@@ -152,13 +152,11 @@ def weighted_sum(values: Array, weights: Array | None) -> Array:
         rows = jnp.expand_dims(weights, range(1, values.ndim))
         values = jnp.where(rows == 0, 0, values)
     weights = weights.astype(values.dtype)
-    spread = lambda w, x: jnp.expand_dims(w, range(1, x.ndim))
-    as_sum = lambda w, x: jnp.sum(spread(w, x) * x, axis=0)
     if jax.typeof(values).sharding.spec[:1] not in ((), (None,)):
         # Explicitly sharded rows: for a product, JAX would require the sharding of the
         # result.
-        return as_sum(weights, values)
-    # XLA fuses a sum with the computation of the values. On an accelerator, they need no
-    # memory then; but in a loop on a CPU, this takes up to a hundred times as long.
-    as_product = lambda w, x: jnp.tensordot(w, x, 1, precision=lax.Precision.HIGHEST)
-    return lax.platform_dependent(weights, values, cpu=as_product, default=as_sum)
+        return jnp.sum(values * jnp.expand_dims(weights, range(1, values.ndim)), 0)
+    # Not written as a sum: XLA on a CPU fuses a sum with the computation of the values,
+    # and in a loop, the result was a hundred times slower. For accelerators, XLA compiles
+    # both to the same program.
+    return jnp.tensordot(weights, values, 1, precision=lax.Precision.HIGHEST)
