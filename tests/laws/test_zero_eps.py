@@ -16,14 +16,18 @@ def epsilons(row):
 
 
 def without_eps(row):
-    """With each of its epsilons at zero, if it may be, and if the row passes it on."""
+    """With its epsilons at zero that may be, and that the row passes on."""
+    may_be = {}
     for name in epsilons(row):
         try:
-            yield row(**{name: 0.0})
+            row(**{name: 0.0})
         except ValueError as error:
             assert name in str(error)
         except TypeError:
             assert name not in row.data
+        else:
+            may_be[name] = 0.0
+    return row(**may_be)
 
 
 @pytest.mark.parametrize(
@@ -37,12 +41,11 @@ def without_eps(row):
     ],
 )
 def test_zero_over_zero_is_zero(row):
-    """In the first steps, later, and in some columns only."""
-    for opt in without_eps(row):
-        params = params_of()
-        state = opt.init(params)
-        zero = jax.tree.map(lambda p: 0 * p, params)
-        column = jax.tree.map(lambda p: p.at[..., :1].set(0) if p.ndim else p, params)
-        for grads in (zero, zero, column, zero, grads_of(params, 0)):
-            (updates, state), _ = both(opt, grads, state, params)
-            assert all_finite(updates)
+    """In the first steps, later (RAdam divides from step 6 on), and in some columns."""
+    opt, params = without_eps(row), params_of()
+    state = opt.init(params)
+    zero = jax.tree.map(lambda p: 0 * p, params)
+    column = jax.tree.map(lambda p: p.at[..., :1].set(0) if p.ndim else p, params)
+    for grads in (zero, zero, column, zero, grads_of(params, 0), column, zero, column):
+        (updates, state), _ = both(opt, grads, state, params)
+        assert all_finite(updates)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from .._trees.precision import or_tiny
 from .._types import Leaf, RealLeaf, Scalar
 from ..numerics import abs_sq, safe_sqrt
 
@@ -73,7 +74,7 @@ def schedule_free_plus(
     # This uses the new z: the old z, which is overwritten, is the new z plus the step.
     mu = (1 - b1) * g + b1 * mu
     nu = (1 - b2) * abs_sq(g) + b2 * nu
-    d = mu / mu_correction / (safe_sqrt(nu / nu_correction) + eps)
+    d = mu / mu_correction / (safe_sqrt(nu / nu_correction) + or_tiny(eps))
     pull = 0 if decays is None else decay * p
     z = z - pull - eta * d
     ahead = (p - z) / beta + (1 - 1 / beta) * (pull + eta * d)

@@ -260,3 +260,13 @@ def test_errors(name):
     call, message = ERRORS[name]
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize("cls", [eqopt.Prodigy, eqopt.DAdaptAdamW])
+def test_a_leaf_that_is_frozen_later_does_not_stop_the_estimate(cls):
+    opt, params = cls(), {"a": jnp.ones(3), "b": 100 * jnp.ones(3)}
+    state, step = opt.init(params), jax.jit(opt.step)
+    for t in range(60):
+        frozen = None if t >= 5 else 100 * params["b"]
+        params, state = step({"a": params["a"] - 50, "b": frozen}, state, params)
+    assert eqopt.tree.get(state, "estim_lr") > 1

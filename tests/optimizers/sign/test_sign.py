@@ -85,3 +85,16 @@ def test_rprop_with_a_schedule():
 def test_errors(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_smooth_sign_of_complex_numbers():
+    """It is as long as for a real number: the complex tanh has poles."""
+    opt, c = eqopt.ScaleByLion(b1=0.0, mode="smooth"), jnp.array([1.5707j, -3 - 4j, 0])
+    u, _ = updates_of(opt, [c])
+    expected = [np.tanh(1.5707) * 1j, np.tanh(5) * (-0.6 - 0.8j), 0]
+    np.testing.assert_allclose(u[0], expected, 1e-6)
+
+
+def test_rprop_takes_no_stateful_schedule():
+    with pytest.raises(TypeError, match=r"put `eqopt.ReduceLROnPlateau\(...\)` after"):
+        eqopt.Scheduled(eqopt.Rprop(eqopt.schedules.ReduceOnPlateau(1e-3)))

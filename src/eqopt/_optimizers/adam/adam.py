@@ -11,9 +11,9 @@ from ..._combinators.chain import Chain
 from ..._core.equation import equation
 from ..._core.pipeline import Leafwise
 from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
-from ..._transforms.normalize import or_tiny
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
+from ..._trees.precision import or_tiny
 from ..._types import (
     Hyperparameter,
     Leaf,
@@ -105,7 +105,8 @@ class ScaleByAdam(AbstractLeafwise):
 
     **Raises:**
 
-    A `ValueError` if a hyperparameter is out of its range.
+    A `ValueError` if a hyperparameter is out of its range, or if `momentum_decay` is
+    given without `nesterov`.
 
     ??? cite "References"
 
@@ -139,6 +140,12 @@ class ScaleByAdam(AbstractLeafwise):
         check_moments(self)
         if self.momentum_decay is not None:
             check_range(self, "momentum_decay", 0)
+            if not self.nesterov:
+                raise ValueError(
+                    f"ScaleByAdam: `momentum_decay` is {self.momentum_decay}, but only "
+                    "Nesterov momentum can grow. Pass `nesterov=True`, or leave "
+                    "`momentum_decay` out."
+                )
 
     def init(self, params: Params) -> ScaleByAdamState:
         return init_moments(self, ScaleByAdamState, params)
@@ -146,7 +153,7 @@ class ScaleByAdam(AbstractLeafwise):
     def leafwise(
         self, state: ScaleByAdamState, params: Params | None = None, **extra: Any
     ) -> Leafwise:
-        if self.momentum_decay is None or not self.nesterov:
+        if self.momentum_decay is None:
             return counted(self, adam, state)
         count = safe_increment(state.count)
         corrections = growing_corrections(

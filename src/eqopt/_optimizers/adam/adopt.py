@@ -12,8 +12,8 @@ from ..._core.equation import equation
 from ..._core.pipeline import Leafwise
 from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.clip import clip
-from ..._transforms.normalize import or_tiny
 from ..._transforms.scale import ScaleByLearningRate, at
+from ..._trees.precision import or_tiny
 from ..._typecheck import checked
 from ..._types import Hyperparameter, Leaf, Params, RealLeaf, Scalar, ScalarOrSchedule
 from ...numerics import abs_sq, safe_sqrt

@@ -10,8 +10,8 @@ from ..._combinators.chain import Chain
 from ..._core.equation import equation
 from ..._core.pipeline import Leafwise
 from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
-from ..._transforms.normalize import or_tiny
 from ..._transforms.scale import ScaleByLearningRate
+from ..._trees.precision import or_tiny
 from ..._types import (
     Hyperparameter,
     Leaf,

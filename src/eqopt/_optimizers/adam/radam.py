@@ -13,6 +13,7 @@ from ..._core.equation import equation
 from ..._core.pipeline import Leafwise
 from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate
+from ..._trees.precision import or_tiny
 from ..._types import Hyperparameter, Leaf, Params, RealLeaf, Scalar, ScalarOrSchedule
 from ...numerics import abs_sq, as_float, safe_increment, safe_sqrt
 from ..moments import (
@@ -54,7 +55,7 @@ def radam(
     mu = (1 - b1) * g + b1 * mu
     nu = (1 - b2) * abs_sq(g) + b2 * nu
     mu_hat = unbiased(mu, g, b1, mu_correction, g_correction, nesterov)
-    denominator = safe_sqrt(nu / nu_correction + eps_root) + eps
+    denominator = safe_sqrt(nu / nu_correction + eps_root) + or_tiny(eps)
     is_known = rectifier > 0
     factor = jnp.where(is_known, rectifier / jnp.where(is_known, denominator, 1), 1)
     return factor * mu_hat, mu, nu

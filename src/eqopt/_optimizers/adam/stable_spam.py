@@ -13,9 +13,9 @@ from ..._core.equation import equation
 from ..._core.pipeline import Leafwise
 from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.block import AdaClipGN, check_cosine, cosine_factor
-from ..._transforms.normalize import or_tiny
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
+from ..._trees.precision import or_tiny
 from ..._types import (
     Hyperparameter,
     IntegerLike,

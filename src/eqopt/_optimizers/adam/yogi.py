@@ -12,6 +12,7 @@ from ..._core.equation import equation
 from ..._core.pipeline import Leafwise
 from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate
+from ..._trees.precision import or_tiny
 from ..._types import Hyperparameter, Leaf, Params, RealLeaf, Scalar, ScalarOrSchedule
 from ...numerics import abs_sq, safe_sqrt
 from ..moments import (
@@ -49,7 +50,7 @@ def yogi(
     mu = (1 - b1) * g + b1 * mu
     new = nu - (1 - b2) * jnp.sign(nu - abs_sq(g)) * abs_sq(g)
     nu = jnp.where(jnp.isinf(nu), nu, new)  # infinity minus infinity would be NaN
-    denominator = safe_sqrt(nu / nu_correction + eps_root) + eps
+    denominator = safe_sqrt(nu / nu_correction + eps_root) + or_tiny(eps)
     return (mu / mu_correction) / denominator, mu, nu
 
 

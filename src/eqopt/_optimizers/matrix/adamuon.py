@@ -14,9 +14,10 @@ from ..._core.equation import equation
 from ..._core.matrixwise import AbstractMatrixwise, Rows, same_for_each_leaf
 from ..._core.pipeline import Leafwise
 from ..._core.transformation import AbstractOptimizer, AbstractTransformation
-from ..._transforms.normalize import or_1, or_tiny
+from ..._transforms.normalize import or_1
 from ..._transforms.weight_decay import WeightDecay
 from ..._trees.axes import DimensionNumbers
+from ..._trees.precision import or_tiny
 from ..._types import (
     Hyperparameter,
     Mask,

@@ -18,12 +18,12 @@ from ..._core.layouts import Layout, Pieces, map_layouts
 from ..._core.matrixwise import AbstractMatrixwise
 from ..._core.pipeline import Leafwise
 from ..._core.transformation import AbstractOptimizer, AbstractTransformation
-from ..._transforms.normalize import or_tiny
 from ..._transforms.weight_decay import WeightDecay
 from ..._trees.axes import DimensionNumbers
 from ..._trees.control import cond
 from ..._trees.keys import as_key
 from ..._trees.leaves import places
+from ..._trees.precision import or_tiny
 from ..._trees.threefry import normal
 from ..._types import (
     Hyperparameter,

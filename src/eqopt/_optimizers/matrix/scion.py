@@ -104,7 +104,8 @@ class ScaleByLMO(AbstractMatrixwise):
     - `norm`: `"spectral"`, `"sign"`, `"row"` or `"col"`.
     - `radius`: $\rho \ge 0$.
     - `beta`: $\beta \in [0, 1)$. The momentum in the paper is $1 - \beta$.
-    - `eps`: $\varepsilon \ge 0$, also added to the norms of rows and columns.
+    - `eps`: $\varepsilon \ge 0$, added to the norms of rows and columns. The `"spectral"`
+        norm and `"sign"` do not use it.
     - `normalized`: whether $n$ in the table of [`eqopt.ScaleByLMO`][] is the number of
         inputs. Otherwise, it is 1.
     - `at_least_one`: whether the factor for `"spectral"` is $\max(1, \sqrt{m / n})$. This

@@ -15,10 +15,10 @@ from ..._core.equation import equation
 from ..._core.matrixwise import AbstractMatrixwise, Rows
 from ..._core.pipeline import Leafwise
 from ..._core.transformation import AbstractOptimizer, AbstractTransformation
-from ..._transforms.normalize import or_tiny
 from ..._transforms.weight_decay import WeightDecay
 from ..._trees.axes import DimensionNumbers
 from ..._trees.control import cond
+from ..._trees.precision import or_tiny
 from ..._types import (
     Hyperparameter,
     IntegerLike,

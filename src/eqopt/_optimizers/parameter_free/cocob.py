@@ -90,8 +90,8 @@ class ScaleByCOCOB(AbstractLeafwise):
 
     **Arguments:**
 
-    - `alpha`: $\alpha > 0$. In the first step, an element moves by $1/\alpha$: with a
-        smaller $\alpha$, the first steps are larger.
+    - `alpha`: $\alpha > 0$. In the first step, an element moves by $1/\max(2, \alpha)$:
+        with a smaller $\alpha$, the first steps are larger.
     - `eps`: $\varepsilon \ge 0$, a lower bound of $L$.
     - `accumulator_dtype`: the dtype in which $L$, $G$, $R$ and $\theta$ are stored.
         Defaults to the dtype of each parameter, at least float32. In bfloat16, a sum of

@@ -16,9 +16,10 @@ from ..._core.pipeline import Leafwise
 from ..._core.reductions import sum_over_leaves
 from ..._core.transformation import AbstractLeafwise
 from ..._cpu.order import after
-from ..._transforms.normalize import or_tiny, ratio
+from ..._transforms.normalize import ratio
 from ..._transforms.scale import recorded
 from ..._transforms.weight_decay import WeightDecay
+from ..._trees.precision import or_tiny
 from ..._types import (
     Hyperparameter,
     Leaf,

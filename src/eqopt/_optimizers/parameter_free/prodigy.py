@@ -15,9 +15,11 @@ from ..._core.pipeline import Leafwise, Pipeline
 from ..._core.reductions import sum_over_leaves
 from ..._core.transformation import AbstractLeafwise
 from ..._cpu.order import after
-from ..._transforms.normalize import or_tiny, ratio
+from ..._transforms.normalize import ratio
 from ..._transforms.scale import recorded
 from ..._transforms.weight_decay import WeightDecay
+from ..._trees.leaves import restrict
+from ..._trees.precision import or_tiny
 from ..._types import (
     Hyperparameter,
     Leaf,
@@ -220,7 +222,9 @@ class Prodigy(AbstractLeafwise):
             promise = pipeline.push("Prodigy", Leafwise(weighted_sum, state, shared))
             pipeline.finish()
             grad_sum = promise().grad_sum
-            (norm,) = sum_over_leaves(size, grad_sum)
+            # A leaf without an update counts neither here nor in the gain.
+            of_updates = restrict(grad_sum, updates, "state.grad_sum")
+            (norm,) = sum_over_leaves(size, of_updates)
             numerator = b3 * state.numerator_weighted + growth * step * now(gain)
             estimate = ratio(now(self.estim_lr_coef) * numerator, now(norm))
             new = dataclasses.replace(

@@ -17,8 +17,9 @@ from ..._core.pipeline import Leafwise
 from ..._core.reductions import dot, sum_over_leaves
 from ..._core.transformation import AbstractLeafwise
 from ..._cpu import equations as on_cpu
-from ..._transforms.normalize import or_tiny, ratio
+from ..._transforms.normalize import ratio
 from ..._transforms.scale import recorded
+from ..._trees.precision import or_tiny
 from ..._trees.states import check_state
 from ..._types import (
     Hyperparameter,

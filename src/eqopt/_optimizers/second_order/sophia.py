@@ -22,11 +22,11 @@ from ..._core.transformation import (
 from ..._cpu.order import after
 from ..._transforms.clip import clip
 from ..._transforms.hutchinson import HutchinsonDiagHessian
-from ..._transforms.normalize import or_tiny
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._trees.control import filter_cond
 from ..._trees.leaves import is_leaf, restrict
+from ..._trees.precision import or_tiny
 from ..._trees.states import check_state
 from ..._types import (
     Hyperparameter,

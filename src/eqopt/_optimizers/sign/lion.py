@@ -58,7 +58,8 @@ def lion(
 
 _SIGNS = {
     "hard": lambda c, beta: jnp.sign(c),
-    "smooth": lambda c, beta: jnp.tanh(beta * c),
+    # Not the complex tanh, which has poles.
+    "smooth": lambda c, beta: jnp.sign(c) * jnp.tanh(beta * jnp.abs(c)),
     "refined": lambda c, beta: jnp.where(jnp.abs(c) < 1, c, jnp.sign(c)),
 }
 

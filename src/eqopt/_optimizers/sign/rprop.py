@@ -24,6 +24,7 @@ from ..._types import (
     ScalarOrSchedule,
     Updates,
 )
+from ...schedules import AbstractStatefulSchedule
 from ...tree._like import real_full_like, wide_zeros_like
 from ..moments import counted
 
@@ -106,7 +107,7 @@ class ScaleByRprop(AbstractLeafwise):
     **Raises:**
 
     A `ValueError` if a hyperparameter is out of its range, or a schedule does not start
-    at a positive value.
+    at a positive value. A `TypeError` for a stateful schedule.
 
     ??? cite "References"
 
@@ -151,6 +152,13 @@ class ScaleByRprop(AbstractLeafwise):
                 "ScaleByRprop: `min_step_size` must be at most `max_step_size`, which "
                 f"is {high}, but is {low}."
             )
+        if isinstance(self.learning_rate, AbstractStatefulSchedule):
+            raise TypeError(
+                f"ScaleByRprop: `learning_rate` is {self.learning_rate!r}, a stateful "
+                "schedule, but must be a number or a function of the number of steps. "
+                "To reduce the steps later, put `eqopt.ReduceLROnPlateau(...)` after "
+                "Rprop in an `eqopt.Chain`."
+            )
         initial = self._initial()
         if not is_traced(initial) and not np.asarray(initial) > 0:
             found = "starts at" if callable(self.learning_rate) else "is"
@@ -181,7 +189,13 @@ class ScaleByRprop(AbstractLeafwise):
         return counted(self, rprop, state, ratio=ratio)
 
     def _initial(self) -> Any:
-        return at(self, "learning_rate", jnp.zeros((), jnp.int32))
+        rate = self.learning_rate
+        # An array of JAX would start its backend as soon as an optimizer is created.
+        return (
+            at(self, "learning_rate", np.zeros((), np.int32))
+            if callable(rate)
+            else rate
+        )
 
 
 class Rprop(AbstractOptimizer):

@@ -2,7 +2,7 @@
 
 from typing import Any, Literal, TypeAlias
 
-from ...._transforms.normalize import or_tiny
+from ...._trees.precision import or_tiny
 from ...._types import Scalar
 from ....numerics import abs_sq, safe_norm, safe_sqrt
 
