@@ -17,8 +17,15 @@ OPTIMIZERS = [row for row in REGISTRY if issubclass(row.subject, AbstractOptimiz
 @pytest.mark.parametrize("row", OPTIMIZERS, ids=lambda row: row.name)
 @pytest.mark.costly
 def test_every_optimizer_counts(row):
-    count = jax.eval_shape(lambda: eqopt.tree.step_count(row().init(params_of())))
+    """And a count that is set leaves the kind of the state as it is."""
+
+    def states():
+        state = row().init(params_of())
+        return state, eqopt.tree.set(state, count=3), eqopt.tree.step_count(state)
+
+    state, changed, count = jax.eval_shape(states)
     assert (count.shape, count.dtype) == ((), jnp.int32)
+    assert changed == state
 
 
 @pytest.mark.slow

@@ -78,6 +78,20 @@ def test_set():
     assert tree["x"].rate == 1.0
 
 
+def test_unused_numbers():
+    """`None` is no value if something else has the name; otherwise, it can be set."""
+    opt = eqopt.Chain(eqopt.AddDecayedWeights(0.1), eqopt.ScaleByLearningRate(0.01))
+    assert eqopt.tree.get(opt, "learning_rate") == 0.01
+    new = eqopt.tree.set(opt, learning_rate=0.02)
+    assert (new[0].learning_rate, new[1].learning_rate) == (None, 0.02)
+    unused = lambda path, value: value is None
+    for part in (
+        eqopt.tree.set(opt, unused, learning_rate=0.02)[0],
+        eqopt.tree.set(opt[0], learning_rate=0.02),
+    ):
+        assert part.learning_rate == 0.02
+
+
 def test_set_keeps_the_kind_of_an_array():
     """So that nothing compiles again."""
     opt = eqopt.SGD(jnp.asarray(0.1))

@@ -32,11 +32,13 @@ def get_all_with_path(
 
     **Returns:**
 
-    A list of pairs of a key path (for `jax.tree_util.keystr`) and a value.
+    A list of pairs of a key path (for `jax.tree_util.keystr`) and a value. `None` counts
+    as a value only if nothing else has the name: it stands for a number that is not used,
+    such as the `count` of a part without a schedule.
     """
     found = []
     _walk((), None, tree, key, filtering, found)
-    return found
+    return [pair for pair in found if pair[1] is not None] or found
 
 
 # Types are not checked: these are called for each leaf, and `get` is used in training
@@ -195,6 +197,8 @@ def _is_count(x):
 def set(tree: PyTree, filtering: _Filtering = None, /, **values: Any) -> PyTree:
     """A copy of `tree` with all values of the given names replaced.
 
+    `None` is replaced only if nothing else has the name.
+
     !!! example
 
         ```python
@@ -219,30 +223,31 @@ def set(tree: PyTree, filtering: _Filtering = None, /, **values: Any) -> PyTree:
     an array would change, or a learning rate become negative. A `TypeError` for a string
     instead of a number, or for a function instead of an array, except in an optimizer.
     """
-    for key in values:
-        if not get_all_with_path(tree, key, filtering):
+    places = {}
+    for key, value in values.items():
+        found = get_all_with_path(tree, key, filtering)
+        if not found:
             all_of_them = (
                 " (`filtering` is true for none of them.)" if filtering else ""
             )
             raise KeyError(f"{_nothing(tree, key)}{all_of_them}")
-    return _replaced((), None, tree, filtering, values)
+        places |= {path: value for path, _ in found}
+    return _replaced((), tree, places)
 
 
-def _replaced(path, name, node, filtering, values, in_optimizer=False):
-    for key in (name, type(node).__name__):
-        if key in values and (filtering is None or filtering(path, node)):
-            new = values[key]
-            # A hyperparameter that is an array may become a schedule.
-            is_schedule = in_optimizer and callable(new)
-            return new if is_schedule else _like(node, new, path)
+def _replaced(path, node, places, in_optimizer=False):
+    if path in places:
+        new = places[path]
+        # A hyperparameter that is an array may become a schedule.
+        is_schedule = in_optimizer and callable(new)
+        return new if is_schedule else _like(node, new, path)
     children = _children(node)
     if not children:
         return node
     _, treedef = jtu.tree_flatten(node, is_leaf=lambda x: x is not node)
     is_inside = in_optimizer or is_optimizer(node)
     new = treedef.unflatten(
-        _replaced((*path, entry), _name(entry), child, filtering, values, is_inside)
-        for entry, child in children
+        _replaced((*path, entry), child, places, is_inside) for entry, child in children
     )
     if is_optimizer(new):
         check_fields(new)
