@@ -104,6 +104,37 @@ def test_measurements():
     assert logged.keys() == {"sizes['inf']", "clipped", "learning_rate", "step"}
 
 
+def test_measurements_with_known_names():
+    """They hide no other number, and no other number hides them."""
+    measured = [
+        eqopt.Snapshot(name, lambda updates: jnp.asarray(7.0))
+        for name in ("step", "b1", "learning_rate", "skipped")
+    ]
+    optimizer = eqopt.Chain(*measured, eqopt.Adam(0.1, FALLING))
+    rule = lambda value, norm: norm > 5.0
+    opt = eqopt.Scheduled(eqopt.SkipStep(eqopt.SkipStep(optimizer, rule), rule))
+    logged = metrics(opt.init(PARAMS))
+    for name in ("step", "b1", "learning_rate", "skipped"):
+        labels = [x for x in logged if x.partition("/")[0] == name]
+        assert len(labels) == (3 if name == "skipped" else 2)
+        assert sum("measurement" in label for label in labels) == 1
+    assert logged["step"] == 0
+
+
+def test_populations_and_numpy():
+    """A count may have an axis for the members, and an array may be NumPy's."""
+    rates = jnp.array([0.1, 0.2, 0.3])
+    state = eqx.filter_vmap(lambda rate: eqopt.AdamW(rate).init(PARAMS))(rates)
+    for found in (state, jax.device_get(state)):
+        logged = metrics(found)
+        np.testing.assert_array_equal(logged["learning_rate"], rates)
+        np.testing.assert_array_equal(logged["step"], [0, 0, 0])
+    assert metrics(jax.device_get(eqopt.AdamW(0.1).init(PARAMS)), "step") == {"step": 0}
+    state = eqx.filter_vmap(lambda b1: eqopt.ScaleByAdam(b1).init(PARAMS))(rates)
+    with pytest.raises(KeyError, match=r"`.count` has shape \(3,\).*eqx.filter_vmap"):
+        eqopt.tree.step_count(state)
+
+
 @pytest.mark.parametrize(
     "name, advice",
     {

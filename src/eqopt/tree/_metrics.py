@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax.tree_util as jtu
+import numpy as np
 from jaxtyping import Array
 
 from .._trees.roles import check_is_state
@@ -41,7 +42,7 @@ _RECORDED_BY = {
 }
 
 
-def metrics(state: State, *names: str) -> dict[str, Array]:
+def metrics(state: State, *names: str) -> dict[str, Array | np.ndarray]:
     """The numbers to log that a state holds, by name.
 
     !!! example
@@ -72,6 +73,8 @@ def metrics(state: State, *names: str) -> dict[str, Array]:
     In a group of an [`eqopt.Partition`][], `/` and the label follow, as in
     `learning_rate/matrices`. If there are still several numbers with the same name,
     names of an [`eqopt.NamedChain`][] follow too, or else the key path in the state.
+    Only the number of steps is called `step`; a measurement with this name gets its key
+    path.
 
     **Arguments:**
 
@@ -89,16 +92,17 @@ def metrics(state: State, *names: str) -> dict[str, Array]:
     """
     check_is_state("metrics", "state", state)
     parts = parts_of(state)
-    found: dict[str, list[_Number]] = {}
-    for number in itertools.chain.from_iterable(map(_numbers, parts)):
-        found.setdefault(number.name, []).append(number)
+    numbers = [*itertools.chain.from_iterable(map(_numbers, parts))]
     # A scheduled learning rate is also in the state of the part that applies it.
+    known = {number.name for number in numbers if not _is_measured(number)}
     scheduled = itertools.chain.from_iterable(map(_scheduled, parts))
-    for number in [x for x in scheduled if x.name not in found]:
+    found: dict[str, list[_Number]] = {}
+    for number in [*numbers, *(x for x in scheduled if x.name not in known)]:
         found.setdefault(number.name, []).append(number)
     logged = {name: _labelled(name, numbers) for name, numbers in found.items()}
     with contextlib.suppress(KeyError):
-        logged["step"] = {"step": step_count(state)}
+        others = {f"step/{jtu.keystr(x.path)}": x.value for x in found.get("step", ())}
+        logged["step"] = {"step": step_count(state), **others}
     for name in names:
         if name not in logged:
             raise KeyError(_missing(state, name, sorted(logged)))
@@ -113,6 +117,11 @@ class _Number(NamedTuple):
     part: Part
     path: tuple
     value: Any
+
+
+def _is_measured(number: _Number) -> bool:
+    """Whether the user chose its name."""
+    return number.part.name in _MEASURED
 
 
 def _numbers(part: Part) -> Iterator[_Number]:
@@ -137,7 +146,7 @@ def _scheduled(part: Part) -> Iterator[_Number]:
 
 def _labelled(name: str, numbers: list[_Number]) -> dict[str, Any]:
     """The numbers with one name, by the shortest labels that tell them apart."""
-    adds = name == "skipped"
+    adds = name == "skipped" and not any(map(_is_measured, numbers))
     for labels in (_groups, lambda x: x.part.labels(), lambda x: [jtu.keystr(x.path)]):
         named: dict[str, list[Any]] = {}
         for number in numbers:

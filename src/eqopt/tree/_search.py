@@ -5,6 +5,7 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
+import numpy as np
 from jaxtyping import Array, Integer, PyTree
 
 from .._arguments.checks import check_fields
@@ -144,7 +145,7 @@ def _names(name: Any, node: Any) -> Iterator[Any]:
         yield from _names(_name(entry), child)
 
 
-def step_count(state: State) -> Integer[Array, ""]:
+def step_count(state: State) -> Integer[Array | np.ndarray, "..."]:
     """The number of steps that the optimizer with this state has taken.
 
     This works for every optimizer, also inside chains, groups and wrappers.
@@ -167,6 +168,7 @@ def step_count(state: State) -> Integer[Array, ""]:
 
     A 0-d integer array of the state: the `count` next to the current `learning_rate` if
     there is one, otherwise the outermost `count`. If there are several, the first one.
+    In the state of a population, the `count` has the shape of the `learning_rate`.
 
     **Raises:**
 
@@ -175,23 +177,31 @@ def step_count(state: State) -> Integer[Array, ""]:
     """
     check_is_state("step_count", "state", state)
     counts = get_all_with_path(state, "count", lambda _, x: _is_count(x))
-    beside = {path[:-1] for path, _ in get_all_with_path(state, "learning_rate")}
-    counts = [pair for pair in counts if pair[0][:-1] in beside] or counts
-    if not counts:
+    rates = get_all_with_path(state, "learning_rate", lambda _, x: _is_array(x))
+    shapes = {path[:-1]: rate.shape for path, rate in rates}
+    beside = [pair for pair in counts if shapes.get(pair[0][:-1]) == pair[1].shape]
+    found = beside or [pair for pair in counts if pair[1].ndim == 0]
+    if found:
+        return min(found, key=lambda pair: len(pair[0]))[1]
+    message = f"step_count: nothing in this {type(state).__name__} counts steps. "
+    if counts:
+        path, count = counts[0]
         raise KeyError(
-            f"step_count: nothing in this {type(state).__name__} counts steps. Pass "
-            "the state of the whole optimizer, or end your chain with "
-            "`eqopt.ScaleByLearningRate(...)`, which counts them."
+            f"{message}`{jtu.keystr(path)}` has shape {count.shape}. Is it the state of "
+            "a population? Call `step_count` inside `eqx.filter_vmap`."
         )
-    return min(counts, key=lambda pair: len(pair[0]))[1]
+    raise KeyError(
+        f"{message}Pass the state of the whole optimizer, or end your chain with "
+        "`eqopt.ScaleByLearningRate(...)`, which counts them."
+    )
 
 
 def _is_count(x):
-    return (
-        isinstance(x, jax.Array)
-        and x.ndim == 0
-        and jnp.issubdtype(x.dtype, jnp.integer)
-    )
+    return _is_array(x) and jnp.issubdtype(x.dtype, jnp.integer)
+
+
+def _is_array(x):
+    return isinstance(x, jax.Array | np.ndarray)
 
 
 def set(tree: PyTree, filtering: _Filtering = None, /, **values: Any) -> PyTree:
