@@ -125,6 +125,15 @@ WRONG = {
         lambda: tree.set(eqopt.Chain(OPT), learning_rate=-1.0),
         "AdamW: `learning_rate` must not be negative, but is -1.0.",
     ),
+    "a negative learning rate in a state": (
+        lambda: tree.set(STATE, learning_rate=-1.0),
+        "ScaleByLearningRateState: `learning_rate` must not be negative, but is -1.0.",
+    ),
+    "a fraction of a step": (
+        lambda: tree.set(STATE, count=2.7),
+        "The new value for `[0].count` has dtype float32, but the old one has dtype "
+        "int32. Pass an integer.",
+    ),
     "a schedule in a state": (
         lambda: tree.set(STATE, learning_rate=eqopt.schedules.Linear(1.0, 0.0, 9)),
         "The new value for `[2].learning_rate` is a function, but the old one is an "

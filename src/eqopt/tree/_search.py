@@ -11,7 +11,7 @@ from jaxtyping import Array, Integer, PyTree
 from .._arguments.checks import check_fields
 from .._arguments.construction import SPELLINGS
 from .._trees.leaves import listed
-from .._trees.roles import check_is_state, is_optimizer
+from .._trees.roles import check_is_state, is_optimizer, is_state
 from .._types import State
 
 
@@ -231,7 +231,8 @@ def set(tree: PyTree, filtering: _Filtering = None, /, **values: Any) -> PyTree:
 
     A `KeyError` if nothing in `tree` has one of the names. A `ValueError` if the shape of
     an array would change, or a learning rate become negative. A `TypeError` for a string
-    instead of a number, or for a function instead of an array, except in an optimizer.
+    instead of a number, for a float or complex number instead of an integer, or for a
+    function instead of an array, except in an optimizer.
     """
     places = {}
     for key, value in values.items():
@@ -259,7 +260,8 @@ def _replaced(path, node, places, in_optimizer=False):
     new = treedef.unflatten(
         _replaced((*path, entry), child, places, is_inside) for entry, child in children
     )
-    if is_optimizer(new):
+    is_new_rate = (*path, jtu.GetAttrKey("learning_rate")) in places
+    if is_optimizer(new) or (is_new_rate and is_state(new)):
         check_fields(new)
     return new
 
@@ -282,5 +284,12 @@ def _like(old, new, path):
         raise ValueError(
             f"The new value for `{jtu.keystr(path)}` has shape {jnp.shape(new)}, but "
             f"the old one has shape {old.shape}."
+        )
+    dtype = jnp.asarray(new).dtype
+    is_integer = jnp.issubdtype(old.dtype, jnp.integer)
+    if is_integer and jnp.issubdtype(dtype, jnp.inexact):
+        raise TypeError(
+            f"The new value for `{jtu.keystr(path)}` has dtype {dtype}, but the old one "
+            f"has dtype {old.dtype}. Pass an integer."
         )
     return jnp.full_like(old, new)  # weakly typed if the old one is
