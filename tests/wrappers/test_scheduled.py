@@ -162,8 +162,42 @@ def test_a_schedule_without_scheduled_is_an_error():
     chain = eqopt.Chain(eqopt.ClipByGlobalNorm(falling), eqopt.SGD(0.1))
     with pytest.raises(TypeError, match="ClipByGlobalNorm: `max_norm` is a schedule"):
         chain.update(PARAMS, chain.init(PARAMS))
+
+
+@pytest.mark.parametrize(
+    "opt",
+    [
+        eqopt.SGD(HalvedWhenWorse()),
+        eqopt.AdamW(0.1, weight_decay=HalvedWhenWorse()),
+        eqopt.AdamP(0.1, weight_decay=HalvedWhenWorse()),
+        eqopt.AdamW(0.1, weight_decay=eqopt.AddDecayedWeights(HalvedWhenWorse())),
+        eqopt.PolyakSGD(HalvedWhenWorse()),
+        eqopt.AdEMAMix(0.1, alpha=HalvedWhenWorse()),
+    ],
+    ids=repr,
+)
+def test_a_stateful_schedule_without_scheduled_is_an_error(opt):
     with pytest.raises(TypeError, match=r"in `eqopt.Scheduled\(optimizer\)`, which"):
-        eqopt.SGD(HalvedWhenWorse()).init(PARAMS)
+        opt.init(PARAMS)
+    jax.eval_shape(eqopt.Scheduled(opt).init, PARAMS)
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda decay: eqopt.AdamW(0.1, weight_decay=decay), "weight_decay"),
+        (eqopt.PolyakSGD, "max_learning_rate"),
+    ],
+)
+def test_a_schedule_with_the_state_of_a_number(make, name):
+    """The error names what takes the state over, and this works."""
+    old, new = make(0.5), make(falling)
+    state = old.init(PARAMS)
+    message = rf"`{name}` is a schedule, .*eqopt.tree.migrate\(opt, state, model\)"
+    with pytest.raises(TypeError, match=message):
+        new.update(PARAMS, state, PARAMS, value=1.0)
+    moved = eqopt.tree.migrate(new, state, PARAMS)
+    jax.eval_shape(lambda s: new.update(PARAMS, s, PARAMS, value=1.0), moved)
 
 
 def test_a_schedule_of_arrays_is_an_error():

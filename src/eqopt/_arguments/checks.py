@@ -232,9 +232,11 @@ def check_no_schedule(owner: object, in_any_field: bool = False) -> None:
     """
     names = waiting(owner) if in_any_field else hyperparameters(type(owner))
     for name in names:
-        if callable(getattr(owner, name)):
+        value = getattr(owner, name)
+        if callable(value):
+            kind = "stateful schedule" if _has_state(value) else "schedule"
             raise TypeError(
-                f"{name_of(owner)}: `{name}` is a schedule, which "
+                f"{name_of(owner)}: `{name}` is a {kind}, which "
                 f"{type(owner).__name__} does not evaluate. Wrap the whole optimizer "
                 "in `eqopt.Scheduled(optimizer)`, which evaluates all schedules in it."
             )
@@ -249,8 +251,9 @@ def hyperparameters(cls: type) -> tuple[str, ...]:
 def waiting(owner: object) -> list[str]:
     """The fields of a transformation with a schedule that it does not evaluate itself.
 
-    In a field for numbers, any function counts as a schedule. In other fields, only
-    schedules of [`eqopt.schedules`][] count, unless the field is for functions.
+    In a field for numbers, any function counts as a schedule. In a field for functions,
+    only a stateful schedule counts, and in other fields, only schedules of
+    [`eqopt.schedules`][].
     """
     return [
         name
@@ -262,9 +265,15 @@ def waiting(owner: object) -> list[str]:
 def _is_schedule(value: Any, kind: Kind) -> bool:
     if kind in ("marked", "number"):
         return callable(value) and not isinstance(value, type)
-    return kind == "unknown" and _has_mark(value)
+    return (
+        _has_state(value) if kind == "own" else kind == "unknown" and _has_mark(value)
+    )
 
 
 def _has_mark(x: Any) -> bool:
     """Whether `x` is of a class for schedules, which are on a floor above this module."""
     return getattr(type(x), "is_schedule", False)
+
+
+def _has_state(x: Any) -> bool:
+    return getattr(type(x), "needs_scheduled", False)

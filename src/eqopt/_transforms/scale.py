@@ -50,13 +50,22 @@ def same(g: Leaf) -> Leaf:
     return g
 
 
-def at(owner: object, name: str, count: Int[Array, ""]) -> Any:
-    """The hyperparameter `name` of `owner` after `count` steps."""
+def at(owner: object, name: str, count: Int[Array, ""] | None) -> Any:
+    """The hyperparameter `name` of `owner` after `count` steps.
+
+    `count` is `None` if it was not a schedule when the state was made.
+    """
     value: Any = getattr(owner, name)
     if isinstance(value, AbstractStatefulSchedule):
         raise TypeError(
             f"{name_of(owner)}: `{name}` is {value!r}, a stateful schedule. Wrap the "
             "whole optimizer in `eqopt.Scheduled(optimizer)`, which keeps its state."
+        )
+    if callable(value) and count is None:
+        raise TypeError(
+            f"{name_of(owner)}: `{name}` is a schedule, but the state has no `count`, "
+            "because it is the state of an optimizer with a number instead. Take the "
+            "state over: `state = eqopt.tree.migrate(opt, state, model)`."
         )
     return check_returned(owner, name, value(count)) if callable(value) else value
 

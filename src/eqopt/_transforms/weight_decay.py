@@ -9,7 +9,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from .._arguments.checks import check_choice, check_range, check_scalar
+from .._arguments.checks import (
+    check_choice,
+    check_no_schedule,
+    check_range,
+    check_scalar,
+)
 from .._arguments.fields import static_choice
 from .._arguments.owners import name_of
 from .._core.equation import equation
@@ -241,7 +246,8 @@ class AddDecayedWeights(AbstractLeafwise):
         return Leafwise(decay_weights, state, shared, mask=own.mask)
 
     def _check_rate(self) -> None:
-        """Raises a `ValueError` if the mode needs a learning rate that is missing."""
+        """Raises if the mode lacks its learning rate, or if a schedule has a state."""
+        check_no_schedule(self, in_any_field=True)
         if self.mode in _NEEDS_RATE and self.learning_rate is None:
             raise ValueError(
                 f"{name_of(self)}: `mode={self.mode!r}` needs `learning_rate`, the "
@@ -252,9 +258,7 @@ class AddDecayedWeights(AbstractLeafwise):
 
     def _shared(self, count: Int[Array, ""] | None) -> dict[str, Any]:
         """The arguments of `decayed` after `count` steps, `None` without a schedule."""
-        numbers: dict[str, Any] = self._numbers()
-        if count is not None:
-            numbers = {name: at(self, name, count) for name in numbers}
+        numbers = {name: at(self, name, count) for name in self._numbers()}
         return {"weight_decay": self._rate(**numbers), "cautious": self.cautious}
 
     def _own(self) -> "AddDecayedWeights":

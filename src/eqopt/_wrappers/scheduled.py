@@ -43,7 +43,8 @@ class Scheduled(AbstractFusedWrapper):
     """Evaluates the schedules among the hyperparameters of a transformation in each step.
 
     Learning rates and weight decays accept schedules without this wrapper. Inside it,
-    all numeric hyperparameters accept them, at any depth of chains and wrappers.
+    all other numbers accept them too, at any depth of chains and wrappers, except for
+    integers such as `patience` of [`eqopt.ReduceLROnPlateau`][].
 
     !!! example
 

@@ -36,6 +36,7 @@ class AbstractStatefulSchedule(Module):
     """
 
     is_schedule: ClassVar[bool] = True  # what the floors below know it by
+    needs_scheduled: ClassVar[bool] = True  # no other class keeps its state
 
     @abc.abstractmethod
     def init(self) -> State:

@@ -110,9 +110,9 @@ class ScaleByPolyak(AbstractLeafwise):
     def leafwise(
         self, state: ScaleByPolyakState, params: Params | None = None, **extra: Any
     ) -> Leafwise:
-        value, cap = required_value(self, extra), self.max_learning_rate
+        value = required_value(self, extra)
+        cap = at(self, "max_learning_rate", state.count)
         if state.count is not None:
-            cap = at(self, "max_learning_rate", state.count)
             state = ScaleByPolyakState(safe_increment(state.count))
         measure = functools.partial(self._step_size, value, cap)
         return Leafwise(scale, state, measure=measure)
