@@ -22,6 +22,17 @@ def test_clipping_to_nothing_gives_zeros():
     assert (updates == 0).all()
 
 
+@pytest.mark.parametrize(
+    "opt", [eqopt.ClipByGlobalNorm(1.0), eqopt.ClipByBlockRMS(1.0)], ids=repr
+)
+def test_clipping_hides_nothing_that_is_not_finite(opt):
+    grads = jnp.ones(3)
+    updates, _ = opt.update(grads.at[0].set(jnp.nan), None)
+    np.testing.assert_array_equal(updates, np.nan)
+    updates, _ = opt.update(grads.at[0].set(-jnp.inf), None)
+    np.testing.assert_array_equal(updates, [np.nan, 0, 0])
+
+
 def test_clipping_does_not_overflow_in_float16():
     """The squares do not fit into float16; their norm does."""
     grads = jnp.full(4, 3e4, jnp.float16)

@@ -112,7 +112,8 @@ class ClipByBlockRMS(AbstractStateless):
       \operatorname{RMS}(g)^2 = \operatorname{mean}_i |g_i|^2$$
 
     Each leaf is clipped separately; [`eqopt.ClipByGlobalNorm`][] clips all of them
-    together. A NaN or an infinity in a leaf makes all of its updates NaN.
+    together. A NaN in a leaf makes all of its updates NaN. An infinity becomes NaN, and
+    the other updates of the leaf become zero.
 
     **Arguments:**
 

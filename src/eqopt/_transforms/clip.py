@@ -65,8 +65,9 @@ class ClipByGlobalNorm(AbstractStateless):
     $$u = g \cdot \min\left(1, \frac{c}{\|g\|_2}\right), \qquad
       \|g\|_2^2 = \sum_{\text{leaves}} \sum_i |g_i|^2.$$
 
-    Zero updates stay zero, also for $c = 0$. A NaN or an infinity anywhere makes all
-    updates NaN. To skip such steps, wrap the optimizer in [`eqopt.ApplyIfFinite`][].
+    Zero updates stay zero, also for $c = 0$. A NaN anywhere makes all updates NaN. An
+    infinity becomes NaN, and all other updates become zero. To skip such steps, wrap
+    the optimizer in [`eqopt.ApplyIfFinite`][].
     In float32, the square of a norm above 1.8e19 overflows: then all updates are zero,
     as if the step were skipped.
 
