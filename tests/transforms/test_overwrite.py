@@ -88,6 +88,14 @@ def test_a_step_does_not_round():
     np.testing.assert_allclose(sums["x"], grads["x"], 1e-6, 1e-7)
 
 
+def test_the_parameter_is_not_the_gradient():
+    """The gradient may be donated later."""
+    grads = {"x": jnp.ones(2)}
+    new, _ = eqopt.Overwrite().step(grads, None, {"x": jnp.zeros(2)})
+    grads["x"].delete()
+    assert new["x"].tolist() == [1, 1]
+
+
 def test_the_parameter_keeps_its_dtype():
     params, opt = {"x": jnp.ones(2, jnp.bfloat16)}, eqopt.Overwrite()
     grads = {"x": jnp.array([1.001, 2.0])}
@@ -112,5 +120,10 @@ def test_errors():
         ValueError, match=r"at `\['x'\]` is float32\[2\], but .* is 3\."
     ):
         opt.step({"x": ones}, None, {"x": 3})
+    for call in (opt.update, opt.step):
+        with pytest.raises(
+            TypeError, match=r"Overwrite: dtypes do not fit at `\['x'\]`"
+        ):
+            call({"x": ones.astype(complex)}, None, {"x": ones})
     with pytest.raises(ValueError, match="`params` has another tree structure"):
         opt.step({"x": ones}, None, {"y": ones})

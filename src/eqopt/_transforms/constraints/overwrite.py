@@ -6,6 +6,7 @@ import jax.numpy as jnp
 
 from ..._arguments.extra import required_params
 from ..._core.equation import equation
+from ..._core.misfits import check_real
 from ..._core.pipeline import Leafwise, Pipeline
 from ..._core.transformation import AbstractTransformation
 from ..._trees.leaves import align, flatten_updates, is_parameter, keystr, type_name
@@ -61,7 +62,8 @@ class Overwrite(AbstractTransformation):
         **extra: Any,
     ) -> tuple[Updates, State]:
         check_state(self, state)
-        pipeline = Pipeline(updates, required_params("Overwrite", params), {})
+        check_real(self, updates, required_params("Overwrite", params), "params")
+        pipeline = Pipeline(updates, params, {})
         pipeline.push("Overwrite", Leafwise(overwrite))
         return pipeline.finish(), state
 
@@ -70,7 +72,8 @@ class Overwrite(AbstractTransformation):
     ) -> tuple[Params, State]:
         check_state(self, state)
         leaves, treedef = flatten_updates(grads)
-        column = align(treedef, required_params("Overwrite", params), "params", grads)
+        check_real(self, grads, required_params("Overwrite", params), "params")
+        column = align(treedef, params, "params", grads)
         for i, (g, p) in enumerate(zip(leaves, column, strict=True)):
             if g is not None:
                 column[i] = _replaced(g, p, keystr(grads, i))
@@ -85,4 +88,4 @@ def _replaced(g: Any, p: Any, path: str) -> Any:
             f"the parameter is {found}. The gradient of a parameter that is overwritten "
             "must have its shape."
         )
-    return jnp.asarray(g, p.dtype)
+    return jnp.array(g, p.dtype)  # a copy: the gradient may be donated
