@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Bool, DTypeLike, Float, Inexact, Int, Integer
+from jaxtyping import Array, Bool, DTypeLike, Float, Inexact, Integer
 
 from ._typecheck import checked
 
@@ -207,7 +207,7 @@ def safe_root_mean_squares(
 
 
 @checked
-def bias_correction(decay: Any, count: Int[Array, ""]) -> Float[Array, ""]:
+def bias_correction(decay: Any, count: Integer[Array, ""]) -> Float[Array, ""]:
     r"""$1 - \beta^t$: the correction for an average that started at zero.
 
     **Arguments:**

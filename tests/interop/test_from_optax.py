@@ -96,6 +96,13 @@ def test_injected_hyperparameters_are_data():
     assert eqopt.tree.get(state, "learning_rate") == 0.125
 
 
+def test_updates_keep_their_dtype():
+    """Also if a hyperparameter of Optax has another one."""
+    opt, grads = from_optax(optax.scale(jnp.float32(2.0))), jnp.ones(2, jnp.bfloat16)
+    updates, _ = opt.update(grads, opt.init(grads))
+    assert updates.dtype == jnp.bfloat16
+
+
 def test_everything_may_be_donated():
     """Also if Optax keeps arrays that it was given, without a copy."""
     tx = optax.contrib.dog(1.0)

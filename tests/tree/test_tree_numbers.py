@@ -93,6 +93,12 @@ def test_numpy_numbers_in_float64(name, convert):
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("count", [np.uint8(2), jnp.uint32(2)], ids=repr)
+def test_unsigned_counts(count):
+    x = {"a": jnp.ones(2)}
+    np.testing.assert_allclose(tree.bias_correction(x, 0.5, count)["a"], 4 / 3, 1e-6)
+
+
 def test_every_function_of_the_room_is_here():
     room = {name for name in dir(tree) if inspect.isfunction(getattr(tree, name))}
     assert room == set(CALLS) | OTHERS

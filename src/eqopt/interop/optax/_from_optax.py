@@ -11,6 +11,7 @@ from jaxtyping import PyTree
 
 from ..._combinators.masked import extra_of_part
 from ..._core.misfits import check_real
+from ..._core.narrowing import as_given
 from ..._core.transformation import AbstractTransformation
 from ..._trees.leaves import flatten_updates, parameters, restrict
 from ..._trees.states import check_state
@@ -51,11 +52,11 @@ class FromOptax(AbstractTransformation):
         tx = optax.with_extra_args_support(self.tx)
         try:
             with _as_optax_needs_it():
-                updates, new = tx.update(updates, state.optax_state, part, **extra)
+                new_updates, new = tx.update(updates, state.optax_state, part, **extra)
         except (TypeError, ValueError) as error:
             error.add_note(_NOTE)
             raise
-        return updates, FromOptaxState(new)
+        return as_given(new_updates, updates), FromOptaxState(new)
 
 
 _NOTE = (
