@@ -143,6 +143,15 @@ def test_estimate_is_that_of_the_transformation():
     assert (error < 4 * jnp.std(samples, axis=0) / jnp.sqrt(4000.0)).all()
 
 
+def test_an_estimate_has_the_shapes_of_the_updates():
+    opt, params = eqopt.HutchinsonDiagHessian(), {"a": jnp.ones(3)}
+    message = (
+        r"Hutch.*at `\['a'\]`: `updates` is float32\[2\], `params` is float32\[3\]"
+    )
+    with pytest.raises(ValueError, match=message):
+        opt.update({"a": jnp.ones(2)}, opt.init(params), params, value_fn=jnp.sum)
+
+
 def test_logistic_regression():
     w = jnp.array([0.3, -0.7])
     p = jax.nn.sigmoid(X @ w)[:, None]

@@ -15,6 +15,7 @@ from .._trees.leaves import (
     flatten_updates,
     keystr,
     too_narrow,
+    type_name,
 )
 from .equation import WrongResult
 from .kernel import Operation
@@ -64,6 +65,23 @@ ONE_MODEL = (
     "Updates, parameters and optimizer state must belong to the same model. "
     f"{ANOTHER_MODEL}"
 )
+
+
+def check_shapes(owner: object, updates: PyTree, like: PyTree, name: str) -> None:
+    """Raises a `ValueError` if an update has another shape than the array in `like`.
+
+    For transformations that compute new updates before an equation could check them.
+    """
+    leaves, treedef = flatten_updates(updates)
+    for i, (u, x) in enumerate(
+        zip(leaves, align(treedef, like, name, updates), strict=True)
+    ):
+        if u is not None and hasattr(x, "shape") and u.shape != x.shape:
+            found, expected = (type_name(y.dtype, y.shape) for y in (u, x))
+            raise ValueError(
+                f"{name_of(owner)}: shapes do not fit at `{keystr(updates, i)}`: "
+                f"`updates` is {found}, `{name}` is {expected}. {ONE_MODEL}"
+            )
 
 
 def check_real(owner: object, updates: PyTree, like: PyTree, name: str) -> None:

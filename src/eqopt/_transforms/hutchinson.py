@@ -7,6 +7,7 @@ import jax
 from jaxtyping import Array, UInt32
 
 from .._arguments.extra import required, required_params
+from .._core.misfits import check_shapes
 from .._core.transformation import AbstractTransformation
 from .._trees.keys import key_data, next_key
 from .._trees.leaves import align, flatten_updates
@@ -50,7 +51,8 @@ class HutchinsonDiagHessian(AbstractTransformation):
 
     **Raises:**
 
-    In `update`, a `ValueError` if `params` or `value_fn` is missing.
+    In `update`, a `ValueError` if `params` or `value_fn` is missing, or if an update has
+    another shape than its parameter.
 
     ??? cite "Reference"
 
@@ -80,6 +82,7 @@ class HutchinsonDiagHessian(AbstractTransformation):
         check_state(self, state)
         value_fn = required(self, extra, "value_fn")
         required_params("HutchinsonDiagHessian", params)
+        check_shapes(self, updates, params, "params")
         leaves, treedef = flatten_updates(updates)
         column = align(treedef, params, "params", updates)
         chosen = treedef.unflatten(

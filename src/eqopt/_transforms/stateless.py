@@ -4,12 +4,20 @@ from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
+import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from .._core.equation import equation
 from .._core.pipeline import Leafwise
 from .._core.transformation import AbstractStateless, AbstractTransformation
-from .._trees.leaves import align, disagreement, flatten_updates, map_parameters
+from .._trees.leaves import (
+    align,
+    disagreement,
+    flatten_updates,
+    keystr,
+    map_parameters,
+    type_name,
+)
 from .._trees.states import check_state
 from .._types import Leaf, Params, State, Updates
 
@@ -35,7 +43,8 @@ class Stateless(AbstractTransformation):
 
     **Raises:**
 
-    In `update`, a `ValueError` if `f` returns a tree with another structure.
+    In `update`, a `ValueError` if `f` returns a tree with another structure, arrays of
+    other shapes, or complex numbers for real updates. `None` stays `None`.
     """
 
     f: Callable[[Updates, Any], Updates]
@@ -63,11 +72,24 @@ class Stateless(AbstractTransformation):
             raise ValueError(
                 f"Stateless: {disagreement(name, new, 'updates', updates)}"
             )
-        pairs = zip(new_leaves, leaves, strict=True)
-        new_leaves = [
-            u if u is None or g is None else u.astype(g.dtype) for u, g in pairs
-        ]
+        for i, (u, g) in enumerate(zip(new_leaves, leaves, strict=True)):
+            if not _fits(u, g):
+                found, expected = (
+                    None if x is None else type_name(x.dtype, x.shape) for x in (u, g)
+                )
+                raise ValueError(
+                    f"Stateless: `f(updates, params)` has {found} at "
+                    f"`{keystr(updates, i)}`, but `updates` has {expected}. `f` must "
+                    "keep shapes and `None`, and return real updates for real ones."
+                )
+            new_leaves[i] = None if u is None else u.astype(g.dtype)
         return treedef.unflatten(new_leaves), None
+
+
+def _fits(u: Any, g: Any) -> bool:
+    if u is None or g is None:
+        return u is g
+    return u.shape == g.shape and (jnp.iscomplexobj(g) or not jnp.iscomplexobj(u))
 
 
 @equation
