@@ -194,6 +194,13 @@ def test_who_takes_it(opt, a, b):
         (eqopt.Muon(0.1, consistent_rms=0.5), None, 1.0),
         (eqopt.Orthogonalize(scale="spectral"), None, 2.0),
         (eqopt.Chain(eqopt.Scale(3.0), eqopt.ScaleByTree(0.5)), None, 1.5),
+        (
+            eqopt.Scheduled(
+                eqopt.Chain(eqopt.Scale(0.5), eqopt.Scale(ETA), eqopt.Scale(3.0))
+            ),
+            None,
+            ETA,
+        ),
     ],
     ids=str,
 )
@@ -220,6 +227,14 @@ def test_factors_of_layers():
     assert "0.25 to 1" in str(route) and "Linear" in str(
         groups.routes(eqopt.AdamW(0.1, weight_decay=ETA), params)
     )
+    rows = groups.table(factors, params).splitlines()
+    assert len(rows) == 5 and rows[1].startswith("0.25 to 1 ")
+
+
+def test_a_factor_without_elements():
+    params = {"a": jnp.ones((0, 3))}
+    assert " - " in str(groups.routes(eqopt.ScaleByTree(params), params))
+    assert groups.table(params, params).splitlines()[1].startswith("- ")
 
 
 GAIN, UP = jnp.ones((3, 4)), jnp.ones((3, 4, 5))

@@ -84,10 +84,10 @@ class Report:
             factor = factors[i] if isinstance(factors, list) else factors
             if factor is not None:
                 new = known(factor)
-                numbers = isinstance(new, int | float | np.ndarray)
                 old = 1.0 if found.factor is None else found.factor
-                is_number = isinstance(old, int | float | np.ndarray)
-                found.factor = old * new if numbers and is_number else new
+                # A schedule stays: its product with a number is no number.
+                if _is_known(old):
+                    found.factor = old * new if _is_known(new) else new
 
     def leave_out_shared(self) -> None:
         """Forgets parts that take all parameters, if each has a part that does not."""
@@ -124,6 +124,10 @@ def route(part: Any, report: Report, params: PyTree) -> None:
         mask = getattr(decay, "mask", getattr(part, "mask", None))
         seen = params if mask is None else mask_out(params, mask, params)
         report.decay(seen, decay)
+
+
+def _is_known(value: Any) -> bool:
+    return isinstance(value, int | float | np.ndarray)
 
 
 def known(value: Any) -> Any:

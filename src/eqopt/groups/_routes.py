@@ -16,7 +16,7 @@ from .._trees.stored import is_stored, shapes_if_stored
 from .._types import Params
 from ..tree._nbytes import bytes_of
 from ..tree._owners import owners_of
-from ._table import _aligned, _merged
+from ._table import _aligned, _merged, _span
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +35,8 @@ class Route:
     - `outputs`, `inputs`: the axes of the rows and of the columns.
     - `weight_decay`: its weight decay, a number or a schedule; `None` if there is none.
     - `factor`: the factor of its learning rate, a number or an array; `None` if there is
-        none. It includes factors for the shape of a matrix, such as Muon's.
+        none. It includes factors for the shape of a matrix, such as Muon's. If one of
+        several factors is a schedule, it is this schedule.
     - `nbytes`: the bytes of its state.
     """
 
@@ -180,6 +181,5 @@ def _text(value: Any) -> str:
     if value is None:
         return "-"
     if isinstance(value, np.ndarray):
-        low, high = value.min(), value.max()
-        return f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
+        return _span(value)
     return f"{value:.4g}" if isinstance(value, int | float) else type(value).__name__

@@ -8,6 +8,7 @@ from jaxtyping import PyTree
 
 from .._trees.leaves import check_parameters, is_leaf, is_parameter
 from .._trees.masks import resolve
+from .._trees.routes import known
 from .._types import Params
 
 
@@ -73,7 +74,16 @@ def _range(column: Any) -> str:
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else str(value)
+    value = value if isinstance(value, str) else known(value)
+    return _span(value) if isinstance(value, np.ndarray) else str(value)
+
+
+def _span(x: np.ndarray) -> str:
+    """The smallest and the largest number of an array, in one line."""
+    if not x.size:
+        return "-"
+    low, high = float(x.min()), float(x.max())
+    return f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
 
 
 def _aligned(rows: list[list[str]]) -> str:
