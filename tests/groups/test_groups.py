@@ -306,6 +306,14 @@ def test_table():
             ["The rule `everything` is neither true nor false", "`&`, `|` and `~`"],
         ),
         (
+            lambda: groups.where(lambda m: m.head.in_features)(MODEL),
+            [
+                "`<lambda>` must return parts of the model",
+                "2 of type int",
+                "Static fields",
+            ],
+        ),
+        (
             lambda: groups.label({"a": groups.path("head")})(MODEL),
             ["No rule matches `.embedding.weight`", "eqopt.groups.everything"],
         ),

@@ -266,6 +266,10 @@ def call(*arguments, logits, is_stacked=True, **options):
             "`query` selects no parameter of the model. It must return layers",
         ),
         (
+            lambda: eqopt.QKClip(lambda model: 1, keys).init(layers()),
+            "QKClip: `query` must return parts of the model, such as `lambda m: m.lay",
+        ),
+        (
             lambda: call(queries, keys, logits=None),
             "needs the extra argument `max_logits`, the largest attention logits",
         ),
@@ -284,7 +288,7 @@ def call(*arguments, logits, is_stacked=True, **options):
 )
 @pytest.mark.costly
 def test_errors(bad, message):
-    with pytest.raises(ValueError) as error:
+    with pytest.raises((TypeError, ValueError)) as error:
         bad()
     assert str(error.value).startswith("QKClip")
     assert message in str(error.value)

@@ -3,6 +3,7 @@
 Only this module handles `None`, and only this module reports where two trees differ.
 """
 
+import dataclasses
 import operator
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
@@ -216,6 +217,30 @@ def places(tree: PyTree) -> PyTree[int]:
     """`tree` with the index of each leaf, counting `None`s, as for `keystr`."""
     treedef = jtu.tree_structure(tree, is_leaf=is_leaf)
     return treedef.unflatten(range(treedef.num_leaves))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Place:
+    """The leaf with that number. Static fields of a model may be integers, too."""
+
+    index: int
+
+
+def selected(tree: PyTree, fn: Callable[[Any], Any], name: str) -> PyTree[int]:
+    """The part of `tree` that `fn` returns, with the indices of its leaves, as `places`.
+
+    **Raises:**
+
+    A `TypeError` that begins with `name` if `fn` returns something else.
+    """
+    found = fn(jtu.tree_map(_Place, places(tree)))
+    for x in jtu.tree_leaves(found):
+        if not isinstance(x, _Place):
+            raise TypeError(
+                f"{name} must return parts of the model, such as `lambda m: m.layers`, "
+                f"but returned {_found(x)}. Static fields are no parameters."
+            )
+    return jtu.tree_map(lambda x: x.index, found)
 
 
 def keystr(tree: PyTree, index: int) -> str:

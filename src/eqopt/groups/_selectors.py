@@ -6,7 +6,7 @@ from typing import Any
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
-from .._trees.leaves import is_leaf, is_parameter, listed
+from .._trees.leaves import is_leaf, is_parameter, listed, selected
 from .._trees.parts import sees_part
 from .._types import Params
 
@@ -209,17 +209,9 @@ def check_pointer(fn: Any) -> None:
 
 def pointed_at(params: Params, fn: Callable[[Any], Any]) -> list[bool]:
     check_pointer(fn)
-    leaves, treedef = jtu.tree_flatten(params, is_leaf=is_leaf)
-    nothing = treedef.unflatten([_Place(i) for i in range(len(leaves))])
-    chosen = {place.index for place in jtu.tree_leaves(fn(nothing))}
-    return [i in chosen for i in range(len(leaves))]
-
-
-@dataclasses.dataclass(frozen=True)
-class _Place:
-    """The leaf with that number."""
-
-    index: int
+    name = f"groups: `{getattr(fn, '__name__', fn)}`"
+    chosen = {*jtu.tree_leaves(selected(params, fn, name))}
+    return [i in chosen for i in range(len(_leaves(params)))]
 
 
 def _everywhere(params: Params) -> list[bool]:

@@ -14,7 +14,7 @@ from ..._arguments.fields import static_choice
 from ..._core.equation import equation
 from ..._core.pipeline import Leafwise
 from ..._core.transformation import AbstractLeafwise
-from ..._trees.leaves import disagreement, is_parameter, keystr, places, type_name
+from ..._trees.leaves import disagreement, is_parameter, keystr, selected, type_name
 from ..._trees.stored import is_leaf
 from ..._types import Hyperparameter, Leaf, Params
 from ...numerics import at_least_float32
@@ -159,9 +159,12 @@ class QKClip(AbstractLeafwise):
 
     def _nodes(self, params: Params) -> list[tuple[str, PyTree[int]]]:
         """What each function selects, with the places of the leaves of `params`."""
-        found = places(params)
         functions = {"query": self.query, "key": self.key, "qkv": self.qkv}
-        return [(name, f(found)) for name, f in functions.items() if f is not None]
+        return [
+            (name, selected(params, f, f"QKClip: `{name}`"))
+            for name, f in functions.items()
+            if f is not None
+        ]
 
     def _is_scaled(self, params: Params) -> PyTree[bool]:
         chosen = {i for _, nodes in self._nodes(params) for i in jtu.tree_leaves(nodes)}
