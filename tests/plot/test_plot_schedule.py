@@ -59,6 +59,13 @@ def test_long_schedules(axes):
     assert line.get_ydata()[-1] == 0
 
 
+def test_counts_stop_at_the_largest(axes):
+    """As in a step, whose count is an int32."""
+    eqopt.plot.schedule(Linear(1.0, 0.0, 2**32), steps=2**32, axes=axes)
+    [line] = axes.get_lines()
+    np.testing.assert_allclose(line.get_ydata()[[0, -1]], [1.0, 0.5], rtol=1e-6)
+
+
 def test_labels(axes):
     namesakes = Step(1.0, 5), Step(1.0, jnp.asarray(9)), Constant(0.3)
     eqopt.plot.schedule(*namesakes, steps=9, axes=axes)

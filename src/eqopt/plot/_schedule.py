@@ -19,6 +19,7 @@ from ._axes import axes_or_current
 
 # As many as there are pixels to tell them apart.
 _MOST_POINTS = 2000
+_LARGEST = np.iinfo(np.int32).max
 
 
 def schedule(
@@ -104,7 +105,8 @@ def _curve(
     each: Callable[[Any], Any], counts: Int[np.ndarray, " points"]
 ) -> Float[Array, " points"]:
     value = lambda count: jnp.asarray(each(count)).astype(jnp.float32)
-    return jax.vmap(value)(jnp.asarray(counts, jnp.int32))
+    # The counts of optimizers also stop at the largest one.
+    return jax.vmap(value)(jnp.asarray(np.minimum(counts, _LARGEST), jnp.int32))
 
 
 def _check(schedules: Sequence[Any], steps: int, labels: Sequence[str] | None) -> None:
