@@ -174,36 +174,54 @@ def test_arguments_by_name():
         step_in_optax(ADAM, grads=PARAMS)
 
 
-ONLY_W = {"w": True, "b": False}
+class AddsGrad(eqopt.AbstractTransformation):
+    """Reads the loss and the gradient."""
+
+    def init(self, params):
+        return None
+
+    def update(self, updates, state, params=None, *, value_fn, grad, **extra):
+        value_fn(params)
+        return jax.tree.map(jnp.add, updates, grad), state
+
+
+W = jax.lax.complex(jnp.array([1.0, -2.0]), jnp.array([0.5, 3.0]))
+WHOLE = {"w": W, "b": jnp.zeros(2, jnp.bfloat16), "f": jnp.tanh, "n": jnp.arange(3)}
+IS_W = {"w": True, "b": False, "f": False, "n": False}
 WITHIN = {
     "Flatten": eqopt.Flatten,
-    "Masked": lambda opt: eqopt.Masked(opt, ONLY_W),
-    "Partition": lambda opt: eqopt.Partition(
-        {"sam": opt, "other": eqopt.SGD(0.0)}, {"w": "sam", "b": "other"}
-    ),
+    "GPA": lambda opt: eqopt.GPA(opt, mu_x=0.0),
+    "Masked": lambda opt: eqopt.Masked(opt, IS_W),
+    "Partition": lambda opt: eqopt.Partition({True: opt, False: eqopt.SGD(0.0)}, IS_W),
+    "Partition with one label": lambda opt: eqopt.Partition({"all": opt}, "all"),
     "SelectiveTransform": lambda opt: eqopt.SelectiveTransform(
-        opt, freeze_mask={"w": False, "b": True}
+        opt, freeze_mask=jax.tree.map(lambda is_w: not is_w, IS_W)
     ),
     "SplitRealAndImaginary": eqopt.SplitRealAndImaginary,
 }
 
 
+@pytest.mark.parametrize("is_stored", [False, True])
 @pytest.mark.parametrize("takes_number", [False, True])
 @pytest.mark.parametrize("name", WITHIN)
 @pytest.mark.costly
-def test_grad_fn_gets_the_model(name, takes_number):
+def test_functions_get_the_model(name, takes_number, is_stored):
     """Also within wrappers that show another tree to the inner optimizer."""
-    w = jax.lax.complex(jnp.array([1.0, -2.0]), jnp.array([0.5, 3.0]))
-    model = {"w": w, "b": jnp.zeros(2)}
 
     def grads_of(model):
-        assert model["w"].dtype == jnp.complex64 and model["b"].shape == (2,)
-        return {"w": model["w"] ** 3, "b": jnp.zeros(2)}
+        assert model["w"].dtype == jnp.complex64 and isinstance(model["b"], jax.Array)
+        assert model["f"] is jnp.tanh and model["n"].shape == (3,)
+        return {**model, "w": model["w"] ** 3, "b": jnp.zeros(2), "f": None, "n": None}
 
-    grad_fn = (lambda model, i: grads_of(model)) if takes_number else grads_of
-    opt = eqopt.SAM(eqopt.SGD(0.1), opaque_mode=True)
+    extra = {
+        "value_fn": lambda model: jnp.sum(jnp.abs(grads_of(model)["w"])),
+        "grad": grads_of(WHOLE),
+        "grad_fn": (lambda model, i: grads_of(model)) if takes_number else grads_of,
+    }
+    sam = eqopt.SAM(eqopt.Chain(AddsGrad(), eqopt.SGD(0.1)), opaque_mode=True)
+    around = eqopt.StoreParams if is_stored else lambda opt, _: opt
     alone, within = (
-        o.step(grads_of(model), o.init(model), model, grad_fn=grad_fn)[0]
-        for o in (opt, WITHIN[name](opt))
+        o.step(grads_of(WHOLE), o.init(WHOLE), WHOLE, **extra)[0]
+        for o in (sam, around(WITHIN[name](sam), eqopt.storage.MasterWeights()))
     )
     np.testing.assert_allclose(within["w"], alone["w"], rtol=1e-5)

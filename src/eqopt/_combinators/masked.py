@@ -15,11 +15,12 @@ from .._core.transformation import (
     AbstractTransformation,
 )
 from .._core.wrapper import Call
-from .._trees.leaves import is_leaf, restrict
+from .._trees.leaves import is_leaf, parameters, restrict
 from .._trees.masks import both, is_function, mask_out
 from .._trees.parts import seeing_part
 from .._trees.routes import Report
 from .._trees.states import check_state
+from .._trees.stored import load
 from .._types import Mask, Params, State
 
 
@@ -157,10 +158,10 @@ def extra_of_part(
     """The extra arguments for a transformation that sees part of the parameters."""
     if part is None:
         return extra
-    chosen = lambda name: lambda tree: restrict(tree, part, name, "params")
-    extra = with_functions(
-        extra, lambda part: eqx.combine(part, params), chosen("grad_fn(params)")
-    )
+    trained = parameters(part)
+    chosen = lambda name: lambda tree: restrict(tree, trained, name, "params")
+    to_model = lambda part: eqx.combine(part, load(params))
+    extra = with_functions(extra, to_model, chosen("grad_fn(params)"))
     if extra.get("grad") is not None:
         extra = {**extra, "grad": chosen("grad")(extra["grad"])}
     return extra

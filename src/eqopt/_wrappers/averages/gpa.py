@@ -16,7 +16,7 @@ from ..._core.equation import equation
 from ..._core.pipeline import Leafwise, Pipeline
 from ..._core.transformation import AbstractFused, AbstractTransformation
 from ..._transforms.scale import recorded
-from ..._trees.leaves import parameters
+from ..._trees.leaves import is_leaf, parameters
 from ..._trees.precision import compute_dtype
 from ..._trees.states import check_state
 from ..._types import Hyperparameter, Leaf, Params, Scalar, State
@@ -149,8 +149,10 @@ class GPA(AbstractFused):
     def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
         check_state(self, state)
         required_params("GPA", pipeline.params)
+        # A whole model, because `inner` may call the loss.
+        z = eqx.combine(state.z, pipeline.params, is_leaf=is_leaf)
         sees_z = self.sees == "z"
-        with pipeline.showing(state.z) if sees_z else contextlib.nullcontext():
+        with pipeline.showing(z) if sees_z else contextlib.nullcontext():
             inner = self.inner._feed(pipeline, state.inner_state)
         is_first = pipeline.reads_params
         shared = {
