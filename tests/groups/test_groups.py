@@ -91,45 +91,6 @@ def test_a_selector_is_a_mask():
     np.testing.assert_allclose(new.head.weight, 0.95 * MODEL.head.weight, rtol=1e-6)
 
 
-NO_DECAY = groups.path(r"\.bias$") | groups.module(eqx.nn.LayerNorm)
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: eqopt.AdamW(0.1, weight_decay=0.5, mask=~NO_DECAY),
-        lambda: eqopt.Masked(eqopt.Trace(0.9), groups.path("norm")),
-        lambda: eqopt.StoreState(
-            eqopt.Adam(0.1), eqopt.storage.BlockwiseQuantized(), NO_DECAY
-        ),
-        lambda: eqopt.SelectiveTransform(eqopt.Adam(0.1), freeze_mask=NO_DECAY),
-    ],
-    ids=["decay", "masked", "stored", "selective"],
-)
-@pytest.mark.costly
-def test_a_rule_may_choose_nothing_in_a_part(make):
-    """In a group without biases and norms, these rules match no parameter."""
-    labels = groups.label(
-        {"head": groups.path("head.weight"), "rest": groups.everything}
-    )
-    opt = eqopt.Partition({"head": make(), "rest": eqopt.SGD(0.1)}, labels)
-    grads = jax.tree.map(jnp.ones_like, eqx.filter(MODEL, eqx.is_inexact_array))
-    new, state = eqx.filter_jit(opt.step)(grads, opt.init(MODEL), MODEL)
-    assert not jnp.array_equal(new.head.weight, MODEL.head.weight)
-    assert eqx.tree_equal(opt.eval_params(state, new), new)
-    groups.routes(opt, MODEL)
-
-
-def test_the_equation_of_a_part():
-    """Without biases, the first rule of the factors matches no parameter."""
-    factors = groups.layerwise_decay(0.5, groups.path("bias"), groups.path("weight"))
-    scale = eqopt.Masked(eqopt.ScaleByTree(factors), groups.path("weight"))
-    opt = eqopt.Chain(eqopt.SGD(1.0), scale)
-    grads = jax.tree.map(jnp.ones_like, eqx.filter(MODEL, eqx.is_inexact_array))
-    updates, _ = opt.update(grads, opt.init(MODEL), MODEL)
-    assert all((x == -1).all() for x in jax.tree.leaves(updates))
-
-
 def test_a_rule_is_no_function_of_the_model():
     message = "groups: `path\\('head'\\)` is a rule already. Pass it without `where`"
     with pytest.raises(TypeError, match=message):

@@ -266,7 +266,7 @@ class ScaleByFactoredRMS(AbstractLeafwise):
         """For each leaf (counting `None`s) its axes, or `None` if it is not factored."""
         given = self.weight_dimension_numbers
         numbers = resolve_dimension_numbers(
-            given, params, None, self._largest, takes_blocks=False
+            given, params, params, self._largest, takes_blocks=False
         )
         leaves = jtu.tree_leaves(params, is_leaf=is_leaf)
         # Rows and columns without elements have no mean.

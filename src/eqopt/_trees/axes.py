@@ -14,6 +14,7 @@ from .._types import Params
 from .dimension_numbers import MatrixDimensionNumbers, Unknown, as_tuple
 from .leaves import is_leaf, is_parameter, keystr, parameters
 from .masks import is_function, resolve
+from .parts import seeing_part
 from .recognition import of_layers
 from .stored import shapes_if_stored
 from .unknown import check_known
@@ -42,7 +43,8 @@ def resolve_dimension_numbers(
         `default(tree)`. A single `MatrixDimensionNumbers` applies to all arrays with at
         least two axes.
     - `tree`: parameters or updates.
-    - `params`: the argument of `given` or `default`; `tree` itself if `None`.
+    - `params`: the argument of `given` or `default`. If `None`, it is `tree`, which are
+        updates, maybe of a part of the parameters.
     - `is_required`: whether to raise an error for an `Unknown` array, which otherwise is
         not a matrix.
     - `takes_blocks`: whether blocks within a matrix are allowed.
@@ -50,7 +52,8 @@ def resolve_dimension_numbers(
     tree, params = shapes_if_stored(tree), shapes_if_stored(params)
     leaves = jtu.tree_leaves(tree, is_leaf=is_leaf)
     if callable(given) and is_function(given):
-        given = given(parameters(tree if params is None else params))
+        with seeing_part(params is None):  # updates may lack some parameters
+            given = given(parameters(tree if params is None else params))
     numbers: list[Any]
     if given is None:
         numbers = _by_default(default, tree, tree if params is None else params)

@@ -10,6 +10,7 @@ from jaxtyping import PyTree
 from .._jax_internals import is_traced
 from .._types import Mask, Params
 from .leaves import disagreement, is_none, is_parameter, keystr, parameters, select
+from .parts import seeing_part
 from .stored import is_leaf, shapes_if_stored
 
 
@@ -88,12 +89,14 @@ def resolve(name: str, given: Any, tree: PyTree, params: Params | None) -> list:
     - `given`: a tree with the structure of `tree` or a prefix of it, or a function of
         the parameters (all other leaves `None`) that returns one. See `is_function`.
     - `tree`: parameters or updates.
-    - `params`: the argument of `given` if that is a function; `tree` itself if `None`.
+    - `params`: the argument of `given` if that is a function. If `None`, it is `tree`,
+        which are updates, maybe of a part of the parameters.
     """
     if is_function(given):
         whole = shapes_if_stored(parameters(tree if params is None else params))
         try:
-            given = given(whole)
+            with seeing_part(params is None):  # updates may lack some parameters
+                given = given(whole)
         except AttributeError as error:
             if error.obj is None and error.name is not None:
                 raise TypeError(

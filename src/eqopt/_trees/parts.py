@@ -13,9 +13,9 @@ _sees_part: ContextVar[bool] = ContextVar("_sees_part", default=False)
 
 
 @contextlib.contextmanager
-def seeing_part() -> Generator[None, None, None]:
-    """Transformations that are called in it see a part of the parameters."""
-    token = _sees_part.set(True)
+def seeing_part(is_part: bool = True) -> Generator[None, None, None]:
+    """What is called in it sees a part of the parameters, if this is one."""
+    token = _sees_part.set(is_part or sees_part())
     try:
         yield
     finally:

@@ -171,7 +171,7 @@ def block_shapes(given: Blocks, params: Params) -> list[tuple[int, ...] | None]:
     leaves = jtu.tree_leaves(params, is_leaf=is_leaf)
     if isinstance(given, MatrixRules):
         given = _by_rules(given, params, leaves)
-    blocks = resolve("block_axes", given, params, None)
+    blocks = resolve("block_axes", given, params, params)
     return [
         _shape_of(b, x, params, i) if is_parameter(x) else None
         for i, (b, x) in enumerate(zip(blocks, leaves, strict=True))

@@ -6,6 +6,7 @@ import jax.tree_util as jtu
 from jaxtyping import PyTree
 
 from .._trees.leaves import is_leaf, is_parameter, listed
+from .._trees.parts import sees_part
 from .._types import Params
 from ._selectors import Selector
 
@@ -37,7 +38,7 @@ def label(rules: Mapping[Any, Selector]) -> Callable[[Params], PyTree]:
     **Raises:**
 
     When that function is called, a `ValueError` that lists key paths if a parameter has
-    no label, or if earlier rules match everything that a rule matches.
+    no label, or if earlier rules match everything that a rule matches in the whole model.
     """
     return _Labels(tuple(rules.items()))
 
@@ -52,7 +53,7 @@ class _Labels:
         for name, selector in self.rules:
             chosen = selector.choose(params)
             taken = [i for i, flag in enumerate(chosen) if flag and labels[i] is None]
-            if any(chosen) and not taken:
+            if any(chosen) and not (taken or sees_part()):
                 raise ValueError(
                     f"Earlier rules match all parameters that the rule for {name!r} "
                     "matches. Put it before them, because the first rule that matches "

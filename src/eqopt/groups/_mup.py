@@ -145,10 +145,10 @@ def mup(
     base_model, model = shapes_if_stored(base_model), shapes_if_stored(model)
     check_parameters("mup", model)
     bases = _leaves_like(base_model, model)
-    axes = resolve_dimension_numbers(weight_dimension_numbers, model, None)
+    axes = resolve_dimension_numbers(weight_dimension_numbers, model, model)
     by_muon = [optimizer == "muon" and a is not None for a in axes]
     if optimizer == "muon":  # the fallback may also have matrices
-        by_default = resolve_dimension_numbers(None, model, None)
+        by_default = resolve_dimension_numbers(None, model, model)
         axes = [a or b for a, b in zip(axes, by_default, strict=True)]
     leaves, treedef = jtu.tree_flatten(model, is_leaf=is_leaf)
     factors: list[float | None] = [None] * len(leaves)

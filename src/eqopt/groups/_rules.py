@@ -10,6 +10,7 @@ from jaxtyping import PyTree
 from .._trees.dimension_numbers import MatrixDimensionNumbers, Unknown, as_tuple
 from .._trees.leaves import is_leaf, is_parameter, listed
 from .._trees.named import Named, named_leaves
+from .._trees.parts import sees_part
 from .._trees.recognition import Own, by_class, of_layers, of_own
 from .._trees.stored import shapes_if_stored
 from .._types import Params
@@ -51,7 +52,7 @@ class MatrixRules:
     **Raises:**
 
     When it is called with the parameters, a `ValueError` that names the key path if a
-    rule matches nothing or does not fit.
+    rule matches nothing in the whole model, or does not fit.
     """
 
     rules: tuple[tuple[Selector, Any], ...]
@@ -85,6 +86,8 @@ class MatrixRules:
         for selector, rule in self.rules:
             chosen = _chosen(selector, params, leaves)
             if not open_ & {*chosen}:
+                if sees_part():
+                    continue
                 raise ValueError(
                     f"Earlier rules match all parameters that `{selector.description}` "
                     "matches. Put it before them, because the first rule that matches "
@@ -220,7 +223,7 @@ def _paths_and_leaves(params: Params) -> tuple[list[tuple], list[Any]]:
 def _chosen(selector: Selector, params: Params, leaves: list[Any]) -> list[int]:
     flags = selector.choose(params)
     chosen = [i for i, x in enumerate(leaves) if flags[i] and is_parameter(x)]
-    if not chosen:
+    if not (chosen or sees_part()):
         raise ValueError(
             f"The rule `{selector.description}` matches no parameter. Print "
             "`eqopt.groups.table(eqopt.groups.layer_matrices, model)` to see all paths."

@@ -29,7 +29,7 @@ def table(groups: PyTree | Callable[[Params], PyTree], params: Params) -> str:
     A `ValueError` if `params` has no parameters, or if `groups` does not fit it.
     """
     check_parameters("table", params)
-    values = resolve("groups", groups, params, None)
+    values = resolve("groups", groups, params, params)
     leaves, _ = jtu.tree_flatten_with_path(params, is_leaf=is_leaf)
     lines: dict[tuple, list[str]] = {}
     sums: dict[str, tuple[int, int]] = {}

@@ -141,7 +141,7 @@ class Norms(eqx.Module):
         leaves, treedef = jtu.tree_flatten_with_path(params)
         labels: list[Any] = [None] * len(leaves)
         if self.groups is not None:
-            given = resolve("groups", self.groups, params, None)
+            given = resolve("groups", self.groups, params, params)
             flat = jtu.tree_leaves(params, is_leaf=lambda x: x is None)
             labels = [x for x, p in zip(given, flat, strict=True) if p is not None]
             for label, (path, _) in zip(labels, leaves, strict=True):

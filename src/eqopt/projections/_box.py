@@ -161,7 +161,7 @@ def _clip_leaf(x: Float[Array, "*leaf"], low, high) -> Float[Array, "*leaf"]:
 
 def _bounds(owner: str, name: str, given: PyTree, tree: PyTree, parts: Parts) -> list:
     """A bound for each array, checked except for its value."""
-    column = resolve(name, given, tree, None)
+    column = resolve(name, given, tree, tree)
     found = [column[i] for i in parts.places]
     for i, x, bound in zip(parts.places, parts.arrays, found, strict=True):
         if bound is None:

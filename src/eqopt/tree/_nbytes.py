@@ -117,7 +117,7 @@ def nbytes(
     if params is not None:
         count = sum(x.size for x in jtu.tree_leaves(parameters(params), is_stored))
         if groups is not None:
-            labels = resolve("groups", groups, params, None)
+            labels = resolve("groups", groups, params, params)
             of = lambda owner: "" if owner is None else str(labels[owner])
             names = [of(owner) for owner in owners_of(params, state)]
     is_state = is_state_beside(params)

@@ -147,7 +147,7 @@ class ScaleBySM3(AbstractLeafwise):
         axes = resolve_dimension_numbers(
             self.weight_dimension_numbers,
             params,
-            None,
+            params,
             lambda _: [None] * len(leaves),
             takes_blocks=False,
         )

@@ -248,7 +248,7 @@ class ScaleByCAME(AbstractLeafwise):
         leaves, treedef = jtu.tree_flatten(zeros, is_leaf=is_leaf)
         given = self.weight_dimension_numbers
         axes = resolve_dimension_numbers(
-            given, params, None, _last_two, takes_blocks=False
+            given, params, params, _last_two, takes_blocks=False
         )
         return treedef.unflatten(
             x if x is None else make(x, a if x.size else None)  # empty: it has no mean

@@ -44,7 +44,7 @@ def leaves_of(
     treedef = jtu.tree_structure(params, is_leaf=is_leaf)
     given = owner.weight_dimension_numbers
     axes = resolve_dimension_numbers(
-        given, params, None, _weights, is_required, takes_blocks=False
+        given, params, params, _weights, is_required, takes_blocks=False
     )
     decay = decay_of(owner)
     mask = False if is_off(decay) else decay.mask

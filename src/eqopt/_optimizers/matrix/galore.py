@@ -128,7 +128,7 @@ class ScaleByGaLore(AbstractContracting):
 
     def init(self, params: Params) -> ScaleByGaLoreState:
         params = parameters(params)
-        zeros, layouts = wide_zeros_like(params), self._layouts(params, None)
+        zeros, layouts = wide_zeros_like(params), self._layouts(params, params)
 
         def projector(layout, x):
             matrices = layout.split(unsharded(x))

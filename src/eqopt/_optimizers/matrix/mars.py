@@ -176,7 +176,7 @@ class _KnowsMatrices(AbstractFused):
 
     def init(self, params: Params) -> None:
         given = self.weight_dimension_numbers
-        resolve_dimension_numbers(given, params, None, is_required=True)
+        resolve_dimension_numbers(given, params, params, is_required=True)
 
     def _feed(self, pipeline: Pipeline, state: None) -> Callable[[], None]:
         return lambda: None

@@ -95,7 +95,7 @@ def _swapped(shape: Sequence[int]) -> tuple[int, ...]:
 def _transposed(owner: str, params: Params, mask: Mask | None) -> frozenset[str]:
     if mask is None:
         return frozenset()
-    flags = resolve("transpose", mask, params, None)
+    flags = resolve("transpose", mask, params, params)
     found = set()
     leaves = jtu.tree_flatten_with_path(params, is_leaf=is_leaf)[0]
     for (path, x), flag in zip(leaves, flags, strict=True):
