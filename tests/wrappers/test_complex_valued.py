@@ -1,5 +1,6 @@
 """Real and imaginary parts as separate parameters."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -38,3 +39,33 @@ def test_agrees_with_optax(ours, theirs):
         for name in params:
             np.testing.assert_allclose(p[name], q[name], rtol=1e-5, atol=1e-6)
     assert not jnp.allclose(p["z"], params["z"])
+
+
+MODEL = {"z": jnp.array([1 + 2j]), "w": jnp.ones(2, jnp.bfloat16), "f": jnp.tanh}
+GRADS = {"z": jnp.array([2 - 1j]), "w": jnp.full(2, 0.01), "f": None}
+
+
+def test_updates_without_parameters():
+    opt = eqopt.SplitRealAndImaginary(eqopt.Adam(0.1))
+    alone, _ = opt.update(GRADS, opt.init(MODEL))
+    beside, _ = opt.update(GRADS, opt.init(MODEL), MODEL)
+    assert eqx.tree_equal(alone, beside)
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        lambda opt: opt,
+        lambda opt: eqopt.Masked(opt, {"z": False, "w": True, "f": False}),
+    ],
+    ids=["alone", "masked"],
+)
+def test_full_params(around):
+    """The hidden part belongs to the pairs, or to a part of the model without them."""
+    stored = eqopt.StoreParams(eqopt.SGD(1.0), eqopt.storage.SplitMasterWeights())
+    opt = around(eqopt.SplitRealAndImaginary(stored))
+    model, state = opt.step(GRADS, opt.init(MODEL), MODEL)
+    full = opt.full_params(state, model)
+    np.testing.assert_allclose(full["w"], 0.99, rtol=1e-6)
+    assert eqx.tree_equal(full["z"], model["z"])
+    assert full["f"] is jnp.tanh

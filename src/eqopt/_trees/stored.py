@@ -227,14 +227,19 @@ def full_params(state: PyTree, params: PyTree) -> PyTree:
         if hasattr(type(node), "_full_params"):
             params = node._full_params(params)
         elif has_hidden(node):
-            hidden = jax.tree.map(_fitted, params, node.hidden, is_leaf=is_leaf)
-            params = load(joined(params, hidden))
+            is_hidden = lambda x: x is None or isinstance(x, AbstractHidden)
+            # In this order, because `hidden` may belong to a part of the parameters.
+            params = load(jax.tree.map(_whole, node.hidden, params, is_leaf=is_hidden))
     return params
+
+
+def _whole(hidden: Any, p: Any) -> Any:
+    return p if hidden is None else Joined(p, _fitted(p, hidden))
 
 
 def _fitted(p: Any, hidden: Any) -> Any:
     """`hidden`, the other part of `p`, without the padding of `eqopt.ZeRO1`."""
-    if hidden is None or hidden.fits(p):
+    if hidden.fits(p):
         return hidden
     own = tuple(map(slice, p.shape))
     is_padded = lambda x: x.ndim == p.ndim and x.shape > p.shape

@@ -15,6 +15,7 @@ from .._core.misfits import check_real
 from .._core.transformation import AbstractTransformation
 from .._core.wrapper import AbstractWrapper, Call
 from .._trees.keys import keys_of_part
+from .._trees.stored import full_params
 from .._types import Params, State
 
 
@@ -29,6 +30,9 @@ class SplitRealAndImaginaryState(eqx.Module):
     """`inner_state`: the inner state, for pairs of real arrays."""
 
     inner_state: State
+
+    def _full_params(self, params: Params) -> Params:
+        return _join(full_params(self.inner_state, _split(params)))
 
 
 class SplitRealAndImaginary(AbstractWrapper):
@@ -57,7 +61,8 @@ class SplitRealAndImaginary(AbstractWrapper):
     def handle(
         self, call: Call, state: SplitRealAndImaginaryState
     ) -> tuple[Any, SplitRealAndImaginaryState]:
-        check_real(self, call.updates, call.params, "params")
+        if call.params is not None:
+            check_real(self, call.updates, call.params, "params")
         of_pairs = Call(
             _split(call.updates),
             _split(call.params),
