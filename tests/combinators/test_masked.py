@@ -81,6 +81,28 @@ def test_masks_in_masks():
         np.testing.assert_allclose(updates["b"], 1.0)
 
 
+def is_largest(params):
+    most = max(p.size for p in jax.tree.leaves(params))
+    return jax.tree.map(lambda p: p.size == most, params)
+
+
+@pytest.mark.parametrize("call", ["update", "step"])
+@pytest.mark.parametrize("is_fused", [True, False])
+@pytest.mark.parametrize(
+    "mask", [{"w": None, "b": True, "fn": None}, is_largest], ids=["tree", "function"]
+)
+def test_a_mask_in_a_mask_sees_the_part(mask, is_fused, call):
+    """Its values elsewhere do not matter, and a function gets nothing else."""
+    inner = eqopt.AddDecayedWeights(1.0, mask)
+    opt = eqopt.Masked(
+        inner if is_fused else eqopt.Chain(inner), {"w": False, "b": True, "fn": False}
+    )
+    result, _ = getattr(opt, call)(GRADS, opt.init(PARAMS), PARAMS)
+    by = 1.0 if call == "step" else 0.0
+    np.testing.assert_allclose(result["w"], 1.0 + by)
+    np.testing.assert_allclose(result["b"], 2.0 + by)
+
+
 def test_frozen_parameters_do_not_change_by_a_bit():
     opt = eqopt.Chain(eqopt.AdamW(0.1, weight_decay=0.5), eqopt.Freeze(is_matrix))
     params, state = PARAMS, opt.init(PARAMS)

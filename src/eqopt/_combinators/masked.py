@@ -16,7 +16,7 @@ from .._core.transformation import (
 )
 from .._core.wrapper import Call
 from .._trees.leaves import is_leaf, parameters, restrict
-from .._trees.masks import both, is_function, mask_out
+from .._trees.masks import is_function, mask_out, within
 from .._trees.parts import seeing_part
 from .._trees.routes import Report
 from .._trees.states import check_state
@@ -126,7 +126,7 @@ class Masked(AbstractFused):
         if leafwise.then is not None:
             return None
         inner = leafwise.mask
-        mask = self.mask if inner is None else both(self.mask, inner)
+        mask = self.mask if inner is None else within(self.mask, inner)
         # The pipeline calls functions for trees to read, of the part, later.
         reads = {
             name: seeing_part()(tree) if is_function(tree) else tree
