@@ -7,6 +7,9 @@ import pytest
 import eqopt
 
 
+SOME = {"a": jnp.ones((2, 2)), "b": jnp.full(3, 2.0)}
+
+
 def test_lookahead_by_hand():
     """Two fast steps of -1, then half of the way back."""
     opt = eqopt.Lookahead(eqopt.SGD(1.0), 2, 0.5)
@@ -104,6 +107,40 @@ def test_flatten_gives_one_vector_and_the_dtypes_back():
         assert (before.shape, before.dtype) == (after.shape, after.dtype)
     new, _ = opt.step(grads, state, params)
     np.testing.assert_allclose(new["single"], 0.9, rtol=1e-5)
+
+
+@pytest.mark.parametrize("params_dtype", [jnp.float32, jnp.bfloat16])
+def test_a_flat_step_is_rounded_once(params_dtype):
+    """By the parameters' dtype, not by the gradients'."""
+    params = {"a": jnp.full(2, 3.0, params_dtype), "b": jnp.ones(3, params_dtype)}
+    grads = jax.tree.map(lambda p: jnp.full_like(p, 0.7, jnp.bfloat16), params)
+    opt = eqopt.SGD(0.3)
+    flat, alone = (
+        o.step(grads, o.init(params), params)[0] for o in (eqopt.Flatten(opt), opt)
+    )
+    assert eqx.tree_equal(flat, alone)
+
+
+@pytest.mark.parametrize(
+    ("inner", "extra"),
+    [
+        (
+            eqopt.CorrectByMARS(is_approx=False, max_norm=None),
+            {"previous_grad": SOME},
+        ),
+        (
+            eqopt.aggregating.TrackPerElementMeanAndVarianceWithEMA(),
+            {"sum_sq_diff_grads": SOME, "sample_size": 4},
+        ),
+    ],
+    ids=["previous_grad", "sum_sq_diff_grads"],
+)
+@pytest.mark.parametrize("params", [None, SOME], ids=["without params", "params"])
+def test_flatten_takes_gradients_as_extra_arguments(inner, extra, params):
+    opt = eqopt.Flatten(inner)
+    flat, _ = opt.update(SOME, opt.init(SOME), params, **extra)
+    alone, _ = inner.update(SOME, inner.init(SOME), params, **extra)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-6), flat, alone)
 
 
 def test_flatten_real_and_complex():

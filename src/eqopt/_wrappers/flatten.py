@@ -31,7 +31,7 @@ from .._trees.sharding import in_explicit_shards, unsharded
 from .._trees.states import check_state
 from .._trees.stored import full_params, has_hidden
 from .._types import Params, State, Updates
-from ..numerics import common_dtype
+from ..numerics import at_least_float32, common_dtype
 
 
 class FlattenState(eqx.Module):
@@ -124,21 +124,26 @@ class Flatten(AbstractWrapper):
 
     def handle(self, call: Call, state: FlattenState) -> tuple[Any, FlattenState]:
         updates, params, extra, is_step = call
-        adds = isinstance(self.inner, AbstractOptimizer | Chain | NamedChain)
-        if is_step and adds and not _has_hidden_part(state):
+        leaves, treedef = self._checked(updates, state)
+        given, old, flat_params = _given(leaves), [], None
+        extra = _with_vectors(extra, updates)
+        if is_step or params is not None:
+            old = _matching(updates, leaves, treedef, params)
+            flat_params = _joined(old)
+            extra = _with_functions(extra, updates, old, params)
+        only_adds = isinstance(self.inner, AbstractOptimizer | Chain | NamedChain)
+        adds = is_step and only_adds and not _has_hidden_part(state)
+        if adds:
             # Adding the updates to a vector would copy all parameters, even if they are
             # not used, and save nothing. Wrappers are excluded because their steps do
             # more than add, and so does `StoreParams` in a chain.
-            updates, state = self.handle(call._replace(is_step=False), state)
-            return apply_updates(params, updates), state
-        leaves, treedef = self._checked(updates, state)
-        given, old, flat_params = _given(leaves), [], None
-        if is_step or params is not None:
-            old = _matching(updates, leaves, treedef, params)
-            flat_params, extra = _joined(old), _of_vector(extra, updates, old, params)
+            is_step = False
+            given = [at_least_float32(g) for g in given]  # only the sum is rounded
         of_vector = Call(_joined(given), flat_params, extra, is_step)
         flat, inner_state = of_vector.run(self.inner, state.inner_state)
         new = _unflatten(flat, old if is_step else given, leaves, treedef)
+        if adds:
+            new = apply_updates(params, new)
         result = eqx.combine(new, params) if is_step else new
         return result, FlattenState(inner_state, state.shapes)
 
@@ -206,23 +211,29 @@ def _matching(updates: Updates, leaves: list, treedef: Any, params: Params) -> l
     return [p for g, p in zip(leaves, column, strict=True) if g is not None]
 
 
-def _of_vector(
+def _with_vectors(extra: Mapping[str, Any], updates: Updates) -> Mapping[str, Any]:
+    """`extra` with vectors for trees of gradients."""
+    for name in ("grad", "previous_grad", "sum_sq_diff_grads"):
+        if extra.get(name) is not None:
+            extra = {**extra, name: _vector_of(extra[name], updates, name)}
+    return extra
+
+
+def _with_functions(
     extra: Mapping[str, Any], updates: Updates, old: list, params: Params
 ) -> Mapping[str, Any]:
-    """The extra arguments for a transformation that sees one vector."""
+    """`extra` with functions of one vector."""
     leaves, treedef = flatten_updates(updates)
 
     def to_model(flat):
         return eqx.combine(_unflatten(flat, old, leaves, treedef), params)
 
-    def vector_of(grads, name="grad_fn(params)"):
-        return _joined(jtu.tree_leaves(restrict(grads, updates, name)))
+    to_vector = lambda grads: _vector_of(grads, updates, "grad_fn(params)")
+    return with_functions(extra, to_model, to_vector)
 
-    extra = with_functions(extra, to_model, vector_of)
-    for name in ("grad", "previous_grad"):
-        if extra.get(name) is not None:
-            extra = {**extra, name: vector_of(extra[name], name)}
-    return extra
+
+def _vector_of(grads: PyTree, updates: Updates, name: str) -> Array:
+    return _joined(jtu.tree_leaves(restrict(grads, updates, name)))
 
 
 def _unflatten(
