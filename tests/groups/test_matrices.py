@@ -156,6 +156,7 @@ def steps_of(opt, model):
     "opt",
     [
         eqopt.Muon(0.1),
+        eqopt.Muon(0.1, fallback=eqopt.AdamMini(0.1)),
         eqopt.SOAP(0.1, skip_first=False),
         eqopt.AdamP(0.1, delta=1e3),
         eqopt.AdamMini(0.1),
@@ -174,6 +175,49 @@ def test_a_stack_takes_the_steps_of_its_layers(opt, make):
         apart = jax.tree.leaves(steps_of(opt, one))
         for a, b in zip(jax.tree.leaves(together), apart, strict=True):
             np.testing.assert_allclose(a[i], b, rtol=1e-4, atol=1e-6)
+
+
+ARE_OWN = eqopt.groups.path("bias|gain|temperature")
+IN_PARTS = {
+    "Masked": lambda opt: eqopt.Masked(opt, ARE_OWN),
+    "Masked twice": lambda opt: eqopt.Masked(
+        eqopt.Masked(opt, eqopt.groups.path("gain|bias")), ARE_OWN
+    ),
+    "Partition": lambda opt: eqopt.Partition(
+        {"own": opt, "rest": eqopt.SetToZero()},
+        eqopt.groups.label({"own": ARE_OWN, "rest": eqopt.groups.everything}),
+    ),
+    "SelectiveTransform": lambda opt: eqopt.SelectiveTransform(
+        opt, freeze_mask=~ARE_OWN
+    ),
+}
+
+
+@pytest.mark.parametrize("name", IN_PARTS)
+@pytest.mark.parametrize(
+    "opt",
+    [
+        eqopt.AdaptiveGradClip(1e-3),
+        eqopt.AdamMini(0.1),
+        eqopt.Muon(0.1, fallback=eqopt.AdamMini(0.1)),
+        eqopt.Orthogonalize(),
+    ],
+    ids=lambda opt: type(opt).__name__,
+)
+@pytest.mark.costly
+def test_own_arrays_of_a_stack_without_its_layers(opt, name):
+    """The stack follows from the whole model, of which the optimizer sees a part."""
+    blocks = jax.tree.map(
+        lambda x: x + jr.normal(KEY, x.shape) if eqx.is_array(x) else x,
+        stacked(Block, 3),
+    )
+    whole, part = steps_of(opt, blocks), steps_of(IN_PARTS[name](opt), blocks)
+    for of in (lambda x: x.mlp.gain, lambda x: x.norm.bias, lambda x: x.bias):
+        np.testing.assert_allclose(of(part), of(whole), rtol=1e-5)
+    grads = eqx.filter(blocks, eqx.is_inexact_array)
+    if isinstance(opt, eqopt.Orthogonalize):  # it needs no parameters
+        alone = IN_PARTS[name](opt).update(grads, IN_PARTS[name](opt).init(blocks))[0]
+        assert (alone.mlp.gain == grads.mlp.gain).all()
 
 
 # A transformer of arrays: all of these are for Muon.

@@ -67,19 +67,19 @@ class Masked(AbstractFused):
 
     def init(self, params: Params) -> MaskedState:
         chosen = self._chosen(params, params)
-        with seeing_part():
+        with seeing_part(params):
             return MaskedState(self.inner.init(chosen))
 
     def eval_params(self, state: State, params: Params) -> Params:
         check_state(self, state)
         chosen = self._chosen(params, params)
-        with seeing_part():
+        with seeing_part(params):
             new = self.inner.eval_params(state.inner_state, chosen)
         return eqx.combine(new, params)
 
     def _route(self, report: Report, params: Params) -> None:
         chosen = self._chosen(params, params)
-        with seeing_part():
+        with seeing_part(params):
             self.inner._route(report, chosen)
 
     def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
@@ -109,7 +109,7 @@ class Masked(AbstractFused):
     def _of_part(self, call: Call, state: MaskedState) -> tuple[PyTree, MaskedState]:
         """A call of the inner transformation for the selected leaves."""
         part = part_of(call, self._chosen)
-        with seeing_part():
+        with seeing_part(call.params, call.updates):
             new, inner_state = part.run(self.inner, state.inner_state)
         return new, MaskedState(inner_state)
 
@@ -121,7 +121,8 @@ class Masked(AbstractFused):
         if chosen is None and pipeline.params is not None:
             return None  # a single array, masked out: no parameters are missing
         extra = extra_of_part(without_norm(pipeline.extra), chosen, pipeline.params)
-        with seeing_part():
+        whole = pipeline.params, pipeline.given
+        with seeing_part(*whole):
             leafwise = self.inner._checked(state.inner_state, chosen, extra)
         if leafwise.then is not None:
             return None
@@ -129,7 +130,7 @@ class Masked(AbstractFused):
         mask = self.mask if inner is None else within(self.mask, inner)
         # The pipeline calls functions for trees to read, of the part, later.
         reads = {
-            name: seeing_part()(tree) if is_function(tree) else tree
+            name: seeing_part(*whole)(tree) if is_function(tree) else tree
             for name, tree in leafwise.reads.items()
         }
         return leafwise._replace(reads=reads, mask=mask)

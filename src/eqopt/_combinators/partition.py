@@ -97,13 +97,13 @@ class Partition(AbstractComposite):
     def init(self, params: Params) -> PartitionState:
         parts = self._split(parameters(params), params)
         self._warn_of_unused(parts, params)
-        with seeing_part():
+        with seeing_part(params):
             states = {name: self[name].init(part) for name, part in parts.items()}
         return PartitionState(label_dict(states))
 
     def _route(self, report: Report, params: Params) -> None:
         for name, part in self._split(params, params).items():
-            with report.inside(repr(name)), seeing_part():
+            with report.inside(repr(name)), seeing_part(params):
                 self[name]._route(report, part)
 
     def handle(self, call: Call, state: PartitionState) -> tuple[Any, PartitionState]:
@@ -116,7 +116,7 @@ class Partition(AbstractComposite):
         for name, part in parts.items():
             of_part = extra_of_part(extra, part, params)
             group = Call(grads[name], part, of_part, is_step)
-            with seeing_part():
+            with seeing_part(params, updates):
                 result, states[name] = group.run(self[name], state.inner_states[name])
             results.append(result)
         rest = [params] if is_step else []
@@ -128,7 +128,7 @@ class Partition(AbstractComposite):
         check_state(self, state)
         self._check_labels(state)
         parts = self._split(params, params)
-        with seeing_part():
+        with seeing_part(params):
             new = [
                 self[name].eval_params(state.inner_states[name], part)
                 for name, part in parts.items()
@@ -238,14 +238,14 @@ class SelectiveTransform(AbstractWrapper):
 
     def init(self, params: Params) -> SelectiveTransformState:
         trained = self._trained(params, params)
-        with seeing_part():
+        with seeing_part(params):
             return SelectiveTransformState(self.inner.init(trained))
 
     def handle(
         self, call: Call, state: SelectiveTransformState
     ) -> tuple[Any, SelectiveTransformState]:
         part = part_of(call, self._trained)
-        with seeing_part():
+        with seeing_part(call.params, call.updates):
             new, inner_state = part.run(self.inner, state.inner_state)
         result = eqx.combine(new, call.nothing())
         return result, SelectiveTransformState(inner_state)
@@ -253,13 +253,13 @@ class SelectiveTransform(AbstractWrapper):
     def _route(self, report: Report, params: Params) -> None:
         trained = self._trained(params, params)
         with report.inside(type(self).__name__):
-            with seeing_part():
+            with seeing_part(params):
                 self.inner._route(report, trained)
             report.take("frozen", mask_out(params, self.freeze_mask, params))
 
     def eval_params(self, state: State, params: Params) -> Params:
         part = self._trained(params, params)
-        with seeing_part():
+        with seeing_part(params):
             new = super().eval_params(state, part)
         return eqx.combine(new, params)
 

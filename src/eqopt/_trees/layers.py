@@ -12,6 +12,7 @@ from jaxtyping import PyTree
 
 from .leaves import is_leaf, is_parameter
 from .named import block_size
+from .parts import whole_of
 
 
 def is_layer(x: Any) -> bool:
@@ -92,9 +93,12 @@ def stacks(tree: PyTree) -> list[Sizes]:
     """The sizes of the axes that each leaf (counting `None`s) is stacked along, if any.
 
     A node was made with `eqx.filter_vmap` if the layers of Equinox in it are stacked, and
-    all of its parameters have the axes of the stack first. Then so are its own arrays.
+    all of its parameters have the axes of the stack first. Then so are its own arrays. A
+    part of the parameters has the stacks of the whole.
     """
-    return [sizes or () for sizes in _visit(tree).stacks]
+    leaves = jtu.tree_leaves(tree, is_leaf=is_leaf)
+    found = zip(_visit(whole_of(tree)).stacks, leaves, strict=True)
+    return [sizes if sizes and is_parameter(x) else () for sizes, x in found]
 
 
 def _visit(node: PyTree) -> _Found:

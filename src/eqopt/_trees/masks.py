@@ -1,5 +1,6 @@
 """Masks, labels and other values for leaves: trees, prefixes of trees, or functions."""
 
+import contextlib
 from typing import Any
 
 import jax
@@ -69,7 +70,7 @@ def within(outer: Mask, inner: Mask) -> Mask:
 
     def mask(params: Params) -> PyTree:
         part = mask_out(params, outer, params)
-        with seeing_part():
+        with seeing_part(params):
             flags = resolve_mask(inner, part, part)
         return jtu.tree_structure(params, is_leaf=is_leaf).unflatten(flags)
 
@@ -107,7 +108,9 @@ def resolve(name: str, given: Any, tree: PyTree, params: Params | None) -> list:
     if is_function(given):
         whole = shapes_if_stored(parameters(tree if params is None else params))
         try:
-            with seeing_part(params is None):  # updates may lack some parameters
+            # Updates may lack some parameters.
+            is_part = params is None
+            with seeing_part(whole) if is_part else contextlib.nullcontext():
                 given = given(whole)
         except AttributeError as error:
             if error.obj is None and error.name is not None:
