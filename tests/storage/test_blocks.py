@@ -167,6 +167,18 @@ def test_what_is_not_finite_stays_in_its_block(name):
 
 
 @ALL
+@pytest.mark.parametrize("size", [4099, pytest.param(512 * 512, marks=SLOW)])
+@pytest.mark.costly
+def test_nan_fills_its_block_in_large_arrays(name, size):
+    """On a CPU, XLA computes the maxima of large arrays in another way."""
+    x = np.ones(size, np.float32)
+    x[1000] = np.nan  # in block number 15
+    expected = np.isin(np.arange(size) // 64, 15)
+    for stored in (kept(name, x), store(kept(name, np.ones_like(x)), x)):
+        np.testing.assert_array_equal(np.isnan(load(stored)), expected)
+
+
+@ALL
 @pytest.mark.parametrize(
     "size", [65, *(pytest.param(n, marks=SLOW) for n in (1, 2, 63, 64, 131))]
 )
