@@ -118,6 +118,25 @@ def has_nan(x: Inexact[Array, "*shape"]) -> Bool[Array, ""]:
 
 
 @checked
+def max_or_nan(
+    x: Float[Array, "..."], axis: int, keepdims: bool = False
+) -> Float[Array, "..."]:
+    """The largest number along an axis of nonnegative `x`, or NaN if one of them is.
+
+    On a CPU, the `max` of a large array ignores NaNs. The bits of nonnegative floats,
+    read as integers, have the same order, and NaN is the largest.
+
+    **Arguments:**
+
+    - `x`: a floating-point array of 32 or 64 bits, without negative numbers.
+    - `axis`, `keepdims`: the arguments of `jnp.max`.
+    """
+    bits = jnp.int32 if x.dtype == jnp.float32 else jnp.int64
+    top = jnp.max(lax.bitcast_convert_type(x, bits), axis, keepdims=keepdims)
+    return lax.bitcast_convert_type(top, x.dtype)
+
+
+@checked
 def safe_sqrt(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     r"""$\sqrt x$ with derivative 0, instead of infinity, at $x = 0$.
 

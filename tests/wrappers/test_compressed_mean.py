@@ -278,3 +278,14 @@ def test_the_axis_must_be_mapped():
     state = opt.init(PARAMS)
     with pytest.raises(ValueError, match="no such axis is mapped here"):
         opt.update(PARAMS, state)
+
+
+@pytest.mark.parametrize("name", ["Int8", "Float8"])
+@pytest.mark.costly
+def test_nan_stays_in_large_arrays(name):
+    """On a CPU, XLA computes the maxima of large arrays in another way."""
+    grads = jnp.ones(4099).at[1000].set(jnp.nan)  # in block number 31
+    opt = eqopt.CompressedMean(MEAN, None, COMPRESSORS[name])
+    updates, _ = opt.update(grads, opt.init(grads))
+    expected = np.arange(4099) // 32 == 31
+    np.testing.assert_array_equal(np.isnan(updates), expected)

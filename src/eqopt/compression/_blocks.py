@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int, UInt8
 from .._arguments.checks import check_integer
 from .._arguments.fields import static_choice
 from .._types import StaticInteger
+from ..numerics import max_or_nan
 from ._base import AbstractCompressor, Workers
 
 
@@ -84,7 +85,7 @@ class Int8Blocks(AbstractBlocks):
         check_integer("Int8Blocks", "block_size", self.block_size, 1)
 
     def _encode(self, x, counts):
-        scales = jnp.max(jnp.abs(x), axis=-1, keepdims=True) / 127
+        scales = max_or_nan(jnp.abs(x), axis=-1, keepdims=True) / 127
         codes = jnp.clip(jnp.round(x / _divisors(scales)), -127, 127)
         return lax.bitcast_convert_type(codes.astype(jnp.int8), jnp.uint8), scales
 
@@ -114,7 +115,7 @@ class Float8Blocks(AbstractBlocks):
         check_integer("Float8Blocks", "block_size", self.block_size, 1)
 
     def _encode(self, x, counts):
-        scales = jnp.max(jnp.abs(x), axis=-1, keepdims=True) / 448
+        scales = max_or_nan(jnp.abs(x), axis=-1, keepdims=True) / 448
         codes = jnp.clip(x / _divisors(scales), -448, 448).astype(jnp.float8_e4m3fn)
         return lax.bitcast_convert_type(codes, jnp.uint8), scales
 

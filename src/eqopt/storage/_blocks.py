@@ -10,6 +10,7 @@ from jax.sharding import NamedSharding, PartitionSpec as P
 from jaxtyping import Array, Shaped
 
 from .._jax_internals import is_traced
+from ..numerics import max_or_nan
 from ._tiles import Tiles
 
 
@@ -90,13 +91,16 @@ class Blocks(eqx.Module):
         return x.reshape(*self.rows, *blocks, -1)
 
     def largest(self, x: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
-        """The largest element of each block of `x`, a nonnegative result of `cut`."""
+        """The largest element of each block of `x`, a nonnegative result of `cut`.
+
+        It is NaN if the block has a NaN.
+        """
         if self._tail:
             # XLA creates no array for it, because it is only read here.
             pad = self.size - self._tail
             x = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, pad)])
             x = x.reshape(*x.shape[:-1], -1, self.size)
-        return jnp.max(x, axis=-1)
+        return max_or_nan(x, axis=-1)
 
     def spread(self, x: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
         """The values of `x` for each block, repeated for each element."""

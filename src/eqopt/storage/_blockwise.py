@@ -96,11 +96,7 @@ def _scales(blocks, x):
     # An infinity is often the square of one huge gradient. With an infinite scale, all of
     # its block would become NaN. To bound the scales, a GPU would need another kernel.
     sizes = jnp.minimum(jnp.abs(blocks.cut(x)), jnp.finfo(x.dtype).max)
-    # On a CPU, the `max` of a large array ignores NaN. The bits of nonnegative floats,
-    # read as integers, have the same order, and NaN is the largest.
-    bits = jnp.int32 if x.dtype == jnp.float32 else jnp.int64
-    largest = blocks.largest(lax.bitcast_convert_type(sizes, bits))
-    return lax.bitcast_convert_type(largest, x.dtype)
+    return blocks.largest(sizes)
 
 
 def _codes(map, blocks, x, scales):

@@ -6,6 +6,8 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Shaped
 
+from ..numerics import max_or_nan
+
 
 # A tile has 8 rows and 128 columns. It is computed as a whole.
 ROWS, COLUMNS = 8, 128
@@ -69,11 +71,11 @@ class Tiles(eqx.Module):
         return x
 
     def largest(self, x: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
-        """The largest element of each block of `x`, which is nonnegative."""
+        """The largest element of each block of `x`, which is nonnegative; or NaN."""
         *first, tall, _, rows, _ = self.shape
-        of_tiles = jnp.max(x, axis=-1)
+        of_tiles = max_or_nan(x, axis=-1)
         blocks = of_tiles.reshape(*first, tall, -1, self.size // COLUMNS, rows)
-        largest = jnp.max(blocks, axis=-2)
+        largest = max_or_nan(blocks, axis=-2)
         return jnp.swapaxes(largest, -1, -2).reshape(self.shape_of_scales)
 
     def spread(self, x: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
