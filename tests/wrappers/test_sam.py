@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import eqopt
+from eqopt._trees.stored import is_stored
 
 
 MATRIX = jnp.array([[3.0, 1.0], [1.0, 0.5]])
@@ -331,3 +332,20 @@ def test_errors(name):
     call, message = ERRORS[name]
     with pytest.raises(ValueError, match=f"(?s){message}"):
         call()
+
+
+STORAGES = eqopt.storage.BlockwiseQuantized(), eqopt.storage.Float8()
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+@pytest.mark.costly
+def test_a_stored_state_restores_the_parameters_exactly(storage):
+    sam = eqopt.SAM(eqopt.SGD(0.0, momentum=0.9))
+    opt = eqopt.StoreState(sam, storage, eqopt.groups.everything)
+    params = jnp.linspace(0.1, 1.0, 7)
+    state, now = opt.init(params), params
+    for _ in range(2):
+        now, state = opt.step(jnp.cos(params), state, now)
+    np.testing.assert_array_equal(now, params)
+    inner = state.inner_state
+    assert is_stored(inner.opt_state[0].trace) and not is_stored(inner.cache)

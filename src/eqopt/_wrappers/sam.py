@@ -42,6 +42,8 @@ class SAMState(eqx.Module):
         `None` in opaque mode.
     """
 
+    _exact_field = "cache"
+
     steps_since_sync: Int[Array, ""]
     opt_state: State
     adv_state: State

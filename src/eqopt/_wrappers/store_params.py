@@ -41,6 +41,7 @@ class StoreParamsState(eqx.Module):
     """
 
     _has_hidden = True
+    _exact_field = "hidden"
 
     hidden: PyTree
     inner_state: State

@@ -58,7 +58,8 @@ class StoreState(AbstractFusedWrapper):
     moments of [`eqopt.GaLore`][]. In each step, the kernel of a leaf loads them, computes
     in float32, and stores the results. There is never a full-precision copy of the whole
     state. A transformation that handles trees itself, such as LBFGS, gets copies. The
-    hidden bits of [`eqopt.StoreParams`][] are not part of this state and stay unchanged.
+    hidden bits of [`eqopt.StoreParams`][] and the parameters to which [`eqopt.SAM`][]
+    returns are not part of this state and stay unchanged.
 
     The state is stored in the same way on any number of devices, and sharded like the
     parameters. [`eqopt.ZeRO1`][] and [`eqopt.Flatten`][] go outside:
@@ -116,7 +117,7 @@ class StoreState(AbstractFusedWrapper):
             if is_chosen and is_elsewhere(x):
                 _check_is_seen(owner, path, x, is_chosen, True)
             is_asked = is_chosen or owner is not None
-            if is_asked and _can_be_kept(x) and not _is_hidden(state, path):
+            if is_asked and _can_be_kept(x) and not _is_exact(state, path):
                 is_large = x.size >= _LARGE if self.where is None else any(flags)
                 _check_is_seen(owner, path, x, is_chosen, is_large)
                 if is_chosen:
@@ -185,11 +186,11 @@ def _is_nonnegative(state: State, path: Sequence[Any]) -> bool:
     )
 
 
-def _is_hidden(state: State, path: Sequence[Any]) -> bool:
-    """Whether the leaf holds hidden bits of `StoreParams`, which are not state."""
+def _is_exact(state: State, path: Sequence[Any]) -> bool:
+    """Whether the leaf is part of the parameters themselves, which are not state."""
+    exact = lambda node: getattr(type(node), "_exact_field", None)
     return any(
-        getattr(type(node), "_has_hidden", False) and key == jtu.GetAttrKey("hidden")
-        for node, key in on_the_way(state, path)
+        exact(node) == getattr(key, "name", "") for node, key in on_the_way(state, path)
     )
 
 
