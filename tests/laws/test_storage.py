@@ -13,7 +13,8 @@ from eqopt._core.reductions import sum_over_leaves
 from eqopt._trees.stored import AbstractStored, is_stored, load
 
 from .registry import law
-from .subjects import params_of
+from .subjects import grads_of, params_of
+from .test_eval_params import WRAPPERS
 
 
 # One row of each kind: by leaf, by matrix, with its own tree, and with several parts.
@@ -118,3 +119,50 @@ def test_sums_and_maps_see_the_loaded_array():
     state = stored_state(opt, PARAMS)
     shapes = eqopt.tree.map_params(opt, lambda x: x.shape, state, params=PARAMS)
     assert shapes[0].mu["matrix"] == PARAMS["matrix"].shape
+
+
+# What changes parameters, or updates, beyond what its inner transformation does.
+MOVING = {
+    *(
+        "Cautious",
+        "ConditionallyTransform",
+        "DiLoCo",
+        "EMANesterov",
+        "GPA",
+        "Lookahead",
+    ),
+    *("Mechanic", "OuterNesterov", "Project", "ScheduleFree"),
+}
+
+
+@pytest.mark.parametrize("call", ["step", "update"])
+@pytest.mark.parametrize("name", WRAPPERS)
+@pytest.mark.costly
+def test_both_parts_of_parameters_move_together(name, call):
+    """Or the wrapper refuses a `StoreParams` inside, and is right with one outside."""
+    make = WRAPPERS[name][0]
+    store = lambda opt: eqopt.StoreParams(opt, eqopt.storage.MasterWeights())
+    opt, params = make(store(eqopt.SGD(0.1))), params_of(jnp.bfloat16)
+    if name in MOVING:
+        with pytest.raises(ValueError, match=r"`StoreParams` outside: `eqopt.Store"):
+            opt.init(params)
+        opt = store(make(eqopt.SGD(0.1)))
+    state = opt.init(params)
+    run = eqx.filter_jit(getattr(opt, call))
+    for i in range(4):
+        out, state = run(grads_of(params, i, jnp.float32), state, params)
+        params = out if call == "step" else eqopt.apply_updates(params, out)
+        if name != "SAM" or i % 2:  # between, parameters are adversarial
+            full = eqopt.tree.cast(opt.full_params(state, params), jnp.bfloat16)
+            same(full, params)
+
+
+named = lambda first, last: eqopt.NamedChain(first=first, last=last)
+
+
+@pytest.mark.parametrize("chain", [eqopt.Chain, named])
+def test_nothing_follows_stored_parameters(chain):
+    stored = eqopt.StoreParams(eqopt.SGD(0.1), eqopt.storage.MasterWeights())
+    with pytest.raises(ValueError, match="Chain: `StoreParams` is inside"):
+        chain(stored, eqopt.Scale(0.5)).init(params_of(jnp.bfloat16))
+    chain(eqopt.Scale(0.5), stored).init(params_of(jnp.bfloat16))

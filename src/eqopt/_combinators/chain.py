@@ -13,6 +13,7 @@ from .._core.transformation import AbstractFused, AbstractTransformation
 from .._trees.leaves import listed
 from .._trees.routes import Report
 from .._trees.states import check_keys
+from .._trees.stored import check_nothing_hidden
 from .._types import Params, State
 
 
@@ -56,7 +57,7 @@ class Chain(AbstractFused):
         return len(self.transformations)
 
     def init(self, params: Params) -> tuple[State, ...]:
-        return tuple(t.init(params) for t in self.transformations)
+        return tuple(_init(self, params))
 
     def eval_params(self, state: State, params: Params) -> Params:
         return _eval_params(self.transformations, self._states(state), params)
@@ -117,7 +118,7 @@ class NamedChain(AbstractFused):
         return len(self.transformations)
 
     def init(self, params: Params) -> dict[str, State]:
-        return self._named(t.init(params) for t in self.transformations)
+        return self._named(_init(self, params))
 
     def eval_params(self, state: State, params: Params) -> Params:
         return _eval_params(self.transformations, self._states(state), params)
@@ -189,6 +190,12 @@ def checked_states(
             f"`update` of this {name} returned."
         )
     return state
+
+
+def _init(chain, params):
+    states = [t.init(params) for t in chain.transformations]
+    check_nothing_hidden(type(chain).__name__, states[:-1])
+    return states
 
 
 def _feed_all(transformations, states, pipeline):

@@ -15,7 +15,7 @@ from .._trees.masks import resolve_mask
 from .._trees.routes import route
 from .._trees.sharding import placed
 from .._trees.states import check_state
-from .._trees.stored import full_params, with_arrays
+from .._trees.stored import checked_for_hidden, full_params, with_arrays
 from .._typecheck import no_type_check
 from .._types import Params, State, Updates
 from .apply import apply_updates
@@ -37,7 +37,7 @@ def _with_checks(init: Callable) -> Callable:
         for name, kind in kinds(type(self)).items():
             if kind == "mask" and getattr(self, name) is not None:
                 resolve_mask(getattr(self, name), params, params)
-        return init(self, params)
+        return checked_for_hidden(self, init(self, params))
 
     return with_checks
 

@@ -218,6 +218,27 @@ def has_hidden(x: Any) -> bool:
     return getattr(type(x), "_has_hidden", False)
 
 
+def check_nothing_hidden(owner: str, state: PyTree) -> None:
+    """Raises a `ValueError` if parts inside `owner`, with this state, hide parameters."""
+    if any(map(has_hidden, jax.tree.leaves(state, is_leaf=has_hidden))):
+        raise ValueError(
+            f"{owner}: `StoreParams` is inside, but {owner} would change the parameters "
+            "without their hidden parts. Put `StoreParams` outside: "
+            f"`eqopt.StoreParams(eqopt.{owner}(...), storage)`."
+        )
+
+
+def checked_for_hidden(transformation: Any, state: PyTree) -> PyTree:
+    """`state`, a new one, after `check_nothing_hidden` for classes that need it.
+
+    These have `_moves_params`: they change parameters, or updates, beyond what
+    transformations inside them do.
+    """
+    if getattr(transformation, "_moves_params", False):
+        check_nothing_hidden(type(transformation).__name__, state)
+    return state
+
+
 def full_params(state: PyTree, params: PyTree) -> PyTree:
     """`params`, loaded, with all hidden parts in `state`."""
     call = "Call `opt.full_params(state, model)`, in this order."

@@ -53,6 +53,7 @@ class ConditionallyTransform(AbstractWrapper):
     """
 
     _keeps_gradients = True
+    _moves_params = True
 
     inner: AbstractTransformation
     should_transform_fn: Callable[..., Any]

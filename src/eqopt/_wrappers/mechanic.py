@@ -143,6 +143,8 @@ class Mechanic(AbstractFused):
     # experiments, has the first two differences from Algorithm 1 as well; the clipping
     # was added to it later.
 
+    _moves_params = True
+
     inner: AbstractTransformation
     weight_decay: Hyperparameter = 0.01
     eps: Hyperparameter = 1e-8

@@ -110,6 +110,7 @@ class Project(AbstractWrapper):
     _loads = "params"
 
     _keeps_gradients = True
+    _moves_params = True
 
     inner: AbstractTransformation
     projection: Callable[[PyTree], PyTree] = eqx.field(converter=_as_data)

@@ -104,6 +104,8 @@ class EMANesterov(AbstractFused):
         `KellerJordan/modded-nanogpt`.
     """
 
+    _moves_params = True
+
     inner: AbstractTransformation
     beta: ScalarOrSchedule = 0.3
     decay: Hyperparameter = 0.99

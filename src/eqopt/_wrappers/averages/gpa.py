@@ -115,6 +115,8 @@ class GPA(AbstractFused):
         ```
     """
 
+    _moves_params = True
+
     inner: AbstractTransformation
     mu_x: Hyperparameter = 0.9967
     mu_y: Hyperparameter = 0.7

@@ -105,6 +105,8 @@ class Lookahead(AbstractWrapper):
         ```
     """
 
+    _moves_params = True
+
     inner: AbstractTransformation
     sync_period: IntegerLike
     slow_step_size: Hyperparameter

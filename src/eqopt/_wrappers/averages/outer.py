@@ -14,6 +14,8 @@ from .beside import check_kept, choose, put_beside
 class AbstractOuter(AbstractWrapper):
     """A wrapper whose state has `inner_state`, and in `slow` the outer parameters."""
 
+    _moves_params = True
+
     def eval_params(self, state: State, params: Params) -> Params:
         """The model with the parameters after the last outer step.
 

@@ -136,6 +136,8 @@ class ScheduleFree(AbstractFused):
     # Differs from Optax in: the schedule is evaluated at the same count as in `inner`,
     # starting at 0. In Optax, it is one step ahead, so weights and steps do not match.
 
+    _moves_params = True
+
     inner: AbstractTransformation
     learning_rate: ScalarOrSchedule
     b1: Hyperparameter = 0.9
