@@ -166,3 +166,15 @@ def test_nothing_follows_stored_parameters(chain):
     with pytest.raises(ValueError, match="Chain: `StoreParams` is inside"):
         chain(stored, eqopt.Scale(0.5)).init(params_of(jnp.bfloat16))
     chain(eqopt.Scale(0.5), stored).init(params_of(jnp.bfloat16))
+
+
+@pytest.mark.parametrize("name", sorted(WRAPPERS.keys() - MOVING))
+@pytest.mark.costly
+def test_updates_of_half_precision_are_too_coarse_in_every_wrapper(name):
+    """Some pass wider updates on, but the outermost call rounds its result."""
+    stored = eqopt.StoreParams(eqopt.SGD(0.1), eqopt.storage.MasterWeights())
+    opt, params = WRAPPERS[name][0](stored), params_of(jnp.bfloat16)
+    state, grads = opt.init(params), grads_of(params, 0, jnp.bfloat16)
+    with pytest.raises(TypeError, match="bfloat16, which is too coarse to reach"):
+        jax.eval_shape(lambda *args: opt.update(*args)[0], grads, state, params)
+    jax.eval_shape(lambda *args: opt.step(*args)[0], grads, state, params)

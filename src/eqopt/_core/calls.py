@@ -23,6 +23,10 @@ from .misfits import ONE_MODEL
 # others read, and may get no gradients.
 _CHECKED: ContextVar[int] = ContextVar("_CHECKED", default=0)
 
+# The updates that the outermost call got, if it is one of `update`. Its result has their
+# dtypes, although parts of it may get wider ones.
+GIVEN: ContextVar[PyTree] = ContextVar("GIVEN", default=None)
+
 
 def explained(fn: Callable) -> Callable:
     """`update` or `step` of a class; if shapes do not fit, its error says where.
@@ -37,7 +41,7 @@ def explained(fn: Callable) -> Callable:
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        token, before, now = None, _CHECKED.get(), 2 if kwargs else 1
+        tokens, before, now = [], _CHECKED.get(), 2 if kwargs else 1
         if now > before:
             # If the updates or the state are missing, the error is about that.
             if all(name in kwargs for name in needed[len(args) :]):
@@ -46,7 +50,9 @@ def explained(fn: Callable) -> Callable:
                 if not before:
                     given = {**dict(zip(own, args, strict=False)), **kwargs}
                     _check_gradients(args[0], fn.__name__, needed[1], given)
-            token = _CHECKED.set(now)
+                    if fn.__name__ == "update":
+                        tokens.append((GIVEN, GIVEN.set(given[needed[1]])))
+            tokens.append((_CHECKED, _CHECKED.set(now)))
         try:
             return fn(*args, **kwargs)
         except (TypeError, ValueError) as error:
@@ -60,8 +66,8 @@ def explained(fn: Callable) -> Callable:
                 raise
             raise ValueError(message) from error
         finally:
-            if token is not None:
-                _CHECKED.reset(token)
+            for variable, token in tokens:
+                variable.reset(token)
 
     return call
 

@@ -8,6 +8,7 @@ import jax.tree_util as jtu
 from jaxtyping import PyTree
 
 from .._arguments.extra import required_params
+from .._core.calls import GIVEN
 from .._core.pipeline import Leafwise, Pipeline
 from .._core.transformation import AbstractFused, AbstractTransformation
 from .._trees.leaves import is_leaf, is_parameter, keystr, parameters, restrict
@@ -68,7 +69,10 @@ class StoreParams(AbstractFused):
 
     Call `step`. `update` must return updates that lead from the visible part of the
     parameters to the new one. Half precision is too coarse for such updates, so
-    `update` accepts only float32 gradients. Nothing may follow this in a chain.
+    `update` accepts only float32 gradients. Nothing may follow this in a chain, and
+    wrappers that change the parameters too, such as [`eqopt.Lookahead`][],
+    [`eqopt.GPA`][] and [`eqopt.Project`][], go inside: their `init` raises a
+    `ValueError` if this is inside them.
 
     **Arguments:**
 
@@ -186,11 +190,17 @@ def _joined(params: Params, hidden: PyTree) -> PyTree:
 
 
 def _check_wide(updates: Updates) -> None:
-    for i, u in enumerate(jtu.tree_leaves(updates, is_leaf=is_leaf)):
-        if is_parameter(u) and u.dtype.itemsize < 4:
+    leaves, given = (
+        jtu.tree_leaves(x, is_leaf=is_leaf) for x in (updates, GIVEN.get())
+    )
+    # The outermost call rounds to what it got, after its parts have got wider updates.
+    rounded = given if len(given) == len(leaves) else leaves
+    for i, pair in enumerate(zip(leaves, rounded, strict=True)):
+        dtypes = [x.dtype for x in pair if is_parameter(x)]
+        if is_parameter(pair[0]) and min(x.itemsize for x in dtypes) < 4:
             raise TypeError(
                 f"StoreParams: the update at `{keystr(updates, i)}` has dtype "
-                f"{u.dtype}, which is too coarse to reach the new parameter. Call "
+                f"{dtypes[-1]}, which is too coarse to reach the new parameter. Call "
                 "`step`, which returns the parameters themselves, or cast the "
                 "gradients: `eqopt.tree.cast(grads, jnp.float32)`."
             )
