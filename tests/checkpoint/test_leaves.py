@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import eqopt
 from eqopt.checkpoint import CheckpointError, load, save
@@ -187,3 +188,18 @@ def test_files_without_weak_types(path):
     assert loaded["rate"].aval == tree["rate"].aval and loaded["rate"] == tree["rate"]
     strong = {"rate": jnp.zeros(()), "x": jnp.zeros(3)}
     assert not load(path, strong)["rate"].weak_type
+
+
+def test_shapes_on_a_mesh_with_explicit_axes(path):
+    """`eval_shape` keeps the axes of the mesh, but not its devices."""
+    mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Explicit,))
+    with jax.set_mesh(mesh):
+        x = jax.device_put(jnp.arange(16.0), NamedSharding(mesh, P("x")))
+        like = jax.eval_shape(lambda: x + 0)
+    eqopt.checkpoint.save(path, x)
+    with jax.set_mesh(mesh):
+        found = eqopt.checkpoint.load(path, like)
+    np.testing.assert_array_equal(found, x)
+    assert found.sharding == x.sharding
+    elsewhere = eqopt.checkpoint.load(path, like)  # no mesh says which devices
+    np.testing.assert_array_equal(elsewhere, x)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
+from jax.sharding import AbstractMesh, NamedSharding
 from jaxtyping import PyTree
 
 from .._jax_internals import is_traced
@@ -193,7 +194,12 @@ def _as_weak(x):
 def _place(like):
     """The sharding of `like`, if it has specific devices."""
     is_struct = isinstance(like, jax.ShapeDtypeStruct)
-    return like.sharding if is_struct or like.committed else None
+    sharding = like.sharding if is_struct or like.committed else None
+    if not isinstance(getattr(sharding, "mesh", None), AbstractMesh):
+        return sharding
+    # `eval_shape` on a mesh with explicit axes keeps the axes, but not the devices.
+    mesh = jax.sharding.get_mesh()
+    return None if mesh.empty else NamedSharding(mesh, sharding.spec)
 
 
 def _placed(x, place):
