@@ -229,6 +229,11 @@ RESTORED = {
         "Blocks of 150 in rows of 300 against Blocks of 75 in rows of 300",
     ),
     "float8": (BLOCKS, state(Float8()), "FourthPowerMap.*against FloatMap"),
+    "on the host": (
+        eqopt.Offload(BLOCKS, 1),
+        eqopt.Offload(state(Float8()), 1),
+        "OnHost of Quantized.*FourthPowerMap.*against OnHost.*FloatMap",
+    ),
     "hidden": (SPLIT, params(KahanSummation()), "LowBits against RoundingError"),
     "hidden bits": (SPLIT, params(SplitMasterWeights(8)), "uint16.*against uint8"),
 }

@@ -15,6 +15,7 @@ from .._core.transformation import AbstractTransformation
 from .._core.wrapper import AbstractWrapper, Call
 from .._trees.stored import AbstractStored, fetched, is_stored
 from .._types import Params, State
+from ..checkpoint._layout import layout
 
 
 class OffloadState(eqx.Module):
@@ -138,13 +139,21 @@ class OnHost(AbstractStored):
         parts = tuple(map(_sent, arrays))
         return OnHost(parts, tuple(x.dtype for x in arrays), structure)
 
+    @property
+    def layout_name(self) -> str:
+        """What the bits are the bits of, for checkpoints: integers alone do not say."""
+        return f"OnHost of {' '.join(text for _, text in layout(self._like))}"
+
     def _content(self, of: Any) -> Any:
         return self.structure.unflatten(map(of, self.parts, self.dtypes))
 
     @property
     def like(self) -> jax.ShapeDtypeStruct:
-        x = self._content(lambda p, dtype: jax.ShapeDtypeStruct(p[0].shape, dtype))
-        return jax.ShapeDtypeStruct(x.shape, x.dtype)
+        return jax.ShapeDtypeStruct(self._like.shape, self._like.dtype)
+
+    @property
+    def _like(self) -> Any:
+        return self._content(lambda p, dtype: jax.ShapeDtypeStruct(p[0].shape, dtype))
 
     def fetched(self) -> Any:
         """What `of` got, in the memory of the device."""
