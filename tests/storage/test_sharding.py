@@ -22,6 +22,8 @@ CASES = [
     (AUTO, P("x"), (8 * 520,), 4, ALL, 0),
     (EXPLICIT, P("x"), (32, 132), 4, ALL, 0),
     (EXPLICIT, P(None, "x"), (5, 1536), 8, ALL, 0),
+    # Large enough for two passes, which on other meshes have an axis of blocks.
+    (EXPLICIT, P(None, "x"), (64, 1024), 8, CODES, 4000),
     # A block is on two devices, which exchange its largest modulus.
     (AUTO, P(None, "x"), (16, 768), 8, CODES, 1000),
     (EXPLICIT, P(None, "x"), (16, 768), 8, CODES, 1000),

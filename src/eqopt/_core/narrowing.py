@@ -63,7 +63,8 @@ def in_two_passes(run: Callable, packed: Array, *row: Any) -> tuple[Any, list]:
     steps = _elementwise_steps(run, packed, *row) if is_large else None
     if steps is None:
         return run(packed, *row)
-    blocks = _blocks_of(leaves)
+    # A mesh with explicit axes does not reshape an axis that it divides.
+    blocks = None if _has_explicit_axes(row) else _blocks_of(leaves)
 
     def like(new):
         """`new`, unless the equations would do something else in that order."""
@@ -78,7 +79,7 @@ def in_two_passes(run: Callable, packed: Array, *row: Any) -> tuple[Any, list]:
     # With an axis of blocks, a GPU computes fewer indices.
     branches = {"cuda": in_order(like(blocks and blocks.of_equal_blocks))}
     is_for_tpu = sum(sizes) >= _LARGE_ON_TPU
-    if tiles := like(_tiles(blocks, row)) if is_for_tpu else None:
+    if tiles := like(_tiles(blocks)) if is_for_tpu else None:
         branches["tpu"] = in_order(tiles)
     return lax.platform_dependent(packed, *row, **branches, default=run)
 
@@ -119,13 +120,18 @@ def _elementwise_steps(run, packed, *row):
     return attempt(read, lambda: None)
 
 
-def _tiles(blocks, row):
+def _tiles(blocks):
     """The blocks in the tiles of a TPU, if each device has whole tiles."""
+    if not blocks:
+        return None
+    here = jax.sharding.get_abstract_mesh()
+    return blocks.in_tiles(math.lcm(_DEVICES, max(1, here.size)))
+
+
+def _has_explicit_axes(row):
     here = jax.sharding.get_abstract_mesh()
     meshes = [here, *(jax.typeof(x).sharding.mesh for x in jax.tree.leaves(row))]
-    if not blocks or any(mesh.explicit_axes for mesh in meshes):
-        return None
-    return blocks.in_tiles(math.lcm(_DEVICES, max(1, here.size)))
+    return any(mesh.explicit_axes for mesh in meshes)
 
 
 def _passes(run, packed, row, old, new):
