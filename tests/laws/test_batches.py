@@ -232,3 +232,19 @@ def test_laws_hold_on_an_accelerator(row, name):
     if name not in row.exempt:
         with on_an_accelerator():
             check(Trial(row(), params_of()), [name])
+
+
+@pytest.mark.parametrize("name", ["Muon", "ScaleByMuon", "SOAP"])
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.costly
+def test_misfits_name_the_leaf_in_batches_too(name, count):
+    opt = getattr(eqopt, name)(*() if name == "ScaleByMuon" else (0.1,))
+    like = lambda *args: {key: jnp.ones(*args) for key in "ab"[:count]}
+    params, step = like((8, 4)), jax.jit(opt.step)
+    state = opt.init(params)
+    with pytest.raises(
+        TypeError, match=r"dtypes do not fit at `\['a'\]`: `updates` is"
+    ):
+        step(like((8, 4), jnp.complex64), state, params)
+    with pytest.raises(ValueError, match=r"`updates` is float32\[8, 4\], `params` is"):
+        step(params, state, like((8, 5)))

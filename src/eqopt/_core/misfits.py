@@ -50,10 +50,12 @@ def misfit(
         f"`{name}` is {x.dtype}{list(x.shape)}" for name, x in arrays.items()
     )
     is_complex = {name: jnp.iscomplexobj(x) for name, x in arrays.items()}
-    same_shapes = len({x.shape for x in arrays.values()}) == 1
-    if same_shapes and is_complex["updates"] and not all(is_complex.values()):
+    shapes = {x.shape for x in arrays.values()}
+    # A part may have a number for each leaf.
+    fit = shapes <= {(), arrays["updates"].shape}
+    if fit and is_complex["updates"] and not all(is_complex.values()):
         return TypeError(_complex_for_real(owner, path, found))
-    if same_shapes and isinstance(error, WrongResult):
+    if len(shapes) == 1 and isinstance(error, WrongResult):
         return ValueError(
             f"{owner}: at `{path}`, {error}. An equation must return the update and the "
             "new slots in the shapes of the old ones."

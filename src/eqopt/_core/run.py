@@ -155,7 +155,12 @@ def run_matrices(
     others = {platform: in_batches(platform, x) for platform, x in limits.items()}
     if not batching.is_divided:
         others["cpu"] = on_cpu
-    outs = lax.platform_dependent(previous, *arrays, **others)
+    try:
+        outs = lax.platform_dependent(previous, *arrays, **others)
+    except (ShapeMismatch, TypeCheckError):
+        for i, row in rows.items():  # one by one, its error names the leaf
+            run_leaf(kernel, updates, i, row, previous)
+        raise
     return outs, _last_computed(outs[-1])
 
 
