@@ -246,7 +246,8 @@ def test_blocks_in_a_state_of_one_element():
 
 
 @pytest.mark.parametrize(
-    "storage", [eqopt.storage.BlockwiseQuantized(), eqopt.storage.Float8()]
+    "storage",
+    [BlockwiseQuantized(), Float8(), eqopt.storage.StochasticRounding()],
 )
 @pytest.mark.slow
 def test_derivatives_take_what_was_stored_as_constant(storage):

@@ -59,7 +59,9 @@ class StoreState(AbstractFusedWrapper):
     in float32, and stores the results. There is never a full-precision copy of the whole
     state. A transformation that handles trees itself, such as LBFGS, gets copies. The
     hidden bits of [`eqopt.StoreParams`][] and the parameters to which [`eqopt.SAM`][]
-    returns are not part of this state and stay unchanged.
+    returns are not part of this state and stay unchanged. Put averages of the parameters
+    and slow weights outside, `ParamEMA(StoreState(opt, storage))`: with few bits, they
+    stand still.
 
     The state is stored in the same way on any number of devices, and sharded like the
     parameters. [`eqopt.ZeRO1`][] and [`eqopt.Flatten`][] go outside:

@@ -171,10 +171,12 @@ class BlockwiseQuantized(AbstractStateStorage):
     shorter than half of `block_size`. Codes and scales have the axes of the array, with
     the axes of a row merged into one, and are sharded like the array.
 
-    8 bits are enough for every optimizer. 4 bits are enough for optimizers that work
-    element by element, such as AdamW and Lion. They are not enough for Muon and other
-    optimizers that orthogonalize, because a small error of the momentum becomes a large
-    error of the direction.
+    8 bits are enough for the moments of every optimizer. 4 bits are enough for optimizers
+    that work element by element, such as AdamW and Lion. They are not enough for Muon and
+    other optimizers that orthogonalize, because a small error of the momentum becomes a
+    large error of the direction. Averages of the parameters and slow weights stand still
+    in 8 bits, because their steps are smaller than the distance of two codes. Put them
+    outside: `ParamEMA(StoreState(opt, storage))`.
 
     Parameters are not affected by rounding in the current step: the optimizer uses its
     computed values, and rounds them only for the next step. (Derivatives through

@@ -146,6 +146,8 @@ class SplitMasterWeights(AbstractParamStorage):
     For the same gradients, a step equals a float32 step, except that XLA may round a
     number in the last place. (Gradients that are computed with the rounded model are not
     the same as in float32.) With 8 bits, they hold 24 of 32 bits, with 3 bytes.
+    Derivatives through several steps treat stored values as constants; those with
+    [`eqopt.storage.MasterWeights`][] do not.
 
     !!! example
 

@@ -88,6 +88,7 @@ class StochasticRounding(AbstractStateStorage, AbstractParamStorage):
 
     Use it for a state or for parameters. Each array has its own random key in the
     state, which changes in each step. Replicas of a parameter are rounded identically.
+    Derivatives through several steps treat stored values as constants.
 
     !!! example
 
