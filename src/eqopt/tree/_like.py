@@ -152,7 +152,8 @@ def full_like_leaf(
     x: _Leaf, value: Any, dtype: DTypeLike | None = None
 ) -> Shaped[Array, "*leaf"]:
     x = jnp.asarray(x) if isinstance(x, np.ndarray | np.generic) else loaded(x)
-    filled = jnp.full_like(x, value, dtype=dtype)
+    # With its dtype, it is not weakly typed: slots are not after the first step.
+    filled = jnp.full_like(x, value, dtype=x.dtype if dtype is None else dtype)
     # Under `jit` on an automatic mesh, `full_like` is not sharded like `x`.
     return sharded_like(x, filled) if is_traced(x) else filled
 
