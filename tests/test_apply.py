@@ -72,3 +72,9 @@ def test_safe_sqrt():
 def test_abs_sq():
     assert eqopt.numerics.abs_sq(jnp.array(3 + 4j, jnp.complex64)) == 25
     assert eqopt.numerics.abs_sq(jnp.array(-3.0)) == 9
+
+
+def test_periodic_update_can_be_donated_with_the_new_tensors():
+    new, old = jnp.ones(3), jnp.zeros(3)
+    chosen = eqopt.periodic_update(new, old, 0, 2)
+    assert chosen.unsafe_buffer_pointer() != new.unsafe_buffer_pointer()

@@ -8,6 +8,7 @@ from .._jax_internals import is_traced
 from .._trees.control import filter_cond
 from .._trees.leaves import keystr, parameters
 from .._types import IntegerLike, Leaf, Params, RealScalarLike, Updates
+from ..tree._like import copy
 from ..tree._together import together
 from .calls import check_any
 from .equation import equation
@@ -152,5 +153,6 @@ def periodic_update(
             )
     new, old = parameters(new_tensors), parameters(old_tensors)
     due = jnp.mod(steps, update_period) == 0
-    chosen = filter_cond(due, lambda: new, lambda: old)
+    # New buffers, so that both `new_tensors` and the result can be donated.
+    chosen = filter_cond(due, lambda: copy(new), lambda: old)
     return eqx.combine(chosen, old_tensors)

@@ -255,7 +255,10 @@ def full_params(state: PyTree, params: PyTree) -> PyTree:
 
 
 def _whole(hidden: Any, p: Any) -> Any:
-    return p if hidden is None else Joined(p, _fitted(p, hidden))
+    if hidden is None:
+        return p
+    # In another buffer than the state, so that both can be donated.
+    return jax.numpy.array(load(Joined(p, _fitted(p, hidden))), copy=True)
 
 
 def _fitted(p: Any, hidden: Any) -> Any:

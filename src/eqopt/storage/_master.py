@@ -47,7 +47,7 @@ class MasterWeights(AbstractParamStorage):
             )
 
     def hide(self, p: Inexact[Array, "..."], slot: Slot) -> "Master | None":
-        dtype = common_dtype(p.dtype, self.dtype)
+        dtype = common_dtype(p.dtype, jax.dtypes.canonicalize_dtype(self.dtype))
         if dtype == p.dtype:
             return None
         return Master(jnp.array(p, dtype))
