@@ -173,6 +173,8 @@ def test_constants_of_a_trace(row):
 @law
 def test_weakly_typed_parameters_leave_no_weak_state(row):
     """After a step, nothing is weakly typed: in `init`, the next step would compile."""
+    if row.name.startswith("from_optax"):
+        pytest.skip("its state is made by Optax")
     weak = jax.tree.map(lambda p: jnp.full(p.shape, 0.5), params_of())
     assert all(p.weak_type for p in jax.tree.leaves(weak))
     state = eqx.filter_eval_shape(row().init, weak)

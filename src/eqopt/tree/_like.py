@@ -91,7 +91,7 @@ def full_like(
 
 
 def _filled(path, x, value, dtype):
-    into = own_dtype(x) if dtype is None else jnp.dtype(_dtype_for(x, dtype))
+    into = jnp.dtype(_dtype_for(x, dtype))
     if jnp.iscomplexobj(value) and not jnp.issubdtype(into, jnp.complexfloating):
         raise TypeError(
             f"full_like: `fill_value` is complex, {value}, but the array at "
@@ -103,7 +103,8 @@ def _filled(path, x, value, dtype):
 
 def _dtype_for(x: Any, dtype: Any) -> Any:
     if dtype is None:
-        return None
+        # With its dtype, a slot is not weakly typed, as after the first step.
+        return own_dtype(x)
     try:
         is_floating = jnp.issubdtype(jnp.dtype(dtype), jnp.floating)
     except TypeError:
@@ -152,8 +153,7 @@ def full_like_leaf(
     x: _Leaf, value: Any, dtype: DTypeLike | None = None
 ) -> Shaped[Array, "*leaf"]:
     x = jnp.asarray(x) if isinstance(x, np.ndarray | np.generic) else loaded(x)
-    # With its dtype, it is not weakly typed: slots are not after the first step.
-    filled = jnp.full_like(x, value, dtype=x.dtype if dtype is None else dtype)
+    filled = jnp.full_like(x, value, dtype=dtype)
     # Under `jit` on an automatic mesh, `full_like` is not sharded like `x`.
     return sharded_like(x, filled) if is_traced(x) else filled
 
