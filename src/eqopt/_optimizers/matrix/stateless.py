@@ -188,7 +188,7 @@ def _width_factors(
         lambda axes, x: (base / axes.of_each(x.shape, inputs)) ** exponent,
         numbers,
         params,
-        None,
+        params,
         otherwise=lambda x: 1.0,
     )
 

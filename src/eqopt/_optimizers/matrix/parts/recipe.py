@@ -21,7 +21,7 @@ from ...adam.adam import ScaleByAdam
 def is_matrix(numbers: DimensionNumbers | None, flag: bool, params: Params) -> PyTree:
     """A mask: `flag` for matrices, and the opposite for everything else."""
     return map_matrices(
-        lambda axes, x: flag, numbers, params, None, otherwise=lambda x: not flag
+        lambda axes, x: flag, numbers, params, params, otherwise=lambda x: not flag
     )
 
 
