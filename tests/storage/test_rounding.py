@@ -186,3 +186,14 @@ def test_a_state_rounded_at_random():
     found = eqopt.tree.get(state, "ema")
     assert found.seen.dtype == jnp.bfloat16
     np.testing.assert_allclose(np.mean(found.load()), 1 - 0.999**1000, 0.005)
+
+
+def test_each_array_has_its_own_key():
+    """Also in two states of parts of a model, and next to a stored parameter."""
+    random = eqopt.storage.StochasticRounding()
+    of_part = eqopt.StoreState(eqopt.Adam(0.1), random, eqopt.groups.everything)
+    parts = eqopt.Partition({"a": of_part, "b": of_part}, {"a": "a", "b": "b"})
+    params = {"a": jnp.ones(2, jnp.bfloat16), "b": jnp.ones(2, jnp.bfloat16)}
+    state = eqopt.StoreParams(parts, random).init(params)
+    keys = [x.tolist() for x in jax.tree.leaves(state) if x.dtype == jnp.uint32]
+    assert len(keys) == 6 and len({*map(tuple, keys)}) == 6

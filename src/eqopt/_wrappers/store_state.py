@@ -123,8 +123,10 @@ class StoreState(AbstractFusedWrapper):
                 is_large = x.size >= _LARGE if self.where is None else any(flags)
                 _check_is_seen(owner, path, x, is_chosen, is_large)
                 if is_chosen:
+                    # Parts of a model have states with the same numbers.
+                    slot = Slot(i * len(flags) + place, _is_nonnegative(state, path))
                     with standard_promotion():
-                        x = self._kept(x, Slot(i, _is_nonnegative(state, path)))
+                        x = self._kept(x, slot)
             kept.append(x)
         return StoreStateState(treedef.unflatten(kept))
 

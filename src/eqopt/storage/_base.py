@@ -20,7 +20,8 @@ class Slot(NamedTuple):
 
     **Attributes:**
 
-    - `place`: its number among the leaves, so that random keys differ.
+    - `place`: a number that no other array of the same kind has, so that random
+        keys differ.
     - `nonnegative`: whether it is in a field of a state that is never negative, such as
         a second moment: a field annotated [`Nonnegative`][eqopt._types.Nonnegative].
     """

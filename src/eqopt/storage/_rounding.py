@@ -119,7 +119,9 @@ class StochasticRounding(AbstractStateStorage, AbstractParamStorage):
 
     def keep(self, x: Inexact[Array, "..."], slot: Slot) -> Joined:
         seen = jnp.array(x, jnp.bfloat16, copy=True)
-        return Joined(seen, self._draws(slot, x.dtype))
+        # A parameter may have the same number.
+        own = StochasticRounding(jr.fold_in(as_key(self.key), 1))
+        return Joined(seen, own._draws(slot, x.dtype))
 
     def hide(self, p: Inexact[Array, "..."], slot: Slot) -> "Draws | None":
         return self._draws(slot, jnp.float32) if p.dtype == jnp.bfloat16 else None
