@@ -308,17 +308,3 @@ def test_complex_parameters(storage):
     plain, _ = ADAMW.step(model, ADAMW.init(model), model)
     np.testing.assert_allclose(new["a"], plain["a"], 1e-6)
     assert opt.full_params(state, new)["a"].dtype == jnp.complex64
-
-
-def test_float64_without_x64_copies_nothing():
-    opt = params(MasterWeights(jnp.float64))
-    hidden = opt.init({"a": jnp.ones(3), "b": jnp.ones(3, jnp.bfloat16)}).hidden
-    assert hidden["a"] is None and hidden["b"].dtype == jnp.float32
-
-
-def test_full_parameters_share_no_buffer_with_the_state():
-    opt = params(MasterWeights())
-    state = opt.init(HALF)
-    full = opt.full_params(state, HALF)
-    own = [x.unsafe_buffer_pointer() for x in jax.tree.leaves(state)]
-    assert all(x.unsafe_buffer_pointer() not in own for x in jax.tree.leaves(full))

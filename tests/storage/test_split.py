@@ -222,3 +222,33 @@ def test_what_is_hidden_is_no_state():
     state = opt.init(params)
     assert state.inner_state.hidden["w"].weights.dtype == jnp.float32
     assert eqopt.tree.get(state, "mu")["w"].codes.dtype == jnp.uint8
+
+
+SGD = eqopt.SGD(0.1)
+
+
+def test_float64_without_x64_copies_nothing():
+    opt = eqopt.StoreParams(SGD, eqopt.storage.MasterWeights(jnp.float64))
+    hidden = opt.init({"a": jnp.ones(3), "b": jnp.ones(3, jnp.bfloat16)}).hidden
+    assert hidden["a"] is None and hidden["b"].dtype == jnp.float32
+
+
+def test_full_parameters_share_no_buffer_with_the_state():
+    opt = eqopt.StoreParams(SGD, eqopt.storage.MasterWeights())
+    model = jnp.ones(3, jnp.bfloat16)
+    state = opt.init(model)
+    full = opt.full_params(state, model)
+    own = [x.unsafe_buffer_pointer() for x in jax.tree.leaves(state)]
+    assert all(x.unsafe_buffer_pointer() not in own for x in jax.tree.leaves(full))
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
+@pytest.mark.costly
+def test_arrays_of_numpy(dtype):
+    opt = eqopt.StoreParams(SGD, eqopt.storage.MasterWeights())
+    model = {"a": np.ones(3, dtype), "b": jnp.ones(3, jnp.bfloat16)}
+    state = opt.init(model)
+    opt.full_params(state, model)
+    new, state = opt.step(jax.tree.map(jnp.ones_like, model), state, model)
+    np.testing.assert_array_equal(opt.full_params(state, new)["a"], np.float32(0.9))
+    assert new["a"].dtype == dtype

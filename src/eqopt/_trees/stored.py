@@ -210,7 +210,13 @@ def joined(params: PyTree, hidden: PyTree) -> PyTree:
     """`params` with the seen part of each parameter joined with its hidden part."""
     leaves, treedef = jax.tree.flatten(params, is_leaf=is_leaf)
     both = zip(leaves, treedef.flatten_up_to(hidden), strict=True)
-    return treedef.unflatten(p if h is None else Joined(p, h) for p, h in both)
+    of = lambda p, h: p if h is None else Joined(of_jax(p), h)
+    return treedef.unflatten(of(p, h) for p, h in both)
+
+
+def of_jax(p: Any) -> Any:
+    """`p`, as an array of JAX if it is one of NumPy."""
+    return jax.numpy.asarray(p) if isinstance(p, np.ndarray | np.generic) else p
 
 
 def has_hidden(x: Any) -> bool:
@@ -263,7 +269,7 @@ def _whole(hidden: Any, p: Any) -> Any:
 
 def _fitted(p: Any, hidden: Any) -> Any:
     """`hidden`, the other part of `p`, without the padding of `eqopt.ZeRO1`."""
-    if hidden.fits(p):
+    if hidden.fits(of_jax(p)):
         return hidden
     own = tuple(map(slice, p.shape))
     is_padded = lambda x: x.ndim == p.ndim and x.shape > p.shape

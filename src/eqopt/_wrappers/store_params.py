@@ -17,6 +17,7 @@ from .._trees.stored import (
     AbstractHidden,
     joined,
     load,
+    of_jax,
     standard_promotion,
     taken_apart,
 )
@@ -105,7 +106,9 @@ class StoreParams(AbstractFused):
         for i, p in enumerate(leaves):
             try:
                 with standard_promotion():
-                    hidden.append(None if p is None else storage.hide(p, Slot(i)))
+                    hidden.append(
+                        None if p is None else storage.hide(of_jax(p), Slot(i))
+                    )
             except TypeError as error:
                 path = keystr(params, i)
                 raise TypeError(f"StoreParams: at `{path}`: {error}") from None
@@ -175,7 +178,7 @@ def _joined(params: Params, hidden: PyTree) -> PyTree:
     where = "`params` and `state.hidden` have different structures"
     if treedef.num_leaves == other.num_leaves:
         for i, (p, h) in enumerate(zip(leaves, parts, strict=True)):
-            if h is not None and not (is_parameter(p) and h.fits(p)):
+            if h is not None and not (is_parameter(p) and h.fits(of_jax(p))):
                 where = (
                     f"at `{keystr(params, i)}`, {eqx.tree_pformat(h)} in the state "
                     f"does not belong to a parameter {eqx.tree_pformat(p)}"
