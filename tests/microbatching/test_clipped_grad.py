@@ -12,6 +12,7 @@ from eqopt.microbatching import (
     AccumulationType,
     clipped_grad,
     gradient_paths,
+    micro_grad,
     per_example_grad_norms,
 )
 from eqopt.numerics import common_dtype
@@ -500,6 +501,25 @@ def test_derivatives_of_norms(name, size):
         arrays
     )
     assert_trees_close(actual, expected, 1e-3)
+
+
+@pytest.mark.parametrize("method", ["per_example", "ghost"])
+@pytest.mark.slow
+def test_derivatives_of_clipped_sums(method):
+    """The factors of clipped examples depend on the parameters, too."""
+    model, x, clip = normal(3, 4), rows(3), 0.7
+    fun = lambda w, x: score(x @ w)
+
+    def clipped(g):
+        return g * jnp.minimum(1, clip / jnp.linalg.norm(g))
+
+    exact = micro_grad(fun, keep_batch_dim=False, transform_fn=clipped)
+    grad_fn = clipped_grad(fun, clip, keep_batch_dim=False, method=method)
+    norms = grad_fn(model, x)[1].norms
+    assert 0 < np.sum(norms > clip) < ROWS
+    slope = lambda f: jax.jit(jax.grad(lambda w: score(f(w, x)[0])))(model)
+    expected, actual = slope(exact), slope(grad_fn)
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow

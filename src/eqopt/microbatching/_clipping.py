@@ -8,7 +8,6 @@ import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jax import lax
 from jaxtyping import Array, Float, PyTree, Shaped
 
 from .._trees.leaves import is_label, label_dict, listed
@@ -309,7 +308,7 @@ def _norm_and_bound(
     value = jnp.maximum(value, 0)  # rounding can make it negative
     # An error that is too small to matter is ignored.
     bound = jnp.maximum(value, (1 - _NO_MATTER) * value + error)
-    return safe_sqrt(value), jnp.sqrt(lax.stop_gradient(bound))
+    return safe_sqrt(value), safe_sqrt(bound)
 
 
 _NO_MATTER = 1e-3  # of the square of a norm
