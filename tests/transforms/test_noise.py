@@ -9,6 +9,7 @@ import pytest
 
 import eqopt
 from eqopt.microbatching import clipped_grad
+from eqopt.microbatching._clip_factors import clip_factors
 
 
 SIZE = 20000
@@ -255,6 +256,29 @@ def test_no_negative_clip():
         ValueError, match=r"DPSGD: `l2_norm_clip` must be in \[0, inf\)"
     ):
         eqopt.DPSGD(0.1, -1.0, 1.0, key=0)
+
+
+CLIPS = {
+    "l2_norm_clip": eqopt.per_example_global_norm_clip,
+    "global_l2_norm_clip": eqopt.per_example_layer_norm_clip,
+}
+
+
+@pytest.mark.parametrize("name", CLIPS)
+@pytest.mark.parametrize("value", [-1.0, float("nan")])
+def test_no_wrong_clip_in_functions(name, value):
+    message = rf"_norm_clip: `{name}` must be in \[0, inf\), but is {value}"
+    with pytest.raises(ValueError, match=message):
+        CLIPS[name](BATCH, value)
+
+
+@pytest.mark.parametrize("norms", [[3.0, 0.0, np.inf], [np.nan, 1.0]])
+def test_traced_clips_are_bounds_or_not_numbers(norms):
+    """A negative clip must not turn gradients round, nor a NaN leave them as they are."""
+    factors = jax.jit(clip_factors)
+    norms = jnp.array(norms)
+    np.testing.assert_array_equal(factors(norms, -1.0), factors(norms, 0.0))
+    assert jnp.isnan(factors(norms, jnp.nan)).all()
 
 
 @pytest.mark.slow

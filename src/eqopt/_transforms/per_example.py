@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Inexact, Int, PyTree
 
+from .._arguments.checks import check_interval
 from .._arguments.owners import name_of
 from .._cpu.order import materialized
 from .._trees.leaves import align, flatten_updates, keystr
@@ -38,7 +39,7 @@ def per_example_global_norm_clip(
     **Raises:**
 
     A `ValueError` that names the key path if an array has no first axis, or another
-    number of examples than the others.
+    number of examples than the others; also if `l2_norm_clip` is negative or NaN.
 
     ??? cite "Reference"
 
@@ -52,6 +53,7 @@ def per_example_global_norm_clip(
         }
         ```
     """
+    check_interval("per_example_global_norm_clip", "l2_norm_clip", l2_norm_clip, 0)
     leaves, treedef = flatten_updates(grads)
     batch = batch_size("per_example_global_norm_clip", grads)
     factors = factors_of(leaves, l2_norm_clip, batch)
@@ -88,7 +90,7 @@ def per_example_layer_norm_clip(
     **Raises:**
 
     A `ValueError` that names the key path if an array has no first axis, or another
-    number of examples than the others.
+    number of examples than the others; also if `global_l2_norm_clip` is negative or NaN.
 
     ??? cite "Reference"
 
@@ -102,6 +104,9 @@ def per_example_layer_norm_clip(
         }
         ```
     """
+    check_interval(
+        "per_example_layer_norm_clip", "global_l2_norm_clip", global_l2_norm_clip, 0
+    )
     leaves, treedef = flatten_updates(grads)
     batch = batch_size("per_example_layer_norm_clip", grads)
     sizes = [

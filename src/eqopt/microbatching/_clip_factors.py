@@ -16,10 +16,12 @@ def clip_factors(
     """The factors that reduce the given norms to at most `limit`.
 
     A zero gradient is not clipped. For a NaN norm, the factor is zero: NaN values stay
-    NaN, and finite values add nothing.
+    NaN, and finite values add nothing. A traced limit may be wrong without an error: a
+    negative one counts as zero, and for a NaN limit, the factors are NaN.
     """
     limit = jnp.asarray(limit, norms.dtype)
-    exceeds = norms > limit
+    limit = jnp.where(limit < 0, 0, limit)
+    exceeds = (norms > limit) | jnp.isnan(limit)
     factors = jnp.where(exceeds, limit / jnp.where(exceeds, norms, 1), 1)
     return jnp.where(jnp.isnan(norms) & (limit < jnp.inf), 0, factors)
 
