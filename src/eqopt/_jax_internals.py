@@ -13,7 +13,7 @@ the same results, with more memory or time |
 | `jax.__version_info__` | the order of branches with the fewest copies | the order for \
 new releases |
 | `type.manual_axis_type` | inside `jax.shard_map`, the axes along which an array varies \
-| branches must agree about it on their own |
+| branches must agree about it on their own, and all shards get the same noise |
 
 Import these names from here, and use traced programs only inside `attempt`.
 """

@@ -8,11 +8,13 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec as P
 
 import eqopt
 from eqopt import AbstractTransformation
 from eqopt._trees.keys import keep_keys
 
+from ..meshes import mesh_of
 from .registry import REGISTRY
 from .subjects import params_of
 from .test_pairs import BY_LEAF, LABELS, WRAPPERS
@@ -208,6 +210,34 @@ def test_each_member_of_a_population_has_its_own_noise(kind, noise):
     together = eqx.filter_jit(eqx.filter_vmap(two_steps))(population, states)
     np.testing.assert_allclose(jnp.stack(together, 1), jnp.array(alone), rtol=1e-6)
     assert len(np.unique(together)) == 24
+
+
+@pytest.mark.parametrize("noise", [*NOISE, "random_like"])
+@pytest.mark.slow
+def test_each_shard_has_its_own_noise(noise):
+    """Inside `jax.shard_map`, too, and what is the same on all devices stays the same."""
+    key = jr.PRNGKey(1)
+    params = {
+        "shards": jnp.zeros((4, 6)),
+        "whole": jnp.zeros(6),
+        "halves": jnp.zeros(6),
+    }
+    specs = {"shards": P(("x", "y")), "whole": P(), "halves": P("y")}
+
+    def draw(params, key):
+        if noise == "random_like":
+            return eqopt.tree.random_like(key, params)
+        opt = with_key(NOISE[noise](), key)
+        return opt.update(params, opt.init(params), params)[0]
+
+    found = jax.jit(
+        jax.shard_map(
+            draw, mesh=mesh_of(x=2, y=2), in_specs=(specs, P()), out_specs=specs
+        )
+    )(params, key)
+    numbers = np.concatenate([np.ravel(x) for x in jax.tree.leaves(found)])
+    assert len(np.unique(numbers)) == 24 + 6 + 6
+    np.testing.assert_allclose(found["whole"], draw(params, key)["whole"], rtol=1e-6)
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from .._arguments.extra import required_params
 from .._jax_internals import is_traced
 from .._trees.leaves import align, flatten_updates, is_leaf, keystr, listed
 from .._trees.masks import is_function, resolve_mask
+from .._trees.sharding import is_in_shard_map
 from .._types import Params, State, Updates
 from .equation import equation_of
 from .kernel import Operation, Result, kernel, pack
@@ -165,7 +166,10 @@ def laid_out(leafwise: Any, updates: Updates) -> Any:
 def _tree_to_read(tree: PyTree, updates: Updates) -> PyTree:
     if not is_function(tree):
         return tree
-    # It gets only shapes, because the pending equations will change the values.
+    # It gets only shapes, because the pending equations will change the values. Inside
+    # `jax.shard_map`, the types also say along which axes an array varies.
+    if is_in_shard_map():
+        return tree(jax.eval_shape(lambda updates: updates, updates))
     return tree(jax.tree.map(lambda g: jax.ShapeDtypeStruct(g.shape, g.dtype), updates))
 
 

@@ -45,6 +45,10 @@ class AddNoise(AbstractLeafwise):
     Each element has its own noise, in every step. For complex updates, $\xi$ is
     circular and the variance refers to $|\xi|$.
 
+    This also holds for the shards of an array inside `jax.shard_map`, but not with
+    `check_vma=False`. Then JAX does not say which arrays are divided, and each shard
+    gets the same noise: call `step` outside the `shard_map`.
+
     **Arguments:**
 
     - `eta`: $\sigma^2 \ge 0$, the variance in the first step.

@@ -47,6 +47,10 @@ class DifferentiallyPrivateAggregate(AbstractTransformation):
     something about the data, so $B$ must be the expected size, $q$ times the number of
     all examples: pass it as `batch_size`. Pad batches to one size, with zero `weights`.
 
+    Inside `jax.shard_map`, each shard of an array has its own noise, but not with
+    `check_vma=False`. Then JAX does not say which arrays are divided, and each shard
+    gets the same noise, which gives no privacy: call `step` outside the `shard_map`.
+
     For complex updates, the real and imaginary parts have noise of variance
     $\sigma^2 C^2$ each.
 

@@ -8,10 +8,13 @@ import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
+from jax import lax
 from jaxtyping import Array, PyTree, UInt32
 
+from .._jax_internals import varying_axes
 from .._types import Key, State
 from .leaves import is_leaf, parameters
+from .sharding import is_in_shard_map
 
 
 # The generator for keys with so many words. Any of them can derive new keys.
@@ -57,12 +60,27 @@ def next_key(
 def split_like(key: Any, tree: PyTree) -> PyTree:
     """A key instead of each inexact array in `tree`.
 
-    `None` counts as a position, so that two parts of one tree get different keys.
+    `None` counts as a position, so that two parts of one tree get different keys. So do
+    the shards of an array inside `jax.shard_map`, along the axes where JAX knows that it
+    varies.
     """
     leaves, treedef = jtu.tree_flatten(parameters(tree), is_leaf=is_leaf)
     keys = jr.split(key, max(1, len(leaves)))
     pairs = zip(keys, leaves, strict=False)
-    return treedef.unflatten(None if x is None else key for key, x in pairs)
+    return treedef.unflatten(
+        None if x is None else _of_shard(key, x) for key, x in pairs
+    )
+
+
+def _of_shard(key: Any, x: Any) -> Any:
+    if not is_in_shard_map():
+        return key
+    arrays = jtu.tree_leaves(x)  # several if it is stored
+    types = (
+        a if isinstance(a, jax.ShapeDtypeStruct) else jax.typeof(a) for a in arrays
+    )
+    axes = tuple(sorted(frozenset().union(*map(varying_axes, types))))
+    return jr.fold_in(key, lax.axis_index(axes)) if axes else key
 
 
 def keep_keys(state: State, old: State) -> State:

@@ -33,7 +33,8 @@ def split_key_like(rng_key: Key, target_tree: PyTree) -> PyTree:
     A tree with the same structure. `jax.random.split` makes one key for each leaf in
     order, also for `None` and other leaves without a key. So the keys do not depend on
     shapes and dtypes. They are typed keys if `rng_key` is a typed key or a seed, and
-    bits otherwise.
+    bits otherwise. Inside `jax.shard_map`, each shard of an array gets its own key, but
+    not with `check_vma=False`.
     """
     check_numbers("split_key_like", "target_tree", target_tree)
     return split_like(as_key(rng_key), target_tree)
