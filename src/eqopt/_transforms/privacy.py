@@ -41,6 +41,9 @@ class DifferentiallyPrivateAggregate(AbstractTransformation):
     axis for the examples. It returns updates like the parameters, so put it first in a
     chain. Do not put it inside [`eqopt.MultiSteps`][] or another wrapper that
     accumulates gradients, which would add the gradients of different examples.
+    [`eqopt.SkipStep`][], [`eqopt.ApplyIfFinite`][] or a rule on the norm around it
+    decide by the gradients before the noise, and whether they skip a step reveals
+    something about the data. Put them after it, where they see the noisy mean.
 
     Draw a new batch for each step, each example with the same probability $q$ (*Poisson
     sampling*), as accountants assume. The size of the batch is then random and reveals
@@ -70,6 +73,10 @@ class DifferentiallyPrivateAggregate(AbstractTransformation):
     **Arguments:**
 
     - `l2_norm_clip`: $C \ge 0$, the largest global norm of the gradient of an example.
+        With `clipped`, it is the most that an example contributes to the sum. If
+        `clipped_grad` has `groups`, this is the root of the sum of the squares of their
+        bounds, $C \sqrt K$ for $K$ groups with one bound $C$. If it has `weights`, it is
+        the bound times the largest weight that an example can have.
     - `noise_multiplier`: $\sigma \ge 0$, the ratio of the noise to $C$. To compute the
         privacy guarantee, use a privacy accountant, which also needs to know how
         batches are drawn.

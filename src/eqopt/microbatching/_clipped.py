@@ -89,8 +89,8 @@ def clipped_grad(
         [`eqopt.microbatching.micro_grad`][]. An argument cannot be both differentiated
         and a batch.
     - `l2_norm_clip`: $C \ge 0$. With `groups`, a dictionary with a bound for each
-        label, or one bound for all. In float32, an example with a norm above 1.8e19,
-        whose square overflows, adds nothing.
+        label, or one bound for each of them. In float32, an example with a norm above
+        1.8e19, whose square overflows, adds nothing.
     - `microbatch_size`: the number of examples per microbatch. It need not divide the
         number of examples. Defaults to `None`: all examples at once.
     - `accumulator`: `SUM`; or `MEAN`, which divides by $\sum_i w_i$; or `RUNNING_MEAN`,
@@ -98,9 +98,13 @@ def clipped_grad(
         sum. Defaults to `SUM`.
     - `groups`: labels of the parameters, as in [`eqopt.Partition`][]. If given, each
         norm is over the part of the gradient with the same label, and each part is
-        clipped by its own norm.
+        clipped by its own norm. So an example contributes up to the root of the sum of
+        the squares of all bounds, which is $C \sqrt K$ for $K$ groups with one bound:
+        for privacy, pass this as the `l2_norm_clip` of [`eqopt.DPSGD`][].
     - `weights`: $w_i$, an array with one number per example. Use zero for padding: such
-        an example contributes nothing, whatever its values. Defaults to 1.
+        an example contributes nothing, whatever its values. An example with weight
+        $w_i$ contributes up to $w_i C$: for privacy, multiply the `l2_norm_clip` of
+        [`eqopt.DPSGD`][] by the largest weight that an example can have. Defaults to 1.
     - `method`: `"auto"`; or `"ghost"`, which raises an error if `"auto"` would compute
         large per-example gradients; or `"per_example"`, which computes all per-example
         gradients. They agree up to rounding. If the rows of an example nearly cancel,

@@ -16,7 +16,9 @@ class DPSGD(AbstractOptimizer):
     Without `clipped`, they are per-example gradients, with an additional first axis.
     With `clipped=True`, they are the sum from [`eqopt.microbatching.clipped_grad`][].
     A mean, or a gradient that is not clipped, looks like such a sum: it gives no
-    privacy, and no error.
+    privacy, and no error. Do not put it inside [`eqopt.SkipStep`][] or
+    [`eqopt.ApplyIfFinite`][]: they decide by the gradients before the noise, which
+    reveals something about the data.
 
     $$p_t = p_{t-1} - \eta_t\, u_t,$$
 
