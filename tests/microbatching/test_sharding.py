@@ -4,7 +4,18 @@ import os
 import subprocess
 import sys
 
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
+from jax import lax
+from jax.sharding import PartitionSpec as P
+
+from eqopt.microbatching import clipped_grad, micro_grad, micro_value_and_grad
+
+from ..meshes import mesh_of
+from .subjects import normal, score
 
 
 SCRIPT = """
@@ -178,3 +189,75 @@ def test_eight_devices():
         timeout=300,
     )
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+# Inside `jax.shard_map`
+
+W, X = {"w": normal(3, 2), "b": jnp.ones(2)}, normal(8, 3, seed=1)
+SIZES = [(None, None), (2, None), (3, None), (3, 2)]
+
+
+def loss(w, x):
+    return score(x @ w["w"] + w["b"])
+
+
+def on_two_devices(fun, check, out_specs):
+    specs = P(), P("data")
+    mesh = mesh_of(data=2)
+    return jax.jit(
+        jax.shard_map(
+            fun, mesh=mesh, in_specs=specs, out_specs=out_specs, check_vma=check
+        )
+    )(W, X)
+
+
+def norm_of(grads):
+    return jnp.sqrt(sum(jnp.sum(g**2) for g in jax.tree.leaves(grads)))
+
+
+@pytest.mark.parametrize("method", ["ghost", "per_example", "micro_grad"])
+@pytest.mark.parametrize("check", [True, False])
+@pytest.mark.parametrize(("size", "number"), SIZES)
+@pytest.mark.slow
+def test_examples_of_other_devices_do_not_mix(method, check, size, number):
+    """JAX would add up gradients of replicated parameters over all devices."""
+    options = {"keep_batch_dim": False, "microbatch_size": size}
+    expected, examples = clipped_grad(loss, 2.0, keep_batch_dim=False)(W, X)
+    assert 0 < np.sum(examples.norms > 2) < 8
+
+    def gradients(w, x):
+        if method == "micro_grad":
+            clip = lambda g: jax.tree.map(
+                lambda x: x * jnp.minimum(1, 2 / norm_of(g)), g
+            )
+            found, aux = micro_grad(
+                loss, transform_fn=clip, metrics_fn=norm_of, **options
+            )(w, x)
+            return lax.psum(found, "data"), aux.metrics
+        # A traced number of microbatches, which needs another loop.
+        count = None if number is None else jnp.sum(jnp.ones(number, int))
+        found, examples = clipped_grad(
+            loss, 2.0, method=method, num_real_microbatches=count, **options
+        )(w, x)
+        return lax.psum(found, "data"), examples.norms
+
+    total, norms = on_two_devices(gradients, check, (P(), P("data")))
+    np.testing.assert_allclose(norms, examples.norms, rtol=1e-5)
+    for name, x in total.items():
+        np.testing.assert_allclose(x, expected[name], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("check", [True, False])
+@pytest.mark.parametrize("size", [None, 2, 3])
+@pytest.mark.slow
+def test_gradients_of_means_are_as_without_microbatches(check, size):
+    mean = lambda w, x: jnp.mean(jax.vmap(loss, (None, 0))(w, x))
+    found, expected = (
+        on_two_devices(lambda w, x, f=f: lax.pmean(f(w, x), "data"), check, (P(), P()))
+        for f in (
+            micro_value_and_grad(mean, microbatch_size=size),
+            eqx.filter_value_and_grad(mean),
+        )
+    )
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5)

@@ -111,35 +111,36 @@ def _varying_alike(fns):
     axes = jax.tree.map(
         lambda *of: frozenset().union(*map(varying_axes, of)), types, *others
     )
-    return [lambda fn=fn: jax.tree.map(_vary, fn(), axes) for fn in fns]
+    return [lambda fn=fn: jax.tree.map(vary, fn(), axes) for fn in fns]
 
 
 def _while_varying(goes_on, body, start):
     """`lax.while_loop`, where a round may make more vary between devices."""
+    varied = rounds_alike(body, start)
+    return lax.while_loop(goes_on, lambda now: varied(body(now)), varied(start))
+
+
+def rounds_alike(
+    body: Callable[[_Carry], _Carry], start: _Carry
+) -> Callable[[_Carry], _Carry]:
+    """Makes the carry of a loop vary between devices as it does after all rounds."""
+    if not is_in_shard_map():
+        return lambda carry: carry
     first, treedef = jtu.tree_flatten(start)
     axes = [varying_axes(jax.typeof(x)) for x in first]
 
-    def varied(leaves):
-        return list(map(_vary, leaves, axes))
-
-    def round_of(leaves):
-        return jtu.tree_leaves(body(treedef.unflatten(leaves)))
+    def varied(tree):
+        return treedef.unflatten(map(vary, jtu.tree_leaves(tree), axes))
 
     while True:  # ends, because axes are only added
-        types = jax.eval_shape(round_of, varied(first))
+        types = jtu.tree_leaves(jax.eval_shape(lambda x: body(varied(x)), start))
         after = [old | varying_axes(x) for old, x in zip(axes, types, strict=True)]
         if after == axes:
-            break
+            return varied
         axes = after
-    leaves = lax.while_loop(
-        lambda leaves: goes_on(treedef.unflatten(leaves)),
-        lambda leaves: varied(round_of(leaves)),
-        varied(first),
-    )
-    return treedef.unflatten(leaves)
 
 
-def _vary(x, axes):
+def vary(x: Any, axes: frozenset) -> Any:
     """`x` as an array that varies along `axes`, too."""
     more = tuple(sorted(axes - varying_axes(jax.typeof(x))))
     return lax.pcast(x, more, to="varying") if more else x

@@ -120,7 +120,8 @@ def clipped_grad(
     lower precision, because noise must be added before a sum is rounded. `examples` is
     a named tuple with the fields `values`, `norms` and `aux`. Clipping does not hide
     NaN or infinite gradients: they make the sum NaN, unless their weight is zero. A
-    finite gradient whose norm overflows adds nothing.
+    finite gradient whose norm overflows adds nothing. Inside `jax.shard_map`, the sum
+    is over the examples of each device: add these sums with `jax.lax.psum`.
 
     **Raises:**
 

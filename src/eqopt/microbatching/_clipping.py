@@ -135,7 +135,7 @@ class Norms(eqx.Module):
             arguments = find_arguments(
                 args_and_weights, kwargs, [*axes, 0], kwarg_axes, size
             )
-        wrt = loss.wrt(args)
+        wrt = loss.wrt(args, kwargs)
         params, static = eqx.partition(wrt, eqx.is_inexact_array)
         leaves, treedef = jtu.tree_flatten_with_path(params)
         labels: list[Any] = [None] * len(leaves)

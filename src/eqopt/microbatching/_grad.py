@@ -152,7 +152,7 @@ class _MicroGrad(eqx.Module):
         def one_example(*args: Any, **kwargs: Any) -> tuple[Any, PerExample]:
             args = loss.expand(args)
             grad_fn = eqx.filter_value_and_grad(loss.value_and_aux, has_aux=True)
-            (value, aux), grads = grad_fn(loss.wrt(args), args, kwargs)
+            (value, aux), grads = grad_fn(loss.wrt(args, kwargs), args, kwargs)
             metrics = self.metrics_fn(grads)
             return self.transform_fn(grads), PerExample(value, metrics, aux)
 

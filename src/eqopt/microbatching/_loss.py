@@ -9,6 +9,7 @@ import jax.tree_util as jtu
 from jaxtyping import PyTree
 
 from ._arguments import resolve_argnums
+from ._rows import own_on_each_device
 
 
 class Loss(eqx.Module):
@@ -45,9 +46,12 @@ class _LossAt(eqx.Module):
         """The batch axis of every argument."""
         return [0 if i in self.batch_argnums else None for i in range(len(args))]
 
-    def wrt(self, args: tuple[Any, ...]) -> PyTree:
+    def wrt(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> PyTree:
         """The arguments to differentiate with respect to."""
-        chosen = tuple(args[i] for i in self.argnums)
+        batch = [args[i] for i in self.batch_argnums]
+        chosen = own_on_each_device(
+            tuple(args[i] for i in self.argnums), (batch, kwargs)
+        )
         return chosen[0] if isinstance(self.loss.argnums, int) else chosen
 
     def expand(self, args: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -12,6 +12,7 @@ from jax import lax
 from jaxtyping import Array, ArrayLike, PyTree
 
 from .._jax_internals import attempt
+from .._trees.control import rounds_alike
 from .._types import StaticInteger
 from ._accumulator import AccumulationType, check_accumulator
 from ._arguments import Arguments, check_argnames, find_arguments, resolve_argnums
@@ -250,7 +251,8 @@ def accumulate(
         accumulator, output, rest_output, products, arguments.state, weights, executed
     )
 
-    like = values = eqx.filter(output, _is_struct)
+    is_struct = lambda x: isinstance(x, jax.ShapeDtypeStruct)
+    like = values = eqx.filter(output, is_struct)
     if has_rows:
         like = jax.eval_shape(
             lambda like, i: each(rules, "aggregate", like, part=weights.part(i, False)),
@@ -286,15 +288,16 @@ def accumulate(
 def _loop(
     body: Callable[[Any, Any], Any], carry: Any, executed: int | Array, split: Split
 ) -> Any:
+    start = jnp.asarray(0, jnp.int32)
+    if isinstance(executed, int) and split.count == 1:
+        return body(start, carry) if executed else carry
+    varied = rounds_alike(ft.partial(body, start), carry)
+    carry, round_of = varied(carry), lambda i, carry: varied(body(i, carry))
     if not isinstance(executed, int):
-        start = jnp.asarray(0, jnp.int32)
-        return lax.fori_loop(start, jnp.minimum(executed, split.count), body, carry)
-    steps = min(executed, split.count)
-    if split.count == 1:
-        return body(jnp.asarray(0, jnp.int32), carry) if steps else carry
+        return lax.fori_loop(start, jnp.minimum(executed, split.count), round_of, carry)
     # Unlike a while loop, a scan supports reverse-mode differentiation.
-    indices = jnp.arange(steps, dtype=jnp.int32)
-    return lax.scan(lambda carry, i: (body(i, carry), None), carry, indices)[0]
+    indices = jnp.arange(min(executed, split.count), dtype=jnp.int32)
+    return lax.scan(lambda carry, i: (round_of(i, carry), None), carry, indices)[0]
 
 
 def _trace(fun: Callable[..., Any], *args: Any) -> tuple[Callable[..., Any], Any, Any]:
@@ -314,7 +317,3 @@ def _trace(fun: Callable[..., Any], *args: Any) -> tuple[Callable[..., Any], Any
     )
     output = eqx.combine(like, static)
     return replay, output, eqx.combine(treedef.unflatten(products), static)
-
-
-def _is_struct(x: Any) -> bool:
-    return isinstance(x, jax.ShapeDtypeStruct)

@@ -11,6 +11,9 @@ import jax.tree_util as jtu
 from jax import lax
 from jaxtyping import Array, PyTree
 
+from .._jax_internals import varying_axes
+from .._trees.control import vary
+from .._trees.sharding import is_in_shard_map
 from .._types import StaticInteger
 
 
@@ -219,7 +222,9 @@ def _resolve_axis(where: str, x: Any, axis: int, name: str) -> int:
 
 def check_shards(where: str, x: Any, axis: int, split: Split) -> None:
     # On an automatic mesh, the type of an array has no sharding: XLA moves data if
-    # necessary.
+    # necessary. Inside `jax.shard_map`, each device has its own rows.
+    if is_in_shard_map():
+        return
     local = jax.typeof(x).sharding.shard_shape(x.shape)[axis]
     shards = x.shape[axis] // local
     if shards > 1 and (split.rest or split.size % shards):
@@ -228,6 +233,19 @@ def check_shards(where: str, x: Any, axis: int, split: Split) -> None:
             f"`microbatch_size={split.size}` must divide {split.rows} and be a "
             f"multiple of {shards}."
         )
+
+
+def own_on_each_device(tree: PyTree, batch: PyTree) -> PyTree:
+    """`tree`, whose arrays vary between devices wherever the batch does.
+
+    Inside `jax.shard_map`, JAX would add up the gradients of all devices with respect to
+    an array that does not, and mix different examples.
+    """
+    if not is_in_shard_map():
+        return tree
+    arrays = filter(eqx.is_array, jtu.tree_leaves(batch))
+    axes = frozenset().union(*(varying_axes(jax.typeof(x)) for x in arrays))
+    return jtu.tree_map(lambda x: vary(x, axes) if eqx.is_inexact_array(x) else x, tree)
 
 
 def _common_length(

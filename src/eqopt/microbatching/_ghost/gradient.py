@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array
 
-from ..._jax_internals import ClosedJaxpr, Jaxpr, JaxprEqn, attempt, bind
+from ..._jax_internals import ClosedJaxpr, Jaxpr, JaxprEqn, attempt, bind, varying_axes
+from ..._trees.control import vary
 from .._interpret import (
     as_array,
     checkpointed,
@@ -123,7 +124,10 @@ def _gradient(
     tapped = [use for uses, path in pairs if path == "ghost" for use in uses.linear]
     number = {id(use.eqn): i for i, use in enumerate(tapped)}
     outputs: list[Any] = [use.eqn.outvars[0].aval for use in tapped]
-    taps = {i: jnp.zeros(x.shape, x.dtype) for i, x in enumerate(outputs)}
+    taps = {
+        i: vary(jnp.zeros(x.shape, x.dtype), varying_axes(x))
+        for i, x in enumerate(outputs)
+    }
     is_direct = [path in ("direct", "per_example") for path in paths]
     direct = [p for p, flag in zip(params, is_direct, strict=True) if flag]
 
