@@ -264,7 +264,7 @@ def _whole(hidden: Any, p: Any) -> Any:
     if hidden is None:
         return p
     # In another buffer than the state, so that both can be donated.
-    return jax.numpy.array(load(Joined(p, _fitted(p, hidden))), copy=True)
+    return jax.numpy.array(load(Joined(of_jax(p), _fitted(p, hidden))), copy=True)
 
 
 def _fitted(p: Any, hidden: Any) -> Any:
