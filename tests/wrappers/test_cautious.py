@@ -9,6 +9,8 @@ import pytest
 import eqopt
 
 from ..interpreter import interpreted
+from ..laws.row import Evaluated
+from ..methods import METHODS
 from ..parity.by_hand import B1, B2, EPS, adam_by_hand
 
 
@@ -175,3 +177,44 @@ def test_messages():
     p = jnp.ones(2)
     with pytest.raises(ValueError, match=r"AdamW .* needs the parameters"):
         opt.update(p, opt.init(p))
+
+
+SIGNS = {"w": jnp.outer(jnp.array([1.0, -1, 1]), jnp.array([1.0, 1, -1, -1]))}
+SIGNS["b"] = SIGNS["w"][0]
+# These only turn matrices: in this problem, that is no descent.
+TURN = {"Hyperball(Adam)", "SGDP"}
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param(row, id=row.name)
+        for method in METHODS.values()
+        for row in method.laws
+        if row.subject is method.subject and row.name not in TURN
+    ],
+)
+@pytest.mark.costly
+def test_every_optimizer_goes_downhill(row):
+    """All leaves move, and no entry goes uphill, wherever its learning rate is."""
+    opt, loss = row(), lambda params: 100 + eqopt.tree.vdot(SIGNS, params)
+    opt = eqopt.Cautious(opt.inner if isinstance(opt, Evaluated) else opt)
+    params = SIGNS  # so that weight decay goes downhill, too
+    state = opt.init(params)
+    step = interpreted(
+        lambda opt, grads, state, params: opt.step(
+            grads,
+            state,
+            params,
+            value=loss(params),
+            grad=grads,
+            previous_grad=grads,
+            value_fn=loss,
+            grad_fn=lambda params: grads,
+        )
+    )
+    for _ in range(3):
+        params, state = step(opt, SIGNS, state, params)
+    for new, g in zip(*map(jax.tree.leaves, (params, SIGNS)), strict=True):
+        moved = (new - g) * g
+        assert np.any(moved < 0) and np.all(moved <= 0)

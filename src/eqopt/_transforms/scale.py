@@ -18,7 +18,6 @@ from .._core.equation import equation
 from .._core.pipeline import Leafwise
 from .._core.transformation import (
     AbstractLeafwise,
-    AbstractOptimizer,
     AbstractStateless,
     AbstractTransformation,
 )
@@ -245,6 +244,8 @@ class ScaleByLearningRate(AbstractLeafwise):
     - `flip_sign`: whether to multiply by $-\eta$ instead of $\eta$.
     """
 
+    _descends = True
+
     learning_rate: ScalarOrSchedule
     flip_sign: bool = True
 
@@ -284,9 +285,8 @@ def negative(rate: Any) -> Any:
 
 
 def has_learning_rate(transformation: AbstractTransformation) -> bool:
-    """Whether the updates point downhill, so they can be added to the parameters."""
-    kinds = ScaleByLearningRate, AbstractOptimizer
-    is_one = lambda node: isinstance(node, kinds)
+    """Whether it, or a part of it, turns the updates downhill by itself."""
+    is_one = lambda node: getattr(node, "_descends", False)
     return any(map(is_one, jtu.tree_leaves(transformation, is_leaf=is_one)))
 
 

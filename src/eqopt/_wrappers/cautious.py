@@ -97,8 +97,8 @@ class Cautious(AbstractFused):
     **Arguments:**
 
     - `inner`: the transformation. If it contains a learning rate, meaning an
-        [`eqopt.ScaleByLearningRate`][] or an optimizer of eqopt, its updates must point
-        downhill; otherwise, uphill.
+        [`eqopt.ScaleByLearningRate`][], an optimizer of eqopt, or a part of one that
+        points downhill by itself, its updates must point downhill; otherwise, uphill.
     - `rescale`: how to compensate for the masked entries. `"share"` divides by the
         remaining share, as above; `"plus_one"` multiplies by $n / (1 + \sum_i m_i)$,
         with the $n$ entries of the leaf, as the authors do for Lion; `"none"` does
@@ -154,26 +154,41 @@ def _cautious(
     inner: AbstractTransformation, rescale: str, grads: Updates, params: Params | None
 ) -> Chain:
     """The parts of `inner`, with a cautious part after the direction."""
-    parts, behind, apart = list(_parts(inner)), [], []
-    while parts and (_is_behind(parts[-1]) or _is_apart(parts[-1])):
-        part = parts.pop()
-        if _is_apart(part):
-            apart.append(part.mask)
-            own = [
-                None if x is None else mask_out(x, part.mask, params)
-                for x in (grads, params)
-            ]
-            part = Masked(_cautious(part.inner, rescale, *own), part.mask)
-        behind.insert(0, part)
-    caution = _Caution(grads, rescale, any(map(has_learning_rate, parts)))
-    if apart:
+    parts = _parts(inner)
+    at = len(parts)
+    while at and (_is_behind(parts[at - 1]) or _is_apart(parts[at - 1])):
+        at -= 1
+    is_downhill = has_learning_rate(inner) and not any(map(_turns, parts[at:]))
+    caution = _Caution(grads, rescale, is_downhill)
+    if apart := [part.mask for part in parts if _is_apart(part)]:
         caution = Masked(caution, functools.partial(_outside, apart))
-    return Chain(*parts, caution, *behind)
+
+    def with_own_caution(part: AbstractTransformation) -> AbstractTransformation:
+        if not _is_apart(part):
+            return part
+        own = [
+            None if x is None else mask_out(x, part.mask, params)
+            for x in (grads, params)
+        ]
+        return Masked(_cautious(part.inner, rescale, *own), part.mask)
+
+    parts = list(map(with_own_caution, parts))
+    return Chain(*parts[:at], caution, *parts[at:])
 
 
 def _is_behind(part: AbstractTransformation) -> bool:
     """Whether a part follows the direction."""
-    return isinstance(part.inner if isinstance(part, Masked) else part, _BEHIND)
+    return isinstance(_unmasked(part), _BEHIND)
+
+
+def _turns(part: AbstractTransformation) -> bool:
+    """Whether a part behind the direction turns it from uphill to downhill."""
+    part = _unmasked(part)
+    return isinstance(part, ScaleByLearningRate) and part.flip_sign
+
+
+def _unmasked(part: AbstractTransformation) -> AbstractTransformation:
+    return part.inner if isinstance(part, Masked) else part
 
 
 def _is_apart(part: AbstractTransformation) -> TypeGuard[Masked]:

@@ -229,6 +229,11 @@ def check_stacked(opt):
             ),
             "but Chain has one",
         ),
+        (lambda: eqopt.Hyperball(eqopt.Prodigy(), 0.1), "but Prodigy has one"),
+        (
+            lambda: eqopt.Hyperball(eqopt.ScaleByMuown(0.1), 0.1),
+            "but ScaleByMuown has one",
+        ),
     ],
 )
 def test_errors(make, message):

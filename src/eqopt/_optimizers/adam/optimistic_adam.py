@@ -33,6 +33,8 @@ class DescendOptimistically(AbstractLeafwise):
     later would fail for a learning rate of zero.
     """
 
+    _descends = True
+
     learning_rate: ScalarOrSchedule
     optimism: ScalarOrSchedule | None = None
 

@@ -130,6 +130,8 @@ class ScaleByMADGRAD(AbstractLeafwise):
         ```
     """
 
+    _descends = True
+
     learning_rate: ScalarOrSchedule
     momentum: Hyperparameter = 0.9
     eps: Hyperparameter = 1e-6

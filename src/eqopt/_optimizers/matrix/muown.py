@@ -180,6 +180,8 @@ class ScaleByMuown(AbstractMatrixwise):
         ```
     """
 
+    _descends = True
+
     learning_rate: ScalarOrSchedule
     coefficients: Coefficients = "standard"
     steps: int | None = static_choice(static=True, default=None)

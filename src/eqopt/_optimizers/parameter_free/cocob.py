@@ -114,6 +114,8 @@ class ScaleByCOCOB(AbstractLeafwise):
         ```
     """
 
+    _descends = True
+
     alpha: Hyperparameter = 100.0
     eps: Hyperparameter = 1e-8
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)

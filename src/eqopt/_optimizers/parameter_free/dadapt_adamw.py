@@ -160,6 +160,8 @@ class DAdaptAdamW(AbstractLeafwise):
         ```
     """
 
+    _descends = True
+
     # Differs from Optax in: 0 / 0 does not count as a bound, as in `Prodigy`.
 
     learning_rate: ScalarOrSchedule = 1.0

@@ -159,6 +159,8 @@ class Prodigy(AbstractLeafwise):
         ```
     """
 
+    _descends = True
+
     # Differs from Optax in: 0 / 0 does not count as an estimate. In Optax, a gradient
     # or a learning rate of zero in the first step makes everything NaN. The authors'
     # code skips the step.

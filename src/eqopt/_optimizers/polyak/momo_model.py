@@ -95,6 +95,8 @@ class AbstractMoMo(AbstractLeafwise):
     are.)
     """
 
+    _descends = True
+
     learning_rate: eqx.AbstractVar[ScalarOrSchedule]
     lower_bound: eqx.AbstractVar[Hyperparameter]
     weight_decay: eqx.AbstractVar[ScalarOrSchedule]

@@ -169,6 +169,8 @@ class ScheduleFreePlus(AbstractLeafwise):
         `facebookresearch/schedule_free`: `adamc_schedulefree_plus_paper.py`.
     """
 
+    _descends = True
+
     learning_rate: ScalarOrSchedule = 1.0
     b1: Hyperparameter = 0.9
     b2: Hyperparameter = 0.95

@@ -146,6 +146,7 @@ class ProjectedLBFGS(AbstractComposite):
     """
 
     _loads = "all"
+    _descends = True
 
     lower: PyTree = None
     upper: PyTree = None
