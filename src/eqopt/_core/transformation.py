@@ -53,8 +53,6 @@ class AbstractTransformation(Module):
 
     # Which arguments `update` and `step` read themselves: stored ones are loaded first.
     _loads: ClassVar[Literal["all", "params", "nothing"]] = "all"
-    # Whether its updates point downhill, so that they can be added to the parameters.
-    _descends: ClassVar[bool] = False
     _route = route  # what it does to which parameters, for `eqopt.groups.routes`
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -268,8 +266,6 @@ _Part = TypeVar("_Part", bound=AbstractTransformation)
 
 class AbstractOptimizer(AbstractFused):
     """A named recipe: hyperparameters as fields, and the chain that they define."""
-
-    _descends = True
 
     @property
     @abc.abstractmethod

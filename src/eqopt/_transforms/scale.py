@@ -18,6 +18,7 @@ from .._core.equation import equation
 from .._core.pipeline import Leafwise
 from .._core.transformation import (
     AbstractLeafwise,
+    AbstractOptimizer,
     AbstractStateless,
     AbstractTransformation,
 )
@@ -286,7 +287,10 @@ def negative(rate: Any) -> Any:
 
 def has_learning_rate(transformation: AbstractTransformation) -> bool:
     """Whether it, or a part of it, turns the updates downhill by itself."""
-    is_one = lambda node: getattr(node, "_descends", False)
+    # Other classes that do have a class attribute `_descends`.
+    is_one = lambda node: (
+        isinstance(node, AbstractOptimizer) or getattr(node, "_descends", False)
+    )
     return any(map(is_one, jtu.tree_leaves(transformation, is_leaf=is_one)))
 
 
