@@ -1,5 +1,7 @@
 """Optimizers, beyond the laws and the comparison with Optax."""
 
+import dataclasses
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -7,6 +9,8 @@ import numpy as np
 import pytest
 
 import eqopt
+
+from ..methods import METHODS
 
 
 def test_repr_is_what_was_written():
@@ -116,3 +120,35 @@ def test_hyperparameters_may_be_integers():
         opt = eqopt.AdamW(one, eps=one, weight_decay=one)
         new, _ = eqx.filter_jit(opt.step)(jnp.ones(2), opt.init(params), params)
         np.testing.assert_allclose(new, -0.5)
+
+
+@pytest.mark.parametrize(
+    ("opt", "message"),
+    [
+        (eqopt.ScaleByAdam, "ScaleByAdam: `momentum_decay` is 0.004"),
+        (lambda **x: eqopt.NAdam(0.1, nesterov=False, **x), "NAdam: `momentum_decay`"),
+        (lambda **x: eqopt.NAdamW(0.1, nesterov=False, **x), "NAdamW: `momentum_de"),
+    ],
+)
+def test_momentum_decay_needs_nesterov(opt, message):
+    with pytest.raises(ValueError, match=message):
+        opt(momentum_decay=0.004)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param(row, id=row.name)
+        for method in METHODS.values()
+        for row in method.laws
+    ],
+)
+@pytest.mark.parametrize("wrong", [np.ones(2), -1.0, 2.0], ids=str)
+def test_errors_name_the_argument(row, wrong):
+    """Not the argument of a part, which may have another name."""
+    fields = {field.name for field in dataclasses.fields(row.subject)}
+    for name in fields & {*row.data}:
+        try:
+            row(**{**row.data, name: wrong})
+        except (TypeError, ValueError) as error:
+            assert f"`{name}`" in str(error)

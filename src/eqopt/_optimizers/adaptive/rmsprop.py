@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Int
 
-from ..._arguments.checks import check_range
+from ..._arguments.checks import check_range, check_scalar
 from ..._combinators.chain import Chain
 from ..._core.equation import Equation, equation
 from ..._core.pipeline import Leafwise
@@ -279,6 +279,10 @@ class RMSprop(AbstractOptimizer):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self):
+        if self.momentum is not None:
+            check_scalar(self, "momentum")
 
     @property
     def chain(self) -> Chain:

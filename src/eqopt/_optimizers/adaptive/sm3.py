@@ -199,6 +199,10 @@ class SM3(AbstractOptimizer):
     weight_dimension_numbers: DimensionNumbers | None = None
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
+    def __check_init__(self):
+        if self.momentum is not None:
+            check_range(self, "momentum", 0, 1)
+
     @property
     def chain(self) -> Chain:
         scale_by_sm3 = ScaleBySM3(

@@ -3,6 +3,7 @@
 import equinox as eqx
 from jaxtyping import DTypeLike
 
+from ..._arguments.checks import check_scalar
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._combinators.masked import Masked
@@ -55,6 +56,9 @@ class LARS(AbstractOptimizer):
     momentum: Hyperparameter = 0.9
     nesterov: bool = False
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self):
+        check_scalar(self, "momentum")
 
     @property
     def chain(self) -> Chain:

@@ -158,7 +158,7 @@ class PolyakSGD(AbstractOptimizer):
     variant: Literal["sps", "sps+"] = eqx.field(static=True, default="sps")
 
     def __check_init__(self):
-        check_scalar(self, "scaling")
+        check_range(self, "scaling", 0)
 
     # Differs from Optax in: the gradient is scaled by s after the step size is
     # computed. If it were scaled before, s would be squared in the norm, and a smaller

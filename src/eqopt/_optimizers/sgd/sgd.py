@@ -3,6 +3,7 @@
 import equinox as eqx
 from jaxtyping import DTypeLike
 
+from ..._arguments.checks import check_scalar
 from ..._combinators.chain import Chain
 from ..._core.transformation import AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate
@@ -47,6 +48,10 @@ class SGD(AbstractOptimizer):
     momentum: Hyperparameter | None = None
     nesterov: bool = False
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self):
+        if self.momentum is not None:
+            check_scalar(self, "momentum")
 
     @property
     def chain(self) -> Chain:
