@@ -131,10 +131,3 @@ def test_laprop_without_momentum_is_rmsprop():
     )
     paths = [trajectory(opt, GRADS, START) for opt in (laprop, rmsprop)]
     np.testing.assert_allclose(*paths, rtol=1e-6)
-
-
-@pytest.mark.parametrize("cls", [eqopt.ScaleByAdam, eqopt.NAdam, eqopt.NAdamW])
-def test_growing_momentum_needs_nesterov(cls):
-    rate = {} if cls is eqopt.ScaleByAdam else {"learning_rate": 0.1}
-    with pytest.raises(ValueError, match=r"`momentum_decay` is 0\.004, but only"):
-        cls(**rate, nesterov=False, momentum_decay=0.004)
