@@ -187,6 +187,20 @@ def test_weighted_sum():
     assert params == -4.0
 
 
+@pytest.mark.parametrize("outer_mean", [True, False])
+@pytest.mark.parametrize("inner_mean", [True, False])
+def test_nested_weights_count_once(outer_mean, inner_mean):
+    """A step of the inner optimizer has the weight of all its mini-batches."""
+    inner = eqopt.MultiSteps(eqopt.SGD(1.0), 2, use_grad_mean=inner_mean)
+    opt = eqopt.MultiSteps(inner, 2, use_grad_mean=outer_mean)
+    params, state = jnp.zeros(()), opt.init(jnp.zeros(()))
+    for g, weight in ((1.0, 3.0), (2.0, 1.0), (3.0, 1.0), (4.0, 3.0)):
+        params, state = opt.step(jnp.asarray(g), state, params, weight=weight)
+    total = 3.0 + 2.0 + 3.0 + 12.0
+    parts = (8.0 if outer_mean else 2.0) if inner_mean else 1.0
+    np.testing.assert_allclose(params, -total / parts, rtol=1e-6)
+
+
 def test_weight_is_one_number():
     opt = eqopt.MultiSteps(eqopt.SGD(1.0), 2)
     state = opt.init(jnp.zeros(()))

@@ -89,6 +89,9 @@ class MultiSteps(AbstractWrapper):
     All mini-batches of a step must have gradients for the same parameters. If only some
     of them have `None` at a leaf, its sum may contain gradients of an earlier step.
 
+    If `weight` is passed, `inner` gets the sum of the weights as its `weight`, so that a
+    `MultiSteps` inside another one computes the mean over all tokens, too. (With
+    `use_grad_mean=False`, it gets no `weight`, because the sum is already weighted.)
     `inner` gets all other extra arguments as they are in the last mini-step. If it needs
     the loss of the step, as [`eqopt.PolyakSGD`][] and line searches do, pass the mean
     loss of all mini-batches there, and a `value_fn` over all of them.
@@ -208,10 +211,12 @@ class MultiSteps(AbstractWrapper):
             load(restrict(acc_grads, call.updates, "state.acc_grads")),
             call.updates,
         )
+        extra = self._inner_extra(call.extra, weight_sum)
+        accumulated = lambda: call._replace(updates=like_grads(), extra=extra)
         inner_state = state.inner_state
         result, inner_state = filter_cond(
             is_last,
-            lambda: call._replace(updates=like_grads()).run(self.inner, inner_state),
+            lambda: accumulated().run(self.inner, inner_state),
             lambda: (call.nothing(), inner_state),
         )
         new = MultiStepsState(
@@ -226,6 +231,12 @@ class MultiSteps(AbstractWrapper):
             skipped_last=state.skipped_last,
         )
         return result, new
+
+    def _inner_extra(self, extra, weight_sum):
+        others = {name: value for name, value in extra.items() if name != "weight"}
+        if "weight" not in extra or not self.use_grad_mean:
+            return others
+        return {**others, "weight": weight_sum}
 
     def _should_skip(self, grads, gradient_step, params):
         if self.should_skip_update_fn is None:
