@@ -67,6 +67,18 @@ def test_updates_are_zero_between_steps():
     assert opt.has_updated(state)
 
 
+def test_values_of_the_schedule_are_rounded():
+    """The second one is 1.9999999, because this schedule computes in float32."""
+    schedule = eqopt.schedules.Linear(1.0, 50.0, 49)
+    assert schedule(jnp.array(1)) < 2
+    opt, params = eqopt.MultiSteps(eqopt.SGD(1.0), schedule), jnp.zeros(())
+    state, has_updated = opt.init(params), []
+    for _ in range(6):
+        params, state = opt.step(params, state, params)
+        has_updated.append(bool(opt.has_updated(state)))
+    assert has_updated == [True, False, True, False, False, True]
+
+
 @pytest.mark.parametrize("bad", [jnp.nan, jnp.inf])
 @pytest.mark.parametrize("at", [0, 1, 2])
 @pytest.mark.costly

@@ -107,7 +107,7 @@ class MultiSteps(AbstractWrapper):
 
     - `inner`: the optimizer. It gets the gradients in their own dtypes.
     - `every_k_schedule`: $k \ge 1$, an integer, or a schedule for $k$: a function of
-        the number of steps of `inner` so far.
+        the number of steps of `inner` so far, whose values are rounded to integers.
     - `use_grad_mean`: whether `inner` gets the mean of the gradients instead of their
         sum.
     - `should_skip_update_fn`: a function of the gradients, the number of steps of
@@ -204,8 +204,9 @@ class MultiSteps(AbstractWrapper):
         promise = pipeline.push("MultiSteps", Leafwise(gather, state, shared))
         pipeline.finish()
         acc_grads = promise().acc_grads
-        k = jnp.asarray(at(self, "every_k_schedule", state.gradient_step), jnp.int32)
-        is_last = state.mini_step + 1 >= k
+        # Rounded, because a schedule for 2 may return 1.9999999.
+        k = jnp.round(at(self, "every_k_schedule", state.gradient_step))
+        is_last = state.mini_step + 1 >= jnp.asarray(k, jnp.int32)
         like_grads = lambda: jax.tree.map(
             lambda acc, g: acc.astype(g.dtype),
             load(restrict(acc_grads, call.updates, "state.acc_grads")),
