@@ -255,3 +255,13 @@ def test_a_call_in_between_takes_no_memory():
     assert temporary(opt, batch) < 3.01
     opt = aggregating.add_mean_variance_to_opt(eqopt.Adam(0.1))
     assert temporary(opt, batch) < 1.31
+
+
+def test_parameters_may_be_named_ready():
+    params = {"ready": {"w": jnp.ones(3)}, "deeper": {"ready": jnp.ones(())}}
+    average = aggregating.AccumulateAvgUpdates(2)
+    opt = aggregating.Process(eqopt.Identity(), average, eqopt.SGD(1.0))
+    state, step, now = opt.init(params), jax.jit(opt.step), params
+    for count in (1.0, 1.0, 0.0):
+        assert all((x == count).all() for x in jax.tree.leaves(now))
+        now, state = step(params, state, now)

@@ -4,6 +4,7 @@ import abc
 import functools
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool
@@ -84,8 +85,14 @@ class AbstractAggregator(AbstractTransformation):
 
 def is_ready(state: State) -> Bool[Array, ""] | bool:
     """Whether every `ready` in a state is true; `True` if there is none."""
-    flags = [flag for _, flag in get_all_with_path(state, "ready")]
+    flags = [flag for _, flag in get_all_with_path(state, "ready", _is_flag)]
     return functools.reduce(jnp.logical_and, flags) if flags else True
+
+
+def _is_flag(path: tuple, x: Any) -> bool:
+    # A parameter may be named `ready`, too, and then so are its averages.
+    is_bool_array = eqx.is_array(x) and x.shape == () and x.dtype == jnp.bool_
+    return isinstance(x, bool) or is_bool_array
 
 
 def rounded(aggregated: Updates, updates: Updates) -> Updates:
