@@ -114,6 +114,17 @@ def test_skipped_mini_steps_leave_no_trace():
     assert state.gradient_step == 2
 
 
+def test_diagnostics_keep_their_dtypes():
+    """Also if gradients are wider than the parameters, as in `DynamicLossScale`."""
+    rule = lambda g, step, params: (jnp.max(g) > 10, {"largest": jnp.max(g), "n": step})
+    inner = eqopt.MultiSteps(eqopt.SGD(1.0), 2, should_skip_update_fn=rule)
+    params, dtype = jnp.ones(3, jnp.bfloat16), lambda x: x.dtype
+    for opt in (inner, eqopt.DynamicLossScale(inner)):
+        state = opt.init(params)
+        _, new = jax.eval_shape(opt.step, jnp.ones(3), state, params)
+        assert jax.tree.map(dtype, new) == jax.tree.map(dtype, state)
+
+
 def test_no_step_in_a_skipped_mini_step():
     """Not even right after a step, when no mini-step has been accumulated yet."""
     rule = eqopt.SkipNotFinite()

@@ -16,7 +16,7 @@ from .._core.transformation import AbstractTransformation
 from .._core.wrapper import AbstractWrapper, Call
 from .._transforms.scale import at
 from .._trees.control import filter_cond
-from .._trees.leaves import restrict
+from .._trees.leaves import is_inexact, restrict
 from .._trees.stored import load
 from .._types import IntegerLike, Leaf, Params, Scalar, Schedule, State, Updates
 from ..numerics import safe_increment
@@ -170,7 +170,7 @@ class MultiSteps(AbstractWrapper):
             jnp.logical_not(skip), gathered, lambda: (call.nothing(), state)
         )
         return result, dataclasses.replace(
-            new, skip_state=skip_state, skipped_last=skip
+            new, skip_state=_as_stored(skip_state, state.skip_state), skipped_last=skip
         )
 
     def has_updated(self, state: MultiStepsState) -> Bool[Array, ""]:
@@ -254,6 +254,12 @@ class MultiSteps(AbstractWrapper):
         # state.
         copies = lambda x: jnp.array(x) if eqx.is_array(x) else x
         return jnp.array(skip), jax.tree.map(copies, diagnostics)
+
+
+def _as_stored(diagnostics: PyTree, stored: PyTree) -> PyTree:
+    """Diagnostics of gradients, which may be wider than the parameters in `init`."""
+    as_like = lambda x, like: x.astype(like.dtype) if is_inexact(x) else x
+    return jax.tree.map(as_like, diagnostics, stored)
 
 
 def _weight(extra: Mapping[str, Any]) -> Scalar:
