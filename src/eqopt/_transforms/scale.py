@@ -286,8 +286,7 @@ def negative(rate: Any) -> Any:
 
 
 def has_learning_rate(transformation: AbstractTransformation) -> bool:
-    """Whether it, or a part of it, turns the updates downhill by itself."""
-    # Other classes that do have a class attribute `_descends`.
+    """Whether it, or a part of it (a recipe, or `_descends`), goes downhill by itself."""
     is_one = lambda node: (
         isinstance(node, AbstractOptimizer) or getattr(node, "_descends", False)
     )

@@ -177,7 +177,7 @@ def test_madgrad_by_hand():
         ),
         (lambda: eqopt.Adadelta(eps=0.0), r"Adadelta: `eps` must be in \(0, inf\)"),
         (lambda: eqopt.Adadelta(rho=1.0), r"Adadelta: `rho` must be in \[0, 1\)"),
-        (lambda: eqopt.SM3(0.1, momentum=1.0), r"SM3: `b1` must be in \[0, 1\)"),
+        (lambda: eqopt.SM3(0.1, momentum=1.0), r"SM3: `momentum` must be in \[0, 1\)"),
         (lambda: eqopt.ScaleBySM3(b2=0.0), r"ScaleBySM3: `b2` must be in \(0, 1\]"),
         (
             lambda: eqopt.SM3(
