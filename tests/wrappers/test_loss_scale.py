@@ -148,6 +148,23 @@ def test_a_norm_inside_is_computed_without_the_scale():
     assert bits(params) == bits(PARAMS)
 
 
+@pytest.mark.parametrize("name", ["grad", "previous_grad"])
+def test_other_gradients_are_divided_too(name):
+    """As they come from the same function of the scaled loss."""
+    search = eqopt.Chain(eqopt.SGD(1.0), eqopt.ScaleByBacktrackingLinesearch(15))
+    mars = eqopt.CorrectByMARS(is_approx=False, max_norm=None)
+    inner = search if name == "grad" else mars
+    p = jnp.array([1.0, 2.0])
+    loss = {"value": jnp.sum(p**4), "value_fn": lambda p: jnp.sum(p**4)}
+    extra = loss if name == "grad" else {}
+    own, other = 4 * p**3, (4 if name == "grad" else 2) * p**3
+    expected, _ = inner.step(own, inner.init(p), p, **{name: other}, **extra)
+    opt = eqopt.DynamicLossScale(inner, 8.0)
+    scaled = {name: 8 * other}
+    found, _ = opt.step(8 * own, opt.init(p), p, **scaled, **extra)
+    np.testing.assert_allclose(found, expected, 1e-6)
+
+
 def test_clipping_inside_does_not_underflow():
     opt = eqopt.DynamicLossScale(
         eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), eqopt.SGD(1.0))

@@ -4,6 +4,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import jax.tree_util as jtu
 import numpy as np
 import pytest
 
@@ -349,3 +350,26 @@ def test_a_stored_state_restores_the_parameters_exactly(storage):
     np.testing.assert_array_equal(now, params)
     inner = state.inner_state
     assert is_stored(inner.opt_state[0].trace) and not is_stored(inner.cache)
+
+
+def test_a_frozen_leaf_in_opaque_mode():
+    """The adversary has a state for it, although it has no gradient."""
+    adversary = eqopt.SGD(0.05, momentum=0.9)
+    opt = eqopt.SAM(eqopt.SGD(0.1), adversary, opaque_mode=True)
+    params = {"a": jnp.ones(2), "b": jnp.ones(2)}
+    grads = {"a": params["a"], "b": None}
+    step = lambda: opt.step(
+        grads, opt.init(params), params, grad_fn=lambda p: {**p, "b": None}
+    )
+    new, state = step()
+    assert eqx.tree_equal(new["b"], params["b"]) and not eqx.tree_equal(new, params)
+    assert jtu.tree_structure(state) == jtu.tree_structure(opt.init(params))
+
+
+def test_parameters_outside_jit_are_not_in_the_state():
+    """So that both can be donated."""
+    opt, params = eqopt.SAM(eqopt.SGD(0.1)), {"a": jnp.ones(2), "b": jnp.ones(2)}
+    state = opt.init(params)
+    for _ in range(2):
+        params, state = opt.step({"a": params["a"], "b": None}, state, params)
+    assert params["b"] is not state.cache["b"]

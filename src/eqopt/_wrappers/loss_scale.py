@@ -96,8 +96,8 @@ class DynamicLossScale(AbstractWrapper):
         ```
 
     If a transformation inside uses the extra argument `value`, pass the loss itself,
-    not the scaled loss. `grad_norm`, however, is the norm of the gradients as they are
-    passed, of the scaled loss.
+    not the scaled loss. `grad`, `previous_grad` and `grad_norm`, however, are of the
+    scaled loss, like the gradients that are passed: they are divided, too.
 
     A skipped step changes only the counters and the scale; with `step`, it moves no
     memory. Half-precision gradients are converted to float32 before they are divided,
@@ -218,6 +218,11 @@ class DynamicLossScale(AbstractWrapper):
         shared = {"inverse_scale": 1 / state.loss_scale}
         length = given_norm(self, call.extra)
         pipeline.push("DynamicLossScale", Leafwise(unscale, shared=shared))
+        for name in ("grad", "previous_grad"):
+            if pipeline.extra.get(name) is not None:
+                own = Pipeline(pipeline.extra[name], None, {})
+                own.push("DynamicLossScale", Leafwise(unscale, shared=shared))
+                pipeline.extra = {**pipeline.extra, name: own.wide()}
         if length is not None:
             pipeline.extra = {**pipeline.extra, "grad_norm": length / state.loss_scale}
         if call.is_step:

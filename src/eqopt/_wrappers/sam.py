@@ -21,7 +21,7 @@ from .._transforms.normalize import Normalize
 from .._transforms.scale import Scale, scale
 from .._trees.control import filter_cond
 from .._trees.keys import keep_keys
-from .._trees.leaves import align, flatten_updates, is_inexact, keystr, restrict
+from .._trees.leaves import align, flatten_updates, is_inexact, keystr
 from .._trees.states import check_state
 from .._trees.stored import load, store_like
 from .._types import IntegerLike, Leaf, Params, State, Updates
@@ -213,7 +213,8 @@ class SAM(AbstractWrapper):
         is_last = state.steps_since_sync + 1 >= period
 
         def sync():
-            start = eqx.combine(cache, call.params)
+            # A copy: outside `jit`, a leaf without an update stays the same array.
+            start = eqx.combine(copy(cache), call.params)
             result, opt_state = self._descent(call, start, state.opt_state)
             return result, opt_state, self._restarted(state.adv_state, cache)
 
@@ -239,7 +240,7 @@ class SAM(AbstractWrapper):
             climb = climb._replace(updates=grads, params=adversarial)
         descent = call._replace(updates=climb.updates)
         result, opt_state = self._descent(descent, call.params, state.opt_state)
-        adv_state = self._restarted(adv_state, restrict(call.params, call.updates))
+        adv_state = self._restarted(adv_state, call.params)
         return result, SAMState(state.steps_since_sync, opt_state, adv_state, None)
 
     def _descent(
