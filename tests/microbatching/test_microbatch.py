@@ -339,3 +339,10 @@ def test_it_looks_like_the_function():
     micro = microbatch(fun, 0, 2)
     assert micro.__name__ == "fun"
     assert micro.__doc__ == "The docstring."
+
+
+def test_bools_have_no_sum():
+    with pytest.raises(
+        ValueError, match="SUM cannot add `output`, which has dtype bool"
+    ):
+        microbatch(lambda x: jnp.any(x > 0), 0, 1)(jnp.ones(4))

@@ -230,3 +230,5 @@ def test_weight_is_one_number():
     message = r"`weight` must be a real number.*but has shape \(2,\) and dtype float32"
     with pytest.raises(ValueError, match=message):
         opt.step(jnp.zeros(()), state, jnp.zeros(()), weight=jnp.ones(2))
+    with pytest.raises(ValueError, match=r"`weight` must be in \[0, inf\), .* -1"):
+        opt.step(jnp.zeros(()), state, jnp.zeros(()), weight=-1)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, DTypeLike, Float, Int, PyTree
 
-from .._arguments.checks import check_count
+from .._arguments.checks import check_count, check_interval
 from .._core.equation import equation
 from .._core.pipeline import Leafwise, Pipeline
 from .._core.transformation import AbstractTransformation
@@ -271,4 +271,5 @@ def _weight(extra: Mapping[str, Any]) -> Scalar:
             f"mini-batch, but has shape {jnp.shape(weight)} and dtype "
             f"{jnp.result_type(weight)}."
         )
+    check_interval("MultiSteps", "weight", weight, 0)
     return jnp.asarray(weight, jnp.float32)

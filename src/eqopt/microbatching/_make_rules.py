@@ -129,6 +129,11 @@ def _rule(
         )
     if concat:
         return Concat(split, rest_output)
+    if not has_rows and jnp.issubdtype(output.dtype, bool):
+        raise ValueError(
+            f"{kind.name} cannot add `{where}`, which has dtype bool. Cast it to an "
+            "integer in the function, or use CONCAT."
+        )
     divisor = divisors[kind]
     if not (divisor is None or has_rows or jnp.issubdtype(output.dtype, jnp.inexact)):
         raise ValueError(
