@@ -122,7 +122,7 @@ class StoreState(AbstractFusedWrapper):
             if is_asked and _can_be_kept(x) and not _is_exact(state, path):
                 is_large = x.size >= _LARGE if self.where is None else any(flags)
                 _check_is_seen(owner, path, x, is_chosen, is_large)
-                if is_chosen:
+                if is_chosen and place is not None:
                     # Parts of a model have states with the same numbers.
                     slot = Slot(i * len(flags) + place, _is_nonnegative(state, path))
                     with standard_promotion():

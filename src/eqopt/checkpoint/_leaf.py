@@ -194,7 +194,7 @@ def _as_weak(x):
 def _place(like):
     """The sharding of `like`, if it has specific devices."""
     is_struct = isinstance(like, jax.ShapeDtypeStruct)
-    sharding = like.sharding if is_struct or like.committed else None
+    sharding: Any = like.sharding if is_struct or like.committed else None
     if not isinstance(getattr(sharding, "mesh", None), AbstractMesh):
         return sharding
     # `eval_shape` on a mesh with explicit axes keeps the axes, but not the devices.

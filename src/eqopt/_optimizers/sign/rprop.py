@@ -191,11 +191,8 @@ class ScaleByRprop(AbstractLeafwise):
     def _initial(self) -> Any:
         rate = self.learning_rate
         # An array of JAX would start its backend as soon as an optimizer is created.
-        return (
-            at(self, "learning_rate", np.zeros((), np.int32))
-            if callable(rate)
-            else rate
-        )
+        start: Any = np.zeros((), np.int32)
+        return at(self, "learning_rate", start) if callable(rate) else rate
 
 
 class Rprop(AbstractOptimizer):
