@@ -194,8 +194,10 @@ def _as_weak(x):
 def _place(like):
     """The sharding of `like`, if it has specific devices."""
     is_struct = isinstance(like, jax.ShapeDtypeStruct)
-    sharding: Any = like.sharding if is_struct or like.committed else None
-    if not isinstance(getattr(sharding, "mesh", None), AbstractMesh):
+    sharding = like.sharding if is_struct or like.committed else None
+    if not isinstance(sharding, NamedSharding):
+        return sharding
+    if not isinstance(sharding.mesh, AbstractMesh):
         return sharding
     # `eval_shape` on a mesh with explicit axes keeps the axes, but not the devices.
     mesh = jax.sharding.get_mesh()
