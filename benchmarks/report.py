@@ -119,12 +119,8 @@ def compact(rows: list[Row]) -> str:
     """One line of Markdown for the time and the memory of each optimizer."""
     lines = [["Optimizer", "eqopt", "Optax", "ratio", "range"]]
     lines[0] += ["memory", "Optax's", "compared with"]
-    by_name = {row.name: row for row in rows}
-    for time in rows:
-        memory = by_name.get(f"{time.name}/memory")
-        if memory is None:
-            continue
-        share = lambda x: f"{100 * (x or 0):.1f} %"
+    share = lambda x: f"{100 * (x or 0):.1f} %"
+    for time, memory in _pairs(rows):
         lines.append(
             [
                 time.what.partition(",")[0],
@@ -143,14 +139,21 @@ def with_memory(rows: list[Row]) -> str:
     """One line of Markdown for each gradient: its time and its temporary memory."""
     lines = [["work", "eqopt", "other", "ratio", "memory", "other's"]]
     lines.append([":--", *["--:"] * 5])
-    by_name = {row.name: row for row in rows}
-    for time in rows:
-        memory = by_name.get(f"{time.name}/memory")
-        if memory is not None:
-            cells = _cells(time, "")[1:5]
-            own = [_value(x, "MB", None) for x in (memory.eqopt, memory.other)]
-            lines.append([cells[0].removesuffix(": a call"), *cells[1:], *own])
+    for time, memory in _pairs(rows):
+        what, *cells = _cells(time, "")[1:5]
+        own = [_value(x, "MB", None) for x in (memory.eqopt, memory.other)]
+        lines.append([what.removesuffix(": a call"), *cells, *own])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _pairs(rows: list[Row]) -> list[tuple[Row, Row]]:
+    """Each row of a time with the row of the memory of the same case."""
+    by_name = {row.name: row for row in rows}
+    return [
+        (row, by_name[f"{row.name}/memory"])
+        for row in rows
+        if f"{row.name}/memory" in by_name
+    ]
 
 
 def written(page: str, new: str, names: Iterable[str]) -> str:

@@ -83,10 +83,10 @@ def is_traced(x: Any) -> bool:
         return True
 
 
-def varying_axes(type_: Any) -> frozenset:
-    """The axes of a mesh along which an array of this type varies in `jax.shard_map`."""
-    manual = getattr(type_, "manual_axis_type", None)
-    return frozenset(getattr(manual, "varying", ()))
+def varying_axes(*types: Any) -> frozenset:
+    """The axes of a mesh along which arrays of these types vary in `jax.shard_map`."""
+    manual = (getattr(x, "manual_axis_type", None) for x in types)
+    return frozenset().union(*(getattr(x, "varying", ()) for x in manual))
 
 
 #

@@ -128,10 +128,10 @@ def max_or_nan(
 
     **Arguments:**
 
-    - `x`: a floating-point array of 32 or 64 bits, without negative numbers.
+    - `x`: a floating-point array without negative numbers.
     - `axis`, `keepdims`: the arguments of `jnp.max`.
     """
-    bits = jnp.int32 if x.dtype == jnp.float32 else jnp.int64
+    bits = f"int{8 * x.dtype.itemsize}"
     top = jnp.max(lax.bitcast_convert_type(x, bits), axis, keepdims=keepdims)
     return lax.bitcast_convert_type(top, x.dtype)
 

@@ -19,7 +19,7 @@ from benchmarks.__main__ import main
 from benchmarks.cases import README, TABLE
 from benchmarks.contestants import Optimizer, Pair
 from benchmarks.measures import Settings, square_leaves, stepping
-from benchmarks.report import Row, compact, written
+from benchmarks.report import Row, compact, with_memory, written
 
 import eqopt
 from benchmarks import __main__ as command, gradients, processes
@@ -283,6 +283,15 @@ def test_table_of_gradients(tmp_path):
         "micro-value-and-grad-cnn": "<= 1.15",
     }
     assert all(row["eqopt"] > 0 and row["other"] > 0 for row in rows)
+
+
+def test_gradients_have_their_memory_beside_them():
+    time = Row("x", "work: a call", "ms", 2.0, 4.0, "Optax", 0.5, lowest=0.4, highest=1)
+    memory = Row("x/memory", "work: temporary memory", "MB", 3.0, 1.0, "Optax", 3.0)
+    alone = time._replace(name="y")
+    assert with_memory([time, memory, alone]).splitlines()[2:] == [
+        "| work | 2.00 ms | 4.00 ms (Optax) | 0.50 (0.40 to 1.00) | 3.00 MB | 1.00 MB |"
+    ]
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from jaxtyping import Array
 
 from .._cpu.order import computed_once
 from .._jax_internals import Literal, attempt, equations
+from .._trees.sharding import has_explicit_axes
 from .._trees.stored import Joined, is_leaf, is_stored
 from .._types import Updates
 from .equation import ShapeMismatch
@@ -64,7 +65,7 @@ def in_two_passes(run: Callable, packed: Array, *row: Any) -> tuple[Any, list]:
     if steps is None:
         return run(packed, *row)
     # A mesh with explicit axes does not reshape an axis that it divides.
-    blocks = None if _has_explicit_axes(row) else _blocks_of(leaves)
+    blocks = None if has_explicit_axes(row) else _blocks_of(leaves)
 
     def like(new):
         """`new`, unless the equations would do something else in that order."""
@@ -126,12 +127,6 @@ def _tiles(blocks):
         return None
     here = jax.sharding.get_abstract_mesh()
     return blocks.in_tiles(math.lcm(_DEVICES, max(1, here.size)))
-
-
-def _has_explicit_axes(row):
-    here = jax.sharding.get_abstract_mesh()
-    meshes = [here, *(jax.typeof(x).sharding.mesh for x in jax.tree.leaves(row))]
-    return any(mesh.explicit_axes for mesh in meshes)
 
 
 def _passes(run, packed, row, old, new):

@@ -1,6 +1,5 @@
 """The roles of the axes of an array that represents a matrix or a stack of matrices."""
 
-import contextlib
 import itertools
 import math
 from collections.abc import Callable, Iterator
@@ -54,10 +53,9 @@ def resolve_dimension_numbers(
     leaves = jtu.tree_leaves(tree, is_leaf=is_leaf)
     if callable(given) and is_function(given):
         whole = parameters(tree if params is None else params)
-        # Updates may lack some parameters.
-        is_part = params is None
-        with seeing_part(whole) if is_part else contextlib.nullcontext():
-            given = given(whole)
+        if params is None:  # updates may lack some parameters
+            given = seeing_part(whole)(given)
+        given = given(whole)
     numbers: list[Any]
     if given is None:
         numbers = _by_default(default, tree, tree if params is None else params)

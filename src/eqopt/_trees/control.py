@@ -108,9 +108,7 @@ def _check_is_on_device(tree):
 def _varying_alike(fns):
     """Branches, which may differ in what varies between devices, without that."""
     types, *others = [jax.eval_shape(fn) for fn in fns]
-    axes = jax.tree.map(
-        lambda *of: frozenset().union(*map(varying_axes, of)), types, *others
-    )
+    axes = jax.tree.map(varying_axes, types, *others)
     return [lambda fn=fn: jax.tree.map(vary, fn(), axes) for fn in fns]
 
 

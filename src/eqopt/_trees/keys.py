@@ -79,7 +79,7 @@ def _of_shard(key: Any, x: Any) -> Any:
     types = (
         a if isinstance(a, jax.ShapeDtypeStruct) else jax.typeof(a) for a in arrays
     )
-    axes = tuple(sorted(frozenset().union(*map(varying_axes, types))))
+    axes = tuple(sorted(varying_axes(*types)))
     return jr.fold_in(key, lax.axis_index(axes)) if axes else key
 
 

@@ -1,6 +1,5 @@
 """Masks, labels and other values for leaves: trees, prefixes of trees, or functions."""
 
-import contextlib
 from typing import Any
 
 import jax
@@ -107,11 +106,10 @@ def resolve(name: str, given: Any, tree: PyTree, params: Params | None) -> list:
     """
     if is_function(given):
         whole = shapes_if_stored(parameters(tree if params is None else params))
+        if params is None:  # updates may lack some parameters
+            given = seeing_part(whole)(given)
         try:
-            # Updates may lack some parameters.
-            is_part = params is None
-            with seeing_part(whole) if is_part else contextlib.nullcontext():
-                given = given(whole)
+            given = given(whole)
         except AttributeError as error:
             if error.obj is None and error.name is not None:
                 raise TypeError(

@@ -224,9 +224,14 @@ def has_hidden(x: Any) -> bool:
     return getattr(type(x), "_has_hidden", False)
 
 
+def hides_params(state: PyTree) -> bool:
+    """Whether a part of `state` has the hidden parts of parameters."""
+    return any(map(has_hidden, jax.tree.leaves(state, is_leaf=has_hidden)))
+
+
 def check_nothing_hidden(owner: str, state: PyTree) -> None:
     """Raises a `ValueError` if parts inside `owner`, with this state, hide parameters."""
-    if any(map(has_hidden, jax.tree.leaves(state, is_leaf=has_hidden))):
+    if hides_params(state):
         raise ValueError(
             f"{owner}: `StoreParams` is inside, but {owner} would change the parameters "
             "without their hidden parts. Put `StoreParams` outside: "

@@ -29,7 +29,7 @@ from .._trees.leaves import (
 from .._trees.routes import Report
 from .._trees.sharding import in_explicit_shards, unsharded
 from .._trees.states import check_state
-from .._trees.stored import full_params, has_hidden
+from .._trees.stored import full_params, hides_params
 from .._types import Params, State, Updates
 from ..numerics import at_least_float32, common_dtype
 
@@ -132,7 +132,7 @@ class Flatten(AbstractWrapper):
             flat_params = _joined(old)
             extra = _with_functions(extra, updates, old, params)
         only_adds = isinstance(self.inner, AbstractOptimizer | Chain | NamedChain)
-        adds = is_step and only_adds and not _has_hidden_part(state)
+        adds = is_step and only_adds and not hides_params(state)
         if adds:
             # Adding the updates to a vector would copy all parameters, even if they are
             # not used, and save nothing. Wrappers are excluded because their steps do
@@ -189,10 +189,6 @@ def _check_shapes(name: str, tree: PyTree, leaves: list, shapes: Sequence) -> No
                 f"the parameter given to `init` had shape {[*shape]}. Pass the "
                 "state of the same model."
             )
-
-
-def _has_hidden_part(state: State) -> bool:
-    return any(map(has_hidden, jtu.tree_leaves(state, is_leaf=has_hidden)))
 
 
 def _given(leaves: list) -> list:

@@ -244,7 +244,7 @@ def own_on_each_device(tree: PyTree, batch: PyTree) -> PyTree:
     if not is_in_shard_map():
         return tree
     arrays = filter(eqx.is_array, jtu.tree_leaves(batch))
-    axes = frozenset().union(*(varying_axes(jax.typeof(x)) for x in arrays))
+    axes = varying_axes(*map(jax.typeof, arrays))
     return jtu.tree_map(lambda x: vary(x, axes) if eqx.is_inexact_array(x) else x, tree)
 
 
