@@ -119,21 +119,31 @@ def has_nan(x: Inexact[Array, "*shape"]) -> Bool[Array, ""]:
 
 @checked
 def max_or_nan(
-    x: Float[Array, "..."], axis: int, keepdims: bool = False
+    x: Float[Array, "..."], axis: int, keepdims: bool = False, most: float = np.inf
 ) -> Float[Array, "..."]:
     """The largest number along an axis of nonnegative `x`, or NaN if one of them is.
 
-    On a CPU, the `max` of a large array ignores NaNs. The bits of nonnegative floats,
-    read as integers, have the same order, and NaN is the largest.
+    On a CPU, minima and maxima of large arrays ignore NaNs, so the signs are summed, too:
+    see [`eqopt.numerics.has_nan`][]. (In the same reduction: XLA would create an array
+    for two.)
 
     **Arguments:**
 
     - `x`: a floating-point array without negative numbers.
     - `axis`, `keepdims`: the arguments of `jnp.max`.
+    - `most`: the largest result. Larger numbers count as this. Defaults to infinity.
     """
-    bits = f"int{8 * x.dtype.itemsize}"
-    top = jnp.max(lax.bitcast_convert_type(x, bits), axis, keepdims=keepdims)
-    return lax.bitcast_convert_type(top, x.dtype)
+
+    def on_cpu(x):
+        zero = jnp.zeros((), x.dtype)
+        both = lambda a, b: (lax.max(a[0], b[0]), a[1] + b[1])
+        columns = jnp.minimum(x, most), jnp.sign(x)
+        largest, signs = lax.reduce(columns, (zero, zero), both, (axis % x.ndim,))
+        largest = largest + 0 * signs
+        return jnp.expand_dims(largest, axis) if keepdims else largest
+
+    elsewhere = lambda x: jnp.max(jnp.minimum(x, most), axis, keepdims=keepdims)
+    return lax.platform_dependent(x, cpu=on_cpu, default=elsewhere)
 
 
 @checked

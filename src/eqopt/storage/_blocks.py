@@ -90,17 +90,17 @@ class Blocks(eqx.Module):
         blocks = () if self._tail else (self.length // self.size,)
         return x.reshape(*self.rows, *blocks, -1)
 
-    def largest(self, x: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
+    def largest(self, x: Shaped[Array, "..."], most: float) -> Shaped[Array, "..."]:
         """The largest element of each block of `x`, a nonnegative result of `cut`.
 
-        It is NaN if the block has a NaN.
+        It is at most `most`, and NaN if the block has a NaN.
         """
         if self._tail:
             # XLA creates no array for it, because it is only read here.
             pad = self.size - self._tail
             x = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, pad)])
             x = x.reshape(*x.shape[:-1], -1, self.size)
-        return max_or_nan(x, axis=-1)
+        return max_or_nan(x, axis=-1, most=most)
 
     def spread(self, x: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
         """The values of `x` for each block, repeated for each element."""

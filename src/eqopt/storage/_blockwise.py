@@ -95,8 +95,7 @@ def _loaded(map, blocks, codes, scales):
 def _scales(blocks, x):
     # An infinity is often the square of one huge gradient. With an infinite scale, all of
     # its block would become NaN. To bound the scales, a GPU would need another kernel.
-    sizes = jnp.minimum(jnp.abs(blocks.cut(x)), jnp.finfo(x.dtype).max)
-    return blocks.largest(sizes)
+    return blocks.largest(jnp.abs(blocks.cut(x)), float(jnp.finfo(x.dtype).max))
 
 
 def _codes(map, blocks, x, scales):

@@ -6,8 +6,6 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Shaped
 
-from ..numerics import max_or_nan
-
 
 # A tile has 8 rows and 128 columns. It is computed as a whole.
 ROWS, COLUMNS = 8, 128
@@ -70,12 +68,13 @@ class Tiles(eqx.Module):
     def cut(self, x: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
         return x
 
-    def largest(self, x: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
-        """The largest element of each block of `x`, which is nonnegative; or NaN."""
+    def largest(self, x: Shaped[Array, "..."], most: float) -> Shaped[Array, "..."]:
+        """The largest element of each block of nonnegative `x`, at most `most`."""
         *first, tall, _, rows, _ = self.shape
-        of_tiles = max_or_nan(x, axis=-1)
+        # Only a TPU does this, and its `max` keeps NaN.
+        of_tiles = jnp.max(jnp.minimum(x, most), axis=-1)
         blocks = of_tiles.reshape(*first, tall, -1, self.size // COLUMNS, rows)
-        largest = max_or_nan(blocks, axis=-2)
+        largest = jnp.max(blocks, axis=-2)
         return jnp.swapaxes(largest, -1, -2).reshape(self.shape_of_scales)
 
     def spread(self, x: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
