@@ -12,6 +12,7 @@ import pytest
 import eqopt
 from eqopt.numerics import (
     at_least_float32,
+    max_or_nan,
     safe_increment,
     safe_norm,
     safe_root_mean_squares,
@@ -84,6 +85,22 @@ def test_precision_and_the_edges(fn):
     assert fn(jnp.zeros(0), 0.5) == 0.5
     mapped = jax.jit(jax.vmap(fn, (0, None)))(X, 0.1)
     np.testing.assert_allclose(mapped, [fn(x, 0.1) for x in X], rtol=1e-6)
+
+
+@pytest.mark.parametrize("axis", [0, -1])
+def test_the_largest_or_nan(axis):
+    """Also of a large array, of whose maximum XLA on a CPU loses a NaN."""
+    x = jnp.abs(jr.normal(jr.key(1), (512, 512)))
+    most = 3.0
+    for keepdims in (False, True):
+        got = jax.jit(lambda x, k=keepdims: max_or_nan(x, axis, k, most))(x)
+        expected = np.minimum(np.max(np.asarray(x), axis, keepdims=keepdims), most)
+        np.testing.assert_array_equal(got, expected)
+    bad = x.at[2, 3].set(jnp.nan).at[4, 5].set(jnp.inf)
+    got = jax.jit(lambda x: max_or_nan(x, axis))(bad)
+    np.testing.assert_array_equal(got, np.max(np.asarray(bad), axis))
+    slope = jax.grad(lambda x: jnp.sum(max_or_nan(x, axis)))(x)
+    np.testing.assert_array_equal(slope, x == np.max(x, axis, keepdims=True))
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint32"])

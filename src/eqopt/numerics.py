@@ -134,6 +134,11 @@ def max_or_nan(
     - `most`: the largest result. Larger numbers count as this. Defaults to infinity.
     """
 
+    return _max_or_nan(x, axis, keepdims, most)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2, 3))
+def _max_or_nan(x: Array, axis: int, keepdims: bool, most: float) -> Array:
     def on_cpu(x):
         zero = jnp.zeros((), x.dtype)
         both = lambda a, b: (lax.max(a[0], b[0]), a[1] + b[1])
@@ -142,8 +147,22 @@ def max_or_nan(
         largest = largest + 0 * signs
         return jnp.expand_dims(largest, axis) if keepdims else largest
 
-    elsewhere = lambda x: jnp.max(jnp.minimum(x, most), axis, keepdims=keepdims)
+    elsewhere = lambda x: _plain_max(x, axis, keepdims, most)
     return lax.platform_dependent(x, cpu=on_cpu, default=elsewhere)
+
+
+def _plain_max(x: Array, axis: int, keepdims: bool, most: float) -> Array:
+    return jnp.max(jnp.minimum(x, most), axis, keepdims=keepdims)
+
+
+# A rule, because JAX has none for a reduction of two arrays.
+@_max_or_nan.defjvp
+def _slope_of_max_or_nan(
+    axis: int, keepdims: bool, most: float, primals: tuple, tangents: tuple
+) -> tuple:
+    plain = lambda x: _plain_max(x, axis, keepdims, most)
+    _, slope = jax.jvp(plain, primals, tangents)
+    return _max_or_nan(*primals, axis, keepdims, most), slope
 
 
 @checked

@@ -10,6 +10,8 @@ from jaxtyping import Array
 
 import eqopt
 from eqopt.storage import (
+    AbstractHidden,
+    AbstractParamStorage,
     AbstractStateStorage,
     AbstractStored,
     BlockwiseQuantized,
@@ -65,6 +67,22 @@ class Halves(AbstractStateStorage):
 
     def keep(self, x, slot) -> Halved:
         return Halved(x / 2)
+
+
+class Own(AbstractHidden):
+    """A hidden part of a user."""
+
+
+class NeverKeeps(AbstractStateStorage):
+    """What it returns is known before its first call."""
+
+    def keep(self, x, slot) -> "Halved":
+        raise NotImplementedError
+
+
+class NeverHides(AbstractParamStorage):
+    def hide(self, p, slot) -> "Own | None":
+        raise NotImplementedError
 
 
 def model_for(wrapper, dtype=jnp.float32):
@@ -133,3 +151,7 @@ def test_another_storage_of_users():
         step(eqopt.StoreState, Halves(), Float8())
     with pytest.raises(TypeError, match=r"but another one made .* Halved\(half=f32"):
         step(eqopt.StoreState, Float8(), Halves())
+    with pytest.raises(TypeError, match=r"is NeverKeeps\(\), but Float8 made"):
+        step(eqopt.StoreState, NeverKeeps(), Float8())
+    with pytest.raises(TypeError, match=r"is NeverHides\(\), but KahanSummation made"):
+        step(eqopt.StoreParams, NeverHides(), KahanSummation())

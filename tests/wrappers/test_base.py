@@ -156,6 +156,11 @@ def test_another_state(call):
     annotated = Annotated(eqopt.Adam(0.1))
     with pytest.raises(TypeError, match="Annotated got a state of type tuple"):
         getattr(annotated, call)(*arguments)
+    either = Either(eqopt.Adam(0.1))
+    with pytest.raises(
+        TypeError, match=r"expected a state of type .*DoubledState \| None"
+    ):
+        getattr(either, call)(*arguments)
     with pytest.raises(AttributeError):  # `init` does not annotate its state
         getattr(opt, call)(*arguments)
 
@@ -168,6 +173,11 @@ class Annotated(eqopt.AbstractWrapper):
 
     def handle(self, call, state):
         return call.run(self.inner, state.inner_state)
+
+
+class Either(Annotated):
+    def init(self, params) -> DoubledState | None:
+        return super().init(params)
 
 
 def test_a_field_named_inner_is_needed():

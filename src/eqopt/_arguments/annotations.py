@@ -5,6 +5,7 @@ import functools
 import inspect
 import re
 import sys
+import types
 import typing
 from collections import ChainMap
 from collections.abc import Callable, Mapping
@@ -59,12 +60,12 @@ def resolved(annotation: Any, namespace: Mapping[str, Any]) -> Any:
 
 
 @functools.cache
-def returned_type(fn: Callable) -> type:
+def returned_type(fn: Callable) -> type | types.UnionType:
     """The return type that a function declares, or `object` if it declares none."""
-    fn = inspect.unwrap(fn)
+    fn = inspect.unwrap(fn)  # its own module knows the names in a string
     found = resolved(fn.__annotations__.get("return", object), fn.__globals__)
     found = type(None) if found is None else found
-    return found if isinstance(found, type) else object
+    return found if isinstance(found, type | types.UnionType) else object
 
 
 def _kind(annotation: Any) -> Kind:

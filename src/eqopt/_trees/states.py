@@ -34,10 +34,11 @@ def check_state(transformation: Any, state: Any, expected: type | None = None) -
     `expected` is for an `init` whose hyperparameters determine the type.
     """
     check_no_schedule(transformation)
-    expected = expected or returned_type(type(transformation).init)
-    if not isinstance(state, expected):
+    declared: Any = expected or returned_type(type(transformation).init)
+    if not isinstance(state, declared):
         own_name = type(transformation).__name__
-        found, own = type(state).__qualname__, expected.__qualname__
+        found = type(state).__qualname__
+        own = getattr(declared, "__qualname__", str(declared))  # a union has no name
         if found == own:
             found = f"{type(state).__module__}.{found}"
         message = (

@@ -1,7 +1,6 @@
 """The base classes of storages, for arrays of a state and for parameters."""
 
 import abc
-import types
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -9,7 +8,7 @@ import equinox as eqx
 import jax.tree_util as jtu
 from jaxtyping import Array, Inexact
 
-from .._arguments.annotations import resolved
+from .._arguments.annotations import returned_type
 from .._arguments.construction import Module
 from .._trees.stored import AbstractHidden, AbstractStored
 from .._types import Nonnegative as Nonnegative
@@ -48,7 +47,7 @@ class AbstractStateStorage(Module):
 
     def _may_have_kept(self, x: AbstractStored) -> bool:
         """Whether `keep` may have made `x`, which is in a state."""
-        return isinstance(x, _declared(type(self).keep))
+        return isinstance(x, returned_type(type(self).keep))
 
 
 class AbstractParamStorage(Module):
@@ -74,13 +73,7 @@ class AbstractParamStorage(Module):
 
     def _may_have_hidden(self, x: AbstractHidden) -> bool:
         """Whether `hide` may have made `x`, which is in a state."""
-        return isinstance(x, _declared(type(self).hide))
-
-
-def _declared(fn: Callable) -> Any:
-    """The classes of what a method returns, or `object` if it does not declare them."""
-    found = resolved(fn.__annotations__.get("return"), fn.__globals__)
-    return found if isinstance(found, type | types.UnionType) else object
+        return isinstance(x, returned_type(type(self).hide))
 
 
 def check_made_by(
