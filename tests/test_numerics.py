@@ -93,7 +93,7 @@ def test_the_largest_or_nan(axis):
     x = jnp.abs(jr.normal(jr.key(1), (512, 512)))
     most = 3.0
     for keepdims in (False, True):
-        got = jax.jit(lambda x, k=keepdims: max_or_nan(x, axis, k, most))(x)
+        got = jax.jit(lambda x, k=keepdims: max_or_nan(x, axis, k, most=most))(x)
         expected = np.minimum(np.max(np.asarray(x), axis, keepdims=keepdims), most)
         np.testing.assert_array_equal(got, expected)
     bad = x.at[2, 3].set(jnp.nan).at[4, 5].set(jnp.inf)

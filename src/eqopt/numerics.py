@@ -119,50 +119,65 @@ def has_nan(x: Inexact[Array, "*shape"]) -> Bool[Array, ""]:
 
 @checked
 def max_or_nan(
-    x: Float[Array, "..."], axis: int, keepdims: bool = False, most: float = np.inf
+    x: Float[Array, "..."],
+    axis: int | tuple[int, ...] | None = None,
+    keepdims: bool = False,
+    initial: float | int | None = None,
+    most: float | int = np.inf,
 ) -> Float[Array, "..."]:
-    """The largest number along an axis of nonnegative `x`, or NaN if one of them is.
+    """The largest number, or NaN if one of them is, as in `jnp.max`.
 
-    On a CPU, minima and maxima of large arrays ignore NaNs, so the signs are summed, too:
-    see [`eqopt.numerics.has_nan`][]. (In the same reduction: XLA would create an array
-    for two.)
+    On a CPU, XLA's minima and maxima of large arrays ignore NaNs, so the signs are
+    summed, too: see [`eqopt.numerics.has_nan`][]. (In the same reduction: XLA would
+    create an array for two.)
 
     **Arguments:**
 
-    - `x`: a floating-point array without negative numbers.
-    - `axis`, `keepdims`: the arguments of `jnp.max`.
+    - `x`: a floating-point array.
+    - `axis`, `keepdims`, `initial`: the arguments of `jnp.max`.
     - `most`: the largest result. Larger numbers count as this. Defaults to infinity.
     """
+    axes = tuple(range(x.ndim)) if axis is None else axis
+    axes = tuple(a % x.ndim for a in np.atleast_1d(axes).tolist())
+    return _max_or_nan(x, axes, keepdims, initial, most)
 
-    return _max_or_nan(x, axis, keepdims, most)
 
-
-@functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2, 3))
-def _max_or_nan(x: Array, axis: int, keepdims: bool, most: float) -> Array:
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2, 3, 4))
+def _max_or_nan(
+    x: Array, axes: tuple[int, ...], keepdims: bool, initial: float | None, most: float
+) -> Array:
     def on_cpu(x):
-        zero = jnp.zeros((), x.dtype)
+        least = -jnp.inf if initial is None else initial
+        start = jnp.asarray(least, x.dtype), jnp.zeros((), x.dtype)
         both = lambda a, b: (lax.max(a[0], b[0]), a[1] + b[1])
         columns = jnp.minimum(x, most), jnp.sign(x)
-        largest, signs = lax.reduce(columns, (zero, zero), both, (axis % x.ndim,))
+        largest, signs = lax.reduce(columns, start, both, axes)
         largest = largest + 0 * signs
-        return jnp.expand_dims(largest, axis) if keepdims else largest
+        return jnp.expand_dims(largest, axes) if keepdims else largest
 
-    elsewhere = lambda x: _plain_max(x, axis, keepdims, most)
+    elsewhere = lambda x: _plain_max(x, axes, keepdims, initial, most)
     return lax.platform_dependent(x, cpu=on_cpu, default=elsewhere)
 
 
-def _plain_max(x: Array, axis: int, keepdims: bool, most: float) -> Array:
-    return jnp.max(jnp.minimum(x, most), axis, keepdims=keepdims)
+def _plain_max(
+    x: Array, axes: tuple[int, ...], keepdims: bool, initial: float | None, most: float
+) -> Array:
+    return jnp.max(jnp.minimum(x, most), axes, keepdims=keepdims, initial=initial)
 
 
 # A rule, because JAX has none for a reduction of two arrays.
 @_max_or_nan.defjvp
 def _slope_of_max_or_nan(
-    axis: int, keepdims: bool, most: float, primals: tuple, tangents: tuple
+    axes: tuple[int, ...],
+    keepdims: bool,
+    initial: float | None,
+    most: float,
+    primals: tuple,
+    tangents: tuple,
 ) -> tuple:
-    plain = lambda x: _plain_max(x, axis, keepdims, most)
-    _, slope = jax.jvp(plain, primals, tangents)
-    return _max_or_nan(*primals, axis, keepdims, most), slope
+    options = axes, keepdims, initial, most
+    _, slope = jax.jvp(lambda x: _plain_max(x, *options), primals, tangents)
+    return _max_or_nan(*primals, *options), slope
 
 
 @checked

@@ -175,9 +175,14 @@ class Annotated(eqopt.AbstractWrapper):
         return call.run(self.inner, state.inner_state)
 
 
-class Either(Annotated):
+class Either(eqopt.AbstractWrapper):
+    inner: eqopt.AbstractTransformation
+
     def init(self, params) -> DoubledState | None:
-        return super().init(params)
+        return None
+
+    def handle(self, call, state):
+        return call.nothing(), state
 
 
 def test_a_field_named_inner_is_needed():

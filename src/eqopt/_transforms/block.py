@@ -17,6 +17,7 @@ from ..numerics import (
     abs_sq,
     as_float,
     bias_correction,
+    max_or_nan,
     safe_increment,
     safe_sqrt,
     wide_dtype,
@@ -153,10 +154,10 @@ class AdaClipGNState(eqx.Module):
 
 
 def _largest(x):
-    """The largest modulus, without the array that XLA on a CPU would store."""
+    """The largest modulus."""
     if jnp.iscomplexobj(x):
-        return safe_sqrt(jnp.max(abs_sq(x), initial=0))
-    return jnp.maximum(jnp.max(x, initial=0), -jnp.min(x, initial=0))
+        return safe_sqrt(max_or_nan(abs_sq(x), initial=0))
+    return max_or_nan(jnp.abs(x), initial=0)
 
 
 def _modulus(x):

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Integer
 
+from ..numerics import max_or_nan
 from ._inputs import (
     IntegerArrayLike,
     check_labels,
@@ -56,7 +57,7 @@ def multiclass_hinge_loss(
         ```
     """
     x, k = _prepared("multiclass_hinge_loss", scores, labels)
-    best = jnp.max(jnp.where(is_class(k, x.shape[-1]), -jnp.inf, x), -1)
+    best = max_or_nan(jnp.where(is_class(k, x.shape[-1]), -jnp.inf, x), -1)
     # The difference comes first: large scores would absorb the 1.
     return _finished(jnp.maximum(best - pick(x, k) + 1, 0), k, scores)
 
@@ -97,7 +98,7 @@ def multiclass_perceptron_loss(
     x, k = _prepared("multiclass_perceptron_loss", scores, labels)
     own = pick(x, k)
     # No score is higher than infinity.
-    behind = jnp.where(own == jnp.inf, 0, jnp.max(x, -1) - own)
+    behind = jnp.where(own == jnp.inf, 0, max_or_nan(x, -1) - own)
     return _finished(behind, k, scores)
 
 
@@ -158,7 +159,7 @@ def _sparsemax_loss(
     wrong = jnp.where(is_own, 0, p)
     distance = jnp.square(jnp.sum(wrong, -1)) + jnp.sum(jnp.square(wrong), -1)
     own = jnp.sum(jnp.where(is_own, x, 0), -1)
-    top = jnp.max(x, -1)
+    top = max_or_nan(x, -1)
     behind = jnp.where(own == top, 0, top - own) - 1 + t[..., 0]
     return distance / 2 + jnp.maximum(behind, 0)
 
@@ -193,7 +194,7 @@ def _projection(
     nonzero classes. All numbers are relative to the largest `x` minus 1. So the largest
     is 1, which drops out of the equation for `t`: `t` has all the digits of the others.
     """
-    top = jnp.max(x, -1, keepdims=True)
+    top = max_or_nan(x, -1, keepdims=True)
     x = jnp.where(x == top, 1, jnp.maximum(x - top + 1, 0))  # `top` may be infinite
     descending = -jnp.sort(-x, axis=-1)
     others = jnp.cumsum(descending.at[..., 0].set(0), -1)

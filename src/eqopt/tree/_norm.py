@@ -4,7 +4,7 @@ from jax import lax
 from jaxtyping import Array, Float, Inexact, PyTree
 
 from .._cpu.order import materialized
-from ..numerics import abs_sq, at_least_float32, common_dtype, has_nan, safe_sqrt
+from ..numerics import abs_sq, at_least_float32, common_dtype, max_or_nan, safe_sqrt
 from ._together import arrays_of
 
 
@@ -56,8 +56,7 @@ def _sum_of_moduli(x):
 
 @jax.jit
 def _largest_modulus(x):
-    sizes = jnp.abs(at_least_float32(x))
-    return jnp.where(has_nan(sizes), jnp.nan, jnp.max(sizes, initial=0))
+    return max_or_nan(jnp.abs(at_least_float32(x)), initial=0)
 
 
 _REDUCTIONS = {

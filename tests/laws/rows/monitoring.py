@@ -15,7 +15,7 @@ def is_long(updates):
 def first_leaf(updates):
     """More than one array, in the dtype of the updates."""
     leaf = jax.tree.leaves(updates)[0]
-    return {"largest": jnp.max(jnp.abs(leaf)), "rows": jnp.sum(leaf, 0)}
+    return {"total": jnp.sum(jnp.abs(leaf)), "rows": jnp.sum(leaf, 0)}
 
 
 ROWS = [

@@ -26,7 +26,7 @@ from ..._types import (
     ScalarOrSchedule,
     Updates,
 )
-from ...numerics import abs_sq
+from ...numerics import abs_sq, max_or_nan
 from ...tree._like import real_full_like_leaf, wide_zeros_like
 from .rmsprop import over_root
 
@@ -61,7 +61,7 @@ def _maxima(x: RealLeaf, shape: tuple[int, ...]) -> Float[Array, "*set"]:
     """The maxima of `x` over all axes along which `shape` is 1."""
     axes = [axis for axis, size in enumerate(shape) if size == 1]
     # Zero is a lower bound, so that an array without elements also has a maximum.
-    return jnp.max(x, axes, keepdims=True, initial=0)
+    return max_or_nan(x, tuple(axes), keepdims=True, initial=0)
 
 
 @equation
