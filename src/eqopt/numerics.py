@@ -127,9 +127,8 @@ def max_or_nan(
 ) -> Float[Array, "..."]:
     """The largest number, or NaN if one of them is, as in `jnp.max`.
 
-    On a CPU, XLA's minima and maxima of large arrays ignore NaNs, so the signs are
-    summed, too: see [`eqopt.numerics.has_nan`][]. (In the same reduction: XLA would
-    create an array for two.)
+    On a CPU, XLA's minima and maxima of large arrays ignore NaNs, so these are searched
+    for in the same reduction. (For two reductions, XLA would create an array.)
 
     **Arguments:**
 
@@ -148,11 +147,11 @@ def _max_or_nan(
 ) -> Array:
     def on_cpu(x):
         least = -jnp.inf if initial is None else initial
-        start = jnp.asarray(least, x.dtype), jnp.zeros((), x.dtype)
-        both = lambda a, b: (lax.max(a[0], b[0]), a[1] + b[1])
-        columns = jnp.minimum(x, most), jnp.sign(x)
-        largest, signs = lax.reduce(columns, start, both, axes)
-        largest = largest + 0 * signs
+        start = jnp.asarray(least, x.dtype), jnp.asarray(False)
+        both = lambda a, b: (lax.max(a[0], b[0]), a[1] | b[1])
+        columns = jnp.minimum(x, most), jnp.isnan(x)
+        largest, is_nan = lax.reduce(columns, start, both, axes)
+        largest = jnp.where(is_nan, jnp.nan, largest)
         return jnp.expand_dims(largest, axes) if keepdims else largest
 
     elsewhere = lambda x: _plain_max(x, axes, keepdims, initial, most)

@@ -24,8 +24,8 @@ CASES = [
     (EXPLICIT, P(None, "x"), (5, 1536), 8, ALL, 0),
     # Large enough for two passes, which on other meshes have an axis of blocks.
     (EXPLICIT, P(None, "x"), (64, 1024), 8, CODES, 5000),
-    # A block is on two devices, which exchange its largest modulus, and the sum of its
-    # signs on a CPU.
+    # A block is on two devices, which exchange its largest modulus and, on a CPU, whether
+    # it has a NaN.
     (AUTO, P(None, "x"), (16, 768), 8, CODES, 1100),
     (EXPLICIT, P(None, "x"), (16, 768), 8, CODES, 1100),
     # No block of more than 128 numbers divides a row: XLA exchanges numbers.
