@@ -1,6 +1,7 @@
 """Measures all ways of storage, and writes the table and the picture."""
 
 import argparse
+import json
 import pathlib
 import sys
 
@@ -8,7 +9,17 @@ import jax
 
 from .. import machine
 from ..pages import write_parts
-from .report import Panel, Row, save_picture, summary, table
+from ..processes import in_each, odd
+from .report import (
+    Panel,
+    Row,
+    middle,
+    record,
+    restored,
+    save_picture,
+    summary,
+    table,
+)
 from .runs import OPTIMIZERS, cost, train
 from .tasks import TASKS
 from .ways import FULL, WAYS, Way
@@ -20,15 +31,16 @@ PICTURE = DOCS / "images" / "storage.svg"
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.storage")
-    parser.add_argument("--rounds", type=int, default=5, help="of two steps each")
-    parser.add_argument(
+    add = parser.add_argument
+    add("--rounds", type=int, default=5, help="of two steps each")
+    add("--processes", type=odd, default=1, help="that with the middle time counts")
+    add("--output", type=pathlib.Path, default=pathlib.Path("outputs/storage.json"))
+    add(
         "--picture",
         action="store_true",
         help="the final losses and the picture instead",
     )
-    parser.add_argument(
-        "--write", action="store_true", help="write them into the documentation"
-    )
+    add("--write", action="store_true", help="write them into the documentation")
     options = parser.parse_args(arguments)
     if options.picture:
         panels = [_panel(task, name) for task in TASKS for name in OPTIMIZERS]
@@ -36,13 +48,26 @@ def main(arguments: list[str] | None = None) -> int:
         if options.write:
             save_picture(panels, PICTURE)
     else:
-        rows = [_row(way, options.rounds) for way in WAYS]
-        found = machine.in_one_line(machine.describe())
-        page, marker, text = "benchmarks.md", "storage", f"{table(rows)}\n\n{found}."
+        where = machine.describe()
+        rows = _measured(options)
+        report = {"machine": where, "rows": [record(row) for row in rows]}
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+        options.output.write_text(json.dumps(report, indent=2) + "\n")
+        text = f"{table(rows)}\n\n{machine.in_one_line(where)}."
+        page, marker = "benchmarks.md", "storage"
     print(text)
     if options.write:
         write_parts(DOCS / page, {marker: text})
     return 0
+
+
+def _measured(options: argparse.Namespace) -> list[Row]:
+    if options.processes == 1:
+        return [_row(way, options.rounds) for way in WAYS]
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    command = ["benchmarks.storage", f"--rounds={options.rounds}"]
+    runs = in_each(command, options.processes, options.output)
+    return [middle([*map(restored, rows)]) for rows in zip(*runs, strict=True)]
 
 
 def _row(way: Way, rounds: int) -> Row:

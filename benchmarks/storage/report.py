@@ -1,7 +1,8 @@
 """The table of all ways of storage, and the picture of their training."""
 
 import pathlib
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -17,16 +18,36 @@ class Row(NamedTuple):
     final: float
 
 
+def middle(rows: Sequence[Row]) -> Row:
+    """The row with the middle time, of what each process measured for the same way."""
+    first, *_, last = ordered = sorted(rows, key=lambda row: row.cost.time)
+    row = ordered[len(ordered) // 2]
+    ends = {"lowest": first.cost.time, "highest": last.cost.time}
+    return row._replace(cost=row.cost._replace(**ends))
+
+
+def record(row: Row) -> dict[str, Any]:
+    """The row as an object for JSON."""
+    return {"way": row.way._asdict(), "cost": row.cost._asdict(), "final": row.final}
+
+
+def restored(record: dict[str, Any]) -> Row:
+    """The row of an object that `record` returned."""
+    return Row(Way(**record["way"]), Cost(**record["cost"]), record["final"])
+
+
 def table(rows: list[Row]) -> str:
     lines = [
         "| Parameters | State | Bytes: parameters | state | sum | Temporary | Time | "
-        "Final loss |",
-        "|:--|:--" + "|--:" * 6 + "|",
+        "Range | Final loss |",
+        "|:--|:--" + "|--:" * 7 + "|",
     ]
     for (params, state), cost, final in rows:
         total = cost.params + cost.state
         numbers = f"{cost.params:.2f} | {cost.state:.2f} | {total:.2f}"
-        time = f"{cost.temporary:.2f} | {cost.time:.1f}"
+        several = cost.lowest is not None
+        ends = f"{cost.lowest:.1f} to {cost.highest:.1f}" if several else ""
+        time = f"{cost.temporary:.2f} | {cost.time:.1f} | {ends}"
         lines.append(f"| {params} | {state} | {numbers} | {time} | {final:.3f} |")
     return "\n".join(lines)
 

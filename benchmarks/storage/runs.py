@@ -69,12 +69,15 @@ class Cost(NamedTuple):
     - `temporary`: additional bytes per parameter that the compiled program takes.
     - `time`: the median time of a step, as a multiple of the time in float32 in the same
         run.
+    - `lowest`, `highest`: the range of `time` over several processes.
     """
 
     params: float
     state: float
     temporary: float
     time: float
+    lowest: float | None = None
+    highest: float | None = None
 
 
 LEAVES, SIZE = 10, 2**20
