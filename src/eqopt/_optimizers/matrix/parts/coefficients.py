@@ -136,7 +136,16 @@ def rows_of(owner: str, coefficients: Coefficients, steps: int | None) -> Table:
 
 def given_rows(owner: str, name: str, coefficients: Any) -> Float[Array, "*steps 3"]:
     """The coefficients in the argument `name`: one row, or one row per step."""
-    rows = jnp.asarray(coefficients, float)
+    try:
+        rows = jnp.asarray(coefficients)
+    except (TypeError, ValueError):  # no numbers, or rows of several lengths
+        rows = None
+    if rows is None or rows.dtype == bool or jnp.iscomplexobj(rows):
+        raise ValueError(
+            f"{owner}: `{name}` must be three real numbers, or rows of three, but is "
+            f"{coefficients!r}."
+        )
+    rows = rows.astype(float)
     if rows.ndim not in (1, 2) or rows.shape[-1] != 3 or len(rows) == 0:
         raise ValueError(
             f"{owner}: `{name}` must have shape (3,), or (steps, 3) for one row per "
