@@ -134,6 +134,11 @@ WRONG = {
         "The new value for `[0].count` has dtype float32, but the old one has dtype "
         "int32. Pass an integer.",
     ),
+    "a complex number for a real one": (
+        lambda: tree.set(STATE, learning_rate=0.1j),
+        "The new value for `[2].learning_rate` has dtype complex64, but the old one has "
+        "dtype float32. Pass a real number.",
+    ),
     "a schedule in a state": (
         lambda: tree.set(STATE, learning_rate=eqopt.schedules.Linear(1.0, 0.0, 9)),
         "The new value for `[2].learning_rate` is a function, but the old one is an "

@@ -231,8 +231,9 @@ def set(tree: PyTree, filtering: _Filtering = None, /, **values: Any) -> PyTree:
 
     A `KeyError` if nothing in `tree` has one of the names. A `ValueError` if the shape of
     an array would change, or a learning rate become negative. A `TypeError` for a string
-    instead of a number, for a float or complex number instead of an integer, or for a
-    function instead of an array, except in an optimizer.
+    instead of a number, for a float or complex number instead of an integer, for a
+    complex number instead of a real one, or for a function instead of an array, except in
+    an optimizer.
     """
     places = {}
     for key, value in values.items():
@@ -291,5 +292,10 @@ def _like(old, new, path):
         raise TypeError(
             f"The new value for `{jtu.keystr(path)}` has dtype {dtype}, but the old one "
             f"has dtype {old.dtype}. Pass an integer."
+        )
+    if jnp.issubdtype(dtype, jnp.complexfloating) and not jnp.iscomplexobj(old):
+        raise TypeError(
+            f"The new value for `{jtu.keystr(path)}` has dtype {dtype}, but the old one "
+            f"has dtype {old.dtype}. Pass a real number."
         )
     return jnp.full_like(old, new)  # weakly typed if the old one is
