@@ -8,26 +8,37 @@ import pytest
 from .test_losses_laws import SUBJECTS, WHOLE, arrays, with_gradients
 
 
-@pytest.mark.parametrize("subject", [x for x in SUBJECTS if x.batched], ids=str)
+# With `axis=0`, the first axis has no examples.
+REPEATED = [x for x in SUBJECTS if x.rest.get("axis") != 0]
+
+
+@pytest.mark.parametrize("subject", REPEATED, ids=str)
 @pytest.mark.costly
 def test_a_nan_in_a_large_batch_is_found(subject):
     """In the loss and the derivatives of its example, as in a small batch."""
+    floats = arrays(subject)
     per_example = {k for k, v in subject.rest.items() if np.ndim(v) and k not in WHOLE}
-    first, *others = arrays(subject)
-    floats = [first.at[(0,) * first.ndim].set(jnp.nan), *others]
-    found = []
-    for copies in (1, 1024):
-        repeated = lambda x, n=copies: np.concatenate([x, *(n - 1) * [_finite(x)]])
+
+    def nans(copies, place):
+        """Where values and derivatives are NaN, if the first element of a float is."""
+
+        def repeated(x, first=None):
+            return np.concatenate([x if first is None else first, *(copies - 1) * [x]])
+
+        given = [repeated(x) for x in floats]
+        bad = floats[place].at[(0,) * floats[place].ndim].set(jnp.nan)
+        given[place] = repeated(floats[place], bad)
         rest = {
             k: repeated(v) if k in per_example else v for k, v in subject.rest.items()
         }
-        fn = with_gradients(lambda *x, rest=rest: subject(*x, **rest), len(floats))
-        value, slopes = jax.jit(fn)(*map(repeated, floats))
-        found.append([np.isnan(x) for x in (value, *slopes)])
-    for small, large in zip(*found, strict=True):
-        np.testing.assert_array_equal(large[: len(small)], small)
-        assert not large[len(small) :].any()
+        fn = with_gradients(lambda *x: subject(*x, **rest), len(floats))
+        value, slopes = jax.jit(fn)(*given)
+        return [np.isnan(x) for x in (value, *slopes)]
 
-
-def _finite(x):
-    return np.where(np.isnan(x), 0, x).astype(x.dtype)
+    for place in range(len(floats)):
+        for small, large in zip(nans(1, place), nans(1024, place), strict=True):
+            if subject.batched:
+                np.testing.assert_array_equal(large[: len(small)], small)
+                assert not large[len(small) :].any()
+            else:
+                assert large.any() == small.any()
