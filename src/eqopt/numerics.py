@@ -118,6 +118,24 @@ def has_nan(x: Inexact[Array, "*shape"]) -> Bool[Array, ""]:
 
 
 @checked
+def nan_where(
+    condition: Bool[Array, "*shape"], x: Float[Array, "*shape"]
+) -> Float[Array, "*shape"]:
+    """NaN where `condition` is true, otherwise `x`.
+
+    There, the derivative is 0. `jax_debug_nans` would take the constant NaN of a
+    `jnp.where` for an error, even if `condition` is false everywhere.
+
+    **Arguments:**
+
+    - `condition`: an array of bools.
+    - `x`: a floating-point array of the same shape.
+    """
+    nan = jnp.sqrt(jnp.where(condition, -1, 1).astype(x.dtype))
+    return jnp.where(condition, nan, x)
+
+
+@checked
 def max_or_nan(
     x: Float[Array, "..."],
     axis: int | tuple[int, ...] | None = None,
@@ -151,7 +169,7 @@ def _max_or_nan(
         both = lambda a, b: (lax.max(a[0], b[0]), a[1] | b[1])
         columns = jnp.minimum(x, most), jnp.isnan(x)
         largest, is_nan = lax.reduce(columns, start, both, axes)
-        largest = jnp.where(is_nan, jnp.nan, largest)
+        largest = nan_where(is_nan, largest)
         return jnp.expand_dims(largest, axes) if keepdims else largest
 
     elsewhere = lambda x: _plain_max(x, axes, keepdims, initial, most)

@@ -328,10 +328,12 @@ def test_parity(subject, standard_promotion):
 @every_subject
 @pytest.mark.slow
 def test_outside_of_jit(subject):
-    """Takes arrays of NumPy, too, and gives one of JAX."""
+    """Takes arrays of NumPy, too, and gives one of JAX. No value is NaN on the way."""
     found = subject(*subject.floats.values())
     assert isinstance(found, jax.Array)
     assert jnp.all(jnp.isfinite(found))
+    with jax.disable_jit(), jax.debug_nans(True):
+        close(subject(*subject.floats.values()), found)
 
 
 @every_subject

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._types import RealScalarLike
+from ..numerics import nan_where
 from ._inputs import (
     Axes,
     IntegerArrayLike,
@@ -147,7 +148,7 @@ def softmax_cross_entropy_with_integer_labels(
     # log(1 + sum_j exp(x_j - x_k)) over the other classes is accurate if it is small.
     top, log = log_sum(x, (k.ndim,), mask & ~is_class(k, x.shape[-1]))
     loss = jax.nn.softplus((top - own[..., None]) + log)[..., 0]
-    loss = jnp.where(is_label(k, x.shape[-1]), loss, jnp.nan)
+    loss = nan_where(~is_label(k, x.shape[-1]), loss)
     return one_value_each(jnp.where(is_there, loss, 0), logits)
 
 

@@ -9,6 +9,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from .._types import RealScalarLike
+from ..numerics import nan_where
 from ._ctc_failure import failure
 from ._ctc_recursion import forward
 from ._inputs import (
@@ -215,7 +216,7 @@ def _ctc(
     loss = with_derivatives_of(
         loss, jnp.where(is_small, small, lax.stop_gradient(loss))
     )
-    return jnp.where(jnp.any(is_wrong, 1), jnp.nan, loss), blank, label
+    return nan_where(jnp.any(is_wrong, 1), loss), blank, label
 
 
 def _with_last_label(

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Integer
 
-from ..numerics import max_or_nan
+from ..numerics import max_or_nan, nan_where
 from ._inputs import (
     IntegerArrayLike,
     check_labels,
@@ -218,5 +218,5 @@ def _prepared(
 
 
 def _finished(loss: Any, k: Any, scores: Any) -> Float[Array, "..."]:
-    loss = jnp.where(is_label(k, scores.shape[-1]), loss, jnp.nan)
+    loss = nan_where(~is_label(k, scores.shape[-1]), loss)
     return one_value_each(loss, scores)

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Inexact, PyTree
 
 from .._cpu.order import materialized
 from .._types import RealScalarLike
-from ..numerics import common_dtype, has_nan
+from ..numerics import common_dtype, has_nan, nan_where
 from ._together import arrays_of, check_real, leaves_of, number, together, widened
 
 
@@ -75,7 +75,7 @@ def _extreme(owner: str, of: Callable, empty: float, tree: PyTree) -> Any:
         [wide] = widened(x)
         # On a CPU, XLA's maximum and minimum of a large array ignore NaNs.
         extreme = of(wide, initial=empty)
-        parts.append(jnp.where(has_nan(wide), jnp.nan, extreme))
+        parts.append(nan_where(has_nan(wide), extreme))
     return of(_stacked(parts), initial=empty) if parts else jnp.asarray(empty, float)
 
 
