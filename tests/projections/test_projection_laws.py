@@ -102,3 +102,12 @@ def test_a_tree_is_one_vector(tree_case, points):
 def test_nan_does_not_vanish(case):
     x = jnp.array([1.0, jnp.nan, 3.0, 0.0, -1.0])
     assert jnp.isnan(case.ours(x)[1])
+
+
+def test_nan_does_not_vanish_in_a_large_array(tree_case):
+    """XLA on a CPU loses it there in a maximum, as of the simplex."""
+    case = tree_case
+    x = jnp.tile(jnp.array([1.0, 2.0, 3.0, 0.0, -1.0]), 2048)
+    small, large = (case.ours(x.at[1].set(jnp.nan)) for x in (x[:5], x))
+    assert jnp.isnan(large[1])
+    assert jnp.isnan(large).all() == jnp.isnan(small).all()

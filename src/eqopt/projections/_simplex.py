@@ -6,6 +6,7 @@ from jax import lax
 from jaxtyping import Array, Float, PyTree, Real
 
 from .._types import RealScalarLike
+from ..numerics import max_or_nan
 from ._trees import narrowed, scalar, take, widened
 
 
@@ -166,7 +167,7 @@ def _project(xs: _Arrays, scale: Real[Array, ""]) -> _Arrays:
     scale = scale.astype(xs[0].dtype)
     # Adding a constant to all numbers changes nothing. With the largest number at zero,
     # sums of large numbers lose no digits, and tau is between `-scale` and zero.
-    top = jnp.max(jnp.stack([jnp.max(x, initial=-jnp.inf) for x in xs]))
+    top = jnp.max(jnp.stack([max_or_nan(x, initial=-jnp.inf) for x in xs]))
     xs = [x - lax.stop_gradient(top) for x in xs]
     constants = lax.stop_gradient(xs), lax.stop_gradient(scale)
     # The sum of `max(x - tau, 0)` is convex and decreases in tau. Starting from the
