@@ -87,6 +87,17 @@ def test_precision_and_the_edges(fn):
     np.testing.assert_allclose(mapped, [fn(x, 0.1) for x in X], rtol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.complex64])
+@pytest.mark.parametrize("ord", [jnp.inf, -jnp.inf, 1])
+def test_norms_of_large_arrays_keep_a_nan(ord, dtype):
+    """XLA's maxima and minima of large arrays ignore it on a CPU."""
+    x = jnp.ones((1000, 100), dtype).at[3, 5].set(jnp.nan).at[3, 6].set(jnp.inf)
+    norms = lambda axis: jax.jit(lambda x: safe_norm(x, 0.5, ord, axis))(x)
+    assert jnp.isnan(norms(None))
+    for axis, place in ((0, 5), (1, 3)):
+        assert jnp.flatnonzero(jnp.isnan(norms(axis))).tolist() == [place]
+
+
 @pytest.mark.parametrize("axis", [0, -1])
 def test_the_largest_or_nan(axis):
     """Also of a large array, of whose maximum XLA on a CPU loses a NaN."""

@@ -112,7 +112,11 @@ def has_nan(x: Inexact[Array, "*shape"]) -> Bool[Array, ""]:
 
     - `x`: a floating-point or complex array.
     """
-    total = lambda x: jnp.sum(jnp.sign(at_least_float32(x)))
+    return _has_nan(x)
+
+
+def _has_nan(x: Array, axis: Any = None, keepdims: bool = False) -> Array:
+    total = lambda x: jnp.sum(jnp.sign(at_least_float32(x)), axis, keepdims=keepdims)
     nan = total(x.real) + total(x.imag) if jnp.iscomplexobj(x) else total(x)
     return jnp.isnan(nan)
 
@@ -258,7 +262,10 @@ def safe_norm(
         jnp.where(is_small, jnp.ones_like(x), x), ord, axis, keepdims
     )
     is_small = is_small if keepdims else jnp.squeeze(is_small, axis)
-    return jnp.where(is_small, floor, norm)
+    norm = jnp.where(is_small, floor, norm)
+    if ord is None:
+        return norm
+    return jnp.where(_has_nan(x, axis, keepdims), jnp.nan, norm)
 
 
 @checked
