@@ -3,6 +3,7 @@
 import gc
 import weakref
 
+import cloudpickle
 import jax
 import jax.numpy as jnp
 import pytest
@@ -85,3 +86,32 @@ def test_results_are_found_again():
     for i in range(SIZE + 1):
         make(local, i)
     assert len(vars(local)["_eqopt_" + make.__qualname__]) <= SIZE
+
+
+def test_a_class_of_a_notebook_can_be_sent_to_another_process():
+    """cloudpickle writes it with the globals that its methods read."""
+
+    @eqopt.equation
+    def halve(g):
+        return g / 2
+
+    class Halve(eqopt.AbstractStateless):
+        def leafwise(self, state, params=None, **extra):
+            return eqopt.Leafwise(halve, state)
+
+    class Negate(eqopt.AbstractTransformation):
+        def init(self, params):
+            return jnp.zeros(())
+
+        def update(self, updates, state, params=None, **extra):
+            return -updates, state
+
+    opt = eqopt.Chain(Halve(), Negate())
+    params = jnp.ones(3)
+    sent = cloudpickle.dumps(opt)
+    opt.step(params, opt.init(params), params)
+    assert cloudpickle.loads(sent) == opt
+    assert cloudpickle.loads(cloudpickle.dumps(opt)) == opt
+    assert any(vars(halve)[name] for name in vars(halve) if "_eqopt_" in name)
+    copy = vars(cloudpickle.loads(cloudpickle.dumps(halve)))
+    assert not any(copy[name] for name in copy if "_eqopt_" in name)

@@ -20,6 +20,13 @@ _Made = TypeVar("_Made", bound=Callable)
 SIZE = 256
 
 
+class _Found(dict):
+    """Results that stay in this process: a copy of the function starts without them."""
+
+    def __reduce__(self) -> tuple:
+        return _Found, ()
+
+
 def cached(make: _Made) -> _Made:
     """`make`, a function of hashable arguments, which returns its old results."""
     shared = functools.lru_cache(SIZE)(make)
@@ -30,12 +37,12 @@ def cached(make: _Made) -> _Made:
         fn = next(filter(_is_users, _functions(key)), None)
         if fn is None:
             return shared(*key)
-        found = vars(fn).setdefault(name, {})
-        if key not in found:
-            if len(found) == SIZE:
+        found = vars(fn).setdefault(name, _Found())
+        if (result := found.get(key)) is None:
+            if len(found) >= SIZE:
                 found.clear()
-            found[key] = make(*key)
-        return found[key]
+            result = found.setdefault(key, make(*key))
+        return result
 
     setattr(find, "cache_clear", shared.cache_clear)  # noqa: B010
     return find  # type: ignore  # it has the same signature

@@ -41,35 +41,49 @@ def explained(fn: Callable) -> Callable:
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        tokens, before, now = [], _CHECKED.get(), 2 if kwargs else 1
-        if now > before:
-            # If the updates or the state are missing, the error is about that.
-            if all(name in kwargs for name in needed[len(args) :]):
-                extra = {name: x for name, x in kwargs.items() if name not in own}
-                check_names(args[0], fn.__name__, extra)
-                if not before:
-                    given = {**dict(zip(own, args, strict=False)), **kwargs}
-                    _check_gradients(args[0], fn.__name__, needed[1], given)
-                    if fn.__name__ == "update":
-                        tokens.append((GIVEN, GIVEN.set(given[needed[1]])))
-            tokens.append((_CHECKED, _CHECKED.set(now)))
-        try:
-            return fn(*args, **kwargs)
-        except (TypeError, ValueError) as error:
-            misuse = _misuse(fn, args, kwargs)
-            if misuse is not None:
-                raise misuse from None
-            # Only our own messages name an argument or a key path in such quotes.
-            is_ours = "`" in str(error) and not isinstance(error, TypeCheckError)
-            message = None if is_ours else _where(fn, args, kwargs)
-            if message is None:
-                raise
-            raise ValueError(message) from error
-        finally:
-            for variable, token in tokens:
-                variable.reset(token)
+        return _call(fn, own, needed, args, kwargs)
 
     return call
+
+
+# Not in the wrapper: cloudpickle stores a class of a notebook with the globals that its
+# methods use, and cannot store a context variable.
+def _call(
+    fn: Callable,
+    own: Mapping[str, Any],
+    needed: list[str],
+    args: tuple,
+    kwargs: dict[str, Any],
+) -> Any:
+    """`fn(*args, **kwargs)`, with the checks and errors of `explained`."""
+    __tracebackhide__ = True
+    tokens, before, now = [], _CHECKED.get(), 2 if kwargs else 1
+    if now > before:
+        # If the updates or the state are missing, the error is about that.
+        if all(name in kwargs for name in needed[len(args) :]):
+            extra = {name: x for name, x in kwargs.items() if name not in own}
+            check_names(args[0], fn.__name__, extra)
+            if not before:
+                given = {**dict(zip(own, args, strict=False)), **kwargs}
+                _check_gradients(args[0], fn.__name__, needed[1], given)
+                if fn.__name__ == "update":
+                    tokens.append((GIVEN, GIVEN.set(given[needed[1]])))
+        tokens.append((_CHECKED, _CHECKED.set(now)))
+    try:
+        return fn(*args, **kwargs)
+    except (TypeError, ValueError) as error:
+        misuse = _misuse(fn, args, kwargs)
+        if misuse is not None:
+            raise misuse from None
+        # Only our own messages name an argument or a key path in such quotes.
+        is_ours = "`" in str(error) and not isinstance(error, TypeCheckError)
+        message = None if is_ours else _where(fn, args, kwargs)
+        if message is None:
+            raise
+        raise ValueError(message) from error
+    finally:
+        for variable, token in tokens:
+            variable.reset(token)
 
 
 def _check_gradients(

@@ -99,16 +99,21 @@ def placed(init: Callable) -> Callable:
 
     @functools.wraps(init)
     def placing(self: Any, params: PyTree) -> PyTree:
-        if _is_within.get():
-            return init(self, params)
-        token = _is_within.set(True)
-        try:
-            state = init(self, params)
-        finally:
-            _is_within.reset(token)
-        return on_all_devices(state, params)
+        return _placed(init, self, params)
 
     return placing
+
+
+# Not in the wrapper: cloudpickle cannot store a context variable.
+def _placed(init: Callable, self: Any, params: PyTree) -> PyTree:
+    if _is_within.get():
+        return init(self, params)
+    token = _is_within.set(True)
+    try:
+        state = init(self, params)
+    finally:
+        _is_within.reset(token)
+    return on_all_devices(state, params)
 
 
 def on_all_devices(state: PyTree, params: PyTree) -> PyTree:
