@@ -15,6 +15,7 @@ from .._core.transformation import AbstractStateless
 from .._trees.axes import Axes, resolve_dimension_numbers
 from .._trees.layers import stacks
 from .._trees.leaves import align, is_leaf
+from .._trees.recognition import Own, by_class
 from .._types import Hyperparameter, Leaf, Params, Scalar, Updates
 from ..numerics import abs_sq, at_least_float32, safe_sqrt
 
@@ -172,9 +173,13 @@ class AdaptiveGradClip(AbstractStateless):
         if self.axis is not None:
             return treedef.unflatten([_Unit(self.axis)] * len(leaves))
         # Differs from Optax in: weights of Equinox's layers have their outputs first.
-        known = resolve_dimension_numbers(None, tree, params)
+        known = resolve_dimension_numbers(None, tree, params, _of_layers_only)
         both = zip(known, leaves, stacks(tree), strict=True)
         return treedef.unflatten(_unit(*of_leaf) for of_leaf in both)
+
+
+def _of_layers_only(tree: PyTree) -> list:
+    return [None if numbers is Own else numbers for numbers in by_class(tree)]
 
 
 def _unit(axes: Axes | None, x: Any, stack: tuple[int, ...]) -> _Unit:

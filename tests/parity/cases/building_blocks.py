@@ -9,7 +9,7 @@ import eqopt
 from ..case import LINEARS, Case, curved, is_matrix
 
 
-UNITS = (3, 4), (4,), (), (2, 3, 2), (2, 3, 1, 2), (1, 2, 1, 3, 2), (1, 5, 1)
+UNITS = (3, 4), (4,), (), (1, 5), (2, 3, 2), (2, 3, 1, 2), (1, 2, 1, 3, 2), (1, 5, 1)
 
 
 def some_nans(updates, params):
