@@ -10,6 +10,10 @@ from ...parity.case import COSINES, LINEARS, Case
 from ..method import Method
 
 
+def shorter(count):
+    return 0.9 / (1 + count)
+
+
 METHODS = [
     Method(
         eqopt.SignSGD,
@@ -43,7 +47,13 @@ METHODS = [
         cases={
             "signum": Case(eqopt.Signum(0.1), optax.signum(0.1)),
             "signum, other": Case(
-                eqopt.Signum(LINEARS[0], 0.5), optax.signum(LINEARS[1], 0.5)
+                eqopt.Signum(LINEARS[0], 0.5),
+                optax.signum(LINEARS[1], 0.5),
+                converts=True,
+            ),
+            "signum, scheduled beta": Case(
+                eqopt.Scheduled(eqopt.Signum(0.1, shorter)),
+                optax.inject_hyperparams(optax.signum)(0.1, shorter),
             ),
             "signum, float32": Case(
                 eqopt.Signum(0.1, 0.7, jnp.float32), optax.signum(0.1, 0.7, jnp.float32)

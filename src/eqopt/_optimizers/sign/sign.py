@@ -11,8 +11,8 @@ from ..._combinators.chain import Chain
 from ..._core.equation import equation
 from ..._core.pipeline import Leafwise
 from ..._core.transformation import AbstractOptimizer, AbstractStateless
+from ..._transforms.average import EMA
 from ..._transforms.scale import ScaleByLearningRate
-from ..._transforms.trace import Trace
 from ..._types import Hyperparameter, Leaf, Params, ScalarOrSchedule
 
 
@@ -75,11 +75,8 @@ class SignSGD(AbstractOptimizer):
 class Signum(AbstractOptimizer):
     r"""[`eqopt.SignSGD`][] with momentum.
 
-    $$m_t = \beta m_{t-1} + g_t, \qquad
+    $$m_t = \beta m_{t-1} + (1 - \beta)\, g_t, \qquad
       p_t = p_{t-1} - \eta_t \operatorname{sign}(m_t)$$
-
-    A decaying sum has the same signs as the mean, $(1 - \beta)\, m_t$, which the paper
-    uses.
 
     **Arguments:**
 
@@ -115,7 +112,7 @@ class Signum(AbstractOptimizer):
     @property
     def chain(self) -> Chain:
         return Chain(
-            Trace(self.beta, accumulator_dtype=self.accumulator_dtype),
+            EMA(self.beta, False, self.accumulator_dtype),
             ScaleBySign(),
             self.part(ScaleByLearningRate),
         )
