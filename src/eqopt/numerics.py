@@ -265,7 +265,7 @@ def safe_norm(
     norm = jnp.where(is_small, floor, norm)
     if ord is None:
         return norm
-    return jnp.where(_has_nan(x, axis, keepdims), jnp.nan, norm)
+    return nan_where(_has_nan(x, axis, keepdims), norm)
 
 
 @checked

@@ -112,7 +112,7 @@ class Signum(AbstractOptimizer):
     @property
     def chain(self) -> Chain:
         return Chain(
-            EMA(self.beta, False, self.accumulator_dtype),
+            EMA(self.beta, debias=False, accumulator_dtype=self.accumulator_dtype),
             ScaleBySign(),
             self.part(ScaleByLearningRate),
         )
