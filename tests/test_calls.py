@@ -119,3 +119,26 @@ def test_a_check_that_fails_leaves_nothing_behind():
     for _ in range(2):
         with pytest.raises(ValueError, match="has no array"):
             ADAM.step(NOTHING, ADAM.init(MODEL), MODEL, value=1.0)
+
+
+def other_states():
+    many = jax.tree.map(lambda p: jnp.stack([p] * 3), ARRAYS)
+    population = jax.vmap(ADAM.init)(many)
+    is_population = "a population. Then call the optimizer under `eqx.filter_vmap`"
+    whole, blocks = eqopt.Shampoo(0.1), eqopt.Shampoo(0.1, block_size=2)
+    counts = r"Adam: `state\[0\].count` has shape \[3\], but \[\] for these parameters"
+    factors = (
+        r"Shampoo: `state\[0\].factors.layers\[0\].weight\[0\]` has shape \[4, 4\]"
+    )
+    return {
+        "one model": (ADAM, population, ARRAYS, f"{counts}.*{is_population}"),
+        "population": (ADAM, population, many, f"{counts}.*{is_population}"),
+        "blocks": (blocks, whole.init(ARRAYS), ARRAYS, f"{factors}.*same model"),
+    }
+
+
+@pytest.mark.parametrize("name", ["one model", "population", "blocks"])
+def test_a_state_with_more_axes(name):
+    opt, state, params, message = other_states()[name]
+    with pytest.raises(ValueError, match=message):
+        opt.step(params, state, params)

@@ -198,10 +198,17 @@ def _where(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> str | None:
             continue
         for (path, x), (_, y) in zip(found, like, strict=True):
             # Gradients of examples may have one more axis.
-            if np.ndim(x) == np.ndim(y) and np.shape(x) != np.shape(y):
+            may_differ = name == "updates" and np.ndim(x) != np.ndim(y)
+            if np.shape(x) != np.shape(y) and not may_differ:
+                of_many = np.ndim(x) > 0 and np.shape(x)[1:] == np.shape(y)
                 return (
                     f"{name_of(transformation)}: `{name}{jtu.keystr(path)}` has shape "
                     f"{list(np.shape(x))}, but {list(np.shape(y))} for these parameters. "
-                    f"{ONE_MODEL}"
+                    f"{_OF_MANY if of_many else ONE_MODEL}"
                 )
     return None
+
+
+_OF_MANY = (
+    "Is it the state of a population? Then call the optimizer under `eqx.filter_vmap`."
+)
