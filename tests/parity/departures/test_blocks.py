@@ -134,3 +134,24 @@ def test_projected_adam():
         params = optax.apply_updates(params, updates)
         params = optax.projections.projection_non_negative(params)
     np.testing.assert_allclose(start, params, 1e-5)
+
+
+def test_distance_over_gradients_of_a_scalar():
+    scalar = jnp.ones(())
+    ours = eqopt.ScaleByDistanceOverGradients()
+    theirs = optax.scale_by_distance_over_gradients()
+    shape = lambda opt: opt.update(scalar, opt.init(scalar), scalar)[0].shape
+    assert shape(ours) == () and shape(theirs) == (1,)
+
+
+def test_a_function_that_selects():
+    """A function counts as true, so Optax freezes everything."""
+    params = {"w": jnp.ones((2, 2)), "b": jnp.ones(2)}
+    are_matrices = lambda params: jax.tree.map(lambda p: p.ndim == 2, params)
+    ours = eqopt.SelectiveTransform(eqopt.SGD(0.1), freeze_mask=are_matrices)
+    theirs = optax.selective_transform(optax.sgd(0.1), freeze_mask=are_matrices)
+    moved = lambda opt: jax.tree.map(
+        lambda u: bool(u.any()), opt.update(params, opt.init(params), params)[0]
+    )
+    assert moved(ours) == {"w": False, "b": True}
+    assert moved(theirs) == {"w": False, "b": False}
