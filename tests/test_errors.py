@@ -608,6 +608,18 @@ def test_extra_arguments_of_users():
     extra(ADAM, loss=2.0, value=2.0)
 
 
+@pytest.mark.parametrize("aux", [jnp.ones(()), {"accuracy": jnp.ones(())}, None])
+@pytest.mark.parametrize("is_traced", [False, True])
+def test_a_loss_with_aux(aux, is_traced):
+    """What `has_aux=True` returns is a pair, which NumPy cannot see under `jit`."""
+    opt = eqopt.SkipStep(eqopt.SGD(0.1), eqopt.SigmaRule())
+    state = opt.init(MODEL)
+    step = lambda loss: opt.step(GRADS, state, MODEL, value=(loss, aux))
+    step = eqx.filter_jit(step) if is_traced else step
+    with pytest.raises(ValueError, match=r"`value` must be .* type tuple"):
+        step(jnp.ones(()))
+
+
 @pytest.mark.parametrize("bad", ["updates", "state", "params"])
 @pytest.mark.costly
 def test_a_failing_call_changes_nothing(bad):

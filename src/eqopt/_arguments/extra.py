@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
@@ -135,6 +136,11 @@ def with_functions(
 
 def _number(owner: object, extra: Mapping[str, Any], name: str, advice: str) -> Any:
     value = required(owner, extra, name)
+    if not eqx.is_array_like(value):  # such as `(loss, aux)`: NumPy cannot see a trace
+        raise ValueError(
+            f"{name_of(owner)}: `{name}` must be {EXTRAS[name]}, but is a value of type "
+            f"{type(value).__name__}. Pass only the number."
+        )
     is_real = not jnp.issubdtype(jnp.result_type(value), jnp.complexfloating)
     if np.ndim(value) != 0 or not is_real:
         raise ValueError(
