@@ -353,3 +353,22 @@ def test_signatures_have_types():
     ):
         eqopt.GaLore(1e-3, rank="a")  # type: ignore
     assert eqopt.GaLore(1e-3, rank=np.int64(4)).rank == 4
+
+
+def test_annotations_that_are_strings():
+    """As after `from __future__ import annotations`, perhaps with unknown names."""
+
+    class Wrapped(eqopt.AbstractTransformation):
+        inner: "eqopt.AbstractTransformation"
+        other: "Unknown" = None  # type: ignore
+
+        def init(self, params):
+            return None
+
+        def update(self, updates, state, params=None, **extra):
+            return updates, state
+
+    message = "Wrapped: `inner` must be an eqopt `AbstractTransformation`, but is"
+    with pytest.raises(TypeError, match=message):
+        Wrapped(eqopt.Adam, 1)
+    assert Wrapped(eqopt.SGD(0.1), 1).other == 1

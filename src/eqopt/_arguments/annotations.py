@@ -38,12 +38,17 @@ def kinds(cls: type) -> dict[str, Kind]:
     - `"own"`: it names a function, which the class calls itself.
     - `"unknown"`: anything else.
     """
-    modules = [sys.modules.get(base.__module__) for base in cls.__mro__]
-    namespace = ChainMap(*(vars(module) for module in modules if module))
+    names = names_in(cls)
     return {
-        field.name: _kind(resolved(field.type, namespace))
+        field.name: _kind(resolved(field.type, names))
         for field in dataclasses.fields(cls)
     }
+
+
+def names_in(cls: type) -> Mapping[str, Any]:
+    """What names mean in the annotations of a class, and of the classes before it."""
+    modules = [sys.modules.get(base.__module__) for base in cls.__mro__]
+    return ChainMap(*(vars(module) for module in modules if module))
 
 
 def resolved(annotation: Any, namespace: Mapping[str, Any]) -> Any:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import equinox as eqx
 
 from .._typecheck import checked, checked_methods, needs_check
+from .annotations import names_in, resolved
 from .owners import why_no_hash
 
 
@@ -193,7 +194,9 @@ def misuse(cls: type, args: tuple, kwargs: Mapping[str, Any]) -> str | None:
 
     from .._wrong_calls import wrong_value
 
+    names = names_in(cls)
     for parameter in parameters:
+        annotation = resolved(parameter.annotation, names)
         value = given.get(parameter.name)
         if parameter.name == "weight_decay" and _is_how_to_decay(value):
             return (
@@ -201,18 +204,17 @@ def misuse(cls: type, args: tuple, kwargs: Mapping[str, Any]) -> str | None:
                 "schedule, but is an `AddDecayedWeights`. This optimizer has its own "
                 "kind of decay. Pass only the number."
             )
-        expected = _modules(parameter.annotation)
+        expected = _modules(annotation)
         if expected and value is not None and not isinstance(value, expected):
             kinds = " or ".join(f"`{kind.__name__}`" for kind in expected)
             return (
                 f"{cls.__name__}: `{parameter.name}` must be an eqopt {kinds}, but is "
                 f"{described(value)}"
             )
-        is_given = (
-            parameter.name in given and parameter.annotation is not parameter.empty
-        )
-        if is_given and not is_bearable(value, parameter.annotation):
-            problem = wrong_value(value, parameter.annotation)
+        is_known = annotation is not parameter.empty and not isinstance(annotation, str)
+        is_given = parameter.name in given and is_known
+        if is_given and not is_bearable(value, annotation):
+            problem = wrong_value(value, annotation)
             return f"{cls.__name__}: `{parameter.name}` {problem}"
     return None
 
