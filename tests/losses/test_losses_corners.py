@@ -538,3 +538,19 @@ def test_derivatives_by_numbers(name, x64):
     assert slope != 0
     difference = (after - before) / (step[1] - step[0])
     np.testing.assert_allclose(slope, difference, rtol=1e-4)
+
+
+@pytest.mark.parametrize("loss", [KL, losses.generalized_kl_divergence])
+def test_a_denormal_target_counts_as_zero(loss):
+    """A CPU may take its logarithm for that of zero: then, the loss would be NaN."""
+    q = jnp.full((4, 5), 0.2, jnp.bfloat16)
+    log_p = jnp.log(q)
+
+    @jax.jit
+    def both(log_p, q):
+        value, vjp = jax.vjp(loss, log_p, q)
+        return value, vjp(jnp.ones_like(value))
+
+    tiny, zero = both(log_p, q.at[0, 0].set(1e-40)), both(log_p, q.at[0, 0].set(0))
+    for a, b in zip(jax.tree.leaves(tiny), jax.tree.leaves(zero), strict=True):
+        assert jnp.isfinite(a).all() and jnp.array_equal(a, b)

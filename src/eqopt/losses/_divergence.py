@@ -108,7 +108,7 @@ def kl_divergence_with_log_targets(
     )
     unit = _rounding_unit(log_predictions, log_targets)
     q = jnp.exp(log_q)
-    d = jnp.where(q == 0, 0, log_q) - jnp.where(q == 0, 0, log_p)
+    d = jnp.where(_is_zero(q), 0, log_q) - jnp.where(_is_zero(q), 0, log_p)
     loss = _divergence(log_p, q, d, axes, unit)
     return one_value_each(loss, log_predictions)
 
@@ -186,7 +186,7 @@ def _divergence(
     is_equal = gap < fine * size
     if unit > fine:
         is_equal = is_equal | ((gap < unit * size) & (loss < unit * size))
-    value = jnp.where(is_equal, jnp.sum(_gaps(p, q, d, q == 0), axes), loss)
+    value = jnp.where(is_equal, jnp.sum(_gaps(p, q, d, _is_zero(q)), axes), loss)
     return with_derivatives_of(loss, lax.stop_gradient(value))
 
 
@@ -194,13 +194,13 @@ def _divergence(
 def _generalized(
     log_p: Float[Array, "*shape"], q: Float[Array, "*shape"]
 ) -> Float[Array, "*shape"]:
-    return _gaps(jnp.exp(log_p), q, _log_ratio(log_p, q), q == 0)
+    return _gaps(jnp.exp(log_p), q, _log_ratio(log_p, q), _is_zero(q))
 
 
 @_generalized.defjvp
 def _generalized_jvp(primals: Any, tangents: Any) -> Any:
     log_p, q = primals
-    by_q = jnp.where(q == 0, -1, _log_ratio(log_p, q))
+    by_q = jnp.where(_is_zero(q), -1, _log_ratio(log_p, q))
     slope = (jnp.exp(log_p) - q) * tangents[0] + by_q * tangents[1]
     return _generalized(log_p, q), slope
 
@@ -208,7 +208,12 @@ def _generalized_jvp(primals: Any, tangents: Any) -> Any:
 def _log_ratio(
     log_p: Float[Array, "*shape"], q: Float[Array, "*shape"]
 ) -> Float[Array, "*shape"]:
-    return jnp.log(jnp.where(q == 0, 1, q)) - jnp.where(q == 0, 0, log_p)
+    return jnp.log(jnp.where(_is_zero(q), 1, q)) - jnp.where(_is_zero(q), 0, log_p)
+
+
+def _is_zero(q: Float[Array, "*shape"]) -> Bool[Array, "*shape"]:
+    """Also where `q` is denormal: its logarithm may be that of zero."""
+    return jnp.abs(q) < jnp.finfo(q.dtype).tiny
 
 
 def _gaps(
