@@ -353,6 +353,11 @@ CASES = {
         "`loss, grads = eqx.filter_value_and_grad(loss_fn)(model)`",
         "`opt.step(grads, state, model)`",
     ),
+    "the gradients and something else": (
+        lambda: ADAM.step((GRADS, {"accuracy": jnp.ones(())}), ADAM.init(MODEL), MODEL),
+        "Adam.step: `grads` is a pair, of which only the first item fits the state. Did "
+        "you pass `(grads, aux)`? Call `opt.step(grads, state, model)`.",
+    ),
     "the loss and the gradients": (
         lambda: update(ADAM, (jnp.ones(()), GRADS)),
         "Adam.update: `updates` is a pair of a number and a tree. Did you pass "

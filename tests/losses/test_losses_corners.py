@@ -542,7 +542,7 @@ def test_derivatives_by_numbers(name, x64):
 
 @pytest.mark.parametrize("loss", [KL, losses.generalized_kl_divergence])
 def test_a_denormal_target_counts_as_zero(loss):
-    """A CPU may take its logarithm for that of zero: then, the loss would be NaN."""
+    """A CPU may compute minus infinity as its logarithm, and NaN as the loss."""
     q = jnp.full((4, 5), 0.2, jnp.bfloat16)
     log_p = jnp.log(q)
 

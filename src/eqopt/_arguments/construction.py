@@ -211,12 +211,15 @@ def misuse(cls: type, args: tuple, kwargs: Mapping[str, Any]) -> str | None:
                 f"{cls.__name__}: `{parameter.name}` must be an eqopt {kinds}, but is "
                 f"{described(value)}"
             )
-        is_known = annotation is not parameter.empty and not isinstance(annotation, str)
-        is_given = parameter.name in given and is_known
+        is_given = parameter.name in given and _is_known(annotation)
         if is_given and not is_bearable(value, annotation):
             problem = wrong_value(value, annotation)
             return f"{cls.__name__}: `{parameter.name}` {problem}"
     return None
+
+
+def _is_known(annotation: Any) -> bool:
+    return annotation is not inspect.Parameter.empty and not isinstance(annotation, str)
 
 
 def _is_how_to_decay(value: Any) -> bool:

@@ -148,6 +148,11 @@ def _misuse(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> Exception | No
             f"{owner}: `{argument}` is a whole model, and `params` has only arrays. Were "
             f"they exchanged? Call `opt.{name}(grads, state, model)`, in this order."
         )
+    elif _is_pair(updates) and _fits(args[0], updates[0], state):
+        return ValueError(
+            f"{owner}: `{argument}` is a pair, of which only the first item fits the "
+            f"state. Did you pass `(grads, aux)`? Call `opt.{name}(grads, state, model)`."
+        )
     else:
         return None
     if params is None and _fits(args[0], updates, state):
@@ -167,8 +172,12 @@ def _has_others(x: Any) -> bool:
     return not all(map(is_parameter, jtu.tree_leaves(x)))
 
 
+def _is_pair(x: Any) -> bool:
+    return isinstance(x, tuple) and len(x) == 2
+
+
 def _is_with_loss(x: Any) -> bool:
-    return isinstance(x, tuple) and len(x) == 2 and _is_number(x[0])
+    return _is_pair(x) and _is_number(x[0])
 
 
 def _fits(transformation: Any, updates: PyTree, state: Any) -> bool:

@@ -212,7 +212,7 @@ def _log_ratio(
 
 
 def _is_zero(q: Float[Array, "*shape"]) -> Bool[Array, "*shape"]:
-    """Also where `q` is denormal: its logarithm may be that of zero."""
+    """Also where `q` is denormal: a CPU may compute minus infinity as its logarithm."""
     return jnp.abs(q) < jnp.finfo(q.dtype).tiny
 
 
