@@ -167,7 +167,11 @@ def max_or_nan(
 def _max_or_nan(
     x: Array, axes: tuple[int, ...], keepdims: bool, initial: float | None, most: float
 ) -> Array:
+    elsewhere = lambda x: _plain_max(x, axes, keepdims, initial, most)
+
     def on_cpu(x):
+        if x.ndim - 1 not in axes:  # XLA would not compute several columns at once
+            return nan_where(_has_nan(x, axes, keepdims), elsewhere(x))
         least = -jnp.inf if initial is None else initial
         start = jnp.asarray(least, x.dtype), jnp.asarray(False)
         both = lambda a, b: (lax.max(a[0], b[0]), a[1] | b[1])
@@ -176,7 +180,6 @@ def _max_or_nan(
         largest = nan_where(is_nan, largest)
         return jnp.expand_dims(largest, axes) if keepdims else largest
 
-    elsewhere = lambda x: _plain_max(x, axes, keepdims, initial, most)
     return lax.platform_dependent(x, cpu=on_cpu, default=elsewhere)
 
 
