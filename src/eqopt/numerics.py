@@ -149,8 +149,8 @@ def max_or_nan(
 ) -> Float[Array, "..."]:
     """The largest number, or NaN if one of them is, as in `jnp.max`.
 
-    On a CPU, XLA's minima and maxima of large arrays ignore NaNs, so these are searched
-    for in the same reduction. (For two reductions, XLA would create an array.)
+    On a CPU, XLA's minima and maxima of large arrays ignore NaNs, so `jnp.max` returns a
+    number there.
 
     **Arguments:**
 
@@ -170,7 +170,9 @@ def _max_or_nan(
     elsewhere = lambda x: _plain_max(x, axes, keepdims, initial, most)
 
     def on_cpu(x):
-        if x.ndim - 1 not in axes:  # XLA would not compute several columns at once
+        # Of columns, two reductions are quicker. Otherwise one is, and needs no memory:
+        # XLA creates an array that is read twice.
+        if x.ndim - 1 not in axes:
             return nan_where(_has_nan(x, axes, keepdims), elsewhere(x))
         least = -jnp.inf if initial is None else initial
         start = jnp.asarray(least, x.dtype), jnp.asarray(False)
