@@ -160,7 +160,7 @@ def max_or_nan(
     """
     axes = tuple(range(x.ndim)) if axis is None else axis
     axes = tuple(a % x.ndim for a in np.atleast_1d(axes).tolist())
-    return _max_or_nan(x, axes, keepdims, initial, most)
+    return _compiled_max(x, axes, keepdims, initial, most)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2, 3, 4))
@@ -189,6 +189,10 @@ def _plain_max(
     x: Array, axes: tuple[int, ...], keepdims: bool, initial: float | None, most: float
 ) -> Array:
     return jnp.max(jnp.minimum(x, most), axes, keepdims=keepdims, initial=initial)
+
+
+# Outside `jit`, each call would compile its branches again.
+_compiled_max = jax.jit(_max_or_nan, static_argnums=(1, 2, 3, 4))
 
 
 # A rule, because JAX has none for a reduction of two arrays.
