@@ -360,7 +360,7 @@ def test_annotations_that_are_strings():
 
     class Wrapped(eqopt.AbstractTransformation):
         inner: "eqopt.AbstractTransformation"
-        other: "Unknown" = None  # type: ignore
+        other: "Unknown" = None  # type: ignore  # nothing has this name
 
         def init(self, params):
             return None

@@ -49,9 +49,9 @@ def main(arguments: list[str] | None = None) -> int:
             save_picture(panels, PICTURE)
     else:
         where = machine.describe()
+        options.output.parent.mkdir(parents=True, exist_ok=True)
         rows = _measured(options)
         report = {"machine": where, "rows": [record(row) for row in rows]}
-        options.output.parent.mkdir(parents=True, exist_ok=True)
         options.output.write_text(json.dumps(report, indent=2) + "\n")
         text = f"{table(rows)}\n\n{machine.in_one_line(where)}."
         page, marker = "benchmarks.md", "storage"
@@ -64,7 +64,6 @@ def main(arguments: list[str] | None = None) -> int:
 def _measured(options: argparse.Namespace) -> list[Row]:
     if options.processes == 1:
         return [_row(way, options.rounds) for way in WAYS]
-    options.output.parent.mkdir(parents=True, exist_ok=True)
     command = ["benchmarks.storage", f"--rounds={options.rounds}"]
     runs = in_each(command, options.processes, options.output)
     return [middle([*map(restored, rows)]) for rows in zip(*runs, strict=True)]

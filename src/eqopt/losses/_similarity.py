@@ -117,16 +117,15 @@ def _both(
     is_zero = norms == 0
     norms = jnp.where(is_zero, 1, norms)
     cosine = jnp.where(is_zero, 0, jnp.sum(x * y, axes) / norms)
-    # Rounding can give equal vectors a cosine above 1, which no angle has. (Selected,
-    # because on a CPU, `jnp.clip` next to a sum ignores a NaN.)
-    bounded = jnp.where(jnp.abs(cosine) > 1, jnp.sign(cosine), cosine)
+    # Rounding can give equal vectors a cosine above 1, which no angle has.
+    bounded = jnp.clip(cosine, -1, 1)
     # And if they are close, 1 minus the cosine has few digits. With the lengths a and b
     # of both, it is (|x - y|^2 - (a - b)^2) / (2 a b). Where `eps` replaces a norm, its
     # square minus a^2 is added.
     near = jnp.sum(jnp.square(x - y), axes) - jnp.square(x_size - y_size)
     near = near + (x_size - x_norm) * (x_size + x_norm)
     near = near + (y_size - y_norm) * (y_size + y_norm)
-    near = jnp.where(near < 0, 0, near / (2 * norms))
+    near = jnp.maximum(near / (2 * norms), 0)
     distance = jnp.where(bounded > 0.5, near, 1 - bounded)
     return (
         with_derivatives_of(cosine, lax.stop_gradient(bounded)),
@@ -139,6 +138,7 @@ def _measured(
 ) -> tuple[Float[Array, "*shape"], Float[Array, "*out"], Float[Array, "*out"]]:
     r"""A multiple of $x$, and the same one of $|x|$ and of $\max(|x|, \sqrt\epsilon)$."""
     x, norm, factor = scaled(x, axes)
+    # Not `jnp.maximum`: fused with the sum, it ignores a NaN on a CPU.
     floor = root / factor
     size = jnp.where(norm < floor, floor, norm)
     return x, jnp.squeeze(norm, axes), jnp.squeeze(size, axes)

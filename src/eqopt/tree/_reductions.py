@@ -2,7 +2,6 @@
 
 import functools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -10,7 +9,7 @@ from jaxtyping import Array, Bool, Float, Inexact, PyTree
 
 from .._cpu.order import materialized
 from .._types import RealScalarLike
-from ..numerics import common_dtype, has_nan, nan_where
+from ..numerics import common_dtype, max_or_nan
 from ._together import arrays_of, check_real, leaves_of, number, together, widened
 
 
@@ -45,7 +44,7 @@ def max(tree: PyTree) -> Float[Array, ""]:
 
     A `TypeError` that names the key path of a complex array.
     """
-    return _extreme("max", jnp.max, -jnp.inf, tree)
+    return _largest("max", tree, 1)
 
 
 def min(tree: PyTree) -> Float[Array, ""]:
@@ -64,19 +63,16 @@ def min(tree: PyTree) -> Float[Array, ""]:
 
     A `TypeError` that names the key path of a complex array.
     """
-    return _extreme("min", jnp.min, jnp.inf, tree)
+    return -_largest("min", tree, -1)
 
 
-def _extreme(owner: str, of: Callable, empty: float, tree: PyTree) -> Any:
+def _largest(owner: str, tree: PyTree, sign: int) -> Any:
+    """The largest of all numbers, each times `sign`."""
     instead = "Use `eqopt.tree.real`, or `tree.norm(x, 'inf')` for the largest modulus."
     check_real(owner, "tree", tree, instead)
-    parts = []
-    for x in arrays_of(owner, tree):
-        [wide] = widened(x)
-        # On a CPU, XLA's maximum and minimum of a large array ignore NaNs.
-        extreme = of(wide, initial=empty)
-        parts.append(nan_where(has_nan(wide), extreme))
-    return of(_stacked(parts), initial=empty) if parts else jnp.asarray(empty, float)
+    arrays = [sign * wide for x in arrays_of(owner, tree) for wide in widened(x)]
+    parts = [max_or_nan(x, initial=-jnp.inf) for x in arrays]
+    return max_or_nan(_stacked(parts)) if parts else jnp.asarray(-jnp.inf, float)
 
 
 def size(tree: PyTree) -> int:

@@ -288,14 +288,12 @@ def _like(old, new, path):
         )
     dtype = jnp.asarray(new).dtype
     is_integer = jnp.issubdtype(old.dtype, jnp.integer)
-    if is_integer and jnp.issubdtype(dtype, jnp.inexact):
+    becomes_real = is_integer and jnp.issubdtype(dtype, jnp.inexact)
+    becomes_complex = jnp.iscomplexobj(new) and not jnp.iscomplexobj(old)
+    if becomes_real or becomes_complex:
+        fix = "an integer" if is_integer else "a real number"
         raise TypeError(
             f"The new value for `{jtu.keystr(path)}` has dtype {dtype}, but the old one "
-            f"has dtype {old.dtype}. Pass an integer."
-        )
-    if jnp.issubdtype(dtype, jnp.complexfloating) and not jnp.iscomplexobj(old):
-        raise TypeError(
-            f"The new value for `{jtu.keystr(path)}` has dtype {dtype}, but the old one "
-            f"has dtype {old.dtype}. Pass a real number."
+            f"has dtype {old.dtype}. Pass {fix}."
         )
     return jnp.full_like(old, new)  # weakly typed if the old one is
