@@ -1,10 +1,14 @@
 """Messages name the class that the user wrote, and the argument, for every row."""
 
+import dataclasses
+import inspect
+import itertools
 import re
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import eqopt
@@ -84,6 +88,46 @@ def test_a_wrong_schedule(row, value):
             continue
         assert names(message, written(row)), message
         assert f"`{INSIDE.get(name, name)}`" in message
+
+
+NO_NUMBERS = {
+    "text": "text",
+    "a letter for which NumPy has a deprecated dtype": ("a", "b", "c"),
+    "an array of text": np.array("a"),
+    "a date": np.datetime64("2020-01-01"),
+    "an object": object(),
+}
+# Equinox warns of it before the constructor sees the value.
+STATIC_ARRAY = "ignore:A JAX array is being set as static:UserWarning"
+
+
+def constructors(node):
+    """Classes in the optimizer whose constructors take their fields, with instances."""
+    if isinstance(node, tuple | list):
+        for part in node:
+            yield from constructors(part)
+    elif isinstance(node, eqx.Module):
+        fields = [field.name for field in dataclasses.fields(node)]
+        is_ours = type(node).__module__.startswith("eqopt.")
+        if is_ours and {*fields} <= {*inspect.signature(type(node)).parameters}:
+            yield type(node), node
+        yield from constructors([getattr(node, name, None) for name in fields])
+
+
+@law()
+@pytest.mark.filterwarnings(STATIC_ARRAY)
+def test_a_value_that_is_no_number(row):
+    """A constructor takes it or names the argument, in each of its fields."""
+    for cls, node in dict(constructors(row())).items():
+        for field, (found, value) in itertools.product(
+            dataclasses.fields(node), NO_NUMBERS.items()
+        ):
+            try:
+                dataclasses.replace(node, **{field.name: value})
+            except (TypeError, ValueError) as error:
+                assert f"`{field.name}`" in str(error), (cls, found, str(error))
+            else:
+                assert field.type not in (bool, int), (cls, field.name, found)
 
 
 LARGER = jax.tree.map(lambda p: jnp.ones([n + 1 for n in p.shape]), PARAMS)

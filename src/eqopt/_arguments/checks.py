@@ -102,9 +102,9 @@ def check_scalar(owner: object, name: str, or_schedule: bool = True) -> None:
             "and use the optimizer inside `eqx.filter_vmap`: `eqx.filter_vmap(lambda "
             f"{name}: ...)(values)`."
         )
-    dtype = jnp.result_type(value)
-    if not (jnp.issubdtype(dtype, np.floating) or jnp.issubdtype(dtype, np.integer)):
-        raise TypeError(f"{message}, but has dtype {dtype}.")
+    # Not with `jnp.result_type`, which raises an error of its own for texts and dates.
+    if hasattr(value, "dtype") and not _is_real(_dtype(value)):
+        raise TypeError(f"{message}, but has dtype {_dtype(value)}.")
 
 
 def check_count(owner: object, name: str, low: int = 1) -> None:
@@ -115,7 +115,7 @@ def check_count(owner: object, name: str, low: int = 1) -> None:
         is_number
         and not isinstance(value, bool)
         and np.ndim(value) == 0
-        and jnp.issubdtype(jnp.result_type(value), np.integer)
+        and (isinstance(value, int) or jnp.issubdtype(_dtype(value), np.integer))
     )
     if not (is_integer and (is_traced(value) or np.asarray(value) >= low)):
         raise ValueError(
@@ -137,8 +137,7 @@ def check_choice(owner: object, name: str, choices: Iterable[str]) -> None:
 def check_returned(owner: object, name: str, value: Any) -> Any:
     """The result of the schedule `name` of `owner`; raises unless it is a number."""
     is_real = not isinstance(value, bool) and (
-        isinstance(value, int | float)
-        or any(jnp.issubdtype(_dtype(value), kind) for kind in _REAL)
+        isinstance(value, int | float) or _is_real(_dtype(value))
     )
     if is_real and np.ndim(value) == 0:
         return value
@@ -154,11 +153,12 @@ def check_returned(owner: object, name: str, value: Any) -> Any:
     )
 
 
-_REAL = (np.floating, np.integer)
-
-
 def _dtype(value: Any) -> Any:
     return getattr(value, "dtype", np.dtype(object))
+
+
+def _is_real(dtype: Any) -> bool:
+    return any(jnp.issubdtype(dtype, kind) for kind in (np.floating, np.integer))
 
 
 def check_fields(owner: object) -> None:
@@ -182,7 +182,7 @@ def check_fields(owner: object) -> None:
             "state with it: `state = opt.init(model)`. If it is a schedule, subclass "
             "`eqopt.schedules.AbstractSchedule`."
         )
-    is_number = isinstance(rate, float | int) or hasattr(rate, "dtype")
+    is_number = isinstance(rate, float | int) or _is_real(_dtype(rate))
     # A comparison of arrays would be traced under `jit`.
     if is_number and not is_traced(rate) and np.any(np.asarray(rate) < 0):
         raise ValueError(
@@ -190,20 +190,25 @@ def check_fields(owner: object) -> None:
             f"{rate}. To ascend, use `eqopt.Chain(eqopt.Scale(-1.0), optimizer)`."
         )
     for name in REAL_DTYPES:
-        dtype = vars(owner).get(name)
-        if dtype is None:
-            continue
-        try:
-            found = jnp.dtype(dtype)
-            is_fit = jnp.issubdtype(found, np.floating) and found.itemsize > 1
-        except TypeError:
-            found, is_fit = dtype, False
-        if not is_fit:
-            raise TypeError(
-                f"{type(owner).__name__}: `{name}` must be float16, bfloat16, float32 "
-                f"or float64, but is {found}. Complex parameters are stored in the "
-                "complex dtype with the same precision."
-            )
+        check_real_dtype(owner, name)
+
+
+def check_real_dtype(owner: object, name: str) -> None:
+    """Raises a `TypeError` unless the field is `None` or a real dtype from 16 bits on."""
+    dtype = vars(owner).get(name)
+    if dtype is None:
+        return
+    try:
+        found = jnp.dtype(dtype)
+        is_fit = jnp.issubdtype(found, np.floating) and found.itemsize > 1
+    except TypeError:  # no dtype
+        found, is_fit = dtype, False
+    if not is_fit:
+        raise TypeError(
+            f"{type(owner).__name__}: `{name}` must be float16, bfloat16, float32 or "
+            f"float64, but is {found}. Complex parameters are stored in the complex "
+            "dtype with the same precision."
+        )
 
 
 # Only fields with these names: a class of a user may have others, for codes or keys.

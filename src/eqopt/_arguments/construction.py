@@ -12,6 +12,7 @@ import equinox as eqx
 
 from .._typecheck import checked, checked_methods, needs_check
 from .annotations import names_in, resolved
+from .fields import types_of_choices
 from .owners import why_no_hash
 
 
@@ -67,11 +68,14 @@ else:
         def __signature__(cls):
             # Otherwise it would be the signature of `__call__`.
             signature = inspect.signature(cls.__init__)
-            # Equinox writes `Any` for a field with a converter.
+            # Not what its converter accepts, or `Any`.
             fields = getattr(cls, "__dataclass_fields__", {})
+            choices = types_of_choices(cls) if fields else {}
             parameters = [
                 x.replace(annotation=fields[name].type)
-                if x.annotation is Any and name in fields and x.kind != x.VAR_POSITIONAL
+                if x.annotation in (Any, choices.get(name, Any))
+                and name in fields
+                and x.kind != x.VAR_POSITIONAL
                 else x
                 for name, x in signature.parameters.items()
             ]
@@ -87,6 +91,7 @@ else:
             namespace = checked_methods(namespace)
             made = super().__new__(cls, name, bases, namespace, **options)
             if needs_check(made.__init__):
+                made.__init__.__annotations__ |= types_of_choices(made)
                 made.__init__ = checked(made.__init__)
             # Not earlier: `dataclass` reads `__doc__`.
             if isinstance(written := namespace.get("__doc__"), str):
@@ -198,7 +203,9 @@ def misuse(cls: type, args: tuple, kwargs: Mapping[str, Any]) -> str | None:
     for parameter in parameters:
         annotation = resolved(parameter.annotation, names)
         value = given.get(parameter.name)
-        if parameter.name == "weight_decay" and _is_how_to_decay(value):
+        is_given = parameter.name in given and _is_known(annotation)
+        is_wrong = is_given and not is_bearable(value, annotation)
+        if is_wrong and parameter.name == "weight_decay" and _is_how_to_decay(value):
             return (
                 f"{cls.__name__}: `weight_decay` must be a number, a 0-d array or a "
                 "schedule, but is an `AddDecayedWeights`. This optimizer has its own "
@@ -211,8 +218,7 @@ def misuse(cls: type, args: tuple, kwargs: Mapping[str, Any]) -> str | None:
                 f"{cls.__name__}: `{parameter.name}` must be an eqopt {kinds}, but is "
                 f"{described(value)}"
             )
-        is_given = parameter.name in given and _is_known(annotation)
-        if is_given and not is_bearable(value, annotation):
+        if is_wrong:
             problem = wrong_value(value, annotation)
             return f"{cls.__name__}: `{parameter.name}` {problem}"
     return None

@@ -1,5 +1,8 @@
 """Fields that determine the compiled program: masks, labels and sizes."""
 
+import dataclasses
+import typing
+from types import NoneType, UnionType
 from typing import Any
 
 import equinox as eqx
@@ -17,6 +20,26 @@ def static_choice(**arguments: Any) -> Any:
     """
     choices = np.generic if arguments.get("static") else np.bool_ | np.integer | np.str_
     return eqx.field(converter=lambda tree: _of_python(tree, choices), **arguments)
+
+
+def types_of_choices(cls: type) -> dict[str, Any]:
+    """What the constructor accepts for bools and integers that a field converts.
+
+    Equinox writes `Any` for a field with a converter, and a text would be `True`. A
+    class with fields for `int | np.integer` explains other values itself.
+    """
+    return {
+        field.name: field.type | of_numpy
+        for field in dataclasses.fields(cls)
+        for plain, of_numpy in ((bool, np.bool_), (int, np.integer))
+        if "converter" in field.metadata
+        and _kinds(field.type) - {NoneType} == {plain}
+    }
+
+
+def _kinds(annotation: Any) -> set[Any]:
+    is_union = typing.get_origin(annotation) in (UnionType, typing.Union)
+    return {*typing.get_args(annotation)} if is_union else {annotation}
 
 
 def _of_python(tree: Any, choices: Any) -> Any:

@@ -7,7 +7,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
-from .._arguments.checks import check_integer, check_interval
+from .._arguments.checks import check_integer, check_interval, check_scalar
 from .._arguments.fields import static_choice
 from .._types import StaticInteger
 from ._base import AbstractCompressor, Workers
@@ -44,6 +44,7 @@ class TopK(AbstractCompressor):
     fraction: float = static_choice(static=True, default=0.01)
 
     def __check_init__(self):
+        check_scalar(self, "fraction", or_schedule=False)
         check_interval("TopK", "fraction", self.fraction, 0, 1, includes_low=False)
 
     def mean(

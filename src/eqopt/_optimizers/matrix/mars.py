@@ -7,7 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import DTypeLike
 
-from ..._arguments.checks import check_choice, check_range
+from ..._arguments.checks import check_choice, check_range, check_real_dtype
 from ..._arguments.extra import required
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
@@ -247,6 +247,7 @@ class MARS(AbstractOptimizer):
 
     def __check_init__(self):
         check_choice(self, "mars_type", get_args(MARSType))
+        check_real_dtype(self, "ns_dtype")
         check_moments(self)
 
     @property

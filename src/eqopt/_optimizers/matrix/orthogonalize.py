@@ -9,7 +9,12 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, DTypeLike, Float, Inexact
 
-from ..._arguments.checks import check_choice, check_count, check_range
+from ..._arguments.checks import (
+    check_choice,
+    check_count,
+    check_range,
+    check_real_dtype,
+)
 from ..._arguments.fields import static_choice
 from ..._core.division import AbstractWhole, Division, current_division
 from ..._core.equation import equation
@@ -117,6 +122,7 @@ def orthogonalize_of(owner: Any) -> "Orthogonalize":
 
 
 def _check_precision(owner: Any, name: str) -> None:
+    check_real_dtype(owner, name)
     coefficients, dtype = owner.coefficients, getattr(owner, name)
     is_cans = isinstance(coefficients, str) and coefficients == "cans"
     if is_cans and dtype is not None and jnp.dtype(dtype) == jnp.bfloat16:

@@ -1,8 +1,10 @@
 """Published coefficients of Newton-Schulz iterations, by name."""
 
+import contextlib
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax.numpy as jnp
+import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, Float
 
@@ -136,10 +138,12 @@ def rows_of(owner: str, coefficients: Coefficients, steps: int | None) -> Table:
 
 def given_rows(owner: str, name: str, coefficients: Any) -> Float[Array, "*steps 3"]:
     """The coefficients in the argument `name`: one row, or one row per step."""
-    try:
-        rows = jnp.asarray(coefficients)
-    except (TypeError, ValueError):  # no numbers, or rows of several lengths
-        rows = None
+    rows = None
+    # JAX takes a text for the name of a dtype, and a name may be deprecated.
+    if not any(isinstance(x, str) for x in jtu.tree_leaves(coefficients)):
+        # There may be no numbers, or rows of several lengths.
+        with contextlib.suppress(TypeError, ValueError):
+            rows = jnp.asarray(coefficients)
     if rows is None or rows.dtype == bool or jnp.iscomplexobj(rows):
         raise ValueError(
             f"{owner}: `{name}` must be three real numbers, or rows of three, but is "
