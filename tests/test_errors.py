@@ -100,7 +100,7 @@ CASES = {
         lambda: update(ADAM, grads_of(mlp(depth=2))),
         "`state.mu` has another tree structure than `updates`",
         "Only `updates` has a leaf at `.layers[2].weight`, `.layers[2].bias`",
-        "Was the model changed after `init`",
+        "Was the model or the optimizer changed after `init`",
     ),
     "parameters of a deeper model": (
         lambda: update(eqopt.AdamW(1e-3), params=mlp(depth=2)),

@@ -182,7 +182,7 @@ def slopes():
         (
             lambda: OPT.update(slopes(), OPT.init(mlp(depth=2)), mlp()),
             ValueError,
-            "Was the model changed after `init`",
+            "Was the model or the optimizer changed after `init`",
         ),
         (
             lambda: OPT.update(slopes(), OPT.init(mlp())),

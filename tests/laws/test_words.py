@@ -4,6 +4,7 @@ import dataclasses
 import inspect
 import itertools
 import re
+import typing
 
 import equinox as eqx
 import jax
@@ -21,12 +22,15 @@ PARAMS = params_of()
 GRADS = jax.tree.map(jnp.ones_like, PARAMS)
 
 
-def error_of(build, state=None, grads=GRADS, params=PARAMS):
+FRESH = object()
+
+
+def error_of(build, state=FRESH, grads=GRADS, params=PARAMS):
     """The error message from building the optimizer and taking its first step."""
 
     def step(grads):
         opt = build()
-        opt.update(grads, opt.init(PARAMS) if state is None else state, params)
+        opt.update(grads, opt.init(PARAMS) if state is FRESH else state, params)
 
     try:
         eqx.filter_eval_shape(step, grads)
@@ -128,6 +132,46 @@ def test_a_value_that_is_no_number(row):
                 assert f"`{field.name}`" in str(error), (cls, found, str(error))
             else:
                 assert field.type not in (bool, int), (cls, field.name, found)
+
+
+def other_choices(field, value):
+    """Values that determine the program, for a field, other than its value."""
+    if isinstance(value, bool):
+        return [not value]
+    kinds = field.type, *typing.get_args(field.type)
+    literals = [k for k in kinds if typing.get_origin(k) is typing.Literal]
+    words = [x for kind in literals for x in typing.get_args(kind)]
+    is_count = field.metadata.get("static") and int in kinds
+    return [x for x in [*words, *([1, 2, 3] if is_count else [])] if x != value]
+
+
+def shapes_of(opt):
+    shapes = eqx.filter_eval_shape(opt.init, PARAMS)
+    return jax.tree.map(jnp.shape, shapes), jax.tree.structure(shapes)
+
+
+# A counter that is not needed stays as it is.
+UNUSED = {(eqopt.AddDecayedWeights, "mode")}
+
+
+@law()
+def test_a_state_of_another_choice(row):
+    """The old state of another rank or block size is no state of this optimizer."""
+    opt = row()
+    if (type(opt), opt) not in [*constructors(opt)]:
+        return
+    state = opt.init(PARAMS)
+    for field in dataclasses.fields(opt):
+        for choice in other_choices(field, getattr(opt, field.name)):
+            try:
+                new = dataclasses.replace(opt, **{field.name: choice})
+                is_alike = shapes_of(new) == shapes_of(opt)
+            except (TypeError, ValueError):
+                continue
+            if not (is_alike or (type(opt), field.name) in UNUSED):
+                message = error_of(lambda new=new: new, state)
+                assert message and "state" in message.lower(), (field.name, message)
+                assert names(message, written(row)), message
 
 
 LARGER = jax.tree.map(lambda p: jnp.ones([n + 1 for n in p.shape]), PARAMS)

@@ -157,7 +157,7 @@ CASES = {
         lambda: step(SPLIT, LARGER, SPLIT, HALF),
         "StoreParams: at `['a']`, LowBits(bits=u16[300])",
         "does not belong to a parameter bf16[400]",
-        "Was the model changed after `init`",
+        "Was the model or the optimizer changed after `init`",
     ),
     "a model of another structure": (
         lambda: step(SPLIT, {"a": HALF["a"]}, SPLIT, HALF),

@@ -208,20 +208,20 @@ WRONG = {
     "another shape": (
         lambda: plan(ADAM, ADAM, {**PARAMS, "b": jnp.ones(5)}),
         "migrate: the old state has float32[2] at `[0].mu['b']`, but the new optimizer "
-        "needs float32[5] at `[0].mu['b']`. 1 more does not fit. Was the model changed "
-        "after `init`, or is this the state of another model? Pass the model of the old "
-        "state, or initialise what does not fit: "
+        "needs float32[5] at `[0].mu['b']`. 1 more does not fit. Was the model or the "
+        "optimizer changed after `init`, or is this the state of another model? Pass the "
+        "model of the old state, or initialise what does not fit: "
         "`drop=[\"[0].mu['b']\", \"[0].nu['b']\"]`.",
     ),
     "several values with other shapes": (
         lambda: plan(ADAM, ADAM, {"w": jnp.ones(5), "b": jnp.ones(5)}),
-        "3 more do not fit. Was the model changed after `init`, or is this the state of "
-        "another model? Pass the model of the old state, or initialise what does not "
-        "fit: `drop=['ScaleByAdamState.mu', 'ScaleByAdamState.nu']`.",
+        "3 more do not fit. Was the model or the optimizer changed after `init`, or is "
+        "this the state of another model? Pass the model of the old state, or initialise "
+        "what does not fit: `drop=['ScaleByAdamState.mu', 'ScaleByAdamState.nu']`.",
     ),
     "one value with another shape": (
         lambda: plan(eqopt.Trace(0.9), eqopt.Trace(0.9), PARAMS["w"], PARAMS["b"]),
-        "needs float32[3,2] at `.trace`. Was the model changed",
+        "needs float32[3,2] at `.trace`. Was the model or the ",
     ),
     "another dtype": (
         lambda: plan(eqopt.Chain(BF16), ADAM),

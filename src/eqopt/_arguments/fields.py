@@ -32,8 +32,7 @@ def types_of_choices(cls: type) -> dict[str, Any]:
         field.name: field.type | of_numpy
         for field in dataclasses.fields(cls)
         for plain, of_numpy in ((bool, np.bool_), (int, np.integer))
-        if "converter" in field.metadata
-        and _kinds(field.type) - {NoneType} == {plain}
+        if "converter" in field.metadata and _kinds(field.type) - {NoneType} == {plain}
     }
 
 

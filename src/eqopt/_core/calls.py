@@ -202,10 +202,16 @@ def _where(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> str | None:
         return None
     pairs = {"updates": (updates, parameters(tree)), "state": (state, fresh)}
     for name, trees in pairs.items():
-        found, like = map(jtu.tree_leaves_with_path, trees)
-        if [path for path, _ in found] != [path for path, _ in like]:
-            continue
-        for (path, x), (_, y) in zip(found, like, strict=True):
+        found, like = (dict(jtu.tree_leaves_with_path(tree)) for tree in trees)
+        if name == "state" and found.keys() != like.keys():
+            path = next(x for x in [*found, *like] if (x in found) != (x in like))
+            lacks, has = ("not there", "is") if path in like else ("there", "is not")
+            return (
+                f"{name_of(transformation)}: `state{jtu.keystr(path)}` is {lacks}, but "
+                f"{has} in the state that `init` makes for these parameters. {ONE_MODEL}"
+            )
+        for path in [*found] if found.keys() == like.keys() else ():
+            x, y = found[path], like[path]
             # Gradients of examples may have one more axis.
             may_differ = name == "updates" and np.ndim(x) != np.ndim(y)
             if np.shape(x) != np.shape(y) and not may_differ:

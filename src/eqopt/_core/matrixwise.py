@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import DTypeLike, PyTree
 
+from .._jax_internals import is_traced
 from .._trees.axes import (
     Axes,
     DimensionNumbers,
@@ -194,6 +195,8 @@ class AbstractMatrixwise(AbstractContracting):
     """
 
     in_batches: ClassVar[bool] = True
+    # Parts of the state whose shapes depend on arguments, and the methods that make them.
+    _sized: ClassVar[tuple[tuple[str, str], ...]] = ()
     # Whether the state is too large to be sent: see `eqopt.DistributeMatrices`.
     _stays: ClassVar[bool] = False
 
@@ -255,7 +258,28 @@ class AbstractMatrixwise(AbstractContracting):
             reads={**leafwise.reads, "layout": layouts},
             mask=are_matrices(layouts),
         )
+        self._check_sizes(state, layouts, pipeline.given)
         return pipeline.push(type(self).__name__, leafwise)
+
+    def _check_sizes(
+        self, state: State, layouts: PyTree[Layout | Pieces | None], updates: Updates
+    ) -> None:
+        """Raises a `ValueError` if `init` would make `_sized` in other shapes.
+
+        Only if the step is compiled: the check takes as long as a small step.
+        """
+        if not (self._sized and any(map(is_traced, jtu.tree_leaves(updates)))):
+            return
+
+        def check(make, layout, x, old):
+            of_all = functools.partial(layout.apply, make)
+            new = jax.eval_shape(of_all, jax.ShapeDtypeStruct(x.shape, jnp.float32))
+            if jtu.tree_map(jnp.shape, new) != jtu.tree_map(jnp.shape, old):
+                raise ValueError("The state was made with other arguments.")
+
+        for name, method in self._sized:
+            of_one = functools.partial(check, getattr(self, method))
+            map_layouts(of_one, layouts, updates, getattr(state, name))
 
 
 def made(make, zeros, layout, dtype):

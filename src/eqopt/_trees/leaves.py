@@ -147,7 +147,8 @@ def align(treedef: Any, tree: PyTree, name: str, updates: PyTree) -> list:
 
 
 ANOTHER_MODEL = (
-    "Was the model changed after `init`, or is this the state of another model?"
+    "Was the model or the optimizer changed after `init`, or is this the state of "
+    "another model?"
 )
 _ONE_MODEL = f"Both must belong to the same model. {ANOTHER_MODEL}"
 

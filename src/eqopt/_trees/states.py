@@ -104,6 +104,20 @@ def check_dtypes(transformation: Any, state: Any) -> None:
                     )
 
 
+def check_size(transformation: Any, name: str, found: int, most: float) -> None:
+    """Raises a `ValueError` unless a size in the state is the argument `name`.
+
+    `most` is the largest size that is possible there.
+    """
+    expected = getattr(transformation, name)
+    if found != min(expected, most):
+        raise ValueError(
+            f"{name_of(transformation)}: `{name}` is {expected}, but the state was made "
+            f"with {found}, and keeps its shapes. Pass the same `{name}`, or make a new "
+            "state: `opt.init(model)`."
+        )
+
+
 def _fits(x: Any, expected: Any) -> bool:
     """Whether `x`, a leaf of a state, has this dtype, or the complex one like it."""
     dtype = getattr(x, "dtype", expected)

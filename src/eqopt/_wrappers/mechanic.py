@@ -1,6 +1,7 @@
 """Learning the learning rate during training."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 
 import equinox as eqx
@@ -18,7 +19,7 @@ from .._core.reductions import dot, sum_over_leaves
 from .._core.transformation import AbstractFused, AbstractTransformation
 from .._trees.leaves import parameters
 from .._trees.precision import compute_dtype
-from .._trees.states import check_state
+from .._trees.states import check_size, check_state
 from .._types import Hyperparameter, Leaf, Params, Scalar, State, Updates
 from ..numerics import abs_sq, safe_sqrt
 from ..tree._like import wide_zeros_like
@@ -175,6 +176,7 @@ class Mechanic(AbstractFused):
 
     def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
         check_state(self, state)
+        check_size(self, "num_betas", len(state.r), math.inf)
         params = required_params("Mechanic", pipeline.params)
         reads = {"delta": state.delta, "p": params}
         sums = sum_over_leaves(mechanic_sums, pipeline.flush(), reads)

@@ -11,7 +11,14 @@ from .._arguments.extra import required_params
 from .._core.calls import GIVEN
 from .._core.pipeline import Leafwise, Pipeline
 from .._core.transformation import AbstractFused, AbstractTransformation
-from .._trees.leaves import is_leaf, is_parameter, keystr, parameters, restrict
+from .._trees.leaves import (
+    ANOTHER_MODEL,
+    is_leaf,
+    is_parameter,
+    keystr,
+    parameters,
+    restrict,
+)
 from .._trees.states import check_state
 from .._trees.stored import (
     AbstractHidden,
@@ -186,10 +193,7 @@ def _joined(params: Params, hidden: PyTree) -> PyTree:
                 break
         else:
             return joined(params, hidden)
-    raise ValueError(
-        f"StoreParams: {where}. Was the model changed after `init`, or is this the "
-        "state of another model?"
-    )
+    raise ValueError(f"StoreParams: {where}. {ANOTHER_MODEL}")
 
 
 def _check_wide(updates: Updates) -> None:

@@ -206,6 +206,8 @@ class ScaleByAPOLLO(AbstractMatrixwise):
     weight_dimension_numbers: DimensionNumbers | None = None
     scale_front: bool = False
 
+    _sized = (("mu", "_low"), ("projector", "_projector"))
+
     def __check_init__(self):
         check_count(self, "rank")
         check_count(self, "update_proj_gap")
@@ -228,17 +230,18 @@ class ScaleByAPOLLO(AbstractMatrixwise):
     def init(self, params: Params) -> ScaleByAPOLLOState:
         return ScaleByAPOLLOState(
             jnp.zeros((), jnp.int32),
-            mu=self.for_matrices(params, lambda x: (self._low(x),)),
-            nu=self.for_matrices(params, lambda x: (abs_sq(self._low(x)),)),
+            mu=self.for_matrices(params, self._low),
+            nu=self.for_matrices(params, lambda x: (abs_sq(*self._low(x)),)),
             projector=self.for_matrices(params, self._projector),
             norm=self.for_matrices(params, lambda x: jnp.sum(abs_sq(x), keepdims=True)),
         )
 
-    def _low(self, x: Any) -> Any:
-        return _wide(x)[: self.rank]
+    def _low(self, x: Any) -> tuple[Any]:
+        return (_wide(x)[: self.rank],)
 
     def _projector(self, x: Any) -> tuple[Any]:
-        return (_wide(x) @ jnp.conj(self._low(x).T) if self.proj == "svd" else None,)
+        (low,) = self._low(x)
+        return (_wide(x) @ jnp.conj(low.T) if self.proj == "svd" else None,)
 
     def matrixwise(
         self, state: ScaleByAPOLLOState, params: Params | None = None, **extra: Any

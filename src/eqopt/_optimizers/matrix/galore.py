@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import equinox as eqx
 import jax.numpy as jnp
+import jax.tree_util as jtu
 from jaxtyping import Array, Int, PyTree
 
 from ..._arguments.checks import check_count, check_scalar
@@ -21,6 +22,7 @@ from ..._trees.axes import DimensionNumbers
 from ..._trees.leaves import align, flatten_updates, parameters
 from ..._trees.routes import Report
 from ..._trees.sharding import unsharded
+from ..._trees.states import check_size
 from ..._types import (
     Hyperparameter,
     IntegerLike,
@@ -186,6 +188,8 @@ class ScaleByGaLore(AbstractContracting):
     ) -> Updates:
         """The projectors of this step."""
         check_real(self, updates, state.projector, "state.projector")
+        for p in jtu.tree_leaves(state.projector):
+            check_size(self, "rank", p.shape[-1], p.shape[-2])
         is_due = state.count % jnp.asarray(self.update_proj_gap, jnp.int32) == 0
         pipeline = Pipeline(updates, None, {})
         promise = pipeline.push(

@@ -4,6 +4,7 @@ from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
 import equinox as eqx
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Float, Inexact, PyTree
 
 from ..._arguments.checks import check_choice, check_range
@@ -103,7 +104,8 @@ def keep_norm(
 def keep_first_norm(
     g: Matrix, radius: Float[Array, "_ _"], p: Matrix, norms: Norms
 ) -> tuple[Inexact[Array, "m n"], Float[Array, "_ _"]]:
-    radius = jnp.where(radius == 0, norms(p), radius)
+    # Unlike `jnp.where`, it takes no numbers of rows for the number of the matrix.
+    radius = lax.select(radius == 0, norms(p), radius)
     u = _step(p + g, radius, norms, g, p)
     return jnp.where(radius == 0, g, u), radius
 
@@ -158,9 +160,8 @@ class RelativeUpdate(_Stateless):
 
     **Raises:**
 
-    A `ValueError` if `per` is something else. In `init` and `update`, a `ValueError` with
-    the key path if the dimension numbers do not fit the parameters. In `update`, a
-    `ValueError` if `params` is `None`.
+    A `ValueError` if `per` is something else, if the dimension numbers do not fit the
+    parameters (with the key path), or if `params` is `None` in `update`.
     """
 
     per: Per = eqx.field(static=True, default="matrix")
@@ -192,8 +193,7 @@ class UpdateNormFloor(_Stateless):
 
     **Raises:**
 
-    A `ValueError` if an argument is invalid, and the errors of
-    [`eqopt.RelativeUpdate`][].
+    A `ValueError` for an invalid argument, or as in [`eqopt.RelativeUpdate`][].
     """
 
     floor: Hyperparameter = 0.35
@@ -238,8 +238,7 @@ class RadialBrake(_Stateless):
 
     **Raises:**
 
-    A `ValueError` if an argument is invalid, and the errors of
-    [`eqopt.RelativeUpdate`][].
+    A `ValueError` for an invalid argument, or as in [`eqopt.RelativeUpdate`][].
     """
 
     outward: Hyperparameter = 0.5
@@ -287,8 +286,7 @@ class KeepNorm(_NormControl):
 
     **Raises:**
 
-    A `ValueError` if an argument is invalid, and the errors of
-    [`eqopt.RelativeUpdate`][].
+    A `ValueError` for an invalid argument, or as in [`eqopt.RelativeUpdate`][].
     """
 
     radius: Radius = "current"
@@ -313,7 +311,10 @@ class KeepNorm(_NormControl):
     def matrixwise(
         self, state: KeepNormState, params: Params | None = None, **extra: Any
     ) -> Leafwise:
-        if state.radius is not None:
-            return self._leafwise(keep_first_norm, state, params)
         radius = None if isinstance(self.radius, str) else self.radius
+        is_first = radius is None and self.radius == "initial"
+        if is_first == (state.radius is None):
+            raise ValueError("The state was made with another radius.")
+        if is_first:
+            return self._leafwise(keep_first_norm, state, params)
         return self._leafwise(keep_norm, state, params, radius=radius)

@@ -183,6 +183,7 @@ class ScaleByPSGDKron(AbstractMatrixwise):
     """
 
     _stays: ClassVar[bool] = True
+    _sized = (("factors", "_factors"),)
 
     b1: Hyperparameter = 0.9
     preconditioner_lr: Hyperparameter = 0.1

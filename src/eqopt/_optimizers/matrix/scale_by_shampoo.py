@@ -204,6 +204,7 @@ class ScaleByShampoo(AbstractMatrixwise):
     """
 
     _stays: ClassVar[bool] = True
+    _sized = (("factors", "_grams"), ("nu", "_moment"))
 
     b1: Hyperparameter = 0.9
     b2: Hyperparameter = 0.999
@@ -255,10 +256,13 @@ class ScaleByShampoo(AbstractMatrixwise):
         return ScaleByShampooState(
             jnp.zeros((), jnp.int32),
             mu=self.for_matrices(params, lambda x: x, self.mu_dtype),
-            nu=self.for_matrices(params, functools.partial(initial_moment, self.graft)),
+            nu=self.for_matrices(params, self._moment),
             factors=self.for_matrices(params, self._grams),
             roots=self.for_matrices(params, lambda x: identities(self._grams(x))),
         )
+
+    def _moment(self, x: Any) -> Any:
+        return initial_moment(self.graft, x)
 
     def _grams(self, x: Any) -> Sides:
         sides = has_side(x.shape, max(x.shape), self.one_sided)

@@ -176,9 +176,8 @@ class ScaleBySOAP(AbstractMatrixwise):
         similarly for $R$, with eigenvalues of at least $10^{-8}$. The first gradient is
         not whitened, and the start is not corrected for: only in the long run does
         $L \otimes R$ scale with the squares of the gradients.
-    - `stagger`: whether matrices take turns, so that in each step about one in $k$ of
-        them refreshes its eigenvectors. All matrices of a stack take the same turn. The
-        first eigenvectors of all matrices are computed in one step.
+    - `stagger`: whether matrices take turns: in each step, about one in $k$ refreshes
+        its eigenvectors. A stack has one turn. The first refresh is in the same step.
     - `mu_dtype`: the dtype of $\mu$. Defaults to the parameter's, at least float32.
     - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
 
@@ -211,6 +210,7 @@ class ScaleBySOAP(AbstractMatrixwise):
     """
 
     _stays: ClassVar[bool] = True
+    _sized = (("factors", "_grams"),)
 
     b1: Hyperparameter = 0.95
     b2: Hyperparameter = 0.95

@@ -19,7 +19,8 @@ from ..._transforms.scale import Scale, ScaleByTree
 from ..._transforms.weight_decay import WeightDecay
 from ..._trees.axes import DimensionNumbers, map_matrices
 from ..._trees.masks import both
-from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Updates
+from ..._trees.states import check_state
+from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, State, Updates
 from .parts.recipe import are_matrices, matrices_and_others
 from .parts.sinkhorn import (
     Sinkhorn,
@@ -165,13 +166,12 @@ class ScaleBySinkhorn(AbstractMatrixwise):
         return None
 
     def matrixwise(
-        self,
-        state: ScaleBySinkhornState | None,
-        params: Params | None = None,
-        **extra: Any,
+        self, state: State, params: Params | None = None, **extra: Any
     ) -> Leafwise:
+        has_target = self.spectral_target is not None
+        check_state(self, state, ScaleBySinkhornState if has_target else type(None))
         reads = {"iteration": same_for_each_leaf(Sinkhorn(self.steps))}
-        if self.spectral_target is None:
+        if not has_target:
             return Leafwise(sinkhorn, reads=reads)
         reads["spectral_norm"] = same_for_each_leaf(SpectralNorm(self.power_steps))
         return Leafwise(spectral_sinkhorn, state, reads=reads)

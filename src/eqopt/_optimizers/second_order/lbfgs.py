@@ -1,5 +1,6 @@
 """L-BFGS: the inverse of the Hessian, estimated from the last few steps."""
 
+import math
 from typing import Any
 
 import equinox as eqx
@@ -15,7 +16,7 @@ from ..._linesearch.zoom import ScaleByZoomLinesearch
 from ..._transforms.scale import Scale, ScaleByLearningRate
 from ..._trees.leaves import map_parameters, parameters
 from ..._trees.precision import compute_dtype
-from ..._trees.states import check_state
+from ..._trees.states import check_size, check_state
 from ..._types import Params, ScalarOrSchedule, State, Updates
 from ...tree import zeros_like
 from ...tree._like import wide_zeros_like
@@ -121,6 +122,7 @@ class ScaleByLBFGS(AbstractTransformation):
         **extra: Any,
     ) -> tuple[Updates, ScaleByLBFGSState]:
         check_state(self, state)
+        check_size(self, "memory_size", len(state.weights_memory), math.inf)
         params = required_params("ScaleByLBFGS", params)
         return times_inverse(self, updates, state, params, self.scale_init_precond)
 
