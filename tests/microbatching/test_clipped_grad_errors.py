@@ -10,6 +10,7 @@ from eqopt.microbatching import (
     AccumulationType,
     clipped_grad,
     gradient_paths,
+    micro_grad,
     per_example_grad_norms,
 )
 
@@ -206,11 +207,21 @@ def test_wrong_types(make):
         make()
 
 
-def test_a_loss_of_a_batch_where_one_example_is_passed():
-    def loss(w, x):
-        return jnp.mean(jax.vmap(lambda x: x @ w)(x))
+def of_a_batch(w, x):
+    return jnp.mean(jax.vmap(lambda x: x @ w)(x))
 
-    grad_fn = clipped_grad(loss, 1.0, keep_batch_dim=False)
+
+def of_one(w, x):
+    return w @ x
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+@pytest.mark.parametrize(
+    "make", [lambda *args, **kwargs: clipped_grad(*args, 1.0, **kwargs), micro_grad]
+)
+def test_a_loss_of_a_batch_for_a_loss_of_one_example(make, keeps):
+    grad_fn = make(of_one if keeps else of_a_batch, keep_batch_dim=keeps)
     with pytest.raises((TypeError, ValueError)) as error:
         grad_fn(jnp.ones(2), jnp.ones((3, 2)))
-    assert "the function takes one example" in error.value.__notes__[-1]
+    fixes = ["If it takes a batch, omit", "pass `keep_batch_dim=False`"]
+    assert fixes[keeps] in error.value.__notes__[-1]

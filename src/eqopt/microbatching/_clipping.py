@@ -253,14 +253,7 @@ class _Call(NamedTuple):
 
         pairs = zip(leaves, self.arguments.batch.axes, strict=True)
         mapped = [x for x, axis in pairs if axis is not None]
-        try:
-            examples, static = jax.vmap(one)(*mapped)
-        except (TypeError, ValueError) as error:
-            if not self.loss.loss.keep_batch_dim:
-                error.add_note(
-                    "`keep_batch_dim=False`: the function takes one example."
-                )
-            raise
+        examples, static = jax.vmap(one)(*mapped)
         aux = eqx.combine(examples.aux, static.value)
         return eqx.tree_at(lambda x: x.aux, examples, aux, is_leaf=lambda x: x is None)
 

@@ -12,6 +12,15 @@ from ._arguments import resolve_argnums
 from ._rows import own_on_each_device
 
 
+# What an error in the function may be about, with and without `keep_batch_dim`.
+_ONE_EXAMPLE = {
+    True: "The function was called with one example, as a batch of one. If it takes an "
+    "example without a batch axis, pass `keep_batch_dim=False`.",
+    False: "The function was called with one example, without a batch axis, because of "
+    "`keep_batch_dim=False`. If it takes a batch, omit this argument.",
+}
+
+
 class Loss(eqx.Module):
     """A function of one example, with the arguments that `micro_grad` takes for it."""
 
@@ -69,7 +78,11 @@ class _LossAt(eqx.Module):
         chosen = (wrt,) if isinstance(self.loss.argnums, int) else wrt
         replaced = dict(zip(self.argnums, chosen, strict=True))
         args = tuple(replaced.get(i, x) for i, x in enumerate(args))
-        out = self.loss.fun(*args, **kwargs)
+        try:
+            out = self.loss.fun(*args, **kwargs)
+        except (TypeError, ValueError) as error:
+            error.add_note(_ONE_EXAMPLE[self.loss.keep_batch_dim])
+            raise
         if not self.loss.has_aux:
             return out, None
         if not isinstance(out, tuple) or len(out) != 2:
