@@ -15,7 +15,7 @@ from .._arguments.extra import check_names
 from .._arguments.owners import name_of
 from .._trees.leaves import is_leaf, is_parameter, keystr, parameters
 from .._trees.routes import Report
-from .misfits import ONE_MODEL
+from .misfits import ONE_MODEL, OtherState
 
 
 # What the outermost call that is running has checked: 1 if its gradients, 2 if also the
@@ -77,7 +77,8 @@ def _call(
             raise misuse from None
         # Only our own messages name an argument or a key path in such quotes.
         is_ours = "`" in str(error) and not isinstance(error, TypeCheckError)
-        message = None if is_ours else _where(fn, args, kwargs)
+        is_other = isinstance(error, OtherState)
+        message = None if is_ours else _where(fn, args, kwargs, is_other)
         if message is None:
             raise
         raise ValueError(message) from error
@@ -190,8 +191,13 @@ def _fits(transformation: Any, updates: PyTree, state: Any) -> bool:
     return treedef == expected and [*map(np.shape, found)] == [*map(np.shape, like)]
 
 
-def _where(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> str | None:
-    """The message for the first array of another shape, if there is one."""
+def _where(
+    fn: Callable, args: tuple, kwargs: dict[str, Any], is_other: bool
+) -> str | None:
+    """The message for the first array of another shape, if there is one.
+
+    If the state is of an optimizer with other arguments, arrays may also be missing.
+    """
     try:
         given = inspect.signature(fn).bind(*args, **kwargs).arguments
         transformation, updates, state, *_ = given.values()
@@ -203,7 +209,7 @@ def _where(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> str | None:
     pairs = {"updates": (updates, parameters(tree)), "state": (state, fresh)}
     for name, trees in pairs.items():
         found, like = (dict(jtu.tree_leaves_with_path(tree)) for tree in trees)
-        if name == "state" and found.keys() != like.keys():
+        if is_other and name == "state" and found.keys() != like.keys():
             path = next(x for x in [*found, *like] if (x in found) != (x in like))
             lacks, has = ("not there", "is") if path in like else ("there", "is not")
             return (

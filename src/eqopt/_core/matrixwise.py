@@ -28,6 +28,7 @@ from ..tree import zeros_like
 from .batches import Work
 from .division import current_division
 from .layouts import Layout, Pieces, are_matrices, layout_of, map_layouts
+from .misfits import OtherState
 from .on_matrices import on_matrices
 from .pipeline import Leafwise, Pipeline, filled
 from .stacks import check_stacks, state_of_stacks, update_in_stacks
@@ -264,22 +265,24 @@ class AbstractMatrixwise(AbstractContracting):
     def _check_sizes(
         self, state: State, layouts: PyTree[Layout | Pieces | None], updates: Updates
     ) -> None:
-        """Raises a `ValueError` if `init` would make `_sized` in other shapes.
+        """Raises an error if `init` would make `_sized` in other shapes.
 
-        Only if the step is compiled: the check takes as long as a small step.
+        Only while a step is compiled, because this takes as long as a small step.
         """
-        if not (self._sized and any(map(is_traced, jtu.tree_leaves(updates)))):
-            return
 
         def check(make, layout, x, old):
-            of_all = functools.partial(layout.apply, make)
-            new = jax.eval_shape(of_all, jax.ShapeDtypeStruct(x.shape, jnp.float32))
+            zeros = jax.ShapeDtypeStruct(x.shape, jnp.float32)
+            new = jax.eval_shape(functools.partial(layout.apply, make), zeros)
             if jtu.tree_map(jnp.shape, new) != jtu.tree_map(jnp.shape, old):
-                raise ValueError("The state was made with other arguments.")
+                self._reject_state()
 
-        for name, method in self._sized:
-            of_one = functools.partial(check, getattr(self, method))
+        is_due = self._sized and any(map(is_traced, jtu.tree_leaves(updates)))
+        for name, make in self._sized if is_due else ():
+            of_one = functools.partial(check, getattr(self, make))
             map_layouts(of_one, layouts, updates, getattr(state, name))
+
+    def _reject_state(self) -> None:
+        raise OtherState("The state was made with other arguments.")
 
 
 def made(make, zeros, layout, dtype):

@@ -69,6 +69,10 @@ ONE_MODEL = (
 )
 
 
+class OtherState(ValueError):
+    """The state of an optimizer with other arguments; `explained` says what differs."""
+
+
 def check_shapes(owner: object, updates: PyTree, like: PyTree, name: str) -> None:
     """Raises a `ValueError` if an update has another shape than the array in `like`.
 

@@ -314,7 +314,7 @@ class KeepNorm(_NormControl):
         radius = None if isinstance(self.radius, str) else self.radius
         is_first = radius is None and self.radius == "initial"
         if is_first == (state.radius is None):
-            raise ValueError("The state was made with another radius.")
+            self._reject_state()
         if is_first:
             return self._leafwise(keep_first_norm, state, params)
         return self._leafwise(keep_norm, state, params, radius=radius)

@@ -1,6 +1,7 @@
 """Workers that train apart, and are moved together by an outer optimizer."""
 
 import functools
+import math
 from typing import Any
 
 import equinox as eqx
@@ -21,6 +22,7 @@ from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.trace import Trace
 from ..._trees.control import filter_cond
 from ..._trees.leaves import is_leaf, restrict
+from ..._trees.states import check_size
 from ..._trees.stored import load, store_like
 from ..._trees.workers import Workers
 from ..._types import (
@@ -170,6 +172,7 @@ class DiLoCo(AbstractOuter):
     def _after_inner(
         self, call: Call, result: Any, inner_state: State, state: DiLoCoState
     ) -> tuple[Any, DiLoCoState]:
+        check_size(self, "fragments", len(state.outer_state), math.inf)
         workers = Workers(self.axis_name, "DiLoCo")
         count, period = state.phase + 1, jnp.asarray(self.sync_every, jnp.int32)
         # Not modulo H at first, because a delayed value does not exist yet.
