@@ -71,6 +71,32 @@ def test_nnx_optimizer(name):
     assert_close(*trained)
 
 
+@pytest.mark.parametrize(
+    "opt",
+    [
+        eqopt.SOAP(0.1),  # tuples of arrays for a parameter
+        eqopt.SM3(0.1),
+        # Modules, with fields in another order than their names
+        eqopt.StoreState(
+            eqopt.Adam(0.1), eqopt.storage.BlockwiseQuantized(), where=lambda x: True
+        ),
+    ],
+    ids=lambda opt: type(opt).__name__,
+)
+def test_several_arrays_for_a_parameter_in_nnx(opt):
+    nnx = pytest.importorskip("flax.nnx")
+    loss = lambda model: jnp.mean((model(X) - Y) ** 2)
+    model = nnx.Linear(2, 1, rngs=nnx.Rngs(0))
+    params = {"kernel": model.kernel[...], "bias": model.bias[...]}
+    state = opt.init(params)
+    optimizer = nnx.Optimizer(model, to_optax(opt), wrt=nnx.Param)
+    for _ in range(3):
+        optimizer.update(model, nnx.grad(loss)(model))
+        apply = lambda p: jnp.mean((X @ p["kernel"] + p["bias"] - Y) ** 2)
+        params, state = opt.step(jax.grad(apply)(params), state, params)
+    assert_close(nnx.to_pure_dict(nnx.state(model)), params)
+
+
 def test_extra_arguments_through_nnx():
     nnx = pytest.importorskip("flax.nnx")
     model = nnx.Linear(2, 1, rngs=nnx.Rngs(0))

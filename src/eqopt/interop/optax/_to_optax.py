@@ -5,6 +5,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jax.tree_util as jtu
 import numpy as np
 import optax
 from jaxtyping import Array, PyTree
@@ -66,10 +67,28 @@ def to_optax(opt: Any) -> optax.GradientTransformationExtraArgs:
         given, params = _floats_as_arrays(updates), _floats_as_arrays(params)
         # A chain of Optax also passes the arguments of its other parts.
         extra = for_a_part(opt, extra)
+        if type(params).__module__.startswith("flax.nnx"):
+            state = _as_made(opt, state, params)
         updates, state = opt.update(parameters(given), state, params, **extra)
         return eqx.combine(updates, _zeros_for_others(given, params)), state
 
     return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _as_made(opt: AbstractTransformation, state: State, params: Params) -> State:
+    """`state` with the containers that `init` makes.
+
+    `nnx.Optimizer` replaces tuples and modules inside a tree of parameters by its own
+    mappings, which sort their keys.
+    """
+    flatten = jtu.tree_flatten_with_path
+    named = lambda path: jtu.keystr(path, simple=True, separator="/")
+    (made, treedef), (found, _) = map(
+        flatten, (eqx.filter_eval_shape(opt.init, params), state)
+    )
+    leaves = {named(path): x for path, x in found}
+    names = [named(path) for path, _ in made]
+    return treedef.unflatten(map(leaves.get, names)) if {*names} == {*leaves} else state
 
 
 def _said(opt: Any) -> str:
