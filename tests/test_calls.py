@@ -142,3 +142,21 @@ def test_a_state_with_more_axes(name):
     opt, state, params, message = other_states()[name]
     with pytest.raises(ValueError, match=message):
         opt.step(params, state, params)
+
+
+class Needing(eqopt.AbstractTransformation):
+    """Needs an extra argument."""
+
+    def init(self, params):
+        return None
+
+    def update(self, updates, state, params=None, *, entropy, **extra):
+        return eqopt.tree.scale(entropy, updates), state
+
+
+def test_a_missing_extra_argument_is_in_the_call_to_make():
+    with pytest.raises(TypeError) as error:
+        Needing().update(ARRAYS, None, MODEL)
+    assert "'entropy'. Call `opt.update(grads, state, model, entropy=...)`" in str(
+        error.value
+    )

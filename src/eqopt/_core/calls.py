@@ -131,10 +131,16 @@ def _misuse(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> Exception | No
     """The error for a call that forgets the parameters, or passes the loss."""
     name = fn.__name__
     owner = f"{type(args[0]).__name__}.{name}"
+    signature = inspect.signature(fn)
     try:
-        given = inspect.signature(fn).bind(*args, **kwargs).arguments
+        given = signature.bind(*args, **kwargs).arguments
     except TypeError as error:
-        call = f"`opt.{name}(grads, state, model)`"
+        keywords = [
+            f", {x.name}=..."
+            for x in signature.parameters.values()
+            if x.kind is x.KEYWORD_ONLY and x.default is x.empty
+        ]
+        call = f"`opt.{name}(grads, state, model{''.join(keywords)})`"
         return TypeError(f"{owner}: {error}. Call {call}, with the whole model.")
     params = given.pop("params", None)
     _, (argument, updates), (_, state) = list(given.items())[:3]
