@@ -1,4 +1,6 @@
-"""Gradients of nothing: an error, unless the optimizer or the parameters say why."""
+"""Calls without gradients, and methods that return something wrong, are errors."""
+
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -160,3 +162,55 @@ def test_a_missing_extra_argument_is_in_the_call_to_make():
     assert "'entropy'. Call `opt.update(grads, state, model, entropy=...)`" in str(
         error.value
     )
+
+
+class Returning(eqopt.AbstractTransformation):
+    """Returns what it was made with."""
+
+    result: Any
+
+    def init(self, params):
+        return None
+
+    def update(self, updates, state, params=None, **extra):
+        return self.result
+
+
+class ReturningLeafwise(eqopt.AbstractLeafwise):
+    result: Any
+
+    def init(self, params):
+        return None
+
+    def leafwise(self, state, params=None, **extra):
+        return self.result
+
+
+@pytest.mark.parametrize(
+    "result, said",
+    [
+        (None, "None of type NoneType"),
+        ({"a": jnp.ones(2), "b": jnp.ones(2)}, "of type dict"),
+        (jnp.ones(2), "Array([1., 1.], dtype=float32) of type ArrayImpl"),
+        (ARRAYS, "a module `MLP` of type MLP"),
+    ],
+)
+@pytest.mark.parametrize("in_chain", [True, False])
+def test_an_update_that_returns_no_pair(result, said, in_chain):
+    opt = Returning(result)
+    opt = eqopt.Chain(eqopt.Clip(1.0), opt, eqopt.SGD(1.0)) if in_chain else opt
+    with pytest.raises(TypeError) as error:
+        opt.step(ARRAYS, opt.init(MODEL), MODEL)
+    text = str(error.value)
+    assert text.startswith(
+        "Returning.update: it must return a pair of the updates and the new state, but "
+        "returned "
+    )
+    assert said in text
+
+
+@pytest.mark.parametrize("result", [None, (ARRAYS, None)], ids=["nothing", "a pair"])
+def test_a_leafwise_that_returns_something_else(result):
+    opt = ReturningLeafwise(result)
+    with pytest.raises(TypeError, match=r"must return an `eqopt\.Leafwise`"):
+        opt.update(ARRAYS, opt.init(MODEL), MODEL)

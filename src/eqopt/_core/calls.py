@@ -13,7 +13,7 @@ from jaxtyping import PyTree, TypeCheckError
 
 from .._arguments.extra import check_names
 from .._arguments.owners import name_of
-from .._trees.leaves import is_leaf, is_parameter, keystr, parameters
+from .._trees.leaves import briefly, is_leaf, is_parameter, keystr, parameters
 from .._trees.routes import Report
 from .misfits import ONE_MODEL, OtherState
 
@@ -70,7 +70,7 @@ def _call(
                     tokens.append((GIVEN, GIVEN.set(given[needed[1]])))
         tokens.append((_CHECKED, _CHECKED.set(now)))
     try:
-        return fn(*args, **kwargs)
+        result = fn(*args, **kwargs)
     except (TypeError, ValueError) as error:
         misuse = _misuse(fn, args, kwargs)
         if misuse is not None:
@@ -85,6 +85,13 @@ def _call(
     finally:
         for variable, token in tokens:
             variable.reset(token)
+    if isinstance(result, tuple) and len(result) == 2:
+        return result
+    raise TypeError(
+        f"{type(args[0]).__name__}.{fn.__name__}: it must return a pair of the "
+        f"{'new parameters' if fn.__name__ == 'step' else 'updates'} and the new state, "
+        f"but returned {briefly(result)} of type {type(result).__name__}."
+    )
 
 
 def _check_gradients(

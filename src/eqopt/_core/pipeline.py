@@ -89,6 +89,9 @@ class Leafwise(NamedTuple):
 def filled(owner: object, leafwise: Leafwise) -> Leafwise:
     """`leafwise` with missing shared values taken from the fields of `owner`."""
     # Also for `then`: values that are passed or measured here come before fields.
+    if not isinstance(leafwise, Leafwise):
+        wrong = f"must return an `eqopt.Leafwise`, but returned {briefly(leafwise)}."
+        raise TypeError(f"{name_of(owner)}: `leafwise` and `matrixwise` {wrong}")
     if not isinstance(leafwise.equation, Equation):
         raise TypeError(
             f"{name_of(owner)}: the first argument of `Leafwise` must be an "
@@ -100,10 +103,8 @@ def filled(owner: object, leafwise: Leafwise) -> Leafwise:
     while then is not None:
         names += then.equation.shared
         then = then.then
-    lacks = [x for x in names if x not in given and x in fields]
-    if not lacks:
-        return leafwise
-    return leafwise._replace(shared={**{x: fields[x] for x in lacks}, **given})
+    lacks = {x: fields[x] for x in names if x not in given and x in fields}
+    return leafwise._replace(shared={**lacks, **given}) if lacks else leafwise
 
 
 _NOT_YET = object()
@@ -299,9 +300,8 @@ class Pipeline:
 
 
 def _measured(owner: str, found: Any, state: State) -> tuple[Mapping[str, Any], State]:
-    pair: Any = (
-        found if isinstance(found, tuple) and len(found) == 2 else (found, state)
-    )
+    is_pair = isinstance(found, tuple) and len(found) == 2
+    pair: Any = found if is_pair else (found, state)
     if not isinstance(pair[0], Mapping):
         raise TypeError(
             f"{owner}: `measure` must return a dict of shared values, or a pair of "
