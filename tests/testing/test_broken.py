@@ -6,6 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import pytest
+from jaxtyping import Array, Float, PyTree
 
 import eqopt
 from eqopt import testing
@@ -191,3 +192,41 @@ def test_no_step_is_possible():
     assert "needs the extra argument `value`" in sentences["updates"]
     assert "pass extra arguments that they need as `extra`" in sentences["updates"]
     assert "see `updates`" in sentences["jit"]
+
+
+class PullState(eqx.Module):
+    start: PyTree
+
+
+Leaf = Float[Array, "*leaf"]
+
+
+@eqopt.equation
+def pull(g, p, start):
+    return g + 0.1 * (p - start), start
+
+
+@eqopt.equation
+def annotated_pull(g: Leaf, p: Leaf, start: Leaf):
+    return g + 0.1 * (p - start), start
+
+
+class Pull(eqopt.AbstractLeafwise):
+    """Reads a slot that it does not change."""
+
+    is_annotated: bool
+
+    def init(self, params):
+        arrays = eqx.filter(params, eqx.is_inexact_array)
+        return PullState(jax.tree.map(jnp.copy, arrays))
+
+    def leafwise(self, state, params=None, **extra):
+        return eqopt.Leafwise(annotated_pull if self.is_annotated else pull, state)
+
+
+def test_a_slot_that_is_only_read():
+    [sentence] = sentences_of(Pull(False), Model(), only="other_model").values()
+    assert sentence.endswith(
+        "and annotate the slots that it only reads: `Float[Array, '*leaf']`."
+    )
+    testing.check_law("other_model", Pull(True), Model())

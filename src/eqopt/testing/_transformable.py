@@ -169,7 +169,8 @@ def other_model(trial: Trial) -> None:
             raise Breach(
                 f"`{method.__name__}` accepted the state of a model with {name}, which "
                 f"{difference}; map over the trees with an equation "
-                "(`eqopt.AbstractLeafwise`), which compares their shapes"
+                "(`eqopt.AbstractLeafwise`), which compares their shapes, and annotate "
+                "the slots that it only reads: `Float[Array, '*leaf']`"
             )
 
 
