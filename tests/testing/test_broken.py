@@ -230,3 +230,30 @@ def test_a_slot_that_is_only_read():
         "and annotate the slots that it only reads: `Float[Array, '*leaf']`."
     )
     testing.check_law("other_model", Pull(True), Model())
+
+
+class Halves(eqopt.storage.AbstractStored):
+    halves: Array
+
+    @property
+    def like(self):
+        return jax.ShapeDtypeStruct(self.halves.shape, jnp.float32)
+
+    def load(self):
+        return self.halves.astype(jnp.float32)
+
+    def store(self, new):
+        return new  # and not `Halves(...)`
+
+
+class AsHalves(eqopt.storage.AbstractStateStorage):
+    def keep(self, x, slot):
+        return Halves(x.astype(jnp.bfloat16))
+
+
+def test_a_storage_that_stores_an_array():
+    opt = eqopt.StoreState(eqopt.Trace(0.9), AsHalves(), where=lambda params: True)
+    [sentence] = sentences_of(opt, Model(), only="state").values()
+    assert (
+        "has float32[3,2] at `.inner_state.trace.layer.weight`, expected a Halves as in"
+    ) in sentence

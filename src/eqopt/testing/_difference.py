@@ -73,7 +73,7 @@ def _nodes(found: Any, expected: Any) -> tuple[str, str]:
 
 
 def _node(x: Any) -> str:
-    if x is None or hasattr(x, "dtype") or jtu.all_leaves([x]):
+    if x is None or jtu.all_leaves([x]):  # a stored array has a dtype, but is no leaf
         return "None" if x is None else _leaf(x)
     if isinstance(x, dict):
         return f"a dict with the keys {briefly([*x])}"
