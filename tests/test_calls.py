@@ -214,3 +214,29 @@ def test_a_leafwise_that_returns_something_else(result):
     opt = ReturningLeafwise(result)
     with pytest.raises(TypeError, match=r"must return an `eqopt\.Leafwise`"):
         opt.update(ARRAYS, opt.init(MODEL), MODEL)
+
+
+@eqopt.equation
+def add(g, *, other):
+    return g
+
+
+class AddOther(eqopt.AbstractLeafwise):
+    other: Any
+
+    def init(self, params):
+        return None
+
+    def leafwise(self, state, params=None, **extra):
+        return eqopt.Leafwise(add, shared={"other": self.other})
+
+
+@pytest.mark.parametrize(
+    "other",
+    [MODEL, {"a": jnp.ones(2)}, (jnp.ones(2), 1.0)],
+    ids=["model", "dict", "pair"],
+)
+def test_a_tree_among_the_shared_values(other):
+    opt = AddOther(other)
+    with pytest.raises(TypeError, match=r"^AddOther: `other` is .* in `reads`; `p` is"):
+        opt.update(ARRAYS, opt.init(MODEL), MODEL)

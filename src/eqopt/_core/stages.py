@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +12,7 @@ from jaxtyping import PyTree
 
 from .._arguments.extra import required_params
 from .._jax_internals import is_traced
-from .._trees.leaves import align, flatten_updates, is_leaf, keystr, listed
+from .._trees.leaves import align, briefly, flatten_updates, is_leaf, keystr, listed
 from .._trees.masks import is_function, resolve_mask
 from .._trees.sharding import is_in_shard_map
 from .._types import Params, State, Updates
@@ -112,6 +113,14 @@ def _lay_out(
                 f"`shared`, or give {owner} a field `{name}`."
             )
         value = leafwise.shared[name]
+        if any(
+            x is not value and eqx.is_inexact_array(x) for x in jax.tree.leaves(value)
+        ):
+            raise TypeError(
+                f"{owner}: `{name}` is {briefly(value)}, but the equation "
+                f"`{equation.name}` takes single numbers after the `*`. Pass a tree like "
+                "the parameters in `reads`; `p` is the parameters themselves."
+            )
         if value is None or isinstance(value, bool | str) or callable(value):
             static[name] = value
             continue
