@@ -265,3 +265,26 @@ def test_parameters_may_be_named_ready():
     for count in (1.0, 1.0, 0.0):
         assert all((x == count).all() for x in jax.tree.leaves(now))
         now, state = step(params, state, now)
+
+
+@pytest.mark.parametrize("name", ["ApplyIfFinite", "ConditionallyMask", "SkipStep"])
+def test_update_in_wrappers_that_skip(name):
+    """The zeros of a skipped step are like the parameters, without the examples."""
+    wrap = {
+        "ApplyIfFinite": lambda opt: eqopt.ApplyIfFinite(opt, 9),
+        "ConditionallyMask": lambda opt: eqopt.ConditionallyMask(opt, lambda i: i == 0),
+        "SkipStep": lambda opt: eqopt.SkipStep(opt, eqopt.SigmaRule()),
+    }
+    opt = wrap[name](
+        eqopt.Chain(aggregating.AveragePerElementUpdates(), eqopt.SGD(0.1))
+    )
+    params = {"w": jnp.ones(3, jnp.bfloat16), "frozen": jnp.ones(2)}
+    grads = {"w": jnp.ones((2, 3), jnp.bfloat16), "frozen": None}
+    update, state = jax.jit(opt.update), opt.init(params)
+    results = []
+    for factor in (1, jnp.nan):
+        updates, state = update(eqopt.tree.scale(factor, grads), state, params)
+        assert updates["w"].dtype == jnp.bfloat16
+        assert updates["frozen"] is None
+        results.append(updates["w"].astype(float).tolist())
+    np.testing.assert_allclose(results, [[-0.1] * 3, [0.0] * 3], 1e-2)

@@ -5,11 +5,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
+import jax
+import jax.numpy as jnp
 
 from .._arguments.extra import without_norm
 from .._trees.control import filter_cond
+from .._trees.leaves import restrict
 from .._trees.states import check_state
-from .._trees.stored import on_arrays
+from .._trees.stored import on_arrays, shapes_if_stored
 from .._types import Params, State, Updates
 from ..tree._like import zero_updates
 from .apply import apply_updates
@@ -84,13 +87,24 @@ class Call(NamedTuple):
 
     def nothing(self) -> Any:
         """The result that leaves the parameters unchanged."""
-        return self.params if self.is_step else zero_updates(self.updates)
+        if self.is_step:
+            return self.params
+        if self.params is None:
+            return zero_updates(self.updates)
+        # Gradients of examples have one more axis, but the updates have not.
+        params = shapes_if_stored(restrict(self.params, self.updates))
+        return jax.tree.map(_zero_update, self.updates, params)
 
     def unchanged(self) -> Any:
         """The result of passing the updates on unchanged."""
         if self.is_step:
             return apply_updates(self.params, self.updates)
         return self.updates
+
+
+def _zero_update(g: Any, p: Any) -> Any:
+    like = g if g.shape == p.shape else p
+    return jnp.zeros_like(like, dtype=g.dtype)
 
 
 class AbstractComposite(AbstractTransformation):
