@@ -240,3 +240,44 @@ def test_a_tree_among_the_shared_values(other):
     opt = AddOther(other)
     with pytest.raises(TypeError, match=r"^AddOther: `other` is .* in `reads`; `p` is"):
         opt.update(ARRAYS, opt.init(MODEL), MODEL)
+
+
+OF_ONE = {
+    "Adam": ADAM,
+    "Chain": eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), ADAM),
+    "Flatten": eqopt.Flatten(ADAM),
+    "LBFGS": eqopt.LBFGS(linesearch=None, learning_rate=0.1),
+    "Masked": eqopt.Masked(eqopt.DPSGD(0.1, 1.0, 1.0, key=0), is_matrix),
+    "Mechanic": eqopt.Mechanic(eqopt.DPSGD(0.1, 1.0, 1.0, key=0)),
+    "MultiSteps": eqopt.MultiSteps(eqopt.DPSGD(0.1, 1.0, 1.0, key=0), 2),
+    "Muon": eqopt.Muon(0.1),
+    "Prodigy": eqopt.Prodigy(),
+}
+
+
+@pytest.mark.parametrize("name", OF_ONE)
+def test_gradients_of_examples(name):
+    opt = OF_ONE[name]
+    grads = jax.tree.map(lambda p: jnp.stack([p] * 5), ARRAYS)
+    grads = eqx.tree_at(lambda m: m.layers[0].weight, grads, replace=None)
+    if name == "Flatten":
+        grads = jax.tree.map(lambda p: jnp.stack([p] * 5), ARRAYS)
+    with pytest.raises(ValueError, match="gradients of single examples") as error:
+        opt.step(grads, opt.init(MODEL), MODEL)
+    message = str(error.value)
+    where = "weight" if name == "Flatten" else "bias"
+    shapes = "[5, 4, 3] for [4, 3]" if name == "Flatten" else "[5, 4] for [4]"
+    assert f"{shapes} at `.layers[0].{where}`" in message
+    assert message.startswith(name)
+
+
+def test_another_error_with_gradients_of_examples():
+    def fails(updates, params):
+        raise ValueError("mine")
+
+    opt = eqopt.Chain(
+        eqopt.aggregating.AveragePerElementUpdates(), eqopt.Stateless(fails)
+    )
+    grads = jax.tree.map(lambda p: jnp.stack([p] * 5), ARRAYS)
+    with pytest.raises(ValueError, match="mine"):
+        opt.step(grads, opt.init(MODEL), MODEL)

@@ -7,13 +7,22 @@ from contextvars import ContextVar
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree, TypeCheckError
 
 from .._arguments.extra import check_names
 from .._arguments.owners import name_of
-from .._trees.leaves import briefly, is_leaf, is_parameter, keystr, parameters
+from .._trees.leaves import (
+    ANOTHER_MODEL,
+    briefly,
+    flatten_updates,
+    is_leaf,
+    is_parameter,
+    keystr,
+    parameters,
+)
 from .._trees.routes import Report
 from .misfits import ONE_MODEL, OtherState
 
@@ -71,8 +80,8 @@ def _call(
         tokens.append((_CHECKED, _CHECKED.set(now)))
     try:
         result = fn(*args, **kwargs)
-    except (TypeError, ValueError) as error:
-        misuse = _misuse(fn, args, kwargs)
+    except (TypeError, ValueError, IndexError) as error:
+        misuse = _misuse(fn, args, kwargs) or _of_examples(fn, args, kwargs, error)
         if misuse is not None:
             raise misuse from None
         # Only our own messages name an argument or a key path in such quotes.
@@ -202,6 +211,38 @@ def _fits(transformation: Any, updates: PyTree, state: Any) -> bool:
         return False
     (found, treedef), (like, expected) = map(jtu.tree_flatten, (state, fresh))
     return treedef == expected and [*map(np.shape, found)] == [*map(np.shape, like)]
+
+
+def _of_examples(
+    fn: Callable, args: tuple, kwargs: dict[str, Any], error: Exception
+) -> Exception | None:
+    """The error for gradients of single examples, if their axis was the trouble."""
+    given = inspect.signature(fn).bind(*args, **kwargs).arguments
+    name, params = [*given][1], given.get("params")
+    try:
+        leaves, treedef = flatten_updates(given[name])
+        pairs = enumerate(zip(leaves, treedef.flatten_up_to(params), strict=True))
+    except (ValueError, TypeError):
+        return None
+    shapes = {i: (np.shape(g), np.shape(p)) for i, (g, p) in pairs if g is not None}
+    is_deeper = [len(g) > 0 and g[1:] == p for g, p in shapes.values()]
+    if params is None or not is_deeper or not all(is_deeper):
+        return None
+    if not (isinstance(error, TypeCheckError) or ANOTHER_MODEL in str(error)):
+        extra = given.pop("extra", {})
+        given[name] = jax.tree.map(lambda g: g[0], given[name])
+        try:
+            eqx.filter_eval_shape(fn, *given.values(), **extra)
+        except Exception:  # something else is wrong
+            return None
+    i, (g, p) = next(iter(shapes.items()))
+    return ValueError(
+        f"{name_of(args[0])}: `{name}` has one more axis than the parameters in each "
+        f"array: {[*g]} for {[*p]} at `{keystr(given[name], i)}`. Are these the "
+        "gradients of single examples? Pass their mean, `jax.tree.map(lambda g: "
+        "g.mean(0), grads)`, or begin with an aggregator, outside of wrappers that read "
+        "gradients: `eqopt.Chain(eqopt.aggregating.AveragePerElementUpdates(), opt)`."
+    )
 
 
 def _where(

@@ -13,6 +13,7 @@ from jaxtyping import Array, Inexact, PyTree
 from .._arguments.extra import with_functions
 from .._combinators.chain import Chain, NamedChain
 from .._core.apply import apply_updates
+from .._core.misfits import ONE_MODEL
 from .._core.transformation import AbstractOptimizer, AbstractTransformation
 from .._core.wrapper import AbstractWrapper, Call
 from .._cpu.order import materialized
@@ -186,8 +187,7 @@ def _check_shapes(name: str, tree: PyTree, leaves: list, shapes: Sequence) -> No
         if x is not None and tuple(x.shape) != shape:
             raise ValueError(
                 f"Flatten: `{name}` has shape {[*x.shape]} at `{keystr(tree, i)}`, but "
-                f"the parameter given to `init` had shape {[*shape]}. Pass the "
-                "state of the same model."
+                f"the parameter given to `init` had shape {[*shape]}. {ONE_MODEL}"
             )
 
 
