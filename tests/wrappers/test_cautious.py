@@ -175,8 +175,12 @@ def test_messages():
         eqopt.Cautious(eqopt.Adam(0.1), "mean")
     opt = eqopt.Cautious(eqopt.AdamW(0.1))
     p = jnp.ones(2)
-    with pytest.raises(ValueError, match=r"AdamW .* needs the parameters"):
+    with pytest.raises(ValueError, match=r"Cautious \(AdamW, .* needs the parameters"):
         opt.update(p, opt.init(p))
+    inner_state = opt.inner.init(p)
+    message = r"this Cautious is a tuple of 4 .* `update` of this Cautious returned"
+    with pytest.raises(TypeError, match=message):
+        opt.step(p, inner_state, p)
 
 
 SIGNS = {"w": jnp.outer(jnp.array([1.0, -1, 1]), jnp.array([1.0, 1, -1, -1]))}

@@ -127,22 +127,22 @@ class Cautious(AbstractFused):
         check_choice(self, "rescale", _RESCALE)
 
     def init(self, params: Params) -> State:
-        with parts_of(self.inner):
+        with parts_of(self), parts_of(self.inner):
             return self._chain(None, params).init(params)
 
     def eval_params(self, state: State, params: Params) -> Params:
-        with parts_of(self.inner):
+        with parts_of(self), parts_of(self.inner):
             return self._chain(None, params).eval_params(state, params)
 
     def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
-        with parts_of(self.inner):
+        with parts_of(self), parts_of(self.inner):
             chain = self._chain(pipeline.flush(), pipeline.params)
             return chain._feed(pipeline, state)
 
     def _finish(
         self, pipeline: Pipeline, state: State
     ) -> tuple[Params, Callable[[], State]]:
-        with parts_of(self.inner):
+        with parts_of(self), parts_of(self.inner):
             chain = self._chain(pipeline.flush(), pipeline.params)
             return chain._finish(pipeline, state)
 
