@@ -13,6 +13,7 @@ from .._arguments.fields import static_choice
 from .._core.transformation import AbstractTransformation
 from .._core.wrapper import AbstractComposite, AbstractWrapper, Call
 from .._trees.leaves import (
+    flatten_updates,
     is_label,
     is_leaf,
     is_parameter,
@@ -109,6 +110,7 @@ class Partition(AbstractComposite):
     def handle(self, call: Call, state: PartitionState) -> tuple[Any, PartitionState]:
         self._check_labels(state)
         updates, params, extra, is_step = call
+        flatten_updates(updates)  # what has no label is in no group that checks it
         grads = self._split(updates, params)
         has_params = params is not None
         parts = self._split(params, params) if has_params else dict.fromkeys(grads)
