@@ -199,3 +199,30 @@ def test_a_field_named_inner_is_needed():
 
 def test_as_little_memory_as_built_in_wrappers():
     assert temporary(EverySecond(eqopt.AdamW(0.1))) < 0.001
+
+
+def test_a_class_that_was_defined_again():
+    """As by a reload, or by running a cell of a notebook again."""
+
+    def define():
+        class Again(eqx.Module):
+            inner_state: PyTree
+
+        class Around(eqopt.AbstractWrapper):
+            inner: eqopt.AbstractTransformation
+
+            def init(self, params) -> Again:
+                return Again(self.inner.init(params))
+
+            def handle(self, call, state):
+                result, inner_state = call.run(self.inner, state.inner_state)
+                return result, Again(inner_state)
+
+        return Around(eqopt.Trace(0.5))
+
+    old, new, params = define(), define(), jnp.ones(2)
+    _, state = old.step(params, old.init(params), params)
+    with pytest.raises(TypeError, match=r"older class .*eqopt\.tree\.migrate\(opt, "):
+        new.step(params, state, params)
+    state = eqopt.tree.migrate(new, state, params)
+    assert new.update(params, state)[0].tolist() == [1.5, 1.5]

@@ -39,6 +39,13 @@ def check_state(transformation: Any, state: Any, expected: type | None = None) -
         own_name = type(transformation).__name__
         found = type(state).__qualname__
         own = getattr(declared, "__qualname__", str(declared))  # a union has no name
+        if found == own and type(state).__module__ == declared.__module__:
+            raise TypeError(
+                f"{name_of(transformation)} got a state of an older class {own}: its "
+                "code was run again, by a reload or in a notebook, which made a new "
+                "class of this name. Make a new state: `opt.init(model)`, or take the "
+                "old one over: `eqopt.tree.migrate(opt, state, model)`."
+            )
         if found == own:
             found = f"{type(state).__module__}.{found}"
         message = (
