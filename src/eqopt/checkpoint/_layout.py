@@ -152,10 +152,21 @@ def check_layout(
         message += f" Only `like` has {listed(only_here)}."
     if not (other or only_there or only_here):
         message += " It has the same leaves in another order."
-    raise CheckpointError(f"{message} {_WHAT_TO_DO}")
+    message += f" {_WHAT_TO_DO}"
+    if any(there[path] in _BY_DEVICES and path in here for path in there):
+        message += f" {_OF_AS_MANY}"
+    raise CheckpointError(message)
 
 
 _WHAT_TO_DO = (
     "Create `like` with the model and the optimizer of the saved run, with the same "
     "storage of state and parameters, or start a new run with another path."
+)
+
+# Classes of nodes whose arrays depend on the number of devices, and what to do then.
+_BY_DEVICES = "Stacks", "ZeRO1State"
+_OF_AS_MANY = (
+    "If `ZeRO1` or `DistributeMatrices` had another number of devices, create `like` "
+    "with a `jax.sharding.AbstractMesh` of as many, outside `jax.set_mesh`, and convert "
+    "the loaded state with `eqopt.tree.migrate`."
 )
