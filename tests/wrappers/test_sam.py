@@ -373,3 +373,19 @@ def test_parameters_outside_jit_are_not_in_the_state():
     for _ in range(2):
         params, state = opt.step({"a": params["a"], "b": None}, state, params)
     assert params["b"] is not state.cache["b"]
+
+
+@pytest.mark.parametrize("average", ["inside", "outside"])
+def test_an_average_inside_has_no_adversarial_parameters(average):
+    """As the documentation says: one outside averages them too."""
+    climb = eqopt.Chain(eqopt.Normalize(), eqopt.Scale(-1.0))
+    if average == "inside":
+        opt = eqopt.SAM(eqopt.ParamEMA(eqopt.SGD(0.0), 0.5), climb)
+    else:
+        opt = eqopt.ParamEMA(eqopt.SAM(eqopt.SGD(0.0), climb), 0.5)
+    params = jnp.ones(1)
+    state = opt.init(params)
+    for _ in range(4):
+        params, state = opt.step(jnp.ones(1), state, params)
+    found = opt.eval_params(state, params)
+    assert jnp.allclose(found, 1.0) == (average == "inside")

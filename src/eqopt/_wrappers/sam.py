@@ -98,7 +98,9 @@ class SAM(AbstractWrapper):
         ```
 
     The updates must be added to the parameters unchanged: nothing may follow this in a
-    chain.
+    chain. In transparent mode, put averages of the parameters inside:
+    `SAM(ParamEMA(AdamW(1e-3)))`. Outside, they would average the adversarial parameters
+    too.
 
     A NaN in an adversarial step makes the adversarial parameters and the next gradient
     NaN, but not the original parameters. To skip such a gradient, put this inside
