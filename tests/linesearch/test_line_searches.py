@@ -461,3 +461,18 @@ def test_the_best_step_size_is_kept():
     _, state = search_along(search, jnp.ones(()), loss, jnp.zeros(()))
     assert state.info.num_linesearch_steps == 2
     assert state.learning_rate == 1
+
+
+def test_rounding_is_no_curvature():
+    """Halves of 1 until the minimum of a parabola, 1/100, is well inside, and then it."""
+    opt = descent(eqopt.ScaleByZoomLinesearch(20, curv_rtol=1e-3))
+    loss = lambda p: 50 * p**2
+
+    def search(p):
+        value, grad = jax.value_and_grad(loss)(p)
+        extra = {"value": value, "grad": grad, "value_fn": loss}
+        return found(opt.step(grad, opt.init(p), p, **extra)[1])
+
+    state = jax.jit(jax.vmap(search))(jnp.linspace(0.1, 0.9, 33))
+    np.testing.assert_allclose(state.learning_rate, 0.01, 1e-5)
+    np.testing.assert_array_equal(state.info.num_linesearch_steps, 6)

@@ -211,7 +211,14 @@ def _minimum_of_cubic(a: Point, b: Point, c: Point) -> Scalar:
     third = _ratio(bend_b - bend_c, to_b - to_c)
     second = bend_b - third * to_b
     square = second**2 - 3 * third * a.slope
-    to_minimum = _ratio(jnp.sqrt(jnp.maximum(square, 0)) - second, 3 * third)
+    root = jnp.sqrt(jnp.maximum(square, 0))
+    # The same number twice. If the loss is a parabola, the last form is the quotient
+    # of two rounding errors, which is often inside the interval.
+    to_minimum = jnp.where(
+        second > 0,
+        _ratio(-a.slope, second + root),
+        _ratio(root - second, 3 * third),
+    )
     is_there = (to_b != 0) & (to_c != 0) & (to_b != to_c) & (square >= 0) & (third != 0)
     return jnp.where(is_there, a.step_size + to_minimum, math.inf)
 
