@@ -1,10 +1,12 @@
 """What exists at a checkpoint's path: only files are replaced."""
 
+import concurrent.futures
 import errno
 import os
 import socket
 import stat
 
+import numpy as np
 import pytest
 
 from eqopt.checkpoint import load, save
@@ -130,6 +132,15 @@ def test_through_links(path):
         assert load(path, 0.0) == load(directory / "third.eqx", 0.0) == value
     assert path.is_symlink() and path.with_name("second.eqx").is_symlink()
     assert os.listdir(directory) == ["third.eqx"]
+
+
+def test_threads_that_save_to_one_path(path):
+    """One after the other: they share the temporary file."""
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        for done in [pool.submit(save, path, np.full(99, i)) for i in range(24)]:
+            done.result()
+    assert os.listdir(path.parent) == [path.name]
+    assert len({*load(path, np.zeros(99, int)).tolist()}) == 1
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o644, 0o664, 0o440])

@@ -76,6 +76,10 @@ def test_what_undefined_finds():
     assert undefined(text) == {r"\beta", "c", r"\hat\nu"}
 
 
+def test_what_starts_at_zero_has_its_number():
+    assert "$m_{1,0} = m_{2,0} = \\nu_0 = 0$" in BOXES["eqopt.AdEMAMix"]
+
+
 @pytest.mark.slow
 def test_what_starts_at_zero():
     """Arrays like the parameters are zero, copies of the parameters, or explained."""

@@ -313,7 +313,7 @@ def test_table():
         ),
         (
             lambda: eqopt.Partition({"a": eqopt.SGD}, "a"),
-            ["A partition must consist of eqopt transformations", "the class SGD"],
+            ["A partition must consist of eqopt", "the one for 'a' is the class SGD"],
         ),
     ],
 )

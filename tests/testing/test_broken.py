@@ -242,7 +242,7 @@ class Halves(eqopt.storage.AbstractStored):
     def load(self):
         return self.halves.astype(jnp.float32)
 
-    def store(self, new):
+    def store(self, new):  # type: ignore  # on purpose
         return new  # and not `Halves(...)`
 
 

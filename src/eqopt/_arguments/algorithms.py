@@ -41,7 +41,7 @@ _SYMBOL = re.compile(r"\$([^$]+?)\s*(?:\\in\b|\\ge\b|>|\$)")
 # What is remembered from step to step: a letter that is not under an accent.
 _TIME = re.compile(r"_[0t](?:\^2)?$")
 _BARE = r"(?<![\\A-Za-z])(?<!\\hat )(?<!\\bar )(?<!\\tilde )"
-_REMEMBERED = re.compile(_BARE + r"(\\?[A-Za-z]+)_\{t-1\}")
+_REMEMBERED = re.compile(_BARE + r"(\\?[A-Za-z]+)_\{(\d,)?t-1\}")
 _WIDTH = 80  # without the indentation of the docstring and of the box
 
 
@@ -230,12 +230,17 @@ def _fallback(text: str) -> str:
 
 def _start_at_zero(formulas: str) -> list[str]:
     """What is remembered from step to step, unless formulas say how it starts."""
+    pairs = dict.fromkeys(_REMEMBERED.findall(formulas))
+    at_times = [
+        tuple(f"{x}_{{{number}{t}}}" if number else f"{x}_{t}" for t in "01t")
+        for x, number in pairs
+        if x not in ("p", "g")
+    ]
     return [
-        f"{symbol}_0"
-        for symbol in dict.fromkeys(_REMEMBERED.findall(formulas))
-        if symbol not in ("p", "g")
-        and re.search(rf"{_BARE}{re.escape(symbol)}_t\S* &?=", formulas)
-        and not any(_occurs(f"{symbol}_{start}", formulas) for start in (0, 1))
+        start
+        for start, first, now in at_times
+        if re.search(rf"{_BARE}{re.escape(now)}\S* &?=", formulas)
+        and not (_occurs(start, formulas) or _occurs(first, formulas))
     ]
 
 

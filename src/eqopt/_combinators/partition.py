@@ -89,7 +89,10 @@ class Partition(AbstractComposite):
             x.item() if isinstance(x, np.generic) else x for x in transformations
         )
         _check_labels(self.names)
-        self.transformations = checked_parts(transformations, "A partition")
+        self.transformations = checked_parts(
+            {f"the one for {label!r}": t for label, t in transformations.items()},
+            "A partition",
+        )
         self.labels = labels
 
     def __getitem__(self, label: Hashable) -> AbstractTransformation:

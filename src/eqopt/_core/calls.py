@@ -81,11 +81,15 @@ def _call(
     try:
         result = fn(*args, **kwargs)
     except (TypeError, ValueError, IndexError) as error:
-        misuse = _misuse(fn, args, kwargs) or _of_examples(fn, args, kwargs, error)
+        # Only our own messages name an argument or a key path in such quotes.
+        is_of_types = isinstance(error, TypeCheckError)
+        is_ours = "`" in str(error) and not is_of_types
+        is_of_shapes = is_of_types or ANOTHER_MODEL in str(error)
+        misuse = _misuse(fn, args, kwargs)
+        if misuse is None and (is_of_shapes or not is_ours):
+            misuse = _of_examples(fn, args, kwargs, is_of_shapes)
         if misuse is not None:
             raise misuse from None
-        # Only our own messages name an argument or a key path in such quotes.
-        is_ours = "`" in str(error) and not isinstance(error, TypeCheckError)
         is_other = isinstance(error, OtherState)
         message = None if is_ours else _where(fn, args, kwargs, is_other)
         if message is None:
@@ -214,9 +218,12 @@ def _fits(transformation: Any, updates: PyTree, state: Any) -> bool:
 
 
 def _of_examples(
-    fn: Callable, args: tuple, kwargs: dict[str, Any], error: Exception
+    fn: Callable, args: tuple, kwargs: dict[str, Any], is_of_shapes: bool
 ) -> Exception | None:
-    """The error for gradients of single examples, if their axis was the trouble."""
+    """The error for gradients of single examples, if their axis was the trouble.
+
+    It was if the error is about shapes, or if the gradient of one example is accepted.
+    """
     given = inspect.signature(fn).bind(*args, **kwargs).arguments
     name, params = [*given][1], given.get("params")
     try:
@@ -225,10 +232,10 @@ def _of_examples(
     except (ValueError, TypeError):
         return None
     shapes = {i: (np.shape(g), np.shape(p)) for i, (g, p) in pairs if g is not None}
-    is_deeper = [len(g) > 0 and g[1:] == p for g, p in shapes.values()]
+    is_deeper = [len(g) > 0 and g[0] > 0 and g[1:] == p for g, p in shapes.values()]
     if params is None or not is_deeper or not all(is_deeper):
         return None
-    if not (isinstance(error, TypeCheckError) or ANOTHER_MODEL in str(error)):
+    if not is_of_shapes:
         extra = given.pop("extra", {})
         given[name] = jax.tree.map(lambda g: g[0], given[name])
         try:

@@ -13,12 +13,12 @@ from jaxtyping import Array, Inexact, PyTree
 from .._arguments.extra import with_functions
 from .._combinators.chain import Chain, NamedChain
 from .._core.apply import apply_updates
-from .._core.misfits import ONE_MODEL
 from .._core.transformation import AbstractOptimizer, AbstractTransformation
 from .._core.wrapper import AbstractWrapper, Call
 from .._cpu.order import materialized
 from .._trees.keys import keys_of_part
 from .._trees.leaves import (
+    ANOTHER_MODEL,
     align,
     flatten_updates,
     is_leaf,
@@ -187,7 +187,7 @@ def _check_shapes(name: str, tree: PyTree, leaves: list, shapes: Sequence) -> No
         if x is not None and tuple(x.shape) != shape:
             raise ValueError(
                 f"Flatten: `{name}` has shape {[*x.shape]} at `{keystr(tree, i)}`, but "
-                f"the parameter given to `init` had shape {[*shape]}. {ONE_MODEL}"
+                f"the parameter given to `init` had shape {[*shape]}. {ANOTHER_MODEL}"
             )
 
 

@@ -5,19 +5,32 @@ import errno
 import os
 import pathlib
 import stat
+import threading
 from collections.abc import Generator
 from typing import BinaryIO
+
+
+# The locks of processes: after a fork, a thread of the parent may hold the old one.
+_LOCKS: dict[int, threading.RLock] = {}
 
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Generator[BinaryIO, None, None]:
     """A new file to write to. It replaces `path` at the end, unless there is an error.
 
+    Threads take turns, because those that save to one path share the temporary file.
+
     **Raises:**
 
     An `OSError` whose message says that nothing was saved, or that everything was, but
     perhaps not for long.
     """
+    with _LOCKS.setdefault(os.getpid(), threading.RLock()), _replacing(path) as file:
+        yield file
+
+
+@contextlib.contextmanager
+def _replacing(path: str | os.PathLike[str]) -> Generator[BinaryIO, None, None]:
     target = pathlib.Path(os.path.realpath(path))  # renaming would replace a link
     unfinished = target.with_name(f"{target.name}.tmp")
     try:

@@ -86,6 +86,21 @@ def test_the_graft_determines_the_length(graft, x64):
             np.testing.assert_allclose(early, last_update(adam, grads), rtol=1e-12)
 
 
+def test_the_graft_of_tiny_gradients(x64):
+    """The length does not depend on the size of the gradients."""
+    with x64():
+        grads = jr.normal(jr.key(0), (3, 4, 3))
+        opt = shampoo(
+            graft="rmsprop",
+            graft_eps=0.0,
+            eps=1e-3,
+            precondition_frequency=1,
+            start_preconditioning_step=1,
+        )
+        usual, tiny = (last_update(opt, scale * grads) for scale in (1.0, 1e-20))
+        np.testing.assert_allclose(jnp.linalg.norm(tiny), jnp.linalg.norm(usual))
+
+
 def test_roots_that_are_not_finite_are_ignored():
     opt = shampoo(precondition_frequency=1)
     g = jr.normal(jr.key(0), (3, 3))

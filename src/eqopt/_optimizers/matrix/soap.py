@@ -146,10 +146,10 @@ class ScaleBySOAP(AbstractMatrixwise):
       Q_L \left( \frac{\mu_t}{\sqrt{\nu_t} + \varepsilon} \right) Q_R^*,$$
 
     where the columns of $Q_L$ and $Q_R$ are the eigenvectors of $L$ and $R$. They start
-    as the eigenvectors for the first gradient. After every $k$ steps, one step of
-    orthogonal iteration updates them, and $\mu$ is transformed to the new basis. The
-    first call only initializes the preconditioner: its updates are zero, and $t$ does
-    not count it.
+    as the eigenvectors for the first gradient. After every $k$ steps, they follow by a
+    step of orthogonal iteration, in the order of their Rayleigh quotients, and $\mu$ is
+    transformed to the new basis. The first call only initializes the preconditioner: its
+    updates are zero, and $t$ does not count it.
 
     In float32, the square of a norm above 1.8e19 overflows: such a gradient counts as
     zero; with `kl`, so does a whitened gradient. Parameters that are not matrices pass

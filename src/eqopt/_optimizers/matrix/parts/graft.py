@@ -2,6 +2,8 @@
 
 from typing import Any, Literal, TypeAlias
 
+import jax.numpy as jnp
+
 from ...._trees.precision import or_tiny
 from ...._types import Scalar
 from ....numerics import abs_sq, safe_norm, safe_sqrt
@@ -35,4 +37,5 @@ def step_of(
 
 def as_long_as(step: Any, direction: Any) -> Any:
     """`direction` with the norm of `step`."""
-    return direction * (safe_norm(step, 0) / (safe_norm(direction, 0) + 1e-16))
+    norm = safe_norm(direction, 0)
+    return direction * (safe_norm(step, 0) / jnp.where(norm == 0, 1, norm))
