@@ -225,7 +225,10 @@ def _of_examples(
     It was if the error is about shapes, or if the gradient of one example is accepted.
     """
     given = inspect.signature(fn).bind(*args, **kwargs).arguments
-    name, params = [*given][1], given.get("params")
+    (_, name, _, *_), params = given, given.get("params")
+    transformation, _, state, *_ = given.values()
+    if not _fits(transformation, params, state):
+        return None
     try:
         leaves, treedef = flatten_updates(given[name])
         pairs = enumerate(zip(leaves, treedef.flatten_up_to(params), strict=True))
@@ -244,8 +247,8 @@ def _of_examples(
             return None
     i, (g, p) = next(iter(shapes.items()))
     return ValueError(
-        f"{name_of(args[0])}: `{name}` has one more axis than the parameters in each "
-        f"array: {[*g]} for {[*p]} at `{keystr(given[name], i)}`. Are these the "
+        f"{name_of(transformation)}: `{name}` has one more axis than the parameters in "
+        f"each array: {[*g]} for {[*p]} at `{keystr(given[name], i)}`. Are these the "
         "gradients of single examples? Pass their mean, `jax.tree.map(lambda g: "
         "g.mean(0), grads)`, or begin with an aggregator, outside of wrappers that read "
         "gradients: `eqopt.Chain(eqopt.aggregating.AveragePerElementUpdates(), opt)`."

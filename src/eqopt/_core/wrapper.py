@@ -103,7 +103,7 @@ class Call(NamedTuple):
 
 
 def _zero_update(g: Any, p: Any) -> Any:
-    like = g if g.shape == p.shape else p
+    like = p if g.shape[1:] == p.shape else g
     return jnp.zeros_like(like, dtype=g.dtype)
 
 

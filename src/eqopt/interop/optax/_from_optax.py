@@ -13,7 +13,7 @@ from ..._combinators.masked import extra_of_part
 from ..._core.misfits import check_real
 from ..._core.narrowing import as_given
 from ..._core.transformation import AbstractTransformation
-from ..._trees.leaves import flatten_updates, parameters, restrict
+from ..._trees.leaves import ANOTHER_MODEL, flatten_updates, parameters, restrict
 from ..._trees.states import check_state
 from ..._types import Params, State, Updates
 
@@ -61,11 +61,10 @@ class FromOptax(AbstractTransformation):
 
 _NOTE = (
     "This is an error of the Optax transformation in `from_optax`. Updates, "
-    "parameters and optimizer state must belong to the same model. Was the model "
-    "changed after `init`, or is this the state of another model? Optax does not "
-    "accept `None` for a parameter that was given to `init`: to train only some "
-    "parameters, call `init(eqx.filter(model, is_trained))`, or put it inside "
-    "`eqopt.SelectiveTransform(opt, freeze_mask=...)`."
+    "parameters and optimizer state must belong to the same model. "
+    f"{ANOTHER_MODEL} Optax does not accept `None` for a parameter that was given to "
+    "`init`: to train only some parameters, call `init(eqx.filter(model, is_trained))`, "
+    "or put it inside `eqopt.SelectiveTransform(opt, freeze_mask=...)`."
 )
 
 
