@@ -22,6 +22,7 @@ from .._trees.leaves import is_leaf
 from .._trees.routes import Report
 from .._trees.sharding import has_explicit_axes, on_automatic_axes, shardings_of
 from .._trees.states import check_state
+from .._trees.stored import shapes_if_stored
 from .._types import Params, State, Updates
 from ..numerics import common_dtype, wide_dtype
 from ..tree import zeros_like
@@ -265,10 +266,7 @@ class AbstractMatrixwise(AbstractContracting):
     def _check_sizes(
         self, state: State, layouts: PyTree[Layout | Pieces | None], updates: Updates
     ) -> None:
-        """Raises an error if `init` would make `_sized` in other shapes.
-
-        Only while a step is compiled, because this takes as long as a small step.
-        """
+        """Raises if `init` would make `_sized` in other shapes, if a step is compiled."""
 
         def check(make, layout, x, old):
             zeros = jax.ShapeDtypeStruct(x.shape, jnp.float32)
@@ -279,7 +277,8 @@ class AbstractMatrixwise(AbstractContracting):
         is_due = self._sized and any(map(is_traced, jtu.tree_leaves(updates)))
         for name, make in self._sized if is_due else ():
             of_one = functools.partial(check, getattr(self, make))
-            map_layouts(of_one, layouts, updates, getattr(state, name))
+            slots = shapes_if_stored(getattr(state, name))
+            map_layouts(of_one, layouts, updates, slots)
 
     def _reject_state(self) -> None:
         raise OtherState("The state was made with other arguments.")

@@ -23,6 +23,7 @@ from ..._trees.leaves import align, flatten_updates, parameters
 from ..._trees.routes import Report
 from ..._trees.sharding import unsharded
 from ..._trees.states import check_size
+from ..._trees.stored import shapes_if_stored
 from ..._types import (
     Hyperparameter,
     IntegerLike,
@@ -188,7 +189,7 @@ class ScaleByGaLore(AbstractContracting):
     ) -> Updates:
         """The projectors of this step."""
         check_real(self, updates, state.projector, "state.projector")
-        for p in jtu.tree_leaves(state.projector):
+        for p in jtu.tree_leaves(shapes_if_stored(state.projector)):
             check_size(self, "rank", p.shape[-1], p.shape[-2])
         is_due = state.count % jnp.asarray(self.update_proj_gap, jnp.int32) == 0
         pipeline = Pipeline(updates, None, {})
