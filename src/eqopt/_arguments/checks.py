@@ -103,7 +103,7 @@ def check_scalar(owner: object, name: str, or_schedule: bool = True) -> None:
             f"{name}: ...)(values)`."
         )
     # Not with `jnp.result_type`, which raises an error of its own for texts and dates.
-    if hasattr(value, "dtype") and not _is_real(_dtype(value)):
+    if not _is_real(value):
         raise TypeError(f"{message}, but has dtype {_dtype(value)}.")
 
 
@@ -136,9 +136,7 @@ def check_choice(owner: object, name: str, choices: Iterable[str]) -> None:
 
 def check_returned(owner: object, name: str, value: Any) -> Any:
     """The result of the schedule `name` of `owner`; raises unless it is a number."""
-    is_real = not isinstance(value, bool) and (
-        isinstance(value, int | float) or _is_real(_dtype(value))
-    )
+    is_real = not isinstance(value, bool) and _is_real(value)
     if is_real and np.ndim(value) == 0:
         return value
     if is_real:
@@ -157,8 +155,11 @@ def _dtype(value: Any) -> Any:
     return getattr(value, "dtype", np.dtype(object))
 
 
-def _is_real(dtype: Any) -> bool:
-    return any(jnp.issubdtype(dtype, kind) for kind in (np.floating, np.integer))
+def _is_real(value: Any) -> bool:
+    """Whether `value` is a real number, or an array of them."""
+    kinds = np.floating, np.integer
+    is_array = any(jnp.issubdtype(_dtype(value), kind) for kind in kinds)
+    return isinstance(value, int | float) or is_array
 
 
 def check_fields(owner: object) -> None:
@@ -182,9 +183,8 @@ def check_fields(owner: object) -> None:
             "state with it: `state = opt.init(model)`. If it is a schedule, subclass "
             "`eqopt.schedules.AbstractSchedule`."
         )
-    is_number = isinstance(rate, float | int) or _is_real(_dtype(rate))
     # A comparison of arrays would be traced under `jit`.
-    if is_number and not is_traced(rate) and np.any(np.asarray(rate) < 0):
+    if _is_real(rate) and not is_traced(rate) and np.any(np.asarray(rate) < 0):
         raise ValueError(
             f"{type(owner).__name__}: `learning_rate` must not be negative, but is "
             f"{rate}. To ascend, use `eqopt.Chain(eqopt.Scale(-1.0), optimizer)`."

@@ -7,7 +7,6 @@ from contextvars import ContextVar
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree, TypeCheckError
@@ -240,7 +239,7 @@ def _of_examples(
         return None
     if not is_of_shapes:
         extra = given.pop("extra", {})
-        given[name] = jax.tree.map(lambda g: g[0], given[name])
+        given[name] = jtu.tree_map(lambda g: g[0], given[name])
         try:
             eqx.filter_eval_shape(fn, *given.values(), **extra)
         except Exception:  # something else is wrong

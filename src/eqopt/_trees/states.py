@@ -1,6 +1,7 @@
 """Checks that a state belongs to a transformation: its type, and its dtypes."""
 
 import functools
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -111,7 +112,9 @@ def check_dtypes(transformation: Any, state: Any) -> None:
                     )
 
 
-def check_size(transformation: Any, name: str, found: int, most: float) -> None:
+def check_size(
+    transformation: Any, name: str, found: int, most: float = math.inf
+) -> None:
     """Raises a `ValueError` unless a size in the state is the argument `name`.
 
     `most` is the largest size that is possible there.

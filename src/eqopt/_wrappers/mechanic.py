@@ -1,7 +1,6 @@
 """Learning the learning rate during training."""
 
 import dataclasses
-import math
 from collections.abc import Callable
 
 import equinox as eqx
@@ -176,7 +175,7 @@ class Mechanic(AbstractFused):
 
     def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
         check_state(self, state)
-        check_size(self, "num_betas", len(state.r), math.inf)
+        check_size(self, "num_betas", len(state.r))
         params = required_params("Mechanic", pipeline.params)
         reads = {"delta": state.delta, "p": params}
         sums = sum_over_leaves(mechanic_sums, pipeline.flush(), reads)

@@ -1,6 +1,5 @@
 """L-BFGS: the inverse of the Hessian, estimated from the last few steps."""
 
-import math
 from typing import Any
 
 import equinox as eqx
@@ -122,7 +121,7 @@ class ScaleByLBFGS(AbstractTransformation):
         **extra: Any,
     ) -> tuple[Updates, ScaleByLBFGSState]:
         check_state(self, state)
-        check_size(self, "memory_size", len(state.weights_memory), math.inf)
+        check_size(self, "memory_size", len(state.weights_memory))
         params = required_params("ScaleByLBFGS", params)
         return times_inverse(self, updates, state, params, self.scale_init_precond)
 

@@ -1,7 +1,6 @@
 """Workers that train apart, and are moved together by an outer optimizer."""
 
 import functools
-import math
 from typing import Any
 
 import equinox as eqx
@@ -172,7 +171,7 @@ class DiLoCo(AbstractOuter):
     def _after_inner(
         self, call: Call, result: Any, inner_state: State, state: DiLoCoState
     ) -> tuple[Any, DiLoCoState]:
-        check_size(self, "fragments", len(state.outer_state), math.inf)
+        check_size(self, "fragments", len(state.outer_state))
         workers = Workers(self.axis_name, "DiLoCo")
         count, period = state.phase + 1, jnp.asarray(self.sync_every, jnp.int32)
         # Not modulo H at first, because a delayed value does not exist yet.
