@@ -24,7 +24,7 @@ class Batching(NamedTuple):
     **Attributes:**
 
     - `limits`: the number of elements in a batch, by platform.
-    - `takes_turns`: whether a batch on a GPU waits for the results of the last one.
+    - `takes_turns`: whether a batch waits for the results of the last one.
     - `is_divided`: whether devices divide the matrices of a batch.
     """
 

@@ -6,7 +6,6 @@ from typing import Any, Literal, TypeAlias
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, DTypeLike, Float, Inexact
 
 from ..._arguments.checks import (
@@ -26,7 +25,7 @@ from ..._types import Hyperparameter, Params, Scalar
 from ...numerics import abs_sq, safe_norm
 from .parts.coefficients import Coefficients, rows_of
 from .parts.eigenbasis import gram
-from .parts.newton_schulz import in_dtype, polynomial
+from .parts.newton_schulz import in_dtype, iterated
 
 
 Matrix: TypeAlias = Inexact[Array, "m n"]
@@ -83,17 +82,11 @@ class NewtonSchulz(AbstractWhole):
     def _iterated(self, x: Matrix) -> Matrix:
         # On the gram matrix of a square matrix, the products would not be smaller.
         by_gram = self.by_gram and x.shape[0] < x.shape[1]
-        iterate = lambda x: self._by_gram(x) if by_gram else self._plainly(x)
-        is_free = self.ns_dtype is None and x.dtype == jnp.float32
-        if by_gram or not (is_free and self.is_coarse):
-            return in_dtype(self.ns_dtype, iterate, x)
-        coarse = lambda x: in_dtype(jnp.bfloat16, iterate, x)
-        return lax.platform_dependent(x, cpu=iterate, default=coarse)
-
-    def _plainly(self, x: Matrix) -> Matrix:
-        # A loop is compiled once, not once per step.
-        step = lambda x, row: (polynomial(x, *row), None)
-        return lax.scan(step, x, self.rows)[0]
+        if by_gram:
+            return in_dtype(self.ns_dtype, self._by_gram, x)
+        is_coarse = self.is_coarse and self.ns_dtype is None and x.dtype == jnp.float32
+        coarse_dtype = jnp.bfloat16 if is_coarse else self.ns_dtype
+        return iterated(x, self.rows, len(self.rows), self.ns_dtype, coarse_dtype)
 
     def _by_gram(self, x: Matrix) -> Matrix:
         r"""With $R = X X^*$, all products except two involve only the short side."""

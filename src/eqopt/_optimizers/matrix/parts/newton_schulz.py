@@ -1,5 +1,6 @@
 """Orthogonalizes a matrix with matrix products only."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -36,14 +37,34 @@ class Iteration(AbstractWhole):
         return self.on_each(x, eps)
 
     def of_whole(self, x: Any, eps: Any) -> Any:
-        # A single row needs no lookup in the loop, so there is less to compile.
-        is_one = self.rows.ndim == 1
-        fixed, rows = (tuple(self.rows), None) if is_one else (None, self.rows)
-        step = lambda x, row: (polynomial(x, *(fixed or row)), None)
         start = _start(x, eps, self.preconditioning)
-        # A loop is compiled once, not once per step.
-        iterate = lambda x: lax.scan(step, x, rows, self.steps if is_one else None)[0]
-        return in_dtype(self.ns_dtype, iterate, start)
+        return iterated(start, self.rows, self.steps, self.ns_dtype, self.ns_dtype)
+
+
+def iterated(
+    x: Inexact[Array, "m n"],
+    rows: Float[Array, "*steps 3"],
+    steps: int,
+    dtype: DTypeLike | None,
+    coarse_dtype: DTypeLike | None,
+) -> Inexact[Array, "m n"]:
+    """The iteration, starting from `x`, in `dtype` on a CPU and else in `coarse_dtype`.
+
+    A loop is compiled once, not once per step. On a GPU, two steps are one round of it: a
+    single one would be computed into another buffer, and then copied.
+    """
+    # A single row needs no lookup in the loop, so there is less to compile.
+    is_one = rows.ndim == 1
+    fixed, rows, length = (tuple(rows), None, steps) if is_one else (None, rows, None)
+    step = lambda x, row: (polynomial(x, *(fixed or row)), None)
+    loop = lambda unroll, x: lax.scan(step, x, rows, length, unroll=unroll)[0]
+    one, two = functools.partial(loop, 1), functools.partial(loop, 2)
+    return lax.platform_dependent(
+        x,
+        cpu=lambda x: in_dtype(dtype, one, x),
+        tpu=lambda x: in_dtype(coarse_dtype, one, x),
+        default=lambda x: in_dtype(coarse_dtype, two, x),
+    )
 
 
 def in_dtype(
@@ -71,7 +92,8 @@ def polynomial(x, a, b, c):
     real = jnp.finfo(x.dtype).dtype
     a, b, c = (number.astype(real).astype(x.dtype) for number in (a, b, c))
     square = gram(x, 0)
-    return a * x + (b * square + c * (square @ square)) @ x
+    # A sum with `a * x` would be another pass over `x`, and another copy of it.
+    return (a * jnp.eye(len(x), dtype=x.dtype) + b * square + c * (square @ square)) @ x
 
 
 # The squared divisors of $X$ as functions of $X X^*$: a number, or a number for each row.
