@@ -23,6 +23,25 @@ def test_sums_in_half_precision():
         assert jnp.isinf(theirs)
 
 
+def test_none_takes_a_key():
+    """So the keys, and the noise, stay the same if a part of a model is frozen."""
+    model = {"a": jnp.ones(2), "b": jnp.ones(3), "c": jnp.ones(())}
+    part = model | {"b": None}
+    for name in ("split_key_like", "random_like"):
+        (ours, theirs), (ours_part, theirs_part) = (
+            [getattr(tree, name)(jr.key(0), x) for tree in BOTH] for x in (model, part)
+        )
+        assert jnp.array_equal(ours["c"], theirs["c"])
+        assert jnp.array_equal(ours["c"], ours_part["c"])
+        assert not jnp.array_equal(theirs["c"], theirs_part["c"])
+    perturbed = [
+        module.make_perturbed_fun(lambda x: x["c"], num_samples=2)
+        for module in (eqopt.perturbations, optax.perturbations)
+    ]
+    assert jnp.allclose(*(fun(jr.key(0), model) for fun in perturbed))
+    assert not jnp.allclose(*(fun(jr.key(0), part) for fun in perturbed))
+
+
 def test_a_nan_in_a_large_array():
     """XLA on a CPU passes over it in the extremes of more than a few numbers."""
     x = {"x": jnp.ones(100_000).at[1].set(jnp.nan)}
