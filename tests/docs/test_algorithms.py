@@ -80,6 +80,17 @@ def test_what_starts_at_zero_has_its_number():
     assert "$m_{1,0} = m_{2,0} = \\nu_0 = 0$" in BOXES["eqopt.AdEMAMix"]
 
 
+def test_an_iteration_says_whose_eps_is_in_it():
+    """All methods but three have another `eps`, which the iteration does not use."""
+    own = ("Dion2", "ScaleByDion2", "ScaleByMuon")
+    for name, text in BOXES.items():
+        known = (
+            name.removeprefix("eqopt.") in own or r"\varepsilon$ is `eps`" not in text
+        )
+        if r"\operatorname{NS}(X) &= X_N" in text and not known:
+            assert "10^{-7}$" in text, name
+
+
 @pytest.mark.slow
 def test_what_starts_at_zero():
     """Arrays like the parameters are zero, copies of the parameters, or explained."""

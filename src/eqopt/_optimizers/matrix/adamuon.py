@@ -80,7 +80,7 @@ class ScaleByAdaMuon(AbstractMatrixwise):
 
     where $\hat\mu_t = \mu_t$, the matrix has $m$ rows and $n$ columns, and
     $\operatorname{NS}$ is the iteration of [`eqopt.Orthogonalize`][], which has the
-    equations.
+    equations, with $\varepsilon = 10^{-7}$ in $\operatorname{NS}$ only.
 
     With `nesterov`, $\hat\mu_t = \beta \mu_t + (1 - \beta)\, G_t$.
 

@@ -77,7 +77,8 @@ class ScaleByNorMuon(AbstractMatrixwise):
     \end{aligned}$$
 
     where $\hat\mu_t = \mu_t$, and $\operatorname{NS}$ and $s$ are the iteration and the
-    factor of [`eqopt.Orthogonalize`][], which has the equations.
+    factor of [`eqopt.Orthogonalize`][], which has the equations, with
+    $\varepsilon = 10^{-7}$ in $\operatorname{NS}$ only.
 
     With `nesterov`, $\hat\mu_t = \beta \mu_t + (1 - \beta)\, G_t$.
 

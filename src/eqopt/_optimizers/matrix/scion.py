@@ -81,7 +81,7 @@ class ScaleByLMO(AbstractMatrixwise):
     | `"col"` | columns of $\mu_t$ over $n$ times their r.m.s. | the first layer |
 
     where $\operatorname{NS}$ is the iteration of [`eqopt.Orthogonalize`][], which has the
-    equations.
+    equations, with $\varepsilon = 10^{-7}$ in $\operatorname{NS}$ only.
 
     For one-hot inputs, such as words, `normalized=False` sets the $n$ of this table to
     1. The momentum needs no bias correction, because the update does not depend on its

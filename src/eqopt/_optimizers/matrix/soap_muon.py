@@ -29,7 +29,7 @@ class SOAPMuon(AbstractOptimizer):
 
     with $\mu_t$, $\nu_t$, $Q_L$ and $Q_R$ of [`eqopt.ScaleBySOAP`][], and
     $\operatorname{NS}$ and $s$ of [`eqopt.Orthogonalize`][], which have the equations and
-    the references.
+    the references. $\operatorname{NS}$ has its own $\varepsilon$, $10^{-7}$.
 
     With $Q = I$ and a constant $\nu$, this is Muon without Nesterov momentum. The first
     step only initializes the preconditioner and applies weight decay. SOAP-Muon is this
