@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import re
 
 import equinox as eqx
 import jax
@@ -61,15 +62,20 @@ def stands_for(path, x):
     return None
 
 
+def types(like):
+    """Parameters with these shardings, without values."""
+    return {
+        k: jax.ShapeDtypeStruct(shape, jnp.float32, sharding=like[k])
+        for k, (shape, _) in LAYOUT.items()
+    }
+
+
 @law()
 def test_explicit_axes(row):
     """State and parameters keep the explicit sharding of the parameters."""
     mesh = mesh_of(AxisType.Explicit, x=8)
     like = shardings(mesh)
-    given = {
-        k: jax.ShapeDtypeStruct(shape, jnp.float32, sharding=like[k])
-        for k, (shape, _) in LAYOUT.items()
-    }
+    given = types(like)
     with jax.set_mesh(mesh):
         # Explicit axes are part of the types, so nothing needs to be compiled.
         result = eqx.filter_eval_shape(
@@ -79,6 +85,50 @@ def test_explicit_axes(row):
         name = hasattr(x, "shape") and stands_for(path, x)
         if name:
             assert x.sharding.spec == like[name].spec, jax.tree_util.keystr(path)
+
+
+@law()
+@pytest.mark.parametrize("name", ["state", "updates"])
+def test_in_other_explicit_shards(row, name):
+    """Replicated arrays next to sharded parameters work, or the error names them."""
+    mesh = mesh_of(AxisType.Explicit, x=8)
+    whole = types(dict.fromkeys(LAYOUT, NamedSharding(mesh, P())))
+    split = types(shardings(mesh))
+    opt, is_state = row(), name == "state"
+    with jax.set_mesh(mesh):
+        state = eqx.filter_eval_shape(opt.init, whole if is_state else split)
+        try:
+            grads = split if is_state else whole
+            eqx.filter_eval_shape(opt.step, grads, state, split)
+        except ValueError as error:
+            found = rf"{name}\S*` has the sharding P\(None.*\), but P\(.*'x'"
+            assert re.search(found, str(error)), error
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_remedies_for_other_explicit_shards(jit):
+    mesh = mesh_of(AxisType.Explicit, x=8)
+    opt = eqopt.MultiSteps(eqopt.ScaleByAdam(), 1)
+    step = jax.jit(opt.step) if jit else opt.step
+    with jax.set_mesh(mesh):
+        given = jax.device_put((values(), values(1)), NamedSharding(mesh, P()))
+        params, grads = jax.device_put(given, (shardings(mesh),) * 2)
+        state = opt.init(given[0])
+        with pytest.raises(ValueError, match=r"eqopt\.tree\.migrate") as error:
+            step(grads, state, params)
+        assert str(error.value).startswith(
+            "MultiSteps: `state.inner_state.mu['columns']` has the sharding "
+            "P(None, None), but P(None, 'x') for these parameters, whose mesh has "
+            "explicit axes. "
+        )
+        state = eqopt.tree.migrate(opt, state, params)
+        every = eqopt.ApplyEvery(2)
+        with pytest.raises(ValueError, match=r"updates\['columns'\].*reshard"):
+            every.step(given[1], every.init(params), params)
+        like = lambda g, p: jax.sharding.reshard(g, jax.typeof(p).sharding)
+        new, _ = step(jax.tree.map(like, given[1], params), state, params)
+    expected, _ = opt.step(values(1), opt.init(values()), values())
+    assert_close(jax.device_get(new), jax.device_get(expected))
 
 
 # Rows with operations for which JAX needs to know the sharding of the results.
@@ -214,10 +264,7 @@ GATHERS = {
 def test_layouts_of_every_kind(row):
     """On automatic axes, states are sharded like parameters and nothing is gathered."""
     like = shardings(mesh_of(AxisType.Auto, x=8))
-    given = {
-        k: jax.ShapeDtypeStruct(shape, jnp.float32, sharding=like[k])
-        for k, (shape, _) in LAYOUT.items()
-    }
+    given = types(like)
     run = lambda params, grads: eqx.filter(
         two_steps(row(), params, grads), eqx.is_array
     )

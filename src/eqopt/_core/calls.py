@@ -23,7 +23,7 @@ from .._trees.leaves import (
     parameters,
 )
 from .._trees.routes import Report
-from .misfits import ONE_MODEL, OtherState
+from .misfits import ONE_MODEL, OtherState, other_shards
 
 
 # What the outermost call that is running has checked: 1 if its gradients, 2 if also the
@@ -79,18 +79,20 @@ def _call(
         tokens.append((_CHECKED, _CHECKED.set(now)))
     try:
         result = fn(*args, **kwargs)
-    except (TypeError, ValueError, IndexError) as error:
+    except Exception as error:
+        of_axes = _is_of_axes(error)
+        if not (of_axes or isinstance(error, TypeError | ValueError | IndexError)):
+            raise
         # Only our own messages name an argument or a key path in such quotes.
         is_of_types = isinstance(error, TypeCheckError)
-        is_ours = "`" in str(error) and not is_of_types
+        is_ours = "`" in str(error) and not (is_of_types or of_axes)
         is_of_shapes = is_of_types or ANOTHER_MODEL in str(error)
         misuse = _misuse(fn, args, kwargs)
         if misuse is None and (is_of_shapes or not is_ours):
             misuse = _of_examples(fn, args, kwargs, is_of_shapes)
         if misuse is not None:
             raise misuse from None
-        is_other = isinstance(error, OtherState)
-        message = None if is_ours else _where(fn, args, kwargs, is_other)
+        message = None if is_ours else _where(fn, args, kwargs, error)
         if message is None:
             raise
         raise ValueError(message) from error
@@ -104,6 +106,11 @@ def _call(
         f"{'new parameters' if fn.__name__ == 'step' else 'updates'} and the new state, "
         f"but returned {briefly(result)} of type {type(result).__name__}."
     )
+
+
+def _is_of_axes(error: Exception) -> bool:
+    """Whether arrays on explicit axes do not fit; JAX has no public name for it."""
+    return type(error).__name__ == "ShardingTypeError"
 
 
 def _check_gradients(
@@ -255,9 +262,9 @@ def _of_examples(
 
 
 def _where(
-    fn: Callable, args: tuple, kwargs: dict[str, Any], is_other: bool
+    fn: Callable, args: tuple, kwargs: dict[str, Any], error: Exception
 ) -> str | None:
-    """The message for the first array of another shape, if there is one.
+    """The message for the first array of another shape or sharding, if there is one.
 
     If the state is of an optimizer with other arguments, arrays may also be missing.
     """
@@ -272,7 +279,8 @@ def _where(
     pairs = {"updates": (updates, parameters(tree)), "state": (state, fresh)}
     for name, trees in pairs.items():
         found, like = (dict(jtu.tree_leaves_with_path(tree)) for tree in trees)
-        if is_other and name == "state" and found.keys() != like.keys():
+        is_other = isinstance(error, OtherState) and name == "state"
+        if is_other and found.keys() != like.keys():
             path = next(x for x in [*found, *like] if (x in found) != (x in like))
             lacks, has = ("not there", "is") if path in like else ("there", "is not")
             return (
@@ -290,6 +298,9 @@ def _where(
                     f"{list(np.shape(x))}, but {list(np.shape(y))} for these parameters. "
                     f"{_OF_MANY if of_many else ONE_MODEL}"
                 )
+    # Types of arrays on explicit axes are like `float32[16@x,8]`.
+    if _is_of_axes(error) or "@" in str(error):
+        return other_shards(name_of(transformation), pairs)
     return None
 
 

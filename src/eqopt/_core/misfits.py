@@ -4,7 +4,10 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
 from jaxtyping import AbstractArray, PyTree
 
 from .._arguments.owners import name_of
@@ -71,6 +74,35 @@ ONE_MODEL = (
 
 class OtherState(ValueError):
     """The state of an optimizer with other arguments; `explained` says what differs."""
+
+
+def other_shards(owner: str, trees: Mapping[str, tuple[PyTree, PyTree]]) -> str | None:
+    """The message for the first array in other shards, on explicit axes.
+
+    `trees` has each argument of a call, and a tree in the shards of the parameters.
+    """
+    for name, remedy in _REMEDIES.items():
+        found, like = (dict(jtu.tree_leaves_with_path(tree)) for tree in trees[name])
+        for path, x in found.items():
+            y = like.get(path)
+            if not (hasattr(x, "dtype") and np.shape(x) == np.shape(y)):
+                continue
+            spec, expected = (jax.typeof(z).sharding.spec for z in (x, y))
+            if spec != expected:
+                return (
+                    f"{owner}: `{name}{jtu.keystr(path)}` has the sharding {spec}, but "
+                    f"{expected} for these parameters, whose mesh has explicit axes. "
+                    f"{remedy}"
+                )
+    return None
+
+
+_REMEDIES = {
+    "state": "Make the state of the placed model, `state = opt.init(model)`, or place "
+    "the old one like it: `eqopt.tree.migrate(opt, state, model)`.",
+    "updates": "Place the gradients like the parameters: `jax.tree.map(lambda g, p: "
+    "jax.sharding.reshard(g, jax.typeof(p).sharding), grads, params)`.",
+}
 
 
 def check_shapes(owner: object, updates: PyTree, like: PyTree, name: str) -> None:

@@ -37,6 +37,7 @@ OUTSIDE = {
 NOT_THE_MESH = dict.fromkeys(
     (
         "test_explicit_axes",
+        "test_in_other_explicit_shards",
         "test_inside_shard_map",
         "test_layouts_of_every_kind",
         "test_state_is_sharded_like_parameters",
@@ -47,6 +48,7 @@ NOT_ITS_AXIS = dict.fromkeys(
     (
         "test_apart_inside_shard_map",
         "test_explicit_axes",
+        "test_in_other_explicit_shards",
         "test_gradients_apart_inside_shard_map",
         "test_inside_shard_map",
     ),
