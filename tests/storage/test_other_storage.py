@@ -155,3 +155,23 @@ def test_another_storage_of_users():
         step(eqopt.StoreState, NeverKeeps(), Float8())
     with pytest.raises(TypeError, match=r"is NeverHides\(\), but KahanSummation made"):
         step(eqopt.StoreParams, NeverHides(), KahanSummation())
+
+
+class Wrong(AbstractStateStorage, AbstractParamStorage):
+    """Its methods return what no storage can use."""
+
+    def keep(self, x, slot):
+        return None
+
+    def hide(self, p, slot):
+        return p
+
+
+def test_a_storage_that_returns_something_else():
+    for wrapper, method, kind in (
+        (eqopt.StoreState, "keep", "AbstractStored"),
+        (eqopt.StoreParams, "hide", "AbstractHidden"),
+    ):
+        said = rf"Wrong\.{method}: it must return an `eqopt\.storage\.{kind}`, but"
+        with pytest.raises(TypeError, match=said):
+            wrapper(ADAMW, Wrong()).init(model_for(wrapper))

@@ -226,3 +226,41 @@ def test_a_class_that_was_defined_again():
         new.step(params, state, params)
     state = eqopt.tree.migrate(new, state, params)
     assert new.update(params, state)[0].tolist() == [1.5, 1.5]
+
+
+class ReturningWrapper(eqopt.AbstractWrapper):
+    inner: eqopt.AbstractTransformation
+    result: PyTree
+
+    def init(self, params):
+        return [self.inner.init(params)]
+
+    def handle(self, call, state):
+        return self.result
+
+
+@pytest.mark.parametrize("loads", ["nothing", "params", "all"])
+@pytest.mark.parametrize("result", [None, PARAMS, [PARAMS, None], (PARAMS, None, 1)])
+def test_a_handle_that_returns_no_pair(loads, result, monkeypatch):
+    monkeypatch.setattr(ReturningWrapper, "_loads", loads)
+    inner = ReturningWrapper(eqopt.SGD(1.0), result)
+    for opt in (inner, eqopt.Chain(inner, eqopt.SGD(1.0)), eqopt.MultiSteps(inner, 1)):
+        for call in (opt.step, eqx.filter_jit(opt.update)):
+            with pytest.raises(TypeError) as error:
+                call(PARAMS, opt.init(PARAMS), PARAMS)
+            assert str(error.value).startswith(
+                "ReturningWrapper.handle: it must return a pair of the result and the "
+                "new state, but returned "
+            )
+
+
+def test_a_wrapper_without_a_field_for_the_inner_state():
+    opt = ReturningWrapper(eqopt.SGD(1.0), None)
+    for outer in (opt, eqopt.Chain(opt, eqopt.SGD(1.0))):
+        with pytest.raises(AttributeError) as error:
+            outer.eval_params(outer.init(PARAMS), PARAMS)
+        assert str(error.value) == (
+            "ReturningWrapper.eval_params: the state of `inner` must be in a field "
+            "`inner_state`, but a list has no such field. Is it the state of another "
+            "optimizer? If not, name the field so, or implement `eval_params`."
+        )

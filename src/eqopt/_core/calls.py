@@ -99,12 +99,18 @@ def _call(
     finally:
         for variable, token in tokens:
             variable.reset(token)
+    first = "new parameters" if fn.__name__ == "step" else "updates"
+    return pair_of(args[0], fn.__name__, first, result)
+
+
+def pair_of(transformation: Any, name: str, first: str, result: Any) -> Any:
+    """`result` of the method `name`, a pair of `first` and the state."""
     if isinstance(result, tuple) and len(result) == 2:
         return result
     raise TypeError(
-        f"{type(args[0]).__name__}.{fn.__name__}: it must return a pair of the "
-        f"{'new parameters' if fn.__name__ == 'step' else 'updates'} and the new state, "
-        f"but returned {briefly(result)} of type {type(result).__name__}."
+        f"{type(transformation).__name__}.{name}: it must return a pair of the {first} "
+        f"and the new state, but returned {briefly(result)} of type "
+        f"{type(result).__name__}."
     )
 
 

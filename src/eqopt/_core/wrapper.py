@@ -16,6 +16,7 @@ from .._trees.stored import on_arrays, shapes_if_stored
 from .._types import Params, State, Updates
 from ..tree._like import zero_updates
 from .apply import apply_updates
+from .calls import pair_of
 from .pipeline import Pipeline
 from .transformation import AbstractFused, AbstractTransformation
 
@@ -151,8 +152,12 @@ class AbstractComposite(AbstractTransformation):
         if not self._keeps_gradients:
             call = call._replace(extra=without_norm(call.extra))
         if self._loads == "nothing":
-            return self.handle(call, state)
-        run = lambda state, params: self.handle(call._replace(params=params), state)
+            return pair_of(self, "handle", "result", self.handle(call, state))
+
+        def run(state, params):
+            found = self.handle(call._replace(params=params), state)
+            return pair_of(self, "handle", "result", found)
+
         if self._loads == "all":
             return on_arrays(run, state, call.params, call.is_step)
         of_params = lambda _, params: run(state, params)
@@ -192,6 +197,13 @@ class AbstractWrapper(AbstractComposite):
 
     def eval_params(self, state: State, params: Params) -> Params:
         check_state(self, state)
+        if not hasattr(state, "inner_state"):
+            raise AttributeError(
+                f"{type(self).__name__}.eval_params: the state of `inner` must be in a "
+                f"field `inner_state`, but a {type(state).__name__} has no such field. "
+                "Is it the state of another optimizer? If not, name the field so, or "
+                "implement `eval_params`."
+            )
         return self.inner.eval_params(state.inner_state, params)
 
 

@@ -35,6 +35,7 @@ from ..storage._base import (
     Slot,
     check_made_by,
     check_storage,
+    made_by,
 )
 from .project import towards
 
@@ -113,9 +114,9 @@ class StoreParams(AbstractFused):
         for i, p in enumerate(leaves):
             try:
                 with standard_promotion():
-                    hidden.append(
-                        None if p is None else storage.hide(of_jax(p), Slot(i))
-                    )
+                    found = None if p is None else storage.hide(of_jax(p), Slot(i))
+                kinds = AbstractHidden, type(None)
+                hidden.append(made_by(storage, "hide", found, kinds))
             except TypeError as error:
                 path = keystr(params, i)
                 raise TypeError(f"StoreParams: at `{path}`: {error}") from None

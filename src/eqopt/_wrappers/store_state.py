@@ -32,6 +32,7 @@ from ..storage._base import (
     Slot,
     check_made_by,
     check_storage,
+    made_by,
 )
 from ..tree._places import places_of
 from ..tree._search import on_the_way
@@ -132,11 +133,14 @@ class StoreState(AbstractFusedWrapper):
 
     def _kept(self, x: Inexact[Array, "..."], slot: Slot) -> AbstractStored:
         storage: Any = self.storage
+        # An array is kept as it is.
+        kinds = AbstractStored, jax.Array
+        keep = lambda x, slot: made_by(storage, "keep", storage.keep(x, slot), kinds)
         if not jnp.iscomplexobj(x):
-            return storage.keep(x, slot)
+            return keep(x, slot)
         # Two different keys, for storages with stochastic rounding.
         imag = slot._replace(place=2**31 + slot.place)
-        return Complex(storage.keep(x.real, slot), storage.keep(x.imag, imag))
+        return Complex(keep(x.real, slot), keep(x.imag, imag))
 
     def _begin(
         self, pipeline: Pipeline, state: StoreStateState

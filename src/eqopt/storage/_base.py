@@ -10,6 +10,7 @@ from jaxtyping import Array, Inexact
 
 from .._arguments.annotations import returned_type
 from .._arguments.construction import Module
+from .._trees.leaves import briefly
 from .._trees.stored import AbstractHidden, AbstractStored
 from .._types import Nonnegative as Nonnegative
 
@@ -92,6 +93,18 @@ def check_made_by(
         f"{owner}: `storage` is {storage}, but {getattr(x, '_made_by', 'another one')} "
         f"made the state: at `{jtu.keystr(path)}`, it has {form}. A state keeps the form "
         f"in which `init` stored it. Pass the storage of that run{fix}."
+    )
+
+
+def made_by(storage: Any, method: str, result: Any, kinds: type | tuple) -> Any:
+    """`result` of a method of a storage; a `TypeError` unless it is of these kinds."""
+    if isinstance(result, kinds):
+        return result
+    one = "AbstractStored" if method == "keep" else "AbstractHidden"
+    raise TypeError(
+        f"{type(storage).__name__}.{method}: it must return an "
+        f"`eqopt.storage.{one}`, but returned {briefly(result)} of type "
+        f"{type(result).__name__}."
     )
 
 
