@@ -269,6 +269,9 @@ def test_gradients_of_examples(name):
     shapes = "[5, 4, 3] for [4, 3]" if name == "Flatten" else "[5, 4] for [4]"
     assert f"{shapes} at `.layers[0].{where}`" in message
     assert message.startswith(name)
+    is_private = name in ("Masked", "Mechanic", "MultiSteps")
+    part = "begin with it, outside of other parts and wrappers: `eqopt.Chain(Differ"
+    assert (part in message, "mean" in message) == (is_private, not is_private)
 
 
 def test_another_error_with_gradients_of_examples():

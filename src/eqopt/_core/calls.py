@@ -22,7 +22,7 @@ from .._trees.leaves import (
     keystr,
     parameters,
 )
-from .._trees.routes import Report
+from .._trees.routes import Report, takes_examples
 from .misfits import ONE_MODEL, OtherState, other_shards
 
 
@@ -258,22 +258,27 @@ def _of_examples(
         except Exception:  # something else is wrong
             return None
     i, (g, p) = next(iter(shapes.items()))
+    remedy = (
+        "Pass their mean, `jax.tree.map(lambda g: g.mean(0), grads)`, or begin with an "
+        "aggregator, outside of wrappers that read gradients: "
+        "`eqopt.Chain(eqopt.aggregating.AveragePerElementUpdates(), opt)`."
+    )
+    if part := takes_examples(transformation):
+        remedy = (
+            f"Only {part} takes them: begin with it, outside of other parts and "
+            f"wrappers: `eqopt.Chain({part}(...), others)`."
+        )
     return ValueError(
         f"{name_of(transformation)}: `{name}` has one more axis than the parameters in "
         f"each array: {[*g]} for {[*p]} at `{keystr(given[name], i)}`. Are these the "
-        "gradients of single examples? Pass their mean, `jax.tree.map(lambda g: "
-        "g.mean(0), grads)`, or begin with an aggregator, outside of wrappers that read "
-        "gradients: `eqopt.Chain(eqopt.aggregating.AveragePerElementUpdates(), opt)`."
+        f"gradients of single examples? {remedy}"
     )
 
 
 def _where(
     fn: Callable, args: tuple, kwargs: dict[str, Any], error: Exception
 ) -> str | None:
-    """The message for the first array of another shape or sharding, if there is one.
-
-    If the state is of an optimizer with other arguments, arrays may also be missing.
-    """
+    """The message for the first array of another shape or sharding, or a missing one."""
     try:
         given = inspect.signature(fn).bind(*args, **kwargs).arguments
         transformation, updates, state, *_ = given.values()

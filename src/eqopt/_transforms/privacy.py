@@ -125,6 +125,10 @@ class DifferentiallyPrivateAggregate(AbstractTransformation):
                 "`batch_size`."
             )
 
+    @property
+    def _takes_examples(self) -> bool:
+        return not self.clipped
+
     def init(self, params: Params) -> DifferentiallyPrivateAggregateState:
         return DifferentiallyPrivateAggregateState(key_data(self.key))
 

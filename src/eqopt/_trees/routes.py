@@ -135,3 +135,14 @@ def known(value: Any) -> Any:
     if not hasattr(value, "dtype") or is_traced(value):
         return value
     return float(value) if value.ndim == 0 else np.asarray(value)
+
+
+def takes_examples(part: Any) -> str | None:
+    """The name of the first part that takes the gradients of single examples."""
+    if getattr(part, "_takes_examples", False):
+        return type(part).__name__
+    inner = getattr(part, "chain", part)
+    is_part = lambda x: x is not inner and hasattr(x, "_route")
+    parts = [inner] if inner is not part else jtu.tree_leaves(part, is_leaf=is_part)
+    found = (takes_examples(x) for x in parts if hasattr(x, "_route"))
+    return next(filter(None, found), None)

@@ -44,6 +44,8 @@ class AbstractAggregator(AbstractTransformation):
         ```
     """
 
+    _takes_examples = True
+
     @abc.abstractmethod
     def aggregate(
         self,

@@ -112,6 +112,8 @@ class AccumulateAvgUpdates(AbstractAggregator):
     A `ValueError` if `accumulation_steps` is smaller than 1 or not an integer.
     """
 
+    _takes_examples = False
+
     accumulation_steps: IntegerLike
 
     def __check_init__(self):
