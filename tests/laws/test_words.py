@@ -206,3 +206,12 @@ def test_parameters_of_eight_bits(row):
     if message is None:  # it reads no gradients
         return
     assert "float8_e4m3fn" in message and "shapes do not fit" not in message, message
+
+
+@law()
+def test_the_state_of_a_population(row):
+    """The message is about the population, not about a part that reads a count."""
+    many = jax.tree.map(lambda p: jnp.stack([p] * 3), PARAMS)
+    state = eqx.filter_eval_shape(eqx.filter_vmap(lambda p: row().init(p)), many)
+    if any(getattr(x, "shape", ()) for x in jax.tree.leaves(state)):
+        assert "eqx.filter_vmap" in str(error_of(row, state=state)), row.name

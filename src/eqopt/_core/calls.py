@@ -92,8 +92,8 @@ def _call(
             misuse = _of_examples(fn, args, kwargs, is_of_shapes)
         if misuse is not None:
             raise misuse from None
-        message = None if is_ours else _where(fn, args, kwargs, error)
-        if message is None:
+        message = _where(fn, args, kwargs, error)
+        if message is None or (is_ours and not message.endswith(_OF_MANY)):
             raise
         raise ValueError(message) from error
     finally:
