@@ -7,7 +7,7 @@ import jax
 from jaxtyping import Array, UInt32
 
 from .._arguments.extra import required, required_params
-from .._core.misfits import check_shapes
+from .._core.misfits import check_real, check_shapes
 from .._core.transformation import AbstractTransformation
 from .._trees.keys import key_data, next_key
 from .._trees.leaves import align, flatten_updates
@@ -52,7 +52,8 @@ class HutchinsonDiagHessian(AbstractTransformation):
     **Raises:**
 
     In `update`, a `ValueError` if `params` or `value_fn` is missing, or if an update has
-    another shape than its parameter.
+    another shape than its parameter. A `TypeError` if an update is complex, but its
+    parameter is real.
 
     ??? cite "Reference"
 
@@ -83,6 +84,7 @@ class HutchinsonDiagHessian(AbstractTransformation):
         value_fn = required(self, extra, "value_fn")
         required_params("HutchinsonDiagHessian", params)
         check_shapes(self, updates, params, "params")
+        check_real(self, updates, params, "params")
         leaves, treedef = flatten_updates(updates)
         column = align(treedef, params, "params", updates)
         chosen = treedef.unflatten(

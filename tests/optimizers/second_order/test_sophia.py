@@ -38,6 +38,12 @@ def test_hutchinson_of_a_complex_parameter_is_the_mean_of_its_parts():
     np.testing.assert_allclose(estimate, 3.5, rtol=1e-6)
 
 
+def test_hutchinson_of_a_real_parameter_needs_real_updates():
+    opt, z, x = eqopt.HutchinsonDiagHessian(), jnp.ones(2, complex), jnp.ones(2)
+    with pytest.raises(TypeError, match="HutchinsonDiagHessian: dtypes do not fit at"):
+        opt.update(z, opt.init(x), x, value_fn=lambda p: jnp.sum(p**2))
+
+
 @pytest.mark.slow
 def test_hutchinson_takes_models_with_frozen_parts():
     """It differentiates only where there are gradients, but needs the whole model."""
