@@ -179,3 +179,31 @@ def test_parameters_that_are_one_excluded_array(opt):
     updates, _ = opt.update(x, state, x)
     left_out = isinstance(opt, eqopt.Masked)
     assert new.shape == x.shape and (updates == float(left_out)).all()
+
+
+@pytest.mark.parametrize("name", ["Masked", "SelectiveTransform", "Partition"])
+@pytest.mark.parametrize("jit", [False, True])
+def test_a_choice_by_shape_does_not_see_gradients_of_examples(name, jit):
+    params = {"w": jnp.ones((2, 3)), "b": jnp.ones(3)}
+    grads = jax.tree.map(lambda p: jnp.stack([p] * 4), params)
+    private = eqopt.DPSGD(0.1, 1.0, 0.0, key=0)
+    make = {
+        "Masked": lambda f: eqopt.Masked(private, f),
+        "SelectiveTransform": lambda f: eqopt.SelectiveTransform(
+            private, freeze_mask=f
+        ),
+        "Partition": lambda f: eqopt.Partition(
+            {True: private, False: eqopt.SetToZero()}, f
+        ),
+    }[name]
+    of_each = lambda choose: lambda params: jax.tree.map(choose, params)
+
+    def update(opt):
+        run = lambda grads: opt.update(grads, opt.init(params))[0]
+        return (jax.jit(run) if jit else run)(grads)
+
+    with pytest.raises(ValueError, match=f"^{name} needs the parameters"):
+        update(make(of_each(lambda p: p.ndim > 1)))
+    # Key paths do not depend on the shapes, and the last axis is the same.
+    update(make(eqopt.groups.path("w")))
+    update(make(of_each(lambda p: p.shape[-1] == 3)))

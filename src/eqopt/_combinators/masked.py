@@ -4,9 +4,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import equinox as eqx
+import jax
 from jaxtyping import PyTree
 
-from .._arguments.extra import with_functions, without_norm
+from .._arguments.extra import required_params, with_functions, without_norm
 from .._arguments.fields import static_choice
 from .._core.pipeline import Leafwise, Pipeline
 from .._core.transformation import (
@@ -16,9 +17,9 @@ from .._core.transformation import (
 )
 from .._core.wrapper import Call
 from .._trees.leaves import is_leaf, parameters, restrict
-from .._trees.masks import is_function, mask_out, within
+from .._trees.masks import is_function, mask_out, resolve, within
 from .._trees.parts import seeing_part
-from .._trees.routes import Report
+from .._trees.routes import Report, takes_examples
 from .._trees.states import check_state
 from .._trees.stored import load
 from .._types import Mask, Params, State
@@ -108,6 +109,7 @@ class Masked(AbstractFused):
 
     def _of_part(self, call: Call, state: MaskedState) -> tuple[PyTree, MaskedState]:
         """A call of the inner transformation for the selected leaves."""
+        check_has_shapes(self, self.mask, call)
         part = part_of(call, self._chosen)
         with seeing_part(call.params, call.updates):
             new, inner_state = part.run(self.inner, state.inner_state)
@@ -151,6 +153,19 @@ def part_of(
     part = choose(params, params)
     extra = extra_of_part(without_norm(extra), part, params)
     return Call(choose(updates, params), part, extra, is_step)
+
+
+def check_has_shapes(owner: AbstractTransformation, given: Any, call: Call) -> None:
+    """Raises a `ValueError` if `given` chooses otherwise by gradients of examples.
+
+    Without `params`, a function of the parameters sees the gradients, and these have one
+    more axis for a part that aggregates them.
+    """
+    if call.params is None and is_function(given) and takes_examples(owner):
+        one = jax.tree.map(lambda g: g.sum(0) if g.ndim else g, call.updates)
+        flags, expected = (resolve("mask", given, x, None) for x in (call.updates, one))
+        if flags != expected:
+            required_params(type(owner).__name__, None)
 
 
 def extra_of_part(

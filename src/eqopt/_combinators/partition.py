@@ -29,7 +29,7 @@ from .._trees.routes import Report
 from .._trees.states import check_keys, check_state
 from .._types import Mask, Params, State
 from .chain import checked_parts, named
-from .masked import extra_of_part, part_of
+from .masked import check_has_shapes, extra_of_part, part_of
 
 
 # A tree of labels like the parameters or a prefix of it, or a function of the
@@ -113,6 +113,7 @@ class Partition(AbstractComposite):
     def handle(self, call: Call, state: PartitionState) -> tuple[Any, PartitionState]:
         self._check_labels(state)
         updates, params, extra, is_step = call
+        check_has_shapes(self, self.labels, call)
         flatten_updates(updates)  # what has no label is in no group that checks it
         grads = self._split(updates, params)
         has_params = params is not None
@@ -249,6 +250,7 @@ class SelectiveTransform(AbstractWrapper):
     def handle(
         self, call: Call, state: SelectiveTransformState
     ) -> tuple[Any, SelectiveTransformState]:
+        check_has_shapes(self, self.freeze_mask, call)
         part = part_of(call, self._trained)
         with seeing_part(call.params, call.updates):
             new, inner_state = part.run(self.inner, state.inner_state)
