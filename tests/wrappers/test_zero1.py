@@ -306,3 +306,12 @@ def test_error_of_another_model():
     state, other = opt.init(params_of()), params_of(shapes={"other": (3,)})
     with pytest.raises(ValueError, match="Both must belong to the same model"):
         opt.update(other, state, other)
+
+
+@pytest.mark.parametrize("old, new", [(8, 4), (4, 8), (8, 1), (1, 8)])
+def test_error_of_another_number_of_devices(old, new):
+    of = lambda n: eqopt.ZeRO1(INNER, mesh=mesh_of(data=n))
+    model = params_of()
+    state = jax.device_get(of(old).init(model))
+    with pytest.raises(ValueError, match=rf"on {new} devices.*tree\.migrate"):
+        of(new).step(model, jax.tree.map(jnp.asarray, state), model)

@@ -146,6 +146,7 @@ class ZeRO1(AbstractWrapper):
     def handle(self, call: Call, state: ZeRO1State) -> tuple[Any, ZeRO1State]:
         updates, params, extra, is_step = call
         axis, stored = _Axis.of(self), state.inner_state
+        axis.check(state)
         # The tree whose layout the result gets.
         like = params if is_step else updates
 
@@ -193,6 +194,18 @@ class _Axis(eqx.Module):
 
     def stored(self, state: State) -> State:
         return jtu.tree_map(lambda x: self._padded(x) if _is_divided(x) else x, state)
+
+    def check(self, state: ZeRO1State) -> None:
+        """Raises a `ValueError` if the state is for another number of devices."""
+        leaves = jtu.tree_leaves_with_path(state.inner_state)
+        for (path, x), shape in zip(leaves, state.shapes, strict=True):
+            expected = self._padded_shape(shape)
+            if _is_divided(x) and x.shape != expected:
+                raise ValueError(
+                    f"ZeRO1: `state.inner_state{jtu.keystr(path)}` has shape "
+                    f"{[*x.shape]}, but {[*expected]} on {self.size} devices. A state is "
+                    "for one number of devices: `eqopt.tree.migrate(opt, state, model)`."
+                )
 
     def restored(self, stored: State, shapes: tuple[tuple[int, ...], ...]) -> State:
         leaves, treedef = jtu.tree_flatten(stored)
