@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import eqopt
+
 from .subjects import grads_of, params_of
 from .test_laws import law
 
@@ -179,3 +181,26 @@ def test_weakly_typed_parameters_leave_no_weak_state(row):
     assert all(p.weak_type for p in jax.tree.leaves(weak))
     state = eqx.filter_eval_shape(row().init, weak)
     assert not any(getattr(x, "weak_type", False) for x in jax.tree.leaves(state))
+
+
+@pytest.mark.parametrize("is_step", [True, False])
+def test_weakly_typed_parameters_stay_so(is_step):
+    """`jnp.array(1.0)` is weakly typed. Otherwise, the second step compiled again."""
+    opt = eqopt.AdamW(0.1)
+    params = {"scale": jnp.array(1.0), "gains": jnp.full((2, 3), 0.5)}
+    params["half"] = jnp.ones(3, jnp.bfloat16)
+
+    @jax.jit
+    @eqx.debug.assert_max_traces(max_traces=1)
+    def train_step(params, state):
+        if is_step:
+            return opt.step(params, state, params)
+        updates, state = opt.update(params, state, params)
+        return eqopt.apply_updates(params, updates), state
+
+    state = opt.init(params)
+    for _ in range(2):
+        params, state = train_step(params, state)
+    weak = {name: x.weak_type for name, x in params.items()}
+    assert weak == {"scale": True, "gains": True, "half": False}
+    assert jnp.allclose(params["scale"], 0.8, atol=1e-3)

@@ -26,7 +26,15 @@ def narrow(u: Array, like: Any, after: Any = None) -> Any:
     if is_stored(like):
         u = u if like._is_differentiable else lax.stop_gradient(u)
         return computed_once(type(like).store, like, u, after)
-    return u.astype(like.dtype)
+    u = u.astype(like.dtype)
+    if not getattr(like, "weak_type", False):
+        return u
+    # A parameter such as `jnp.array(1.0)` stays so, or the second step compiles again.
+    # JAX makes only scalars weakly typed.
+    weakly = jnp.full_like
+    for _ in range(u.ndim):
+        weakly = jax.vmap(weakly)
+    return weakly(like, u)
 
 
 # Equations that take longer than to read their arguments once more.
