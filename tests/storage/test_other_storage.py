@@ -1,6 +1,7 @@
 """A state belongs to the storage that made it: another one would do nothing."""
 
 import itertools
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -160,10 +161,10 @@ def test_another_storage_of_users():
 class Wrong(AbstractStateStorage, AbstractParamStorage):
     """Its methods return what no storage can use."""
 
-    def keep(self, x, slot):
+    def keep(self, x, slot) -> Any:
         return None
 
-    def hide(self, p, slot):
+    def hide(self, p, slot) -> Any:
         return p
 
 

@@ -84,7 +84,7 @@ def other_shards(owner: str, trees: Mapping[str, tuple[PyTree, PyTree]]) -> str 
     for name, remedy in _REMEDIES.items():
         found, like = (dict(jtu.tree_leaves_with_path(tree)) for tree in trees[name])
         for path, x in found.items():
-            y = like.get(path)
+            y: Any = like.get(path)
             if not (hasattr(x, "dtype") and np.shape(x) == np.shape(y)):
                 continue
             spec, expected = (jax.typeof(z).sharding.spec for z in (x, y))

@@ -55,9 +55,9 @@ def iterated(
     """
     # A single row needs no lookup in the loop, so there is less to compile.
     is_one = rows.ndim == 1
-    fixed, rows, length = (tuple(rows), None, steps) if is_one else (None, rows, None)
+    fixed, xs, length = (tuple(rows), None, steps) if is_one else (None, rows, None)
     step = lambda x, row: (polynomial(x, *(fixed or row)), None)
-    loop = lambda unroll, x: lax.scan(step, x, rows, length, unroll=unroll)[0]
+    loop = lambda unroll, x: lax.scan(step, x, xs, length, unroll=unroll)[0]
     one, two = functools.partial(loop, 1), functools.partial(loop, 2)
     return lax.platform_dependent(
         x,
