@@ -4,6 +4,7 @@ import sys
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
@@ -46,6 +47,14 @@ def test_curves_that_leave_out_what_is_not_finite(axes):
     np.testing.assert_array_equal(line.get_xdata(), [1, 2, 3])
     np.testing.assert_array_equal(line.get_ydata(), [-1.0, np.nan, 2.0])
     assert axes.get_yscale() == "linear"
+
+
+@pytest.mark.parametrize("target", [2, np.float32(2), jnp.array(2.0)])
+def test_a_target_is_any_number(axes, target):
+    eqopt.plot.training_curves({"a": [3.0, 1.0]}, target=target, axes=axes)
+    eqopt.plot.learning_rates([0.1, 1.0], {"a": [3.0, 1.0]}, target=target, axes=axes)
+    dashed = [line for line in axes.get_lines() if line.get_linestyle() == "--"]
+    assert [set(map(float, line.get_ydata())) for line in dashed] == [{2.0}, {2.0}]
 
 
 def test_learning_rates(axes):
@@ -107,6 +116,10 @@ def test_memory_without_parameters(axes):
         (
             lambda: eqopt.plot.training_curves({"a": [1.0, 2.0]}, steps=[1, 2, 3]),
             r"\(3,\) or \(seeds, 3\) for the 3 `steps`, but have \(2,\)",
+        ),
+        (
+            lambda: eqopt.plot.training_curves({"a": [1.0]}, steps=10),
+            r"`steps` must be a vector of numbers, but has shape \(\)",
         ),
         (
             lambda: eqopt.plot.learning_rates([0.1], {"a": [1.0, 2.0]}),

@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from jaxtyping import ArrayLike, Float
 
+from .._types import RealScalarLike
 from ._axes import axes_or_current
 
 
@@ -16,7 +17,7 @@ def training_curves(
     losses: Mapping[str, Numbers],
     *,
     steps: Numbers | None = None,
-    target: float | None = None,
+    target: RealScalarLike | None = None,
     axes: Any = None,
 ) -> Any:
     """Compares training runs: a line for each, and a band for several seeds.
@@ -48,12 +49,17 @@ def training_curves(
 
     **Raises:**
 
-    An `ImportError` without matplotlib; a `ValueError` if there are no losses, or if an
-    array of losses has another number of axes, or another number of points than
-    `steps`.
+    An `ImportError` without matplotlib; a `ValueError` if there are no losses, if
+    `steps` is not a vector, or if an array of losses has another number of axes, or
+    another number of points than `steps`.
     """
     name = "training_curves"
     points = None if steps is None else np.asarray(steps)
+    if points is not None and points.ndim != 1:
+        raise ValueError(
+            f"eqopt.plot.{name}: `steps` must be a vector of numbers, but has shape "
+            f"{points.shape}."
+        )
     arrays = _arrays(losses, name, None if points is None else len(points), "steps")
     axes = axes_or_current(axes, name)
     for label, values in arrays.items():
@@ -67,7 +73,7 @@ def learning_rates(
     rates: Numbers,
     losses: Mapping[str, Numbers],
     *,
-    target: float | None = None,
+    target: RealScalarLike | None = None,
     axes: Any = None,
 ) -> Any:
     """Draws final losses over learning rates, to show how sensitive they are.
@@ -168,7 +174,7 @@ def _line(axes: Any, at: Any, values: Any, label: str, **style: Any) -> Any:
 
 
 def _finish(
-    axes: Any, arrays: Mapping[str, Any], xlabel: str, target: float | None
+    axes: Any, arrays: Mapping[str, Any], xlabel: str, target: RealScalarLike | None
 ) -> None:
     if target is not None:
         axes.axhline(target, color="0.5", linewidth=1, linestyle="--")
