@@ -209,6 +209,18 @@ def test_a_rise_that_lasts_is_accepted():
     assert np.flatnonzero(skipped).tolist() == [150, 151, 152, 153]
 
 
+@pytest.mark.parametrize(("n", "sigma"), [(5, 1.9), (8, 2.4), (16, 1.0)])
+def test_how_long_a_rise_counts_as_large(n, sigma):
+    """The formula of the docstring, where it differs from $(n - k) / k$."""
+    rule = eqopt.SigmaRule(n, sigma, min_history=n)
+    state, call, skipped = rule.init(), jax.jit(rule), []
+    for i in range(2 * n):
+        skip, state = call(None, jnp.float32(1 if i < n else 2), state)
+        skipped.append(bool(skip))
+    large = [(n - k) * (n - 1) / (n * max(k, 1e-9)) > sigma**2 for k in range(n)]
+    assert skipped == [False] * n + large
+
+
 def test_skips_only_after_half_of_the_window():
     rule = eqopt.SigmaRule(8)
     state, skipped = rule.init(), []

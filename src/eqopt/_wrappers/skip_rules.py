@@ -70,9 +70,9 @@ class SigmaRule(AbstractSkipRule):
     Finite values are remembered even if their step is skipped. So a lasting rise, for
     example after a change of the data or of the loss, is accepted after a few steps:
     $k$ values of a new level among $n$ count as large only while
-    $(n - k) / k > \sigma^2$. With the defaults, these are the first 4 steps. If the
-    values were not remembered, all later steps could be skipped. The price is that
-    fewer values count as large until such a value has left the window.
+    $(n - k)\,(n - 1) / (n k) > \sigma^2$. With the defaults, these are the first 4
+    steps. If the values were not remembered, all later steps could be skipped. The
+    price is that fewer values count as large until such a value has left the window.
 
     Losses are used if you pass `value` to `step`. The comparison needs no absolute
     scale: multiplying all losses and norms by a number changes nothing.
