@@ -348,3 +348,13 @@ def test_rules():
     kernels = {"qkv": jnp.ones((4, 3, 2, 2)), "up": jnp.ones((4, 5))}
     found = matrices(path("qkv"), 0, (2, 3))(kernels)
     assert found["up"] == Numbers(0, 1)
+
+
+def test_a_model_that_is_one_array():
+    """Both tables name its place, which has no path."""
+    params = jnp.ones(3)
+    for shown in (
+        eqopt.groups.table(eqopt.groups.everything, params),
+        str(eqopt.groups.routes(eqopt.Adam(0.1), params)),
+    ):
+        assert shown.splitlines()[-1].startswith("(the root)")

@@ -35,7 +35,7 @@ def table(groups: PyTree | Callable[[Params], PyTree], params: Params) -> str:
     sums: dict[str, tuple[int, int]] = {}
     for (path, x), value in zip(leaves, values, strict=True):
         if is_parameter(x):
-            name, group = jtu.keystr(path), _text(value)
+            name, group = jtu.keystr(path) or "(the root)", _text(value)
             pattern = re.sub(r"\[\d+\]", "[#]", name)
             key = pattern, str(tuple(x.shape)), str(x.dtype), group
             lines.setdefault(key, []).append(name)
