@@ -70,7 +70,7 @@ class ParamEMA(AbstractFusedWrapper):
         Every call is a step, even if `inner` leaves the parameters unchanged. So put
         wrappers that skip or accumulate outside: `MultiSteps(ParamEMA(AdamW(1e-3)), 8)`
         averages over the steps. `ParamEMA(MultiSteps(AdamW(1e-3), 8))` averages over
-        the mini-steps, and needs the eighth root of `decay` for the same average.
+        the mini-steps, and needs the eighth root of `decay` to cover as many steps.
 
     **Arguments:**
 
