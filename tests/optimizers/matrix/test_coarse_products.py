@@ -4,9 +4,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import eqopt
 from eqopt._optimizers.matrix.parts.eigenbasis import eigenvalues, gram
 
-from ...interpreter import coarse_products, interpreted
+from ...interpreter import coarse_products, interpreted, on_an_accelerator
 
 
 VALUES = np.logspace(0, -4, 12)
@@ -33,3 +34,16 @@ def test_small_eigenvalues(found_by):
     with coarse_products():
         found = interpreted(found_by)(jnp.asarray(v, jnp.float32), factor)
     np.testing.assert_allclose(found, VALUES, rtol=0.02)
+
+
+@pytest.mark.parametrize("coefficients", ["standard", "polar_express_8"])
+def test_a_low_rank_in_float32(coefficients):
+    """Rounded with the factors, small singular values would be noise, which grows."""
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(32, 4)) @ draw.normal(size=(4, 64))
+    basis = np.linalg.svd(x)[0]
+    opt = eqopt.Orthogonalize(coefficients, dtype=jnp.float32)
+    step = interpreted(lambda g: opt.update(g, opt.init(g), None)[0])
+    with on_an_accelerator(), coarse_products():
+        parts = basis.T @ step(jnp.asarray(x, jnp.float32))
+    assert np.linalg.norm(parts[4:]) < 0.05 * np.linalg.norm(parts[:4])

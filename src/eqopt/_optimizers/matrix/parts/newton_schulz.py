@@ -92,8 +92,13 @@ def polynomial(x, a, b, c):
     real = jnp.finfo(x.dtype).dtype
     a, b, c = (number.astype(real).astype(x.dtype) for number in (a, b, c))
     square = gram(x, 0)
+    rest = b * square + c * (square @ square)
+    if jnp.finfo(x.dtype).bits > 16:
+        # An accelerator rounds the factors of products, so this keeps small singular
+        # values: otherwise, most of the result for a low rank would be noise.
+        return a * x + rest @ x
     # A sum with `a * x` would be another pass over `x`, and another copy of it.
-    return (a * jnp.eye(len(x), dtype=x.dtype) + b * square + c * (square @ square)) @ x
+    return (a * jnp.eye(len(x), dtype=x.dtype) + rest) @ x
 
 
 # The squared divisors of $X$ as functions of $X X^*$: a number, or a number for each row.
