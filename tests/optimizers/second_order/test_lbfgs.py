@@ -79,6 +79,29 @@ def test_a_step_of_zero_clears_the_memory():
     assert [*path, (state.weights_memory > 0).sum()] == [0, 1, 0, 1]
 
 
+@pytest.mark.parametrize("frozen", [range(4), range(4, 7), [2, 4, 9]])
+@pytest.mark.costly
+def test_a_frozen_leaf_breaks_no_pair(frozen):
+    """Its part of each pair would be from other steps than the other leaves."""
+    opt = eqopt.LBFGS(1.0, 3, linesearch=None)
+    loss = lambda p: (
+        jnp.sum(jnp.array([1.0, 10.0]) * (p["a"] - 1) ** 2)
+        + jnp.sum(jnp.array([100.0, 5.0]) * (p["b"] - 3) ** 2)
+        + jnp.vdot(p["a"] - 1, p["b"] - 3)
+    )
+    params = {"a": jnp.full(2, 0.5), "b": jnp.full(2, 50.0)}
+    state, start = opt.init(params), loss(params)
+    for i in range(30):
+        grads = jax.grad(loss)(params)
+        is_other = (i in frozen) != (i - 1 in frozen)
+        grads = {**grads, "b": None} if i in frozen else grads
+        params, state = opt.step(grads, state, params)
+        weights = eqopt.tree.get(state, "weights_memory")
+        assert not (is_other and weights.any())
+        assert loss(params) < 2 * start
+    assert loss(params) < 1e-6
+
+
 @pytest.mark.parametrize("bad", [jnp.nan, jnp.inf])
 @pytest.mark.costly
 def test_a_gradient_that_is_not_finite_spoils_one_step(bad):

@@ -1,10 +1,12 @@
 """Products with the inverse of the Hessian that L-BFGS remembers."""
 
+import zlib
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Inexact, Int, PyTree
 
@@ -47,12 +49,15 @@ def times_inverse(
             )
     check_real(owner, updates, state.params, "state.params")
     of = lambda column: [column[i] for i in places]
-    new, *columns, weights = _preconditioned(
+    flags = bytes(x is not None for x in leaves)
+    trained = np.array(zlib.crc32(flags), state.trained.dtype)
+    new, *columns, weights, trained = _preconditioned(
         of(leaves),
         of(align(treedef, params, "params", updates)),
         *map(of, memory.values()),
         state.weights_memory,
         state.count,
+        (state.trained, trained),
         scales,
         None if free is None else of(treedef.flatten_up_to(free)),
     )
@@ -63,14 +68,14 @@ def times_inverse(
 
     memory = {k: into(memory[k], new) for k, new in zip(names, columns, strict=True)}
     count = safe_increment(state.count)
-    state = type(state)(count=count, weights_memory=weights, **memory)
+    state = type(state)(count=count, weights_memory=weights, trained=trained, **memory)
     return into(leaves, new), state
 
 
 _Leaves = list[Inexact[Array, "..."]]
 
 
-@partial(jax.jit, static_argnums=8)
+@partial(jax.jit, static_argnums=9)
 def _preconditioned(
     g: _Leaves,
     p: _Leaves,
@@ -80,18 +85,21 @@ def _preconditioned(
     y_memory: _Leaves,
     rho: Float[Array, " memory"],
     count: Int[Array, ""],
+    last_and_now: tuple[Any, Any],
     scales: bool,
     free: list[Any] | None,
 ) -> tuple[Any, ...]:
     """The new updates, and the new state except for the count."""
-    real = rho.dtype
+    real, (last_trained, trained) = rho.dtype, last_and_now
     newest = (count - 1) % len(rho)
     s = [_difference(x, y, real) for x, y in zip(p, last_p, strict=True)]
     y = [_difference(a, b, real) for a, b in zip(g, last_g, strict=True)]
     sy, ss, yy = _inner(s, y), _inner(s, s), _inner(y, y)
     cosine = jnp.finfo(real).eps * jnp.sqrt(ss) * jnp.sqrt(yy)
-    is_good = (count > 0) & (sy > cosine)
-    rho = jnp.where(ss == 0, 0, rho)
+    # All leaves of a pair must be from the same steps.
+    has_changed = trained != last_trained
+    is_good = (count > 0) & (sy > cosine) & ~has_changed
+    rho = jnp.where((ss == 0) | has_changed, 0, rho)
     rho = rho.at[newest].set(jnp.where(is_good, 1 / jnp.where(is_good, sy, 1), 0))
     store = lambda memory, x: lax.dynamic_update_index_in_dim(
         memory, jnp.where(is_good, x, 0).astype(memory.dtype), newest, 0
@@ -132,7 +140,8 @@ def _preconditioned(
     new = [x.astype(like.dtype) for x, like in zip(r, g, strict=True)]
     last_p = [jnp.array(x, y.dtype, copy=True) for x, y in zip(p, last_p, strict=True)]
     last_g = [jnp.array(x, y.dtype, copy=True) for x, y in zip(g, last_g, strict=True)]
-    return new, last_p, last_g, s_memory, y_memory, rho
+    trained = jnp.where(has_changed, trained, last_trained)
+    return new, last_p, last_g, s_memory, y_memory, rho, trained
 
 
 def _selected(free: list[Any], x: _Leaves) -> _Leaves:

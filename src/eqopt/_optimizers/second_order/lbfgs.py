@@ -4,7 +4,7 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Float, Int, PyTree, UInt
 
 from ..._arguments.checks import check_count
 from ..._arguments.extra import required_params
@@ -34,6 +34,8 @@ class ScaleByLBFGSState(eqx.Module):
         axis. The difference of step $i$ has the index $i$ modulo `memory_size`.
     - `weights_memory`: $1 / \\langle s_i, y_i \\rangle$, or 0 for a pair that is
         ignored.
+    - `trained`: a checksum of which leaves had an update in the last step, a 0-d uint32
+        array.
     """
 
     count: Int[Array, ""]
@@ -42,6 +44,7 @@ class ScaleByLBFGSState(eqx.Module):
     diff_params_memory: PyTree
     diff_updates_memory: PyTree
     weights_memory: Float[Array, " memory"]
+    trained: UInt[Array, ""]
 
 
 class ScaleByLBFGS(AbstractTransformation):
@@ -65,7 +68,9 @@ class ScaleByLBFGS(AbstractTransformation):
     Only pairs with $\langle s_i, y_i \rangle > \varepsilon\, |s_i| |y_i|$ count, with
     the rounding error $\varepsilon$: others would make $H$ infinite or negative. If the
     parameters have not moved, for example after a failed line search, all pairs are
-    discarded, and the next direction is the gradient.
+    discarded, and the next direction is the gradient. The same happens if a leaf is
+    frozen or unfrozen: if it has an update in this step, but had none in the last, or the
+    other way round.
 
     Do not use it for gradients of mini-batches, because these differ by more than the
     curvature. All leaves form one vector. A complex parameter counts as two real
@@ -111,6 +116,7 @@ class ScaleByLBFGS(AbstractTransformation):
             map_parameters(stacked, wide_zeros_like(params)),
             map_parameters(stacked, wide_zeros_like(params)),
             jnp.zeros(self.memory_size, compute_dtype(parameters(params))),
+            jnp.zeros((), jnp.uint32),
         )
 
     def update(
