@@ -89,6 +89,20 @@ def test_eager_steps(row, compilations):
 
 
 @law
+@pytest.mark.costly
+def test_states_of_numpy(row):
+    """Outside `jit`, too, they do the same as states of JAX: for example from a file."""
+    opt, params = row(), params_of()
+    grads, state = grads_of(params, 0), opt.init(params)
+    host = jax.device_get(state)
+    for call in (opt.update, opt.step):
+        new, host_state = call(grads, host, params)
+        assert all(isinstance(x, jax.Array) for x in arrays((new, host_state)))
+        assert_equal((new, host_state), call(grads, state, params))
+    assert_equal(opt.eval_params(host, params), opt.eval_params(state, params))
+
+
+@law
 @as_users_do
 def test_copies(row):
     """Optimizers and states can be pickled, sent to other processes and copied."""

@@ -7,6 +7,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import jax.tree_util as jtu
+import numpy as np
 from jaxtyping import PyTree, TypeCheckError
 
 from .._arguments.extra import check_names
@@ -19,6 +20,7 @@ from .._trees.leaves import (
     parameters,
 )
 from .._trees.routes import Report
+from .._trees.stored import of_jax
 from .misuses import OF_MANY, is_of_axes, misuse, of_examples, where
 
 
@@ -68,6 +70,7 @@ def _call(
             extra = {name: x for name, x in kwargs.items() if name not in own}
             check_names(args[0], fn.__name__, extra)
             if not before:
+                args, kwargs = _with_state_of_jax(needed[2], args, kwargs)
                 given = {**dict(zip(own, args, strict=False)), **kwargs}
                 _check_gradients(args[0], fn.__name__, needed[1], given)
                 if fn.__name__ == "update":
@@ -97,6 +100,19 @@ def _call(
             variable.reset(token)
     first = "new parameters" if fn.__name__ == "step" else "updates"
     return pair_of(args[0], fn.__name__, first, result)
+
+
+def _with_state_of_jax(
+    name: str, args: tuple, kwargs: dict[str, Any]
+) -> tuple[tuple, dict[str, Any]]:
+    """`args` and `kwargs`, with arrays of JAX instead of NumPy in the state."""
+    state = args[2] if len(args) > 2 else kwargs[name]
+    if not any(isinstance(x, np.ndarray | np.generic) for x in jtu.tree_leaves(state)):
+        return args, kwargs
+    state = jtu.tree_map(of_jax, state)
+    if len(args) > 2:
+        return (*args[:2], state, *args[3:]), kwargs
+    return args, {**kwargs, name: state}
 
 
 def pair_of(transformation: Any, name: str, first: str, result: Any) -> Any:
