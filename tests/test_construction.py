@@ -134,6 +134,11 @@ CASES = {
         lambda: eqopt.Adam(),
         "`Adam`: missing a required argument: 'learning_rate'. Its arguments are",
     ),
+    "one of three": (
+        lambda: eqopt.Lookahead(ADAM),
+        "`Lookahead`: missing 2 required arguments: 'sync_period' and "
+        "'slow_step_size'. Its arguments are `inner`, ",
+    ),
     "too much": (
         lambda: eqopt.Clip(1, 2),
         "`Clip`: too many positional arguments. Its arguments are `max_delta`",

@@ -381,6 +381,10 @@ CASES = {
         "Adam.step: missing a required argument: 'params'",
         "Call `opt.step(grads, state, model)`, with the whole model",
     ),
+    "only gradients in a step": (
+        lambda: ADAM.step(GRADS),
+        "Adam.step: missing 2 required arguments: 'state' and 'params'. Call ",
+    ),
     "a model where an array belongs": (
         lambda: eqopt.apply_updates({"w": MODEL}, {"w": jnp.ones(3)}),
         "`updates` has a value at `['w']`, where `params` has no array, but a module "

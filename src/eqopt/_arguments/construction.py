@@ -186,7 +186,8 @@ def misuse(cls: type, args: tuple, kwargs: Mapping[str, Any]) -> str | None:
         unknown = [name for name in kwargs if name not in names]
         known = ", ".join(f"`{name}`" for name in names) or "none"
         if not unknown:
-            return f"`{cls.__name__}`: {error}. Its arguments are {known}."
+            problem = not_bound(signature, args, kwargs, error)
+            return f"`{cls.__name__}`: {problem}. Its arguments are {known}."
         hints = [_hint(cls, name, names) for name in unknown]
         return (
             f"`{cls.__name__}` has no argument "
@@ -222,6 +223,27 @@ def misuse(cls: type, args: tuple, kwargs: Mapping[str, Any]) -> str | None:
             problem = wrong_value(value, annotation)
             return f"{cls.__name__}: `{parameter.name}` {problem}"
     return None
+
+
+def not_bound(
+    signature: inspect.Signature, args: tuple, kwargs: Mapping[str, Any], error: Any
+) -> str:
+    """What `error` of `signature.bind` says, with the names of all missing arguments."""
+    try:
+        given = signature.bind_partial(*args, **kwargs).arguments
+    except TypeError:
+        return str(error)
+    missing = [
+        repr(p.name)
+        for p in signature.parameters.values()
+        if p.default is p.empty
+        and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+        and p.name not in given
+    ]
+    if len(missing) < 2:
+        return str(error)
+    names = f"{', '.join(missing[:-1])} and {missing[-1]}"
+    return f"missing {len(missing)} required arguments: {names}"
 
 
 def _is_known(annotation: Any) -> bool:

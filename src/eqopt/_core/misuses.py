@@ -9,6 +9,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
+from .._arguments.construction import not_bound
 from .._arguments.owners import name_of
 from .._trees.leaves import flatten_updates, is_parameter, keystr, parameters
 from .._trees.routes import takes_examples
@@ -29,7 +30,8 @@ def misuse(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> Exception | Non
             if x.kind is x.KEYWORD_ONLY and x.default is x.empty
         ]
         call = f"`opt.{name}(grads, state, model{''.join(keywords)})`"
-        return TypeError(f"{owner}: {error}. Call {call}, with the whole model.")
+        problem = not_bound(signature, args, kwargs, error)
+        return TypeError(f"{owner}: {problem}. Call {call}, with the whole model.")
     params = given.pop("params", None)
     _, (argument, updates), (_, state) = list(given.items())[:3]
     given_model = state if params is None else params
