@@ -138,9 +138,16 @@ CASES = {
     ),
     "a model in float32": (
         lambda: SPLIT.init(FULL),
-        "StoreParams: no parameter is kept in two parts, because all have dtype "
-        "float32, which SplitMasterWeights does not change",
+        "StoreParams: SplitMasterWeights would change nothing: the parameters have "
+        "dtype float32, which it leaves unchanged",
         "`eqopt.tree.cast(model, jnp.bfloat16)`",
+    ),
+    "two dtypes that a storage leaves unchanged": (
+        lambda: eqopt.StoreParams(eqopt.SGD(0.1), StochasticRounding()).init(
+            [jnp.ones(2, jnp.float16), jnp.ones(2)]
+        ),
+        "StoreParams: StochasticRounding would change nothing: the parameters have "
+        "dtype float16 and float32, which it leaves unchanged",
     ),
     "gradients of half precision": (
         lambda: SPLIT.update(HALF, SPLIT.init(HALF), HALF),

@@ -120,12 +120,12 @@ class StoreParams(AbstractFused):
             except TypeError as error:
                 path = keystr(params, i)
                 raise TypeError(f"StoreParams: at `{path}`: {error}") from None
-        found = [p.dtype for p in leaves if p is not None]
+        found = dict.fromkeys(str(p.dtype) for p in leaves if p is not None)
         if found and not any(h is not None for h in hidden):
             raise ValueError(
-                "StoreParams: no parameter is kept in two parts, because all have "
-                f"dtype {found[0]}, which {type(self.storage).__name__} does not "
-                "change. Cast the model: `eqopt.tree.cast(model, jnp.bfloat16)`."
+                f"StoreParams: {type(self.storage).__name__} would change nothing: the "
+                f"parameters have dtype {' and '.join(found)}, which it leaves "
+                "unchanged. Cast the model: `eqopt.tree.cast(model, jnp.bfloat16)`."
             )
         return treedef.unflatten(hidden)
 
