@@ -260,3 +260,15 @@ def test_errors_of_kl(arguments, message):
     for make in (kl_shampoo, lambda **kwargs: eqopt.KLShampoo(0.1, **kwargs)):
         with pytest.raises(ValueError, match=message):
             make(**arguments)
+
+
+def test_the_last_block_is_filled_up_with_zeros():
+    """Which count in the means of `kl`: this makes the first updates longer."""
+    grads = [*jr.normal(jr.key(0), (4, 3, 5))]
+    found = last_update(kl_shampoo(block_size=3), grads)[:, 3:]
+    blocks = [g[:, 3:] for g in grads]
+    filled = [jnp.pad(g, ((0, 0), (0, 1))) for g in blocks]
+    expected = last_update(kl_shampoo(), filled)[:, :2]
+    np.testing.assert_allclose(found, expected, 1e-4, 1e-5)
+    alone = last_update(kl_shampoo(), blocks)
+    assert jnp.linalg.norm(found) > 1.2 * jnp.linalg.norm(alone)

@@ -167,7 +167,8 @@ class ScaleByShampoo(AbstractMatrixwise):
     - `correct_bias`: whether to correct $\mu$ and the factors for their start at zero.
         With `kl`, only $\mu$ starts at zero.
     - `kl`: whether to fit the product of both factors to the covariance of the
-        gradients, as in [`eqopt.KLShampoo`][].
+        gradients, as in [`eqopt.KLShampoo`][]. Zeros that fill up the last block of
+        a side count in the means.
     - `stagger`: whether matrices take turns, so that in each step about one in $k$ of
         them computes its roots. All matrices of a stack take the same turn. The first
         roots of all matrices are computed in one step.

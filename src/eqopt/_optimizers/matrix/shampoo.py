@@ -93,7 +93,8 @@ class KLShampoo(AbstractOptimizer):
 
     The product of both factors estimates the covariance of the gradients, so the steps
     have the right length without a graft. The eigenvectors are updated by one step of
-    orthogonal iteration every $k$ steps, the eigenvalues in each.
+    orthogonal iteration every $k$ steps, the eigenvalues in each. With `block_size`,
+    zeros that fill up the last block of a side count in $m$ and $n$.
 
     **Arguments:**
 
