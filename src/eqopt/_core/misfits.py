@@ -11,12 +11,14 @@ import numpy as np
 from jaxtyping import AbstractArray, PyTree
 
 from .._arguments.owners import name_of
+from .._jax_internals import is_traced
 from .._trees.leaves import (
     ANOTHER_MODEL,
     align,
     briefly,
     flatten_updates,
     keystr,
+    listed,
     too_narrow,
     type_name,
 )
@@ -97,11 +99,38 @@ def other_shards(owner: str, trees: Mapping[str, tuple[PyTree, PyTree]]) -> str 
     return None
 
 
+def other_devices(owner: str, trees: Mapping[str, tuple[PyTree, PyTree]]) -> str | None:
+    """The message for the first array on other devices than the parameters.
+
+    `trees` is as in `other_shards`.
+    """
+    expected = next((_devices(x) for x in jtu.tree_leaves(trees["updates"][1])), None)
+    for name, remedy in _REMEDIES.items():
+        for path, x in jtu.tree_leaves_with_path(trees[name][0]):
+            found = _devices(x)
+            if found and expected and found != expected:
+                remedy = remedy.replace(_RESHARD, "jax.device_put(g, p.sharding)")
+                return (
+                    f"{owner}: `{name}{jtu.keystr(path)}` is on {listed(found, '')}, but "
+                    f"the parameters are on {listed(expected, '')}. {remedy}"
+                )
+    return None
+
+
+def _devices(x: Any) -> list[str]:
+    """The names of the devices of an array that must stay there."""
+    if not isinstance(x, jax.Array) or is_traced(x) or not x.committed:
+        return []
+    devices = sorted(x.sharding.device_set, key=lambda d: (d.platform, d.id))
+    return [f"{d.platform}:{d.id}" for d in devices]
+
+
+_RESHARD = "jax.sharding.reshard(g, jax.typeof(p).sharding)"
 _REMEDIES = {
     "state": "Make the state of the placed model, `state = opt.init(model)`, or place "
     "the old one like it: `eqopt.tree.migrate(opt, state, model)`.",
     "updates": "Place the gradients like the parameters: `jax.tree.map(lambda g, p: "
-    "jax.sharding.reshard(g, jax.typeof(p).sharding), grads, params)`.",
+    f"{_RESHARD}, grads, params)`.",
 }
 
 

@@ -13,7 +13,7 @@ from .._arguments.construction import not_bound
 from .._arguments.owners import name_of
 from .._trees.leaves import flatten_updates, is_parameter, keystr, parameters
 from .._trees.routes import takes_examples
-from .misfits import ONE_MODEL, OtherState, other_shards
+from .misfits import ONE_MODEL, OtherState, other_devices, other_shards
 
 
 def misuse(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> Exception | None:
@@ -136,7 +136,7 @@ def of_examples(
 def where(
     fn: Callable, args: tuple, kwargs: dict[str, Any], error: Exception
 ) -> str | None:
-    """The message for the first array of another shape or sharding, or a missing one."""
+    """The message for the first array of another shape or place, or a missing one."""
     try:
         given = inspect.signature(fn).bind(*args, **kwargs).arguments
         transformation, updates, state, *_ = given.values()
@@ -170,6 +170,8 @@ def where(
     # Types of arrays on explicit axes are like `float32[16@x,8]`.
     if is_of_axes(error) or "@" in str(error):
         return other_shards(name_of(transformation), pairs)
+    if "incompatible devices" in str(error):
+        return other_devices(name_of(transformation), pairs)
     return None
 
 
