@@ -14,12 +14,14 @@ if __name__ == "__main__":  # before JAX starts
 import jax
 from benchmarks.accelerators.cases import CASES, Case
 from benchmarks.accelerators.devices import PLATFORMS, connected, device
+from benchmarks.accelerators.models import params_of
 from benchmarks.accelerators.stepping import compiled, counted
 from benchmarks.scaling.matrices import counted as distributed
+from jaxtyping import PyTree
 
 from .figures import COMPARED, Figures, write
 from .gradients import LAYOUTS, sent
-from .rows import LEAFWISE, ONE_MATRIX, ROWS, SHAPES, rows_of
+from .rows import LEAFWISE, OF_MODEL, ONE_MATRIX, ROWS, SHAPES, rows_of
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -42,7 +44,11 @@ def main(arguments: list[str] | None = None) -> int:
     device(options.platform)
     found: dict[str, Figures] = {}
     for name in options.rows or rows_of(options.platform):
-        found[name] = _figures(ROWS[name], SHAPES, options.platform)
+        case, model = ROWS[name], OF_MODEL.get(name)
+        of_model = None if model is None else params_of(model, case.dtype)
+        found[name] = _figures(
+            case, of_model or _shaped(case, SHAPES), options.platform
+        )
         print(json.dumps({"row": name, **found[name]}), flush=True)
     if options.leafwise:
         for line in _leafwise(options.platform):
@@ -61,7 +67,8 @@ def _leafwise(platform: str) -> Iterator[Figures]:
     """The figures of leafwise methods, except for those that the rows already have."""
     for name in LEAFWISE:
         if name not in ROWS:
-            yield {"row": name, **_figures(CASES[name], ONE_MATRIX, platform)}
+            params = _shaped(CASES[name], ONE_MATRIX)
+            yield {"row": name, **_figures(CASES[name], params, platform)}
 
 
 def _on_devices() -> Iterator[Figures]:
@@ -75,10 +82,11 @@ def _on_devices() -> Iterator[Figures]:
             yield {"row": f"{layout}: {method}", "sent": row.sizes()}
 
 
-def _figures(case: Case, shapes: dict[str, tuple[int, ...]], platform: str) -> Figures:
-    params = {
-        name: jax.ShapeDtypeStruct(shape, case.dtype) for name, shape in shapes.items()
-    }
+def _shaped(case: Case, shapes: dict[str, tuple[int, ...]]) -> PyTree:
+    return {name: jax.ShapeDtypeStruct(x, case.dtype) for name, x in shapes.items()}
+
+
+def _figures(case: Case, params: PyTree, platform: str) -> Figures:
     try:
         step = compiled(case.ours(), params, platform)
     except Exception as error:  # report it, and compile the other rows

@@ -24,7 +24,10 @@ _OF_ALL = (
 ROWS = {
     "momentum": Case(lambda: eqopt.SGD(0.1, 0.9)),
     **{name: CASES[name] for name in _OF_ALL},
+    "Muon, lm": CASES["Muon"],
 }
+# Rows with the parameters of a model of the benchmarks: enough matrices for many batches.
+OF_MODEL = {"Muon, lm": "lm"}
 
 
 def rows_of(platform: str) -> list[str]:

@@ -145,10 +145,13 @@ def test_batches_take_turns(opt, size, batches, limit_batches):
     """A batch waits for the results of the last one, which saves memory."""
     limit_batches(size)
     count = lambda *args: lowered(*args).count("stablehlo.optimization_barrier")
-    assert count(opt(0.1), equal(3)) == count(opt(0.1), equal(3), "tpu") == batches - 1
-    # The rest of the chain is fused with the results.
     between = eqopt.Chain(opt(0.1), eqopt.ClipByGlobalNorm(1.0))
-    assert count(between, equal(3)) == count(eqopt.GaLore(0.1, 2), equal(3)) == 0
+    for some in (opt(0.1), between):
+        assert count(some, equal(3)) == batches - 1
+    # A TPU would move more for later parts, and gets few decompositions.
+    on_tpu = 0 if opt is eqopt.SOAP else batches - 1
+    assert count(opt(0.1), equal(3), "tpu") == on_tpu
+    assert count(between, equal(3), "tpu") == count(eqopt.GaLore(0.1, 2), equal(3)) == 0
     # As large as one batch, in any number of them.
     limit_batches(27)
     assert count(opt(0.1), [jnp.ones((4, 3)), jnp.ones((5, 3))]) == 0

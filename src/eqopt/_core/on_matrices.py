@@ -36,7 +36,8 @@ class _OnMatrices(Equation):
         self._division = division if in_batches else None
         is_divided = self._division is not None
         takes_turns = in_batches and not is_divided
-        self.batching = Batching(BATCH[work], takes_turns, is_divided)
+        on_tpu = takes_turns and work == "products"
+        self.batching = Batching(BATCH[work], takes_turns, on_tpu, is_divided)
         self.leaves = (*equation.leaves, "layout")
         self.shared = equation.shared
         parameters = inspect.signature(inspect.unwrap(equation._fn)).parameters

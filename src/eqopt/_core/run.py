@@ -120,12 +120,14 @@ def run_matrices(
     batching = common_batching([x.batching for x in found if x.batching is not None])
     keys = _batch_keys(kernel, rows)
     # What is as small as one batch need not wait: tracing it for accelerators, too, would
-    # take twice as long. Results that other kernels read are fused with these. In a
-    # `shard_map`, JAX 0.10 would take all results for varying if one of them is.
+    # take twice as long. In a `shard_map`, JAX 0.10 would take all results for varying if
+    # one of them is.
     limits = batching.limits
     is_large = sum(row[0].size for row in rows.values()) > limits["default"]
-    may_wait = kernel.program[-1] != "updates" and not is_in_shard_map()
-    takes_turns = batching.takes_turns and is_large and may_wait and len(rows) > 1
+    may_wait = is_large and len(rows) > 1 and not is_in_shard_map()
+    takes_turns = batching.takes_turns and may_wait
+    # If other kernels read the results, XLA for a TPU moves less without turns.
+    on_tpu = batching.takes_turns_on_tpu and kernel.program[-1] != "updates"
     has_equal = any(map(_has_equal, zip(*keys, strict=True)))
     if not (batching.is_divided or takes_turns or has_equal):
         outs = []
@@ -143,8 +145,9 @@ def run_matrices(
             outs.append(out)
         return outs
 
-    def in_batches(limit):
-        groups = _groups(keys, rows, limit) if takes_turns else [[*range(len(rows))]]
+    def in_batches(platform, limit):
+        has_turns = takes_turns and (platform != "tpu" or on_tpu)
+        groups = _groups(keys, rows, limit) if has_turns else [[*range(len(rows))]]
 
         def run(previous, *arrays):
             packed, some = treedef.unflatten(arrays[k] for k in order)
@@ -152,7 +155,7 @@ def run_matrices(
 
         return run
 
-    others = {platform: in_batches(x) for platform, x in limits.items()}
+    others = {platform: in_batches(platform, x) for platform, x in limits.items()}
     if not batching.is_divided:
         others["cpu"] = on_cpu
     try:
@@ -227,7 +230,8 @@ def _one_after_another(
             own, shared = eqx.partition(own, lambda x: x.ndim and times[id(x)] == 1)
             done, own = lax.optimization_barrier(([outs[i] for i in last], own))
             own = eqx.combine(own, shared)
-            outs.update(zip(last, done, strict=True))
+            if kernel.program[-1] != "updates":  # other kernels are fused with these
+                outs.update(zip(last, done, strict=True))
         arrays, treedef, order = _distinct((packed, own))
         of_all = kernel_of_all(*kernel.program, treedef, order, limit)
         outs.update(zip(group, of_all(*arrays), strict=True))

@@ -48,23 +48,30 @@ def iterated(
     dtype: DTypeLike | None,
     coarse_dtype: DTypeLike | None,
 ) -> Inexact[Array, "m n"]:
-    """The iteration, starting from `x`, in `dtype` on a CPU and else in `coarse_dtype`.
-
-    A loop is compiled once, not once per step. On a GPU, two steps are one round of it: a
-    single one would be computed into another buffer, and then copied.
-    """
+    """The iteration from `x` on, in `dtype` on a CPU, and in `coarse_dtype` elsewhere."""
     # A single row needs no lookup in the loop, so there is less to compile.
     is_one = rows.ndim == 1
     fixed, xs, length = (tuple(rows), None, steps) if is_one else (None, rows, None)
     step = lambda x, row: (polynomial(x, *(fixed or row)), None)
-    loop = lambda unroll, x: lax.scan(step, x, xs, length, unroll=unroll)[0]
-    one, two = functools.partial(loop, 1), functools.partial(loop, 2)
+    # A loop is compiled once, not once per step.
+    loop = lambda x, unroll=1: lax.scan(step, x, xs, length, unroll=unroll)[0]
+    is_coarse = has_16_bits(x.dtype if coarse_dtype is None else coarse_dtype)
+    if dtype == coarse_dtype and not is_coarse:
+        return in_dtype(dtype, loop, x)
+    # On a GPU, two steps in 16 bits are one round of the loop: the result of a single one
+    # would be computed elsewhere, and then copied.
+    on_gpu = functools.partial(loop, unroll=2 if is_coarse else 1)
     return lax.platform_dependent(
         x,
-        cpu=lambda x: in_dtype(dtype, one, x),
-        tpu=lambda x: in_dtype(coarse_dtype, one, x),
-        default=lambda x: in_dtype(coarse_dtype, two, x),
+        cpu=lambda x: in_dtype(dtype, loop, x),
+        tpu=lambda x: in_dtype(coarse_dtype, loop, x),
+        default=lambda x: in_dtype(coarse_dtype, on_gpu, x),
     )
+
+
+def has_16_bits(dtype: DTypeLike) -> bool:
+    """Whether it is bfloat16 or float16, whose products round no factor first."""
+    return jnp.finfo(dtype).bits == 16
 
 
 def in_dtype(
@@ -93,12 +100,12 @@ def polynomial(x, a, b, c):
     a, b, c = (number.astype(real).astype(x.dtype) for number in (a, b, c))
     square = gram(x, 0)
     rest = b * square + c * (square @ square)
-    if jnp.finfo(x.dtype).bits > 16:
-        # An accelerator rounds the factors of products, so this keeps small singular
-        # values: otherwise, most of the result for a low rank would be noise.
-        return a * x + rest @ x
-    # A sum with `a * x` would be another pass over `x`, and another copy of it.
-    return (a * jnp.eye(len(x), dtype=x.dtype) + rest) @ x
+    if has_16_bits(x.dtype):
+        # The sum below would be another pass over `x`, and another copy of it.
+        return (a * jnp.eye(len(x), dtype=x.dtype) + rest) @ x
+    # An accelerator rounds the factors of products, so this keeps small singular values:
+    # otherwise, most of the result for a low rank would be noise.
+    return a * x + rest @ x
 
 
 # The squared divisors of $X$ as functions of $X X^*$: a number, or a number for each row.
