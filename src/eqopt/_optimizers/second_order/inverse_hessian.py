@@ -50,7 +50,7 @@ def times_inverse(
     check_real(owner, updates, state.params, "state.params")
     of = lambda column: [column[i] for i in places]
     flags = bytes(x is not None for x in leaves)
-    trained = np.array(zlib.crc32(flags) >> 1, state.trained.dtype)  # 31 bits
+    trained = np.array(zlib.crc32(flags), state.trained.dtype)
     new, *columns, weights, trained = _preconditioned(
         of(leaves),
         of(align(treedef, params, "params", updates)),

@@ -4,7 +4,7 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Float, Int, PyTree, UInt
 
 from ..._arguments.checks import check_count
 from ..._arguments.extra import required_params
@@ -34,7 +34,7 @@ class ScaleByLBFGSState(eqx.Module):
         axis. The difference of step $i$ has the index $i$ modulo `memory_size`.
     - `weights_memory`: $1 / \\langle s_i, y_i \\rangle$, or 0 for a pair that is
         ignored.
-    - `trained`: a checksum of which leaves had an update in the last step, a 0-d int32
+    - `trained`: a checksum of which leaves had an update in the last step, a 0-d uint32
         array.
     """
 
@@ -44,7 +44,7 @@ class ScaleByLBFGSState(eqx.Module):
     diff_params_memory: PyTree
     diff_updates_memory: PyTree
     weights_memory: Float[Array, " memory"]
-    trained: Int[Array, ""]
+    trained: UInt[Array, ""]
 
 
 class ScaleByLBFGS(AbstractTransformation):
@@ -116,7 +116,7 @@ class ScaleByLBFGS(AbstractTransformation):
             map_parameters(stacked, wide_zeros_like(params)),
             map_parameters(stacked, wide_zeros_like(params)),
             jnp.zeros(self.memory_size, compute_dtype(parameters(params))),
-            jnp.zeros((), jnp.int32),
+            jnp.zeros((), jnp.uint32),
         )
 
     def update(
