@@ -44,11 +44,10 @@ def main(arguments: list[str] | None = None) -> int:
     device(options.platform)
     found: dict[str, Figures] = {}
     for name in options.rows or rows_of(options.platform):
-        case, model = ROWS[name], OF_MODEL.get(name)
-        of_model = None if model is None else params_of(model, case.dtype)
-        found[name] = _figures(
-            case, of_model or _shaped(case, SHAPES), options.platform
-        )
+        case, params = ROWS[name], _shaped(ROWS[name], SHAPES)
+        if name in OF_MODEL:
+            params = params_of(OF_MODEL[name], case.dtype)
+        found[name] = _figures(case, params, options.platform)
         print(json.dumps({"row": name, **found[name]}), flush=True)
     if options.leafwise:
         for line in _leafwise(options.platform):

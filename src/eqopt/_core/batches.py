@@ -24,15 +24,12 @@ class Batching(NamedTuple):
     **Attributes:**
 
     - `limits`: the number of elements in a batch, by platform.
-    - `takes_turns`: whether a batch waits for the results of the last one.
-    - `takes_turns_on_tpu`: whether it does so on a TPU, too. Not for the large batches of
-        decompositions: APOLLO would take 1.2 sizes of the parameters instead of 0.4.
+    - `turns`: the platforms on which a batch waits for the results of the last one.
     - `is_divided`: whether devices divide the matrices of a batch.
     """
 
     limits: Mapping[str, int]
-    takes_turns: bool = False
-    takes_turns_on_tpu: bool = False
+    turns: frozenset[str] = frozenset()
     is_divided: bool = False
 
 
@@ -44,8 +41,8 @@ def largest_batch(work: Work) -> int:
 def common_batching(some: Sequence[Batching]) -> Batching:
     """The batching for several equations in one kernel: the strictest of each."""
     limits = {x: min(y.limits[x] for y in some) for x in some[0].limits}
-    of_all = (all(x.takes_turns for x in some), all(x.takes_turns_on_tpu for x in some))
-    return Batching(limits, *of_all, any(x.is_divided for x in some))
+    turns = frozenset.intersection(*(x.turns for x in some))
+    return Batching(limits, turns, any(x.is_divided for x in some))
 
 
 def batches(

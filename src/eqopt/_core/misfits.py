@@ -83,7 +83,8 @@ def other_shards(owner: str, trees: Mapping[str, tuple[PyTree, PyTree]]) -> str 
 
     `trees` has each argument of a call, and a tree in the shards of the parameters.
     """
-    for name, remedy in _REMEDIES.items():
+    remedies = _remedies("jax.sharding.reshard(g, jax.typeof(p).sharding)")
+    for name, remedy in remedies.items():
         found, like = (dict(jtu.tree_leaves_with_path(tree)) for tree in trees[name])
         for path, x in found.items():
             y: Any = like.get(path)
@@ -105,11 +106,10 @@ def other_devices(owner: str, trees: Mapping[str, tuple[PyTree, PyTree]]) -> str
     `trees` is as in `other_shards`.
     """
     expected = next((_devices(x) for x in jtu.tree_leaves(trees["updates"][1])), None)
-    for name, remedy in _REMEDIES.items():
+    for name, remedy in _remedies("jax.device_put(g, p.sharding)").items():
         for path, x in jtu.tree_leaves_with_path(trees[name][0]):
             found = _devices(x)
             if found and expected and found != expected:
-                remedy = remedy.replace(_RESHARD, "jax.device_put(g, p.sharding)")
                 return (
                     f"{owner}: `{name}{jtu.keystr(path)}` is on {listed(found, '')}, but "
                     f"the parameters are on {listed(expected, '')}. {remedy}"
@@ -125,13 +125,14 @@ def _devices(x: Any) -> list[str]:
     return [f"{d.platform}:{d.id}" for d in devices]
 
 
-_RESHARD = "jax.sharding.reshard(g, jax.typeof(p).sharding)"
-_REMEDIES = {
-    "state": "Make the state of the placed model, `state = opt.init(model)`, or place "
-    "the old one like it: `eqopt.tree.migrate(opt, state, model)`.",
-    "updates": "Place the gradients like the parameters: `jax.tree.map(lambda g, p: "
-    f"{_RESHARD}, grads, params)`.",
-}
+def _remedies(placed: str) -> dict[str, str]:
+    """By argument. `placed` is the code for a gradient `g` placed like `p`."""
+    return {
+        "state": "Make the state of the placed model, `state = opt.init(model)`, or "
+        "place the old one like it: `eqopt.tree.migrate(opt, state, model)`.",
+        "updates": "Place the gradients like the parameters: `jax.tree.map(lambda g, p: "
+        f"{placed}, grads, params)`.",
+    }
 
 
 def check_shapes(owner: object, updates: PyTree, like: PyTree, name: str) -> None:

@@ -58,6 +58,11 @@ class LeafKernel(NamedTuple):
     stages: list[Stage]
     is_of_matrices: bool
 
+    @property
+    def is_read_later(self) -> bool:
+        """Whether other kernels read the results."""
+        return self.program[-1] == "updates"
+
 
 def run_leaf(
     kernel: LeafKernel,
@@ -125,11 +130,9 @@ def run_matrices(
     limits = batching.limits
     is_large = sum(row[0].size for row in rows.values()) > limits["default"]
     may_wait = is_large and len(rows) > 1 and not is_in_shard_map()
-    takes_turns = batching.takes_turns and may_wait
-    # If other kernels read the results, XLA for a TPU moves less without turns.
-    on_tpu = batching.takes_turns_on_tpu and kernel.program[-1] != "updates"
+    turns = batching.turns if may_wait else frozenset()
     has_equal = any(map(_has_equal, zip(*keys, strict=True)))
-    if not (batching.is_divided or takes_turns or has_equal):
+    if not (batching.is_divided or turns or has_equal):
         outs = []
         for i, row in rows.items():
             out, previous = run_leaf(kernel, updates, i, row, previous)
@@ -146,8 +149,10 @@ def run_matrices(
         return outs
 
     def in_batches(platform, limit):
-        has_turns = takes_turns and (platform != "tpu" or on_tpu)
-        groups = _groups(keys, rows, limit) if has_turns else [[*range(len(rows))]]
+        groups = [[*range(len(rows))]]
+        # If other kernels read the results, XLA for a TPU moves less without turns.
+        if platform in turns and not (platform == "tpu" and kernel.is_read_later):
+            groups = _groups(keys, rows, limit)
 
         def run(previous, *arrays):
             packed, some = treedef.unflatten(arrays[k] for k in order)
@@ -230,7 +235,7 @@ def _one_after_another(
             own, shared = eqx.partition(own, lambda x: x.ndim and times[id(x)] == 1)
             done, own = lax.optimization_barrier(([outs[i] for i in last], own))
             own = eqx.combine(own, shared)
-            if kernel.program[-1] != "updates":  # other kernels are fused with these
+            if not kernel.is_read_later:  # other kernels are fused with these
                 outs.update(zip(last, done, strict=True))
         arrays, treedef, order = _distinct((packed, own))
         of_all = kernel_of_all(*kernel.program, treedef, order, limit)

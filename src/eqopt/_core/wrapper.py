@@ -151,13 +151,13 @@ class AbstractComposite(AbstractTransformation):
         check_state(self, state)
         if not self._keeps_gradients:
             call = call._replace(extra=without_norm(call.extra))
-        if self._loads == "nothing":
-            return pair_of(self, "handle", "result", self.handle(call, state))
 
         def run(state, params):
             found = self.handle(call._replace(params=params), state)
             return pair_of(self, "handle", "result", found)
 
+        if self._loads == "nothing":
+            return run(state, call.params)
         if self._loads == "all":
             return on_arrays(run, state, call.params, call.is_step)
         of_params = lambda _, params: run(state, params)

@@ -140,6 +140,7 @@ def _preconditioned(
     new = [x.astype(like.dtype) for x, like in zip(r, g, strict=True)]
     last_p = [jnp.array(x, y.dtype, copy=True) for x, y in zip(p, last_p, strict=True)]
     last_g = [jnp.array(x, y.dtype, copy=True) for x, y in zip(g, last_g, strict=True)]
+    # Computed, because a program that returns a constant copies it.
     trained = jnp.where(has_changed, trained, last_trained)
     return new, last_p, last_g, s_memory, y_memory, rho, trained
 
