@@ -1,6 +1,5 @@
 """Products with the inverse of the Hessian that L-BFGS remembers."""
 
-import zlib
 from functools import partial
 from typing import Any
 
@@ -49,8 +48,8 @@ def times_inverse(
             )
     check_real(owner, updates, state.params, "state.params")
     of = lambda column: [column[i] for i in places]
-    flags = bytes(x is not None for x in leaves)
-    trained = np.array(zlib.crc32(flags), state.trained.dtype)
+    sizes = [len(jax.tree.leaves(x)) for x in memory["params"]]
+    trained = np.repeat([x is not None for x in leaves], sizes)
     new, *columns, weights, trained = _preconditioned(
         of(leaves),
         of(align(treedef, params, "params", updates)),
@@ -97,7 +96,7 @@ def _preconditioned(
     sy, ss, yy = _inner(s, y), _inner(s, s), _inner(y, y)
     cosine = jnp.finfo(real).eps * jnp.sqrt(ss) * jnp.sqrt(yy)
     # All leaves of a pair must be from the same steps.
-    has_changed = trained != last_trained
+    has_changed = jnp.any(trained != last_trained)
     is_good = (count > 0) & (sy > cosine) & ~has_changed
     rho = jnp.where((ss == 0) | has_changed, 0, rho)
     rho = rho.at[newest].set(jnp.where(is_good, 1 / jnp.where(is_good, sy, 1), 0))

@@ -3,8 +3,9 @@
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PyTree, UInt
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ..._arguments.checks import check_count
 from ..._arguments.extra import required_params
@@ -34,8 +35,8 @@ class ScaleByLBFGSState(eqx.Module):
         axis. The difference of step $i$ has the index $i$ modulo `memory_size`.
     - `weights_memory`: $1 / \\langle s_i, y_i \\rangle$, or 0 for a pair that is
         ignored.
-    - `trained`: a checksum of which leaves had an update in the last step, a 0-d uint32
-        array.
+    - `trained`: for each parameter, in the order of `jax.tree.leaves`, whether it had an
+        update in the last step.
     """
 
     count: Int[Array, ""]
@@ -44,7 +45,7 @@ class ScaleByLBFGSState(eqx.Module):
     diff_params_memory: PyTree
     diff_updates_memory: PyTree
     weights_memory: Float[Array, " memory"]
-    trained: UInt[Array, ""]
+    trained: Bool[Array, " leaves"]
 
 
 class ScaleByLBFGS(AbstractTransformation):
@@ -109,14 +110,15 @@ class ScaleByLBFGS(AbstractTransformation):
     def init(self, params: Params) -> ScaleByLBFGSState:
         # A stack of arrays that are all sharded like the parameter.
         stacked = lambda x: jnp.stack([x] * self.memory_size)
+        last = zeros_like(params)
         return ScaleByLBFGSState(
             jnp.zeros((), jnp.int32),
-            zeros_like(params),
+            last,
             zeros_like(params),
             map_parameters(stacked, wide_zeros_like(params)),
             map_parameters(stacked, wide_zeros_like(params)),
             jnp.zeros(self.memory_size, compute_dtype(parameters(params))),
-            jnp.zeros((), jnp.uint32),
+            jnp.zeros(len(jax.tree.leaves(last)), bool),
         )
 
     def update(
