@@ -133,7 +133,7 @@ def limit_batches(monkeypatch):
 @pytest.mark.costly
 def test_batches_are_limited(size, batches, limit_batches):
     limit_batches(size)
-    opt = eqopt.ScaleByMuon()
+    opt = eqopt.ScaleByNorMuon()
     found = expensive(opt, model())
     assert found and found == times(batches, expensive(opt, equal(1)))
 

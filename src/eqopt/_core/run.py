@@ -156,7 +156,8 @@ def run_matrices(
 
         def run(previous, *arrays):
             packed, some = treedef.unflatten(arrays[k] for k in order)
-            return _one_after_another(kernel, packed, some, groups, limit)
+            waits = batching.numbers_wait
+            return _one_after_another(kernel, packed, waits, some, groups, limit)
 
         return run
 
@@ -213,6 +214,7 @@ def _distinct(tree: PyTree) -> tuple[list[Array], Any, tuple[int, ...]]:
 def _one_after_another(
     kernel: LeafKernel,
     packed: Any,
+    numbers_wait: bool,
     rows: list[list],
     groups: list[list[int]],
     limit: int,
@@ -233,8 +235,12 @@ def _one_after_another(
             # Parameters and slots wait, too: otherwise, XLA transposes some of them at
             # the start. What rows share must stay the same, or they are in no batch.
             own, shared = eqx.partition(own, lambda x: x.ndim and times[id(x)] == 1)
-            done, own = lax.optimization_barrier(([outs[i] for i in last], own))
+            done, own, numbers = lax.optimization_barrier(
+                ([outs[i] for i in last], own, packed)
+            )
             own = eqx.combine(own, shared)
+            if numbers_wait:  # no value is computed from them for two groups
+                packed = numbers
             if not kernel.is_read_later:  # other kernels are fused with these
                 outs.update(zip(last, done, strict=True))
         arrays, treedef, order = _distinct((packed, own))

@@ -1,5 +1,7 @@
 """Muon, beyond the laws and the comparison with Optax."""
 
+import re
+
 import equinox as eqx
 import jax
 import jax.export
@@ -60,14 +62,28 @@ def test_singular_values_are_near_one(preconditioning, scale):
     assert values.min() > 0.6 and values.max() < 1.3
 
 
-def test_program_for_other_platforms():
-    params = [jnp.ones((2, 3)), jnp.ones((3, 2)), jnp.ones(2)]
-    opt = eqopt.Muon(0.1)
+def module_for(platform, opt, params):
     step = jax.jit(lambda grads, state: opt.update(grads, state, params))
+    exported = jax.export.export(step, platforms=[platform])
+    return exported(params, opt.init(params)).mlir_module()
+
+
+def test_program_for_other_platforms():
+    params = [jnp.ones((2, 3)), jnp.ones((2, 3)), jnp.ones(2)]
     for platform, joins in (("cpu", False), ("cuda", True), ("tpu", True)):
-        exported = jax.export.export(step, platforms=[platform])
-        module = exported(params, opt.init(params)).mlir_module()
+        module = module_for(platform, eqopt.Muon(0.1), params)
         assert ("tensor<2x2x3xf32>" in module) is joins
+
+
+@pytest.mark.parametrize("platform", ["cpu", "cuda", "tpu"])
+@pytest.mark.parametrize("opt", [eqopt.Muon, eqopt.AdaMuon])
+@pytest.mark.parametrize("shape", [(2, 5), (5, 2)])
+@pytest.mark.costly
+def test_no_matrix_is_transposed(opt, shape, platform):
+    module = module_for(platform, opt(0.1), 3 * [jnp.ones(shape)])
+    sizes = re.findall(r"stablehlo.transpose.*-> tensor<([\dx]+)x", module)
+    assert all("5" not in size.split("x") for size in sizes)
+    assert bool(sizes) is (shape == (5, 2))  # only the factors of their columns
 
 
 @pytest.mark.parametrize("preconditioning", newton_schulz.PRECONDITIONINGS)

@@ -130,7 +130,7 @@ class ScaleByAdaMuon(AbstractMatrixwise):
 
     @property
     def _rows(self) -> Rows:
-        return "shorter"
+        return "first"
 
     def __check_init__(self):
         check_range(self, "beta", 0, 1)

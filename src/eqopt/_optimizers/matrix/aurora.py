@@ -19,6 +19,7 @@ from ..._types import Hyperparameter, Mask, Params, Scalar, ScalarOrSchedule, Up
 from ...numerics import abs_sq, safe_norm
 from .orthogonalize import SCALES, NewtonSchulz, Scale, orthogonalize_of
 from .parts.coefficients import Coefficients
+from .parts.newton_schulz import short_side
 from .parts.recipe import matrices_and_others
 
 
@@ -41,16 +42,16 @@ class Balanced(eqx.Module):
     iterations: int = eqx.field(static=True)
 
     def __call__(self, x: Any, power: Any, eps: Any) -> Any:
-        if x.shape[0] < x.shape[1]:
-            return jnp.conj(self(jnp.conj(x.T), power, eps).T)
-        u, (m, n) = x, x.shape
+        n, m = sorted(x.shape)
+        along = short_side(x)  # so that the longer side is the rows
+        u = x
         if m > n:
-            norms = safe_norm(x, 0, axis=1, keepdims=True)
+            norms = safe_norm(x, 0, axis=along, keepdims=True)
             # Zero rows stay zero, and their derivatives are finite.
             x = x / jnp.where(norms == 0, 1, jnp.maximum(norms, eps))
         for i in range(self.iterations if m > n else 1):
             if i > 0:
-                squares = jnp.sum(abs_sq(u), 1, keepdims=True)
+                squares = jnp.sum(abs_sq(u), along, keepdims=True)
                 least = jnp.maximum(squares, eps * eps)
                 x = x * jnp.where(squares == 0, 1, n / m / least) ** power
             u = self.newton_schulz(x)

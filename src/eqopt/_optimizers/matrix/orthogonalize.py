@@ -25,7 +25,7 @@ from ..._types import Hyperparameter, Params, Scalar
 from ...numerics import abs_sq, safe_norm
 from .parts.coefficients import Coefficients, rows_of
 from .parts.eigenbasis import gram
-from .parts.newton_schulz import in_dtype, iterated
+from .parts.newton_schulz import in_dtype, iterated, short_side, times_side
 
 
 Matrix: TypeAlias = Inexact[Array, "m n"]
@@ -71,18 +71,11 @@ class NewtonSchulz(AbstractWhole):
         return self.on_each(g, eps)
 
     def of_whole(self, x: Any, eps: Any) -> Any:
-        is_tall = x.shape[0] > x.shape[1]
-        x = jnp.conj(x.T) if is_tall else x
         squares = jnp.sum(abs_sq(x))
         norm = jnp.sqrt(jnp.where(squares > 0, squares, 1))
         x = x / (norm * self.norm_factor + eps).astype(x.dtype)
-        x = self._iterated(x)
-        return jnp.conj(x.T) if is_tall else x
-
-    def _iterated(self, x: Matrix) -> Matrix:
         # On the gram matrix of a square matrix, the products would not be smaller.
-        by_gram = self.by_gram and x.shape[0] < x.shape[1]
-        if by_gram:
+        if self.by_gram and x.shape[0] != x.shape[1]:
             return in_dtype(self.ns_dtype, self._by_gram, x)
         is_coarse = self.is_coarse and self.ns_dtype is None and x.dtype == jnp.float32
         coarse_dtype = jnp.bfloat16 if is_coarse else self.ns_dtype
@@ -90,16 +83,17 @@ class NewtonSchulz(AbstractWhole):
 
     def _by_gram(self, x: Matrix) -> Matrix:
         r"""With $R = X X^*$, all products except two involve only the short side."""
-        one = jnp.eye(len(x), dtype=x.dtype)
-        q, r = one, gram(x, 0)
+        side = short_side(x)
+        one = jnp.eye(x.shape[side], dtype=x.dtype)
+        q, r = one, gram(x, side)
         for i in range(len(self.rows)):
             if i in self.restarts:
-                x = q @ x
-                q, r = one, gram(x, 0)
+                x = times_side(q, x, side)
+                q, r = one, gram(x, side)
             a, b, c = (z.astype(x.dtype) for z in self.rows[i])
             s = a * one + b * r + c * (r @ r)
             q, r = s @ q, s @ r @ s
-        return q @ x
+        return times_side(q, x, side)
 
 
 def orthogonalize_of(owner: Any) -> "Orthogonalize":

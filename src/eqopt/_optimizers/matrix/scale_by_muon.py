@@ -167,7 +167,7 @@ class ScaleByMuon(AbstractMatrixwise):
 
     @property
     def _rows(self) -> Rows:
-        return "shorter"
+        return "first"
 
     def __check_init__(self):
         check_count(self, "ns_steps")

@@ -33,7 +33,7 @@ class Iteration(AbstractWhole):
     division: Division | None = eqx.field(static=True, default_factory=current_division)
 
     def __call__(self, x: Inexact[Array, "m n"], eps: Any) -> Inexact[Array, "m n"]:
-        """Orthogonalizes `x`, whose rows are the shorter side. Zeros stay zero."""
+        """Orthogonalizes `x`. Zeros stay zero."""
         return self.on_each(x, eps)
 
     def of_whole(self, x: Any, eps: Any) -> Any:
@@ -90,30 +90,49 @@ def _start(x, eps, preconditioning):
     start = x / (norm + eps)
     if preconditioning == "frobenius":
         return start
-    squares = SQUARED_SCALES[preconditioning](gram(start, 0))
+    side = short_side(x)
+    squares = SQUARED_SCALES[preconditioning](gram(start, side))
+    squares = jnp.expand_dims(squares, 1 - side) if squares.ndim else squares
     return start * lax.rsqrt(jnp.where(squares > 0, squares, 1))
 
 
 def polynomial(x, a, b, c):
-    """$(a I + b A + c A^2) X$ with $A = X X^*$."""
+    """$(a I + b A + c A^2) X$ with $A = X X^*$.
+
+    If $X$ has more rows than columns, this is $X (a I + b A + c A^2)$ with $A = X^* X$:
+    the same matrix, at a lower cost.
+    """
     real = jnp.finfo(x.dtype).dtype
     a, b, c = (number.astype(real).astype(x.dtype) for number in (a, b, c))
-    square = gram(x, 0)
+    side = short_side(x)
+    square = gram(x, side)
     rest = b * square + c * (square @ square)
     if has_16_bits(x.dtype):
         # The sum below would be another pass over `x`, and another copy of it.
-        return (a * jnp.eye(len(x), dtype=x.dtype) + rest) @ x
+        return times_side(a * jnp.eye(len(rest), dtype=x.dtype) + rest, x, side)
     # An accelerator rounds the factors of products, so this keeps small singular values:
     # otherwise, most of the result for a low rank would be noise.
-    return a * x + rest @ x
+    return a * x + times_side(rest, x, side)
 
 
-# The squared divisors of $X$ as functions of $X X^*$: a number, or a number for each row.
+def short_side(x: Inexact[Array, "m n"]) -> int:
+    """The axis of the shorter side: 0 for the rows, 1 for the columns."""
+    return int(x.shape[0] > x.shape[1])
+
+
+def times_side(
+    factor: Inexact[Array, "k k"], x: Inexact[Array, "m n"], side: int
+) -> Inexact[Array, "m n"]:
+    r"""$FX$ for the rows, $X F^\top$ for the columns. So `x` is never transposed."""
+    return x @ factor.T if side else factor @ x
+
+
+# The squared divisors of $X$ as functions of $X X^*$: a number, or one for each row.
 # ($X$ is always divided by the Frobenius norm first. So they do not depend on the scale
 # of the gradients, and the squares of small gradients do not underflow.)
 SQUARED_SCALES: dict[str, Callable] = {
     "spectral": lambda gram: jnp.linalg.eigvalsh(gram)[-1],
-    "aol": lambda gram: jnp.sum(jnp.abs(gram), 1, keepdims=True),
+    "aol": lambda gram: jnp.sum(jnp.abs(gram), 1),
     "schatten": lambda gram: safe_sqrt(jnp.sum(abs_sq(gram))),
 }
 PRECONDITIONINGS = ("frobenius", *SQUARED_SCALES)
