@@ -223,8 +223,8 @@ def _one_after_another(
 
     Otherwise, XLA keeps what all groups compute until the end. With 48 matrices of up to
     4096 x 1024, compiled for an H100, Shampoo takes 1.8 sizes of the parameters in
-    temporary memory instead of 6.1; compiled for a TPU v5e, AdaMuon takes 0.2 instead
-    of 1.4.
+    temporary memory instead of 6.1; compiled for a TPU v5e, PSGDKron takes 1.1 instead
+    of 3.5.
     """
     times = collections.Counter(map(id, jax.tree.leaves(rows)))
     outs: dict[int, tuple] = {}
