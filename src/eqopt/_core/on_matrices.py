@@ -43,7 +43,7 @@ class _OnMatrices(Equation):
             # parameters instead of 0.4.
             turns -= {"tpu"}
         # With decompositions, numbers do not wait: compiled for an H100, Shampoo would
-        # take 2.4 instead of 1.9.
+        # take 2.4 instead of 1.8.
         self.batching = Batching(BATCH[work], turns, is_of_products, is_divided)
         self.leaves = (*equation.leaves, "layout")
         self.shared = equation.shared

@@ -175,6 +175,8 @@ _UNKNOWN = (
 
 def _picked(pick: Callable, leaves: tuple) -> jax.ShapeDtypeStruct | None:
     arrays = [x for x in leaves if hasattr(x, "shape")]
+    # A flag says which shape the parameter has only if nothing else does.
+    arrays = [x for x in arrays if x.dtype != bool] or arrays
     if not arrays:
         return None
     shape = pick((x.shape for x in arrays), key=lambda shape: (len(shape), shape))

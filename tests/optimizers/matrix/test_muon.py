@@ -83,7 +83,26 @@ def test_no_matrix_is_transposed(opt, shape, platform):
     module = module_for(platform, opt(0.1), 3 * [jnp.ones(shape)])
     sizes = re.findall(r"stablehlo.transpose.*-> tensor<([\dx]+)x", module)
     assert all("5" not in size.split("x") for size in sizes)
-    assert bool(sizes) is (shape == (5, 2))  # only the factors of their columns
+    assert bool(sizes) is (shape == (5, 2))  # only the small factors are
+
+
+SIDES_ALIKE = {
+    "adaptive": eqopt.ScaleByMuon(adaptive=True),
+    **{x: eqopt.ScaleByMuon(preconditioning=x) for x in newton_schulz.PRECONDITIONINGS},
+    "AdaMuon": eqopt.ScaleByAdaMuon(),
+    "gram": eqopt.Orthogonalize("polar_express", gram=True, restarts=(2,)),
+}
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.complex64])
+@pytest.mark.parametrize("name", SIDES_ALIKE)
+@pytest.mark.costly
+def test_both_sides_are_alike(name, dtype):
+    """The adjoint of a matrix has the adjoint update."""
+    opt, g = SIDES_ALIKE[name], jr.normal(jr.key(0), (4, 9), dtype)
+    wide, _ = opt.update(g, opt.init(g))
+    tall, _ = opt.update(g.conj().T, opt.init(g.conj().T))
+    np.testing.assert_allclose(tall.conj().T, wide, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("preconditioning", newton_schulz.PRECONDITIONINGS)

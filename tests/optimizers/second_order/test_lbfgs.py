@@ -102,6 +102,25 @@ def test_a_frozen_leaf_breaks_no_pair(frozen):
     assert loss(params) < 1e-6
 
 
+def test_a_parameter_that_is_added_breaks_no_pair():
+    opt, params = eqopt.ScaleByLBFGS(3), {"a": jnp.ones(2)}
+    state = opt.init(params)
+    for i in (1.0, 2.0):
+        _, state = opt.update({"a": jnp.array([1.0, i])}, state, {"a": jnp.full(2, i)})
+    assert state.weights_memory.any()
+    params = {"a": jnp.full(2, 3.0), "b": jnp.ones(3)}
+    state = eqopt.tree.migrate(opt, state, params)
+    _, state = opt.update(params, state, params)
+    assert not state.weights_memory.any()
+
+
+def test_a_model_without_parameters():
+    opt = eqopt.ScaleByLBFGS(3)
+    state = opt.init({})
+    _, new = jax.jit(opt.update)({}, state, {})
+    assert jax.tree.map(jax.typeof, new) == jax.tree.map(jax.typeof, state)
+
+
 @pytest.mark.parametrize("bad", [jnp.nan, jnp.inf])
 @pytest.mark.costly
 def test_a_gradient_that_is_not_finite_spoils_one_step(bad):

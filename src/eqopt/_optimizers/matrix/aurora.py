@@ -43,7 +43,7 @@ class Balanced(eqx.Module):
 
     def __call__(self, x: Any, power: Any, eps: Any) -> Any:
         n, m = sorted(x.shape)
-        along = short_side(x)  # so that the longer side is the rows
+        along = short_side(x)  # the rows of the equations are the longer side
         u = x
         if m > n:
             norms = safe_norm(x, 0, axis=along, keepdims=True)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float, Inexact, Int, PyTree
+from jaxtyping import Array, Bool, Float, Inexact, Int, PyTree
 
 from ..._arguments.owners import name_of
 from ..._core.misfits import check_real
@@ -48,15 +48,21 @@ def times_inverse(
             )
     check_real(owner, updates, state.params, "state.params")
     of = lambda column: [column[i] for i in places]
-    sizes = [len(jax.tree.leaves(x)) for x in memory["params"]]
-    trained = np.repeat([x is not None for x in leaves], sizes)
+    last_trained, flags = jax.tree.flatten(state.trained)
+    parts = align(treedef, state.trained, "state.trained", updates)
+    trained = [
+        g is not None
+        for g, part in zip(leaves, parts, strict=True)
+        for _ in jax.tree.leaves(part)
+    ]
     new, *columns, weights, trained = _preconditioned(
         of(leaves),
         of(align(treedef, params, "params", updates)),
         *map(of, memory.values()),
         state.weights_memory,
         state.count,
-        (state.trained, trained),
+        last_trained,
+        np.array(trained, bool),
         scales,
         None if free is None else of(treedef.flatten_up_to(free)),
     )
@@ -67,14 +73,15 @@ def times_inverse(
 
     memory = {k: into(memory[k], new) for k, new in zip(names, columns, strict=True)}
     count = safe_increment(state.count)
-    state = type(state)(count=count, weights_memory=weights, trained=trained, **memory)
+    memory["trained"] = flags.unflatten(trained)
+    state = type(state)(count=count, weights_memory=weights, **memory)
     return into(leaves, new), state
 
 
 _Leaves = list[Inexact[Array, "..."]]
 
 
-@partial(jax.jit, static_argnums=9)
+@partial(jax.jit, static_argnums=10)
 def _preconditioned(
     g: _Leaves,
     p: _Leaves,
@@ -84,19 +91,20 @@ def _preconditioned(
     y_memory: _Leaves,
     rho: Float[Array, " memory"],
     count: Int[Array, ""],
-    last_and_now: tuple[Any, Any],
+    last_trained: list[Bool[Array, ""]],
+    trained: Bool[np.ndarray, " leaves"],
     scales: bool,
     free: list[Any] | None,
 ) -> tuple[Any, ...]:
     """The new updates, and the new state except for the count."""
-    real, (last_trained, trained) = rho.dtype, last_and_now
+    real, was_trained = rho.dtype, jnp.array(last_trained, bool)
     newest = (count - 1) % len(rho)
     s = [_difference(x, y, real) for x, y in zip(p, last_p, strict=True)]
     y = [_difference(a, b, real) for a, b in zip(g, last_g, strict=True)]
     sy, ss, yy = _inner(s, y), _inner(s, s), _inner(y, y)
     cosine = jnp.finfo(real).eps * jnp.sqrt(ss) * jnp.sqrt(yy)
     # All leaves of a pair must be from the same steps.
-    has_changed = jnp.any(trained != last_trained)
+    has_changed = jnp.any(trained != was_trained)
     is_good = (count > 0) & (sy > cosine) & ~has_changed
     rho = jnp.where((ss == 0) | has_changed, 0, rho)
     rho = rho.at[newest].set(jnp.where(is_good, 1 / jnp.where(is_good, sy, 1), 0))
@@ -140,8 +148,8 @@ def _preconditioned(
     last_p = [jnp.array(x, y.dtype, copy=True) for x, y in zip(p, last_p, strict=True)]
     last_g = [jnp.array(x, y.dtype, copy=True) for x, y in zip(g, last_g, strict=True)]
     # Computed, because a program that returns a constant copies it.
-    trained = jnp.where(has_changed, trained, last_trained)
-    return new, last_p, last_g, s_memory, y_memory, rho, trained
+    now = jnp.unstack(jnp.where(has_changed, trained, was_trained))
+    return new, last_p, last_g, s_memory, y_memory, rho, now
 
 
 def _selected(free: list[Any], x: _Leaves) -> _Leaves:

@@ -3,7 +3,6 @@
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
@@ -35,8 +34,7 @@ class ScaleByLBFGSState(eqx.Module):
         axis. The difference of step $i$ has the index $i$ modulo `memory_size`.
     - `weights_memory`: $1 / \\langle s_i, y_i \\rangle$, or 0 for a pair that is
         ignored.
-    - `trained`: for each parameter, in the order of `jax.tree.leaves`, whether it had an
-        update in the last step.
+    - `trained`: whether each parameter had an update in the last step, 0-d bool arrays.
     """
 
     count: Int[Array, ""]
@@ -45,7 +43,7 @@ class ScaleByLBFGSState(eqx.Module):
     diff_params_memory: PyTree
     diff_updates_memory: PyTree
     weights_memory: Float[Array, " memory"]
-    trained: Bool[Array, " leaves"]
+    trained: PyTree[Bool[Array, ""]]
 
 
 class ScaleByLBFGS(AbstractTransformation):
@@ -110,15 +108,14 @@ class ScaleByLBFGS(AbstractTransformation):
     def init(self, params: Params) -> ScaleByLBFGSState:
         # A stack of arrays that are all sharded like the parameter.
         stacked = lambda x: jnp.stack([x] * self.memory_size)
-        last = zeros_like(params)
         return ScaleByLBFGSState(
             jnp.zeros((), jnp.int32),
-            last,
+            zeros_like(params),
             zeros_like(params),
             map_parameters(stacked, wide_zeros_like(params)),
             map_parameters(stacked, wide_zeros_like(params)),
             jnp.zeros(self.memory_size, compute_dtype(parameters(params))),
-            jnp.zeros(len(jax.tree.leaves(last)), bool),
+            map_parameters(lambda x: jnp.zeros((), bool), parameters(params)),
         )
 
     def update(

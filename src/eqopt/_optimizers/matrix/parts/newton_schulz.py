@@ -92,7 +92,8 @@ def _start(x, eps, preconditioning):
         return start
     side = short_side(x)
     squares = SQUARED_SCALES[preconditioning](gram(start, side))
-    squares = jnp.expand_dims(squares, 1 - side) if squares.ndim else squares
+    if squares.ndim:  # one for each row of the short side
+        squares = jnp.expand_dims(squares, 1 - side)
     return start * lax.rsqrt(jnp.where(squares > 0, squares, 1))
 
 
@@ -123,11 +124,15 @@ def short_side(x: Inexact[Array, "m n"]) -> int:
 def times_side(
     factor: Inexact[Array, "k k"], x: Inexact[Array, "m n"], side: int
 ) -> Inexact[Array, "m n"]:
-    r"""$FX$ for the rows, $X F^\top$ for the columns. So `x` is never transposed."""
+    r"""$FX$ for the rows, $X F^\top$ for the columns, with $F$ as in `gram(x, side)`.
+
+    The matrix itself is not transposed, which would be another pass over it.
+    """
     return x @ factor.T if side else factor @ x
 
 
-# The squared divisors of $X$ as functions of $X X^*$: a number, or one for each row.
+# The squared divisors of $X$ as functions of the `gram` of its shorter side: a number, or
+# one for each row of the `gram`.
 # ($X$ is always divided by the Frobenius norm first. So they do not depend on the scale
 # of the gradients, and the squares of small gradients do not underflow.)
 SQUARED_SCALES: dict[str, Callable] = {
