@@ -103,6 +103,23 @@ def test_a_mask_in_a_mask_sees_the_part(mask, is_fused, call):
     np.testing.assert_allclose(result["b"], 2.0 + by)
 
 
+@pytest.mark.parametrize(
+    ("part", "name", "is_fused"),
+    [
+        (eqopt.Trace(0.9), "accumulate", True),
+        (eqopt.ScaleByMuon(), "muon", True),
+        (eqopt.ScaleByShampoo(), "shampoo", False),  # its state may be divided
+    ],
+    ids=["Trace", "Muon", "Shampoo"],
+)
+def test_one_kernel_with_the_parts_after_it(part, name, is_fused):
+    opt = eqopt.Chain(eqopt.Masked(part, is_matrix), eqopt.Scale(0.1))
+    step = lambda *args: eqx.filter(opt.step(*args, PARAMS), eqx.is_array)
+    jaxpr = str(jax.make_jaxpr(step)(GRADS, opt.init(PARAMS)))
+    assert name in jaxpr
+    assert (f"{name}_scale_apply" in jaxpr) is is_fused
+
+
 def test_frozen_parameters_do_not_change_by_a_bit():
     opt = eqopt.Chain(eqopt.AdamW(0.1, weight_decay=0.5), eqopt.Freeze(is_matrix))
     params, state = PARAMS, opt.init(PARAMS)

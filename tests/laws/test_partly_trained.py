@@ -84,6 +84,18 @@ def test_init_of_the_whole(row):
 
 
 @law()
+@pytest.mark.costly
+def test_a_mask_of_the_part(row):
+    """With the mask in its equation, or around it, a method sees only the part."""
+    model = model_of(row)
+    mask = {**dict.fromkeys(model, False), "trained": True}
+    opt = eqopt.Masked(row(), lambda _: mask)
+    *whole, state = run(opt, opt.init(model), model)
+    check(row, whole, model)
+    assert_equal(by_path(state.inner_state), by_path(alone(row.name)[2]))
+
+
+@law()
 @pytest.mark.parametrize("call", ["step", "update"])
 @pytest.mark.costly
 def test_no_gradient_no_change(row, call):

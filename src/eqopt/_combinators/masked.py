@@ -9,6 +9,7 @@ from jaxtyping import PyTree
 
 from .._arguments.extra import required_params, with_functions, without_norm
 from .._arguments.fields import static_choice
+from .._core.matrixwise import AbstractMatrixwise
 from .._core.pipeline import Leafwise, Pipeline
 from .._core.transformation import (
     AbstractFused,
@@ -98,9 +99,10 @@ class Masked(AbstractFused):
         self, pipeline: Pipeline, state: State
     ) -> tuple[Params, Callable[[], State]]:
         check_state(self, state)
-        if isinstance(self.inner, AbstractLeafwise):
-            promise = self._feed(pipeline, state)
-            return pipeline.apply(), promise
+        leafwise = self._leafwise(pipeline, state)
+        if leafwise is not None:
+            promise = pipeline.push(type(self.inner).__name__, leafwise)
+            return pipeline.apply(), lambda: MaskedState(promise())
         # Kernels of the parts before it change the parameters outside the mask.
         updates, others = pipeline.apply_outside(self.mask)
         call = Call(updates, pipeline.params, pipeline.extra, is_step=True)
@@ -117,16 +119,17 @@ class Masked(AbstractFused):
 
     def _leafwise(self, pipeline: Pipeline, state: State) -> Leafwise | None:
         """The inner equation with this mask, if that is sufficient."""
-        if not isinstance(self.inner, AbstractLeafwise):
+        if not isinstance(self.inner, AbstractLeafwise | AbstractMatrixwise):
             return None
         chosen = self._chosen(pipeline.params, pipeline.params)
         if chosen is None and pipeline.params is not None:
             return None  # a single array, masked out: no parameters are missing
         extra = extra_of_part(without_norm(pipeline.extra), chosen, pipeline.params)
         whole = pipeline.params, pipeline.given
+        part = Pipeline(self._chosen(pipeline.given, pipeline.params), chosen, extra)
         with seeing_part(*whole):
-            leafwise = self.inner._checked(state.inner_state, chosen, extra)
-        if leafwise.then is not None:
+            leafwise = self.inner._as_leafwise(part, state.inner_state)
+        if leafwise is None or leafwise.then is not None:
             return None
         inner = leafwise.mask
         mask = self.mask if inner is None else within(self.mask, inner)

@@ -1,5 +1,6 @@
 """How leaves represent stacks of matrices, and blocks within a matrix."""
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -8,9 +9,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import PyTree
+from jaxtyping import DTypeLike, PyTree
 
 from .._trees.axes import Axes, from_matrices, size, to_matrices
+from .._trees.sharding import has_explicit_axes
+from ..numerics import common_dtype, wide_dtype
 
 
 class Layout(eqx.Module):
@@ -221,3 +224,35 @@ def map_layouts(
 def are_matrices(layouts: PyTree[Layout | None]) -> PyTree[bool]:
     """A mask of the leaves that have a layout."""
     return map_layouts(lambda layout: True, layouts, otherwise=lambda: False)
+
+
+def made(
+    make: Callable, zeros: Any, layout: Layout | Pieces, dtype: DTypeLike | None
+) -> Any:
+    """The result of `make`, with the placement of `zeros`, and so of the parameter.
+
+    An array has the axes of the parameter, and their placement. A tuple is computed from
+    `zeros` as in a step, so that XLA places it as it will in a step. On a mesh with
+    explicit axes that would fail, and its arrays are whole.
+    """
+    wide = wide_dtype(zeros.dtype)
+    of_all = functools.partial(layout.apply, make)
+    shapes = jax.eval_shape(of_all, jax.ShapeDtypeStruct(zeros.shape, wide))
+    if isinstance(shapes, tuple):
+        is_explicit, nothing = has_explicit_axes(zeros), jnp.sum(zeros)
+        start = jnp.zeros(zeros.shape, wide) if is_explicit else zeros.astype(wide)
+        return jax.tree.map(lambda x: x + _as(nothing, x, x.dtype), of_all(start))
+    axes = [i for i, n in enumerate(shapes.shape) if n != zeros.shape[i]]
+    dtype = shapes.dtype if dtype is None else dtype
+    zeros = jnp.sum(zeros, axes, keepdims=True) if axes else zeros
+    if zeros.shape != shapes.shape:  # a number for each block
+        zeros = jnp.broadcast_to(zeros, shapes.shape)
+    return _as(zeros, shapes, dtype)
+
+
+def _as(x, like, dtype):
+    """`x` in the precision of `dtype`, complex if `like` is."""
+    real = jnp.finfo(dtype).dtype
+    if jnp.iscomplexobj(like):
+        return x.astype(common_dtype(real, jnp.complex64))
+    return x.real.astype(real)

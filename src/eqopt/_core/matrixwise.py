@@ -24,11 +24,10 @@ from .._trees.sharding import has_explicit_axes, on_automatic_axes, shardings_of
 from .._trees.states import check_state
 from .._trees.stored import shapes_if_stored
 from .._types import Params, State, Updates
-from ..numerics import common_dtype, wide_dtype
 from ..tree import zeros_like
 from .batches import Work
 from .division import current_division
-from .layouts import Layout, Pieces, are_matrices, layout_of, map_layouts
+from .layouts import Layout, Pieces, are_matrices, layout_of, made, map_layouts
 from .misfits import OtherState
 from .on_matrices import on_matrices
 from .pipeline import Leafwise, Pipeline, filled
@@ -243,7 +242,7 @@ class AbstractMatrixwise(AbstractContracting):
         return map_layouts(make_one, self._layouts(params, params), zeros_like(params))
 
     def _push(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
-        params, extra = pipeline.params, pipeline.extra
+        params = pipeline.params
         division = current_division()
         if self._stays:
             check_stacks(self, state, division)
@@ -252,16 +251,28 @@ class AbstractMatrixwise(AbstractContracting):
                 updates, new = update_in_stacks(self, *arguments)
                 pipeline.replace(updates)
                 return lambda: new
-        leafwise = filled(self, self.matrixwise(state, params, **extra))
+        leafwise = self._on_matrices(pipeline, state)
+        return pipeline.push(type(self).__name__, leafwise)
+
+    def _as_leafwise(self, pipeline: Pipeline, state: State) -> Leafwise | None:
+        """What `_feed` pushes, if that is all it does."""
+        check_state(self, state)
+        if self._stays or has_explicit_axes((pipeline.given, state)):
+            return None
+        return self._on_matrices(pipeline, state)
+
+    def _on_matrices(self, pipeline: Pipeline, state: State) -> Leafwise:
+        """The equation, for leaves instead of matrices."""
+        params, division = pipeline.params, current_division()
+        leafwise = filled(self, self.matrixwise(state, params, **pipeline.extra))
         layouts = self._layouts(pipeline.given, params)
+        self._check_sizes(state, layouts, pipeline.given)
         of_one = leafwise.equation
-        leafwise = leafwise._replace(
+        return leafwise._replace(
             equation=on_matrices(of_one, self.in_batches, self._work, division),
             reads={**leafwise.reads, "layout": layouts},
             mask=are_matrices(layouts),
         )
-        self._check_sizes(state, layouts, pipeline.given)
-        return pipeline.push(type(self).__name__, leafwise)
 
     def _check_sizes(
         self, state: State, layouts: PyTree[Layout | Pieces | None], updates: Updates
@@ -282,36 +293,6 @@ class AbstractMatrixwise(AbstractContracting):
 
     def _reject_state(self) -> None:
         raise OtherState("The state was made with other arguments.")
-
-
-def made(make, zeros, layout, dtype):
-    """The result of `make`, with the placement of `zeros`, and so of the parameter.
-
-    An array has the axes of the parameter, and their placement. A tuple is computed from
-    `zeros` as in a step, so that XLA places it as it will in a step. On a mesh with
-    explicit axes that would fail, and its arrays are whole.
-    """
-    wide = wide_dtype(zeros.dtype)
-    of_all = functools.partial(layout.apply, make)
-    shapes = jax.eval_shape(of_all, jax.ShapeDtypeStruct(zeros.shape, wide))
-    if isinstance(shapes, tuple):
-        is_explicit, nothing = has_explicit_axes(zeros), jnp.sum(zeros)
-        start = jnp.zeros(zeros.shape, wide) if is_explicit else zeros.astype(wide)
-        return jax.tree.map(lambda x: x + _as(nothing, x, x.dtype), of_all(start))
-    axes = [i for i, n in enumerate(shapes.shape) if n != zeros.shape[i]]
-    dtype = shapes.dtype if dtype is None else dtype
-    zeros = jnp.sum(zeros, axes, keepdims=True) if axes else zeros
-    if zeros.shape != shapes.shape:  # a number for each block
-        zeros = jnp.broadcast_to(zeros, shapes.shape)
-    return _as(zeros, shapes, dtype)
-
-
-def _as(x, like, dtype):
-    """`x` in the precision of `dtype`, complex if `like` is."""
-    real = jnp.finfo(dtype).dtype
-    if jnp.iscomplexobj(like):
-        return x.astype(common_dtype(real, jnp.complex64))
-    return x.real.astype(real)
 
 
 def same_for_each_leaf(value: PyTree) -> Callable[[Updates], PyTree]:

@@ -3,7 +3,7 @@
 import abc
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
 from .._arguments.annotations import kinds
@@ -243,15 +243,13 @@ class AbstractLeafwise(AbstractFused):
         - `state`, `params`, `extra`: as in `update`.
         """
 
-    def _checked(
-        self, state: State, params: Params | None, extra: Mapping[str, Any]
-    ) -> Leafwise:
+    def _as_leafwise(self, pipeline: Pipeline, state: State) -> Leafwise:
+        """What `_feed` pushes."""
         check_state(self, state)
-        return filled(self, self.leafwise(state, params, **extra))
+        return filled(self, self.leafwise(state, pipeline.params, **pipeline.extra))
 
     def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
-        leafwise = self._checked(state, pipeline.params, pipeline.extra)
-        return pipeline.push(type(self).__name__, leafwise)
+        return pipeline.push(type(self).__name__, self._as_leafwise(pipeline, state))
 
 
 class AbstractStateless(AbstractLeafwise):
