@@ -10,7 +10,7 @@ from jaxtyping import PyTree
 from .._arguments.extra import required_params, with_functions, without_norm
 from .._arguments.fields import static_choice
 from .._core.matrixwise import AbstractMatrixwise
-from .._core.pipeline import Leafwise, Pipeline
+from .._core.pipeline import Pipeline
 from .._core.transformation import (
     AbstractFused,
     AbstractLeafwise,
@@ -86,10 +86,9 @@ class Masked(AbstractFused):
 
     def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
         check_state(self, state)
-        leafwise = self._leafwise(pipeline, state)
-        if leafwise is not None:
-            promise = pipeline.push(type(self.inner).__name__, leafwise)
-            return lambda: MaskedState(promise())
+        promise = self._push(pipeline, state)
+        if promise is not None:
+            return promise
         call = Call(pipeline.wide(), pipeline.params, pipeline.extra, is_step=False)
         updates, new = self._of_part(call, state)
         pipeline.replace(eqx.combine(updates, call.updates))
@@ -99,10 +98,9 @@ class Masked(AbstractFused):
         self, pipeline: Pipeline, state: State
     ) -> tuple[Params, Callable[[], State]]:
         check_state(self, state)
-        leafwise = self._leafwise(pipeline, state)
-        if leafwise is not None:
-            promise = pipeline.push(type(self.inner).__name__, leafwise)
-            return pipeline.apply(), lambda: MaskedState(promise())
+        promise = self._push(pipeline, state)
+        if promise is not None:
+            return pipeline.apply(), promise
         # Kernels of the parts before it change the parameters outside the mask.
         updates, others = pipeline.apply_outside(self.mask)
         call = Call(updates, pipeline.params, pipeline.extra, is_step=True)
@@ -117,8 +115,10 @@ class Masked(AbstractFused):
             new, inner_state = part.run(self.inner, state.inner_state)
         return new, MaskedState(inner_state)
 
-    def _leafwise(self, pipeline: Pipeline, state: State) -> Leafwise | None:
-        """The inner equation with this mask, if that is sufficient."""
+    def _push(
+        self, pipeline: Pipeline, state: State
+    ) -> Callable[[], MaskedState] | None:
+        """Adds the inner equation with this mask, if that is sufficient."""
         if not isinstance(self.inner, AbstractLeafwise | AbstractMatrixwise):
             return None
         chosen = self._chosen(pipeline.params, pipeline.params)
@@ -126,7 +126,10 @@ class Masked(AbstractFused):
             return None  # a single array, masked out: no parameters are missing
         extra = extra_of_part(without_norm(pipeline.extra), chosen, pipeline.params)
         whole = pipeline.params, pipeline.given
-        part = Pipeline(self._chosen(pipeline.given, pipeline.params), chosen, extra)
+        given = pipeline.given
+        if isinstance(self.inner, AbstractMatrixwise):  # the others do not look at it
+            given = self._chosen(given, pipeline.params)
+        part = Pipeline(given, chosen, extra)
         with seeing_part(*whole):
             leafwise = self.inner._as_leafwise(part, state.inner_state)
         if leafwise is None or leafwise.then is not None:
@@ -138,7 +141,9 @@ class Masked(AbstractFused):
             name: seeing_part(*whole)(tree) if is_function(tree) else tree
             for name, tree in leafwise.reads.items()
         }
-        return leafwise._replace(reads=reads, mask=mask)
+        leafwise = leafwise._replace(reads=reads, mask=mask)
+        promise = pipeline.push(type(self.inner).__name__, leafwise)
+        return lambda: MaskedState(promise())
 
     def _chosen(self, tree: PyTree | None, params: Params | None) -> PyTree | None:
         return None if tree is None else mask_out(tree, self.mask, params)

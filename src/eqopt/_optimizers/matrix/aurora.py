@@ -19,7 +19,7 @@ from ..._types import Hyperparameter, Mask, Params, Scalar, ScalarOrSchedule, Up
 from ...numerics import abs_sq, safe_norm
 from .orthogonalize import SCALES, NewtonSchulz, Scale, orthogonalize_of
 from .parts.coefficients import Coefficients
-from .parts.newton_schulz import short_side
+from .parts.eigenbasis import short_side
 from .parts.recipe import matrices_and_others
 
 
@@ -43,7 +43,7 @@ class Balanced(eqx.Module):
 
     def __call__(self, x: Any, power: Any, eps: Any) -> Any:
         n, m = sorted(x.shape)
-        along = short_side(x)  # the rows of the equations are the longer side
+        along = short_side(x.shape)  # the rows of the equations are the longer side
         u = x
         if m > n:
             norms = safe_norm(x, 0, axis=along, keepdims=True)

@@ -29,6 +29,7 @@ from ..._types import (
 from ...numerics import abs_sq
 from .orthogonalize import SCALES, NewtonSchulz, Scale, orthogonalize_of
 from .parts.coefficients import Coefficients
+from .parts.eigenbasis import short_side
 from .parts.recipe import matrices_and_others
 from .parts.row_rms import scale_by_row_rms
 
@@ -70,7 +71,7 @@ class Largest(eqx.Module):
 
     def __call__(self, x: Inexact[Array, "m n"]) -> tuple[Int[Array, " k"], int]:
         """Returns the selected indices, and their axis."""
-        axis = 0 if self.always_rows or x.shape[0] <= x.shape[1] else 1
+        axis = 0 if self.always_rows else short_side(x.shape)
         # The selection is not a smooth function of the gradients.
         sizes = jnp.sum(jnp.abs(lax.stop_gradient(x)), 1 - axis)
         count = max(1, math.ceil(self.fraction * x.shape[axis]))

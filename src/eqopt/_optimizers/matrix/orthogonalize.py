@@ -24,8 +24,8 @@ from ..._trees.axes import DimensionNumbers
 from ..._types import Hyperparameter, Params, Scalar
 from ...numerics import abs_sq, safe_norm
 from .parts.coefficients import Coefficients, rows_of
-from .parts.eigenbasis import gram
-from .parts.newton_schulz import in_dtype, iterated, short_side, times_side
+from .parts.eigenbasis import gram, short_side
+from .parts.newton_schulz import in_dtype, iterated, times_side
 
 
 Matrix: TypeAlias = Inexact[Array, "m n"]
@@ -83,7 +83,7 @@ class NewtonSchulz(AbstractWhole):
 
     def _by_gram(self, x: Matrix) -> Matrix:
         r"""With $R = X X^*$, all products except two involve only the short side."""
-        side = short_side(x)
+        side = short_side(x.shape)
         one = jnp.eye(x.shape[side], dtype=x.dtype)
         q, r = one, gram(x, side)
         for i in range(len(self.rows)):

@@ -25,8 +25,13 @@ def has_side(shape: tuple[int, ...], max_dim: int, one_sided: bool) -> list[bool
     """Which sides of a matrix have a factor."""
     fits = [n <= max_dim for n in shape]
     if one_sided and all(fits):
-        fits[0 if shape[0] > shape[1] else 1] = False
+        fits[1 - short_side(shape)] = False
     return fits
+
+
+def short_side(shape: tuple[int, ...]) -> int:
+    """The axis of the shorter side of a matrix: 0 for the rows, also of a square."""
+    return int(shape[0] > shape[1])
 
 
 def gram(x: Matrix, side: int) -> Inexact[Array, "n n"]:

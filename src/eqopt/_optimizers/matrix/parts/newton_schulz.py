@@ -11,7 +11,7 @@ from jaxtyping import Array, DTypeLike, Float, Inexact
 
 from ...._core.division import AbstractWhole, Division, current_division
 from ....numerics import abs_sq, safe_sqrt
-from .eigenbasis import gram
+from .eigenbasis import gram, short_side
 
 
 class Iteration(AbstractWhole):
@@ -90,7 +90,7 @@ def _start(x, eps, preconditioning):
     start = x / (norm + eps)
     if preconditioning == "frobenius":
         return start
-    side = short_side(x)
+    side = short_side(x.shape)
     squares = SQUARED_SCALES[preconditioning](gram(start, side))
     if squares.ndim:  # one for each row of the short side
         squares = jnp.expand_dims(squares, 1 - side)
@@ -105,7 +105,7 @@ def polynomial(x, a, b, c):
     """
     real = jnp.finfo(x.dtype).dtype
     a, b, c = (number.astype(real).astype(x.dtype) for number in (a, b, c))
-    side = short_side(x)
+    side = short_side(x.shape)
     square = gram(x, side)
     rest = b * square + c * (square @ square)
     if has_16_bits(x.dtype):
@@ -114,11 +114,6 @@ def polynomial(x, a, b, c):
     # An accelerator rounds the factors of products, so this keeps small singular values:
     # otherwise, most of the result for a low rank would be noise.
     return a * x + times_side(rest, x, side)
-
-
-def short_side(x: Inexact[Array, "m n"]) -> int:
-    """The axis of the shorter side: 0 for the rows, 1 for the columns."""
-    return int(x.shape[0] > x.shape[1])
 
 
 def times_side(
