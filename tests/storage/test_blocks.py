@@ -41,11 +41,10 @@ def loaded(name, x):
 
 
 def codes_of(stored, bits):
-    """The codes, unpacked; two of 4 bits that are a distance apart share a byte."""
+    """The codes, unpacked; two neighbours of 4 bits share a byte."""
     codes = np.asarray(stored.codes)
     if bits == 4:
-        pairs = codes.reshape(-1, stored.blocks.distance)
-        codes = np.stack([pairs >> 4, pairs & 15], axis=1)
+        codes = np.stack([codes & 15, codes >> 4], axis=-1)
     return codes.ravel()[: stored.size]
 
 

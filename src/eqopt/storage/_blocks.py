@@ -65,14 +65,6 @@ class Blocks(eqx.Module):
         return (*self.rows, math.ceil(self.length / self.size))
 
     @property
-    def distance(self) -> int:
-        """How far two elements are apart that share a byte, if they have 4 bits.
-
-        They are in both halves of a block: neighbours in one are neighbours in memory.
-        """
-        return 1 if self._tail or self.size % 2 else self.size // 2
-
-    @property
     def _tail(self) -> int:
         """The elements of the last block, if it is shorter than the others."""
         return self.length % self.size

@@ -23,9 +23,8 @@ from ._maps import (
     FloatMap,
     FourthPowerMap,
     SecondPowerMap,
-    packed,
-    unpacked,
 )
+from ._nibbles import packed, packed_on_tpu, unpacked, unpacked_on_tpu
 from ._tiles import Tiles
 
 
@@ -49,15 +48,24 @@ class Quantized(AbstractStored):
 
     @property
     def _is_measured(self):
-        # XLA for a GPU does not merge the packing of 4 bits with a second pass.
-        return self.map.bits == 8
+        # In a second pass, XLA for a GPU does not complete the last byte of an odd row.
+        return not (self._are_packed and self.blocks.length % 2)
+
+    @property
+    def _are_packed(self):
+        """Whether two codes share a byte. Otherwise, codes of 4 bits are `uint4`."""
+        return self.map.bits == 4 and self.codes.dtype == jnp.uint8
+
+    @property
+    def _form(self):
+        return self.map, self.blocks, self._are_packed
 
     @property
     def like(self) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(self.blocks.shape, self.blocks.dtype)
 
     def load(self):
-        fn = functools.partial(_loaded, self.map, self.blocks)
+        fn = functools.partial(_loaded, *self._form)
         leaf = P(*_spec(self.codes)[: self.ndim])  # divided like its codes
         return _automatically(fn, self.codes, self.scales, specs=leaf)
 
@@ -70,15 +78,25 @@ class Quantized(AbstractStored):
         return _automatically(fn, self._real(new), specs=_spec(self.scales))
 
     def store_measured(self, new, scales):
-        fn = functools.partial(_codes, self.map, self.blocks)
+        fn = functools.partial(_codes, *self._form)
         specs = _spec(self.codes)
         codes = _automatically(fn, self._real(new), scales, specs=specs)
         return Quantized(codes, scales, self.map, self.blocks)
 
     def in_blocks(self, blocks):
-        """The same, as if the array had the shape and the order of `blocks`."""
-        codes = self.blocks.natural(self.codes.reshape(self.blocks.shape))
+        """The same, as if the array had the shape and the order of `blocks`.
+
+        Codes that share a byte are separate there, and together again when they return.
+        """
+        on_tpu = Tiles in (type(self.blocks), type(blocks))
+        codes = self.codes
+        if self._are_packed:
+            codes = unpacked_on_tpu(codes) if on_tpu else unpacked(codes)
+            codes = codes[..., : self.blocks.length].astype(jnp.uint4)
+        codes = self.blocks.natural(codes.reshape(self.blocks.shape))
         codes = blocks.arranged(codes).reshape(*blocks.rows, -1)
+        if self.codes.dtype == jnp.uint4:
+            codes = packed_on_tpu(codes) if on_tpu else packed(codes)
         scales = self.scales.reshape(blocks.shape_of_scales)
         return Quantized(codes, scales, self.map, blocks)
 
@@ -86,8 +104,9 @@ class Quantized(AbstractStored):
         return new.astype(self.scales.dtype)
 
 
-def _loaded(map, blocks, codes, scales):
-    codes = unpacked(codes, map.bits, blocks.distance)[..., : blocks.length]
+def _loaded(map, blocks, are_packed, codes, scales):
+    if are_packed:
+        codes = unpacked(codes)[..., : blocks.length]
     y = map.decode(blocks.cut(codes), scales.dtype.type)
     return (y * blocks.spread(scales)).reshape(blocks.shape)
 
@@ -98,7 +117,7 @@ def _scales(blocks, x):
     return blocks.largest(jnp.abs(blocks.cut(x)), float(jnp.finfo(x.dtype).max))
 
 
-def _codes(map, blocks, x, scales):
+def _codes(map, blocks, are_packed, x, scales):
     rows, x = x.reshape(*blocks.rows, -1), blocks.cut(x)
     # For the largest numbers, 1 / scale would be flushed to zero. The sign of the inverse
     # says so, because a TPU spreads one value faster than two.
@@ -108,7 +127,10 @@ def _codes(map, blocks, x, scales):
     y = lax.clamp(y.dtype.type(-1), y, y.dtype.type(1))  # because of infinities
     # Otherwise, XLA may replicate codes if a block is on two devices.
     y = sharded_like(rows, y.reshape(rows.shape))
-    return packed(map.encode(y), map.bits, blocks.distance)
+    codes = map.encode(y)
+    if are_packed:
+        return packed(codes)
+    return codes.astype(jnp.uint4) if map.bits == 4 else codes
 
 
 def _automatically(fn, *arrays, specs):
@@ -135,7 +157,7 @@ def _kept(x: Inexact[Array, "..."], map: AbstractMap, size: int) -> Quantized:
 def _quantized(x, map, blocks):
     def codes_and_scales(x):
         scales = _scales(blocks, x)
-        return _codes(map, blocks, x, scales), scales
+        return _codes(map, blocks, map.bits == 4, x, scales), scales
 
     shapes = jax.eval_shape(codes_and_scales, jax.ShapeDtypeStruct(x.shape, x.dtype))
     specs = tuple(blocks.spec(y, x) for y in shapes)
@@ -168,7 +190,8 @@ class BlockwiseQuantized(AbstractStateStorage):
     shared out evenly over 2, 4, 8, … devices. If its size has no such divisor, the last
     block is smaller. A row is the last axis; axes before it are included if it is
     shorter than half of `block_size`. Codes and scales have the axes of the array, with
-    the axes of a row merged into one, and are sharded like the array.
+    the axes of a row merged into one, and are sharded like the array. Two neighbouring
+    codes of 4 bits share a byte, the first one in its lower half.
 
     8 bits are enough for the moments of every optimizer. 4 bits are enough for optimizers
     that work element by element, such as AdamW and Lion. They are not enough for Muon and

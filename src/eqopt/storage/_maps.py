@@ -8,8 +8,6 @@ import abc
 
 import equinox as eqx
 import jax.numpy as jnp
-import numpy as np
-from jax import lax
 from jaxtyping import Array, Float, Shaped
 
 
@@ -21,7 +19,7 @@ class AbstractMap(eqx.Module):
     @property
     def layout_name(self) -> str:
         """The name in checkpoints, which have no static fields."""
-        return repr(self)
+        return f"{self!r}, two in a byte" if self.bits == 4 else repr(self)
 
     @abc.abstractmethod
     def encode(self, y: Float[Array, "..."]) -> Shaped[Array, "..."]:
@@ -160,40 +158,6 @@ class FloatMap(AbstractMap):
 
     def decode(self, codes, real):
         return codes.astype(real) * real(1 / 448)
-
-
-def packed(codes, bits, distance):
-    """Codes of 4 bits in bytes: two that are `distance` apart share one."""
-    if bits == 8:
-        return codes
-    if odd := codes.shape[-1] % (2 * distance):
-        pad = 2 * distance - odd
-        codes = jnp.pad(codes, [(0, 0)] * (codes.ndim - 1) + [(0, pad)])
-    pairs = codes.reshape(*codes.shape[:-1], -1, 2, distance)
-    both = jnp.sum(pairs << _shifts(pairs), axis=-2, dtype=codes.dtype)
-    return both.reshape(*codes.shape[:-1], -1)
-
-
-def unpacked(codes, bits, distance):
-    """The inverse of `packed`; it may return one code more."""
-    if bits == 8:
-        return codes
-    both = codes.reshape(*codes.shape[:-1], -1, 1, distance)
-    pairs = lax.platform_dependent(both, cpu=_joined, default=_shifted)
-    return pairs.reshape(*codes.shape[:-1], -1)
-
-
-def _shifts(pairs):
-    return np.array([4, 0], np.uint8).reshape(*[1] * (pairs.ndim - 2), 2, 1)
-
-
-def _joined(both):
-    """Takes three quarters of the time of `_shifted` on a CPU, and a copy on a GPU."""
-    return jnp.concatenate([both >> 4, both & 15], axis=-2)
-
-
-def _shifted(both):
-    return both >> _shifts(both) & 15
 
 
 def _fold(of_two, arrays):

@@ -48,10 +48,6 @@ class Tiles(eqx.Module):
         return COLUMNS
 
     @property
-    def distance(self) -> int:
-        return 1
-
-    @property
     def shape_of_scales(self) -> tuple[int, ...]:
         *rows, columns = self.leaf
         return (*rows, columns // self.size)
