@@ -25,9 +25,11 @@ ROWS = {
     "momentum": Case(lambda: eqopt.SGD(0.1, 0.9)),
     **{name: CASES[name] for name in _OF_ALL},
     "Muon, lm": CASES["Muon"],
+    "state: bfloat16 at random, lm": CASES["state: bfloat16 at random"],
 }
-# Rows with the parameters of a model of the benchmarks: enough matrices for many batches.
-OF_MODEL = {"Muon, lm": "lm"}
+# Rows with the parameters of a model of the benchmarks: enough matrices for many batches,
+# and enough leaves of one shape for kernels of several leaves.
+OF_MODEL = {"Muon, lm": "lm", "state: bfloat16 at random, lm": "lm"}
 
 
 def rows_of(platform: str) -> list[str]:

@@ -30,7 +30,10 @@ def normal(key: Any, shape: tuple[int, ...], dtype: DTypeLike) -> Inexact[Array,
         return jr.normal(key, shape, dtype)
     # The 23 high bits are the fraction of a number in [1, 2), which is moved to (-1, 1).
     one = jnp.uint32(0x3F800000)
-    uniform = lax.bitcast_convert_type(_bits(key, shape) >> 9 | one, jnp.float32) - 1
+    uniform = (
+        lax.bitcast_convert_type(_bits(jr.key_data(key), shape) >> 9 | one, jnp.float32)
+        - 1
+    )
     low = jnp.nextafter(jnp.float32(-1), jnp.float32(0))
     uniform = jnp.maximum(low, uniform * (1 - low) + low)
     return jnp.sqrt(jnp.float32(2)) * lax.erf_inv(uniform)
@@ -43,14 +46,19 @@ def rademacher(
     # JAX compares numbers of the default dtype with 1/2.
     if not _is_ours(key, shape, jnp.result_type(float)):
         return jr.rademacher(key, shape, dtype)
-    return jnp.where(_bits(key, shape) >> 31 == 0, 1, -1).astype(dtype)
+    return jnp.where(_bits(jr.key_data(key), shape) >> 31 == 0, 1, -1).astype(dtype)
 
 
 def random_bits(key: Any, shape: tuple[int, ...]) -> UInt32[Array, "..."]:
     """`jax.random.bits` of 32 bits, bit for bit."""
     if not _is_ours(key, shape, jnp.float32):
         return jr.bits(key, shape, jnp.uint32)
-    return _bits(key, shape)
+    # Leaves of one shape would share the indices. XLA for a GPU would then round several
+    # leaves in another kernel, which reads once more what the step has read.
+    numbers = jnp.uint32(0), jr.key_data(key)
+    own = lax.optimization_barrier
+    start, data = lax.platform_dependent(numbers, cuda=own, default=lambda x: x)
+    return _bits(data, shape, start)
 
 
 def _is_ours(key: Any, shape: tuple[int, ...], dtype: DTypeLike) -> bool:
@@ -63,12 +71,14 @@ def _is_ours(key: Any, shape: tuple[int, ...], dtype: DTypeLike) -> bool:
     )
 
 
-def _bits(key: Any, shape: tuple[int, ...]) -> UInt32[Array, "..."]:
-    index = jnp.zeros(shape, jnp.uint32)
+def _bits(
+    data: UInt32[Array, "2"], shape: tuple[int, ...], start: UInt32[Array, ""] | int = 0
+) -> UInt32[Array, "..."]:
+    index = jnp.full(shape, start, jnp.uint32)
     for axis in range(len(shape)):
         index = index * jnp.uint32(shape[axis])
         index += lax.broadcasted_iota(jnp.uint32, shape, axis)
-    x, y = _encrypt(jr.key_data(key), jnp.zeros_like(index), index)
+    x, y = _encrypt(data, jnp.zeros_like(index), index)
     return x ^ y
 
 
