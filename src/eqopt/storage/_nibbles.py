@@ -25,8 +25,8 @@ def unpacked(codes: Bytes) -> UInt8[Array, "... n"]:
     return pairs.reshape(*codes.shape[:-1], -1)
 
 
-# On a GPU, arrays of `uint4` are in memory in this way. One kernel can store them beside
-# arrays of floats, because they have the same shape.
+# On a GPU, arrays of `uint4` are in memory in this way. Then codes have the same shape as
+# parameters, and one kernel can store both.
 
 
 def _as_bytes(pairs):
