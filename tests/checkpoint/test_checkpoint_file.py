@@ -255,7 +255,9 @@ def run_of(opt, model=None):
 
 @functools.cache
 def adam():
-    return run_of(eqopt.Adam(0.1))
+    # If the first call is inside a trace, the cache must not keep its tracers.
+    with jax.ensure_compile_time_eval():
+        return run_of(eqopt.Adam(0.1))
 
 
 def flat(*sizes):

@@ -53,6 +53,9 @@ def train(opt, platform, params):
 @law({"ScaleByAdam", "Lion"}, ROWS)
 def test_a_second_pass_changes_nothing(row, bits):
     opt, params = stored(row(), STORAGES[bits]), params_of()
+    # Rows of an odd number of codes would take one pass.
+    twice = lambda x: jnp.concatenate([x, -x], -1) if x.ndim else x
+    params = jax.tree.map(twice, params)
     assert_equal(train(opt, "cuda", params), train(opt, "tpu", params))
 
 
@@ -78,8 +81,10 @@ def test_tiles_change_nothing(name, size):
     size, shape = FITS[size]
     storage = dataclasses.replace(STORAGES[name], block_size=size)
     params = jr.normal(jr.key(0), shape) * jr.exponential(jr.key(1), shape) ** 9
-    for opt in (eqopt.AdamW(0.1), eqopt.Lion(0.1)):
-        assert barriers(stored(opt, storage), "tpu", shape)
+    for opt, moments in (eqopt.AdamW(0.1), 2), (eqopt.Lion(0.1), 1):
+        # Codes of 4 bits are taken apart in each pass, and joined in the second one.
+        others = 3 * moments if name == "4 bits" else 0
+        assert barriers(stored(opt, storage), "tpu", shape) == 1 + others
         expected = train(stored(opt, storage), "cpu", params)
         assert_equal(train(stored(opt, storage), "tpu", params), expected)
 
@@ -140,10 +145,11 @@ def test_equations_that_look_at_shapes(part, shape, platform):
 
 
 @pytest.mark.parametrize("size", FITS_NOT)
+@pytest.mark.parametrize("bits", [8, 4])
 @pytest.mark.costly
-def test_what_does_not_fit_in_tiles(size):
+def test_what_does_not_fit_in_tiles(bits, size):
     size, shape = FITS_NOT[size]
-    opt = stored(eqopt.AdamW(0.1), eqopt.storage.BlockwiseQuantized(block_size=size))
+    opt = stored(eqopt.AdamW(0.1), eqopt.storage.BlockwiseQuantized(bits, size))
     assert barriers(opt, "tpu", shape) == 0
 
 
@@ -180,7 +186,7 @@ def test_which_steps_take_two_passes():
     assert barriers(stored(adam), "tpu") == 0
     in_4_bits = stored(adam, STORAGES["4 bits"])
     assert barriers(in_4_bits) == barriers(in_4_bits, shape=(3, 5, 6)) == 1
-    # The last of an odd number of codes has a byte for itself.
+    # The last of an odd number of codes has a byte for itself, so there is one pass.
     assert barriers(in_4_bits, shape=(8, 7)) == 0
     # Products of matrices, and norms of leaves, are not worth computing twice.
     assert barriers(stored(muon)) == barriers(stored(eqopt.LAMB(0.1))) == 0

@@ -17,6 +17,7 @@ from eqopt.storage import (
     SplitMasterWeights,
     StochasticRounding,
 )
+from eqopt.storage._maps import AbstractMap
 
 from ..laws.rows.behaviour import ALONE
 
@@ -258,6 +259,17 @@ def test_restored_another_way(case, tmp_path):
         eqopt.checkpoint.load(path, like.init(model))
     again = eqopt.checkpoint.load(path, saved.init(model))
     assert jax.tree.structure(again) == jax.tree.structure(saved.init(model))
+
+
+def test_codes_in_an_older_order(tmp_path, monkeypatch):
+    """Until November 2026, codes of 4 bits that shared a byte were no neighbours."""
+    opt, path = state(BlockwiseQuantized(4)), tmp_path / "run.eqx"
+    with monkeypatch.context() as patch:
+        patch.setattr(AbstractMap, "layout_name", property(repr))
+        eqopt.checkpoint.save(path, opt.init(FULL))
+    expected = "DynamicMap.* against DynamicMap.*, neighbours in a byte"
+    with pytest.raises(eqopt.checkpoint.CheckpointError, match=f"(?s){expected}"):
+        eqopt.checkpoint.load(path, opt.init(FULL))
 
 
 def test_integers_of_numpy():

@@ -53,11 +53,13 @@ def random_bits(key: Any, shape: tuple[int, ...]) -> UInt32[Array, "..."]:
     """`jax.random.bits` of 32 bits, bit for bit."""
     if not _is_ours(key, shape, jnp.float32):
         return jr.bits(key, shape, jnp.uint32)
-    # Leaves of one shape would share the indices. XLA for a GPU would then round several
-    # leaves in another kernel, which reads once more what the step has read.
-    numbers = jnp.uint32(0), jr.key_data(key)
-    own = lax.optimization_barrier
-    start, data = lax.platform_dependent(numbers, cuda=own, default=lambda x: x)
+    # On a GPU, a barrier gives each leaf its own indices. Otherwise, leaves of one shape
+    # share them, and XLA rounds several leaves in another kernel, which reads gradients
+    # and states again. (Without the key, all barriers would be equal, thus merged.)
+    first_and_key = jnp.uint32(0), jr.key_data(key)
+    start, data = lax.platform_dependent(
+        first_and_key, cuda=lax.optimization_barrier, default=lambda x: x
+    )
     return _bits(data, shape, start)
 
 
@@ -74,6 +76,7 @@ def _is_ours(key: Any, shape: tuple[int, ...], dtype: DTypeLike) -> bool:
 def _bits(
     data: UInt32[Array, "2"], shape: tuple[int, ...], start: UInt32[Array, ""] | int = 0
 ) -> UInt32[Array, "..."]:
+    """The random bits of a key's `data`. `start` is the index of the first element: 0."""
     index = jnp.full(shape, start, jnp.uint32)
     for axis in range(len(shape)):
         index = index * jnp.uint32(shape[axis])

@@ -18,8 +18,11 @@ class AbstractMap(eqx.Module):
 
     @property
     def layout_name(self) -> str:
-        """The name in checkpoints, which have no static fields."""
-        return f"{self!r}, two in a byte" if self.bits == 4 else repr(self)
+        """The name in checkpoints, which have no static fields.
+
+        Until November 2026, codes half a block apart shared a byte.
+        """
+        return f"{self!r}, neighbours in a byte" if self.bits == 4 else repr(self)
 
     @abc.abstractmethod
     def encode(self, y: Float[Array, "..."]) -> Shaped[Array, "..."]:

@@ -37,16 +37,21 @@ class Quantized(AbstractStored):
 
     @property
     def _is_measured(self):
-        # In a second pass, XLA for a GPU does not complete the last byte of an odd row.
+        # A row with an odd number of codes ends in half a byte. XLA for a GPU fills it up
+        # in another kernel, so a second pass would save nothing.
         return not (self._are_packed and self.blocks.length % 2)
 
     @property
     def _are_packed(self):
-        """Whether two codes share a byte. Otherwise, codes of 4 bits are `uint4`."""
+        """Whether two codes share a byte, as in a state.
+
+        For the two passes over a leaf, each code of 4 bits is a `uint4`.
+        """
         return self.map.bits == 4 and self.codes.dtype == jnp.uint8
 
     @property
     def _form(self):
+        """What arrays mean: the first arguments of `_loaded` and `_codes`."""
         return self.map, self.blocks, self._are_packed
 
     @property
@@ -75,17 +80,18 @@ class Quantized(AbstractStored):
     def in_blocks(self, blocks):
         """The same, as if the array had the shape and the order of `blocks`.
 
-        Codes that share a byte are separate there, and together again when they return.
+        Codes that share a byte are taken apart for that, and put together again when they
+        return.
         """
-        on_tpu = Tiles in (type(self.blocks), type(blocks))
+        in_tiles = Tiles in (type(self.blocks), type(blocks))
         codes = self.codes
         if self._are_packed:
-            codes = unpacked_on_tpu(codes) if on_tpu else unpacked(codes)
+            codes = unpacked_on_tpu(codes) if in_tiles else unpacked(codes)
             codes = codes[..., : self.blocks.length].astype(jnp.uint4)
         codes = self.blocks.natural(codes.reshape(self.blocks.shape))
         codes = blocks.arranged(codes).reshape(*blocks.rows, -1)
         if self.codes.dtype == jnp.uint4:
-            codes = packed_on_tpu(codes) if on_tpu else packed(codes)
+            codes = packed_on_tpu(codes) if in_tiles else packed(codes)
         scales = self.scales.reshape(blocks.shape_of_scales)
         return Quantized(codes, scales, self.map, blocks)
 
