@@ -55,7 +55,7 @@ def random_bits(key: Any, shape: tuple[int, ...]) -> UInt32[Array, "..."]:
         return jr.bits(key, shape, jnp.uint32)
     # On a GPU, a barrier gives each leaf its own indices. Otherwise, leaves of one shape
     # share them, and XLA rounds several leaves in another kernel, which reads gradients
-    # and states again. (Without the key, all barriers would be equal, thus merged.)
+    # and states again. (Without the key, XLA would merge the barriers.)
     first_and_key = jnp.uint32(0), jr.key_data(key)
     start, data = lax.platform_dependent(
         first_and_key, cuda=lax.optimization_barrier, default=lambda x: x
