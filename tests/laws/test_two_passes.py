@@ -53,9 +53,9 @@ def train(opt, platform, params):
 @law({"ScaleByAdam", "Lion"}, ROWS)
 def test_a_second_pass_changes_nothing(row, bits):
     opt, params = stored(row(), STORAGES[bits]), params_of()
-    # Rows of an odd number of codes would take one pass.
-    twice = lambda x: jnp.concatenate([x, -x], -1) if x.ndim else x
-    params = jax.tree.map(twice, params)
+    if bits == "4 bits":  # rows of an odd number of codes would take one pass
+        twice = lambda x: jnp.concatenate([x, -x], -1) if x.ndim else x
+        params = jax.tree.map(twice, params)
     assert_equal(train(opt, "cuda", params), train(opt, "tpu", params))
 
 

@@ -29,11 +29,8 @@ def normal(key: Any, shape: tuple[int, ...], dtype: DTypeLike) -> Inexact[Array,
     if not _is_ours(key, shape, dtype):
         return jr.normal(key, shape, dtype)
     # The 23 high bits are the fraction of a number in [1, 2), which is moved to (-1, 1).
-    one = jnp.uint32(0x3F800000)
-    uniform = (
-        lax.bitcast_convert_type(_bits(jr.key_data(key), shape) >> 9 | one, jnp.float32)
-        - 1
-    )
+    one, bits = jnp.uint32(0x3F800000), _bits(jr.key_data(key), shape)
+    uniform = lax.bitcast_convert_type(bits >> 9 | one, jnp.float32) - 1
     low = jnp.nextafter(jnp.float32(-1), jnp.float32(0))
     uniform = jnp.maximum(low, uniform * (1 - low) + low)
     return jnp.sqrt(jnp.float32(2)) * lax.erf_inv(uniform)

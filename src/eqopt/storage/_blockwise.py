@@ -46,7 +46,7 @@ class BlockwiseQuantized(AbstractStateStorage):
     block is smaller. A row is the last axis; axes before it are included if it is
     shorter than half of `block_size`. Codes and scales have the axes of the array, with
     the axes of a row merged into one, and are sharded like the array. Two neighbouring
-    codes of 4 bits share a byte, the first one in its lower half.
+    codes of 4 bits share a byte: the first one is in its low 4 bits.
 
     8 bits are enough for the moments of every optimizer. 4 bits are enough for optimizers
     that work element by element, such as AdamW and Lion. They are not enough for Muon and

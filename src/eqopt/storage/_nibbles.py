@@ -1,4 +1,4 @@
-"""Codes of 4 bits: two neighbours share a byte, the first one in its lower half."""
+"""Codes of 4 bits: two neighbours share a byte, the first one in its low 4 bits."""
 
 from typing import TypeAlias
 

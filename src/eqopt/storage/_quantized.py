@@ -51,7 +51,7 @@ class Quantized(AbstractStored):
 
     @property
     def _form(self):
-        """What arrays mean: the first arguments of `_loaded` and `_codes`."""
+        """What the arrays mean: the first arguments of `_loaded` and `_codes`."""
         return self.map, self.blocks, self._are_packed
 
     @property
