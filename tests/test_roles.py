@@ -125,24 +125,21 @@ WRONG = {
         lambda: tree.set(eqopt.Chain(OPT), learning_rate=-1.0),
         "AdamW: `learning_rate` must not be negative, but is -1.0.",
     ),
-    "a negative learning rate in a state": (
-        lambda: tree.set(STATE, learning_rate=-1.0),
-        "ScaleByLearningRateState: `learning_rate` must not be negative, but is -1.0.",
-    ),
     "a fraction of a step": (
-        lambda: tree.set(STATE, count=2.7),
-        "The new value for `[0].count` has dtype float32, but the old one has dtype "
+        lambda: tree.set(STATE[0], count=2.7),
+        "The new value for `.count` has dtype float32, but the old one has dtype "
         "int32. Pass an integer.",
     ),
     "a complex number for a real one": (
-        lambda: tree.set(STATE, learning_rate=0.1j),
-        "The new value for `[2].learning_rate` has dtype complex64, but the old one has "
+        lambda: tree.set(eqopt.SGD(jnp.float32(0.1)), learning_rate=0.1j),
+        "The new value for `.learning_rate` has dtype complex64, but the old one has "
         "dtype float32. Pass a real number.",
     ),
-    "a schedule in a state": (
-        lambda: tree.set(STATE, learning_rate=eqopt.schedules.Linear(1.0, 0.0, 9)),
-        "The new value for `[2].learning_rate` is a function, but the old one is an "
-        "array. Does it belong to the optimizer, not to its state?",
+    "a learning rate in a state": (
+        lambda: tree.set(STATE, learning_rate=0.1),
+        "tree.set: `[2].learning_rate` only records the value of the last step, and no "
+        "step reads it. Change the hyperparameter in the optimizer: `opt = "
+        "eqopt.tree.set(opt, learning_rate=...)`.",
     ),
     "no regular expression": (
         lambda: groups.path("layers["),

@@ -19,6 +19,9 @@ Updates: TypeAlias = PyTree
 # Such a tree in a state whose numbers are never negative, such as second moments.
 Nonnegative: TypeAlias = Annotated[Updates, "never negative"]
 
+# A number that a state only records, such as the rate of the last step.
+Recorded: TypeAlias = Annotated[Float[Array, ""], "no step reads it"]
+
 # Anything that `init` returns and `update` accepts and returns.
 State: TypeAlias = PyTree
 

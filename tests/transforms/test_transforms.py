@@ -122,7 +122,7 @@ def test_counts_saturate():
     opt = eqopt.Adam(0.1)
     params = jnp.ones(2)
     last = 2**31 - 1
-    state = eqopt.tree.set(opt.init(params), count=last)
+    state = eqopt.tree.set(opt.init(params), all=True, count=last)
     params, state = jax.jit(opt.step)(params, state, params)
     counts = [count for _, count in eqopt.tree.get_all_with_path(state, "count")]
     assert counts == [last, last]

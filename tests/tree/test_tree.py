@@ -72,10 +72,21 @@ def test_get():
 
 def test_set():
     tree = {"x": Node(1.0, [Node(2.0, None)]), "y": 3}
-    assert eqopt.tree.set(tree, rate=5.0) == {"x": Node(5.0, [Node(5.0, None)]), "y": 3}
+    both = {"x": Node(5.0, [Node(5.0, None)]), "y": 3}
+    assert eqopt.tree.set(tree, all=True, rate=5.0) == both
     outer = lambda path, value: len(path) == 2
     assert eqopt.tree.set(tree, outer, rate=5.0)["x"] == Node(5.0, [Node(2.0, None)])
     assert tree["x"].rate == 1.0
+
+
+def test_a_path_says_which():
+    """`Muon` and its fallback have a learning rate each."""
+    opt = eqopt.Muon(0.02, fallback=eqopt.AdamW(1e-3))
+    with pytest.raises(KeyError, match=r"`\.learning_rate`, `\.fallback\.learning_rate`"):
+        eqopt.tree.set(opt, learning_rate=0.01)
+    assert eqopt.tree.get(opt, ".fallback.learning_rate") == 1e-3
+    new = eqopt.tree.set(opt, **{".fallback.learning_rate": 1e-4})
+    assert (new.learning_rate, new.fallback.learning_rate) == (0.02, 1e-4)
 
 
 def test_unused_numbers():
@@ -116,6 +127,25 @@ def test_set_a_schedule(rate):
     opt = eqopt.Chain(eqopt.Clip(1.0), eqopt.AdamW(rate))
     new = eqopt.tree.set(opt, learning_rate=schedule)
     assert new[1].learning_rate is schedule
+
+
+@pytest.mark.parametrize(
+    ("opt", "name"),
+    [
+        (eqopt.Adam(0.1), "learning_rate"),
+        (eqopt.Prodigy(), "learning_rate"),
+        (eqopt.Scheduled(eqopt.Scale(eqopt.schedules.Linear(1, 0, 9))), "hyperparams"),
+    ],
+    ids=["Adam", "Prodigy", "Scheduled"],
+)
+def test_a_record_is_not_set(opt, name):
+    """No step reads it, so the new value would be ignored."""
     state = opt.init(jnp.ones(2))
-    with pytest.raises(TypeError, match="A state has only the current value"):
-        eqopt.tree.set((new, state), learning_rate=schedule)
+    with pytest.raises(ValueError, match="Change the hyperparameter in the optimizer"):
+        eqopt.tree.set(state, **{name: eqopt.tree.get(state, name)})
+
+
+def test_set_beside_a_record():
+    opt = eqopt.Adam(0.1)
+    state = opt.init(jnp.ones(2))
+    assert eqopt.tree.set((opt, state), learning_rate=0.2)[0] == eqopt.Adam(0.2)

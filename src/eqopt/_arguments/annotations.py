@@ -11,10 +11,12 @@ from collections import ChainMap
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from .._types import Hyperparameter, Mask, Nonnegative
+from .._types import Hyperparameter, Mask, Nonnegative, Recorded
 
 
-Kind = Literal["marked", "mask", "nonnegative", "class", "number", "own", "unknown"]
+Kind = Literal[
+    "marked", "mask", "nonnegative", "recorded", "class", "number", "own", "unknown"
+]
 
 # Building blocks of annotations, by name.
 _FUNCTIONS = {"Callable", "Schedule", "ScalarOrSchedule"} | {
@@ -33,6 +35,7 @@ def kinds(cls: type) -> dict[str, Kind]:
     - `"marked"`: the annotation is `Hyperparameter`, or a union with it.
     - `"mask"`: it is `Mask`, or a union with it.
     - `"nonnegative"`: it is `Nonnegative`.
+    - `"recorded"`: it is `Recorded`, or a dictionary of them.
     - `"class"`: it is `type`, or a union with it.
     - `"number"`: it names a number or an array, and neither a function nor a tree.
     - `"own"`: it names a function, which the class calls itself.
@@ -81,6 +84,8 @@ def _kind(annotation: Any) -> Kind:
         return "mask"
     if Nonnegative in parts:
         return "nonnegative"
+    if Recorded in parts:
+        return "recorded"
     if any(x is type or typing.get_origin(x) is type for x in parts):
         return "class"
     text = annotation if isinstance(annotation, str) else repr(annotation)

@@ -15,7 +15,15 @@ from .._trees.control import filter_cond, while_loop
 from .._trees.leaves import parameters
 from .._trees.precision import compute_dtype
 from .._trees.states import check_state
-from .._types import Hyperparameter, IntegerLike, Params, Scalar, State, Updates
+from .._types import (
+    Hyperparameter,
+    IntegerLike,
+    Params,
+    Recorded,
+    Scalar,
+    State,
+    Updates,
+)
 from ..tree import zeros_like
 from .interval import choose
 from .line import Line, kept, make_line, move
@@ -52,7 +60,7 @@ class ScaleByBacktrackingLinesearchState(eqx.Module):
     Numbers are 0-d arrays of at least float32.
     """
 
-    learning_rate: Float[Array, ""]
+    learning_rate: Recorded
     value: Float[Array, ""]
     grad: Updates | None
     guess: Float[Array, ""]

@@ -31,6 +31,7 @@ from .._types import (
     Hyperparameter,
     Leaf,
     Params,
+    Recorded,
     Scalar,
     ScalarOrSchedule,
     Schedule,
@@ -228,7 +229,7 @@ class ScaleByLearningRateState(eqx.Module):
     """
 
     count: Int[Array, ""]
-    learning_rate: Float[Array, ""]
+    learning_rate: Recorded
 
 
 class ScaleByLearningRate(AbstractLeafwise):

@@ -7,7 +7,7 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Int
 
 from .._arguments.checks import check_returned, hyperparameters, waiting
 from .._core.pipeline import Pipeline
@@ -15,7 +15,7 @@ from .._core.transformation import AbstractOptimizer, AbstractTransformation
 from .._core.wrapper import AbstractFusedWrapper
 from .._transforms.scale import recorded
 from .._trees.states import check_keys, check_state
-from .._types import Params, State
+from .._types import Params, Recorded, State
 from ..numerics import safe_increment
 from ..schedules import AbstractStatefulSchedule
 
@@ -34,7 +34,7 @@ class ScheduledState(eqx.Module):
     """
 
     count: Int[Array, ""]
-    hyperparams: dict[str, Float[Array, ""]]
+    hyperparams: dict[str, Recorded]
     hyperparams_states: dict[str, State]
     inner_state: State
 

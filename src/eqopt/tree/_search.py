@@ -2,16 +2,18 @@ import difflib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, Integer, PyTree
 
+from .._arguments.annotations import kinds
 from .._arguments.checks import check_fields
 from .._arguments.construction import SPELLINGS
 from .._trees.leaves import listed
-from .._trees.roles import check_is_state, is_optimizer, is_state
+from .._trees.roles import check_is_state, is_optimizer
 from .._types import State
 
 
@@ -26,8 +28,8 @@ def get_all_with_path(
     **Arguments:**
 
     - `tree`: a state, an optimizer or any other pytree.
-    - `key`: the name of a field or of a dictionary key, or the name of the class of a
-        node, such as `"ScaleByAdamState"`.
+    - `key`: the name of a field or of a dictionary key, the name of the class of a node,
+        such as `"ScaleByAdamState"`, or a key path, such as `".inner.learning_rate"`.
     - `filtering`: a function of the key path and the value that returns whether to keep
         the value. By default, all are kept.
 
@@ -47,9 +49,10 @@ def get_all_with_path(
 
 
 def _walk(path, name, node, key, filtering, found):
-    if key in (name, type(node).__name__) and (
-        filtering is None or filtering(path, node)
-    ):
+    # Key paths begin like this. To make one for each node takes long.
+    is_here = key.startswith((".", "[")) and key == jtu.keystr(path)
+    has_name = is_here or key in (name, type(node).__name__)
+    if has_name and (filtering is None or filtering(path, node)):
         found.append((path, node))
     for entry, child in _children(node):
         _walk((*path, entry), _name(entry), child, key, filtering, found)
@@ -92,8 +95,8 @@ def get(
     **Arguments:**
 
     - `tree`: a state, an optimizer or any other pytree.
-    - `key`: the name of a field or of a dictionary key, or the name of the class of a
-        node, such as `"ScaleByAdamState"`.
+    - `key`: the name of a field or of a dictionary key, the name of the class of a node,
+        such as `"ScaleByAdamState"`, or a key path, such as `".inner.learning_rate"`.
     - `default`: the result if there is no such value. If it is omitted, this is an
         error.
     - `filtering`: a function of the key path and the value that returns whether to
@@ -110,11 +113,9 @@ def get(
     """
     found = get_all_with_path(tree, key, filtering)
     if len(found) > 1:
-        paths = listed([jtu.keystr(path) for path, _ in found])
         raise KeyError(
-            f"{len(found)} values have the name {key!r}: {paths}. Choose one with "
-            "`filtering=lambda path, value: ...`, or first get the node that holds it "
-            "by its class name."
+            f"{_several(key, found)} Pass the path of one instead of the name, or "
+            "`filtering=lambda path, value: ...`."
             + (key == "count")
             * " For the number of steps, use `tree.step_count(state)`."
         )
@@ -123,6 +124,11 @@ def get(
             f"{_nothing(tree, key)} Pass `default=` if there may be no such value."
         )
     return found[0][1] if found else default
+
+
+def _several(key: str, found: Sequence[tuple[tuple, Any]]) -> str:
+    paths = listed([jtu.keystr(path) for path, _ in found])
+    return f"{len(found)} values have the name {key!r}: {paths}."
 
 
 def _nothing(tree: Any, key: str) -> str:
@@ -204,24 +210,31 @@ def _is_array(x):
     return isinstance(x, jax.Array | np.ndarray)
 
 
-def set(tree: PyTree, filtering: _Filtering = None, /, **values: Any) -> PyTree:
-    """A copy of `tree` with all values of the given names replaced.
-
-    `None` is replaced only if nothing else has the name.
+def set(
+    tree: PyTree, filtering: _Filtering = None, /, *, all: bool = False, **values: Any
+) -> PyTree:
+    """A copy of `tree` with the value of each given name replaced.
 
     !!! example
 
         ```python
         opt = eqopt.tree.set(opt, learning_rate=3e-4)
+        muon = eqopt.Muon(0.02, fallback=eqopt.AdamW(1e-3))
+        muon = eqopt.tree.set(muon, **{".fallback.learning_rate": 3e-4})
         ```
+
+    A state only records the learning rate and the `hyperparams` of
+    [`eqopt.Scheduled`][]: steps take them from the optimizer. So they are never
+    replaced. `None` is replaced only if nothing else has the name.
 
     **Arguments:**
 
     - `tree`: a state, an optimizer or any other pytree.
     - `filtering`: a function of the key path and the value that returns whether to
-        replace the value. By default, all are replaced.
-    - `values`: the new values by name. A number that replaces an array becomes an array
-        of the same dtype, so that nothing is compiled again.
+        replace the value. All values for which it returns true are replaced.
+    - `all`: whether to replace all values if several have the same name.
+    - `values`: the new values by name or key path. A number that replaces an array
+        becomes an array of the same dtype, so that nothing is compiled again.
 
     **Returns:**
 
@@ -229,11 +242,12 @@ def set(tree: PyTree, filtering: _Filtering = None, /, **values: Any) -> PyTree:
 
     **Raises:**
 
-    A `KeyError` if nothing in `tree` has one of the names. A `ValueError` if the shape of
-    an array would change, or a learning rate become negative. A `TypeError` for a string
-    instead of a number, for a float or complex number instead of an integer, for a
-    complex number instead of a real one, or for a function instead of an array, except in
-    an optimizer.
+    A `KeyError` if nothing in `tree` has one of the names, and one that lists the key
+    paths if several values have it, without `filtering` and `all`. A `ValueError` if the
+    only such values are records of the state, if the shape of an array would change, or
+    if a learning rate would become negative. A `TypeError` for a string instead of a
+    number, for a float or complex number instead of an integer, or for a complex number
+    instead of a real one.
     """
     places = {}
     for key, value in values.items():
@@ -243,8 +257,29 @@ def set(tree: PyTree, filtering: _Filtering = None, /, **values: Any) -> PyTree:
                 " (`filtering` is true for none of them.)" if filtering else ""
             )
             raise KeyError(f"{_nothing(tree, key)}{all_of_them}")
-        places |= {path: value for path, _ in found}
+        settable = [pair for pair in found if not _is_recorded(tree, pair[0])]
+        if not settable:
+            raise ValueError(
+                f"tree.set: `{jtu.keystr(found[0][0])}` only records the value of the "
+                "last step, and no step reads it. Change the hyperparameter in the "
+                "optimizer: `opt = eqopt.tree.set(opt, learning_rate=...)`."
+            )
+        if len(settable) > 1 and not (all or filtering):
+            path = jtu.keystr(settable[-1][0])
+            raise KeyError(
+                f"tree.set: {_several(key, settable)} Pass the path of one instead of "
+                f"the name, `tree.set(tree, **{{{path!r}: ...}})`, or `all=True`."
+            )
+        places |= {path: value for path, _ in settable}
     return _replaced((), tree, places)
+
+
+def _is_recorded(tree: Any, path: Sequence[Any]) -> bool:
+    """Whether a state on the path declares that it only records the field."""
+    return any(
+        isinstance(node, eqx.Module) and kinds(type(node)).get(_name(key)) == "recorded"
+        for node, key in on_the_way(tree, path)
+    )
 
 
 def _replaced(path, node, places, in_optimizer=False):
@@ -261,8 +296,7 @@ def _replaced(path, node, places, in_optimizer=False):
     new = treedef.unflatten(
         _replaced((*path, entry), child, places, is_inside) for entry, child in children
     )
-    is_new_rate = (*path, jtu.GetAttrKey("learning_rate")) in places
-    if is_optimizer(new) or (is_new_rate and is_state(new)):
+    if is_optimizer(new):
         check_fields(new)
     return new
 
@@ -275,12 +309,6 @@ def _like(old, new, path):
         )
     if not isinstance(old, jax.Array) or isinstance(new, jax.ShapeDtypeStruct):
         return new
-    if callable(new):
-        raise TypeError(
-            f"The new value for `{jtu.keystr(path)}` is a function, but the old one is "
-            "an array. Does it belong to the optimizer, not to its state? A state has "
-            "only the current value."
-        )
     if jnp.shape(new) != old.shape:
         raise ValueError(
             f"The new value for `{jtu.keystr(path)}` has shape {jnp.shape(new)}, but "

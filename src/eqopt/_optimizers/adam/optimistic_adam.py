@@ -4,14 +4,14 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, Float, Int
+from jaxtyping import Array, DTypeLike, Int
 
 from ..._arguments.checks import check_scalar
 from ..._combinators.chain import Chain
 from ..._core.pipeline import Leafwise
 from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import at, negative, recorded
-from ..._types import Hyperparameter, Params, ScalarOrSchedule, Updates
+from ..._types import Hyperparameter, Params, Recorded, ScalarOrSchedule, Updates
 from ...numerics import safe_increment
 from ...tree._like import wide_zeros_like
 from ..sgd.optimistic import optimistic
@@ -22,7 +22,7 @@ class DescendOptimisticallyState(eqx.Module):
     """The states of `ScaleByLearningRate` and `ScaleByOptimisticGradient` combined."""
 
     count: Int[Array, ""]
-    learning_rate: Float[Array, ""]
+    learning_rate: Recorded
     previous_gradient: Updates
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, DTypeLike, Float, Int
+from jaxtyping import Array, DTypeLike, Int
 
 from ..._arguments.checks import check_range, check_scalar
 from ..._arguments.fields import static_choice
@@ -23,6 +23,7 @@ from ..._types import (
     Nonnegative,
     Params,
     RealLeaf,
+    Recorded,
     Scalar,
     ScalarOrSchedule,
     Updates,
@@ -45,7 +46,7 @@ class ScaleByMADGRADState(eqx.Module):
     """
 
     count: Int[Array, ""]
-    learning_rate: Float[Array, ""]
+    learning_rate: Recorded
     grad_sum_sq: Nonnegative
     s: Updates
     x0: Params

@@ -22,6 +22,7 @@ from ..._types import (
     Hyperparameter,
     Nonnegative,
     Params,
+    Recorded,
     Scalar,
     ScalarOrSchedule,
     Updates,
@@ -49,7 +50,7 @@ class ScaleByMuownState(eqx.Module):
     """
 
     count: Int[Array, ""]
-    learning_rate: Float[Array, ""]
+    learning_rate: Recorded
     mu: Updates
     lengths: Nonnegative
     gain_mu: Updates

@@ -28,6 +28,7 @@ from ..._types import (
     Nonnegative,
     Params,
     RealLeaf,
+    Recorded,
     Scalar,
     ScalarOrSchedule,
     Updates,
@@ -60,7 +61,7 @@ class DAdaptAdamWState(eqx.Module):
     estim_lr: Float[Array, ""]
     numerator_weighted: Float[Array, ""]
     count: Int[Array, ""]
-    learning_rate: Float[Array, ""]
+    learning_rate: Recorded
 
 
 @equation

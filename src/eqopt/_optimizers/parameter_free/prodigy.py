@@ -28,6 +28,7 @@ from ..._types import (
     Nonnegative,
     Params,
     RealLeaf,
+    Recorded,
     Scalar,
     ScalarOrSchedule,
     Updates,
@@ -62,7 +63,7 @@ class ProdigyState(eqx.Module):
     estim_lr: Float[Array, ""]
     numerator_weighted: Float[Array, ""]
     count: Int[Array, ""]
-    learning_rate: Float[Array, ""]
+    learning_rate: Recorded
 
 
 @equation

@@ -15,6 +15,7 @@ from ..._types import (
     Nonnegative,
     Params,
     RealLeaf,
+    Recorded,
     Scalar,
     ScalarOrSchedule,
     Updates,
@@ -43,7 +44,7 @@ class MoMoState(eqx.Module):
     barf: Float[Array, ""]
     gamma: Float[Array, ""]
     lb: Float[Array, ""]
-    learning_rate: Float[Array, ""]
+    learning_rate: Recorded
     count: Int[Array, ""]
 
 
@@ -63,7 +64,7 @@ class MoMoAdamState(eqx.Module):
     barf: Float[Array, ""]
     gamma: Float[Array, ""]
     lb: Float[Array, ""]
-    learning_rate: Float[Array, ""]
+    learning_rate: Recorded
     count: Int[Array, ""]
 
 

@@ -30,6 +30,7 @@ from ..._types import (
     Nonnegative,
     Params,
     RealLeaf,
+    Recorded,
     Scalar,
     ScalarOrSchedule,
     State,
@@ -59,7 +60,7 @@ class ScheduleFreePlusState(eqx.Module):
     """
 
     count: Int[Array, ""]
-    learning_rate: Float[Array, ""]
+    learning_rate: Recorded
     max_lr: Float[Array, ""]
     weight_sum: Float[Array, ""]
     grad_norm: Float[Array, ""]
