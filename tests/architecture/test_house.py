@@ -58,17 +58,6 @@ def test_circles_are_seen(tmp_path):
         graphlib.TopologicalSorter(graph).prepare()
 
 
-def test_folders_have_few_modules():
-    """A folder has at most twenty modules: sort longer lists by subject."""
-    for folder in {path.parent for path in MODULES}:
-        assert len([*folder.glob("*.py")]) <= 21, folder
-
-
-def test_modules_are_short():
-    long = {p.name: n for p in MODULES if (n := len(p.read_text().splitlines())) > 320}
-    assert not long
-
-
 def origins():
     """All public names: the stub of each, the module that defines it, and the alias."""
     for stub in STUBS:
