@@ -197,3 +197,26 @@ def test_a_part_by_its_name(whole):
     message = f"{type(whole).__name__}: there is no part 'c'. The names are 'a', "
     with pytest.raises(KeyError, match=message):
         whole["c"]
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        lambda opt: opt,
+        eqopt.ParamEMA,
+        lambda opt: eqopt.MultiSteps(opt, 1),
+    ],
+    ids=["alone", "ParamEMA", "MultiSteps"],
+)
+def test_the_rest_of_a_model_needs_no_label(around):
+    """`init` gets the trained part, `step` and `eval_params` the whole model."""
+    model = {"base": jnp.ones(2), "up": jnp.ones(2), "down": jnp.ones(2)}
+    grads = {**model, "base": None}
+    labels = eqopt.groups.label({x: eqopt.groups.path(x) for x in ("up", "down")})
+    rates = {"up": eqopt.SGD(1.0), "down": eqopt.SGD(2.0)}
+    opt = around(eqopt.Partition(rates, labels))
+    new, state = opt.step(grads, opt.init(grads), model)
+    found = opt.eval_params(state, new)
+    assert [float(found[x][0]) for x in ("base", "up", "down")] == [1, 0, -1]
+    with pytest.raises(ValueError, match=r"`\['base'\]`"):
+        opt.step(model, state, model)

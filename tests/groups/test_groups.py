@@ -275,8 +275,10 @@ def test_table():
             ],
         ),
         (
-            lambda: groups.label({"a": groups.path("head")})(MODEL),
-            ["No rule matches `.embedding.weight`", "eqopt.groups.everything"],
+            lambda: eqopt.Partition(
+                {"a": eqopt.SGD(0.1)}, groups.label({"a": groups.path("head")})
+            ).init(MODEL),
+            ["`.embedding.weight`, ", "has no label. End", "eqopt.groups.everything"],
         ),
         (
             lambda: groups.label({"a": groups.everything, "b": groups.path("head")})(

@@ -71,11 +71,13 @@ class Partition(AbstractComposite):
         node of a tree is a tree, even if it can be called. Values at leaves that are
         not parameters do not matter.
 
+    A group without any gradient in a step does not run: its counts stay as they are.
+
     **Raises:**
 
-    A `TypeError` if a key of `transformations` cannot be a label. In `init` and
-    `update`, a `ValueError` that lists key paths, if a parameter has no label, or a
-    label without a transformation.
+    A `TypeError` if a key of `transformations` cannot be a label. A `ValueError` that
+    lists key paths, if a parameter (in `init`) or an update (in `update` and `step`) has
+    no label, or a label without a transformation.
     """
 
     names: tuple[Hashable, ...] = eqx.field(static=True)
@@ -99,6 +101,7 @@ class Partition(AbstractComposite):
         return named(self, label)
 
     def init(self, params: Params) -> PartitionState:
+        self._check_all_labelled(params, params)
         parts = self._split(parameters(params), params)
         self._warn_of_unused(parts, params)
         with seeing_part(params):
@@ -115,6 +118,7 @@ class Partition(AbstractComposite):
         updates, params, extra, is_step = call
         check_has_shapes(self, self.labels, call)
         flatten_updates(updates)  # what has no label is in no group that checks it
+        self._check_all_labelled(updates, params)
         grads = self._split(updates, params)
         has_params = params is not None
         parts = self._split(params, params) if has_params else dict.fromkeys(grads)
@@ -173,8 +177,8 @@ class Partition(AbstractComposite):
                 stacklevel=2,
             )
 
-    def _split(self, tree: PyTree, params: Params | None) -> dict[Hashable, PyTree]:
-        """For each label, `tree` with `None` at leaves with other labels."""
+    def _check_all_labelled(self, tree: PyTree, params: Params | None) -> None:
+        """Raises a `ValueError` if an array in `tree` is in no group."""
         labels = resolve("labels", self.labels, tree, params)
         leaves = jtu.tree_leaves(tree, is_leaf=is_leaf)
         strays: dict[str, list[str]] = {}
@@ -188,8 +192,13 @@ class Partition(AbstractComposite):
                 "Partition: every parameter needs one of the labels "
                 f"{[*self.names]}, but "
                 + "; ".join(f"{listed(paths)} {has}" for has, paths in strays.items())
-                + "."
+                + ". End `eqopt.groups.label` with a rule for the rest, "
+                "`eqopt.groups.everything`, or call `init` with the labelled part."
             )
+
+    def _split(self, tree: PyTree, params: Params | None) -> dict[Hashable, PyTree]:
+        """For each label, `tree` with `None` at leaves with other labels."""
+        labels = resolve("labels", self.labels, tree, params)
         return {
             name: select(tree, [is_label(x) and bool(x == name) for x in labels])
             for name in self.names

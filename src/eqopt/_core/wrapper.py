@@ -7,6 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jax.tree_util as jtu
 
 from .._arguments.extra import without_norm
 from .._trees.control import filter_cond
@@ -50,11 +51,11 @@ class Call(NamedTuple):
 
         **Returns:**
 
-        The result, and the new state of `inner`.
+        The result, and the new state of `inner`. Without any update, `inner` does not
+        run, so its counts are of steps in which something was trained.
         """
-        if self.updates is None and self.params is None:
-            # The tree is a single array, and it is masked out.
-            return None, state
+        if not jtu.tree_leaves(self.updates):
+            return self.nothing(), state
         method = inner.step if self.is_step else inner.update
         return method(self.updates, state, self.params, **self.extra)
 

@@ -20,8 +20,7 @@ class ApplyEveryState(eqx.Module):
     **Attributes:**
 
     - `count`: the number of these updates, a 0-d int32 array.
-    - `grad_acc`: their sum, a tree like the parameters, in at least float32. (Right
-        after a step that applies it, it still holds the applied sum.)
+    - `grad_acc`: their sum, a tree like the parameters, in at least float32.
     """
 
     count: Int[Array, ""]
@@ -29,11 +28,9 @@ class ApplyEveryState(eqx.Module):
 
 
 @equation
-def collect(
-    g: Leaf, grad_acc: Leaf, *, is_first: Bool[Array, ""], is_last: Bool[Array, ""]
-) -> tuple[Leaf, Leaf]:
-    grad_acc = jnp.where(is_first, g, grad_acc + g)
-    return jnp.where(is_last, grad_acc, 0), grad_acc
+def collect(g: Leaf, grad_acc: Leaf, *, is_last: Bool[Array, ""]) -> tuple[Leaf, Leaf]:
+    total = grad_acc + g
+    return jnp.where(is_last, total, 0), jnp.where(is_last, 0, total)
 
 
 class ApplyEvery(AbstractLeafwise):
@@ -49,8 +46,8 @@ class ApplyEvery(AbstractLeafwise):
     Everything else in the chain runs in every step. To accumulate the gradients of
     several mini-batches for one step of a whole optimizer, use [`eqopt.MultiSteps`][].
 
-    All updates of a sum must have `None` at the same leaves. Otherwise, the sum may
-    contain updates that were applied before.
+    An update that is `None` adds nothing to the sum. If it is the $k$-th one, the sum
+    waits for the next one.
 
     **Arguments:**
 
@@ -77,5 +74,5 @@ class ApplyEvery(AbstractLeafwise):
         return Leafwise(
             collect,
             ApplyEveryState(jnp.where(is_last, 0, count), state.grad_acc),
-            {"is_first": state.count == 0, "is_last": is_last},
+            {"is_last": is_last},
         )

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, DTypeLike, Float, Int, PyTree
 
 from .._arguments.checks import check_count, check_interval
+from .._combinators.collecting import fill_missing, run_collected
 from .._core.equation import equation
 from .._core.pipeline import Leafwise, Pipeline
 from .._core.transformation import AbstractTransformation
@@ -86,8 +87,10 @@ class MultiSteps(AbstractWrapper):
     which is the gradient of the mean over all tokens. (With `use_grad_mean=False`, it
     gets the sum without the division.) If the weight is zero, the gradients may be NaN.
 
-    All mini-batches of a step must have gradients for the same parameters. If only some
-    of them have `None` at a leaf, its sum may contain gradients of an earlier step.
+    A gradient that is `None` adds nothing. If all gradients of a parameter are `None` (or
+    zero, and the last one is `None`), the parameter and its state stay unchanged. If
+    only the last one is `None`, `step` uses the others; `update` cannot, because its
+    result has `None` there: pass zeros instead.
 
     If `weight` is passed, `inner` gets the sum of the weights as its `weight`, so that a
     `MultiSteps` inside another one computes the mean over all tokens, too. (With
@@ -186,7 +189,8 @@ class MultiSteps(AbstractWrapper):
         return has_stepped & ~state.skipped_last
 
     def _gathered(self, call, state, weight):
-        pipeline = Pipeline(call.updates, None, {})
+        grads = fill_missing(call.updates, state.acc_grads)
+        pipeline = Pipeline(grads, None, {})
         is_first = state.mini_step == 0
         weight_sum = jnp.where(is_first, 0, state.weight_sum) + weight
         is_empty = weight == 0
@@ -209,15 +213,14 @@ class MultiSteps(AbstractWrapper):
         is_last = state.mini_step + 1 >= jnp.asarray(k, jnp.int32)
         like_grads = lambda: jax.tree.map(
             lambda acc, g: acc.astype(g.dtype),
-            load(restrict(acc_grads, call.updates, "state.acc_grads")),
-            call.updates,
+            load(restrict(acc_grads, grads, "state.acc_grads")),
+            grads,
         )
-        extra = self._inner_extra(call.extra, weight_sum)
-        accumulated = lambda: call._replace(updates=like_grads(), extra=extra)
+        last = call._replace(extra=self._inner_extra(call.extra, weight_sum))
         inner_state = state.inner_state
         result, inner_state = filter_cond(
             is_last,
-            lambda: accumulated().run(self.inner, inner_state),
+            lambda: run_collected(last, self.inner, inner_state, like_grads()),
             lambda: (call.nothing(), inner_state),
         )
         new = MultiStepsState(

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
 from .._core.transformation import AbstractTransformation
+from .._trees.leaves import restrict
 from .._types import Params, State, Updates
 from ..tree import get_all_with_path
 
@@ -64,7 +65,8 @@ class AbstractAggregator(AbstractTransformation):
 
         **Returns:**
 
-        Updates with the structure and shapes of the parameters, possibly in a higher
+        Updates with the structure and shapes of the parameters, also where only earlier
+        calls had updates, possibly in a higher
         precision than `updates`, which are valid only if the new state is `ready`; a
         dictionary of extra arguments for the following transformations; and the new
         state.
@@ -82,7 +84,7 @@ class AbstractAggregator(AbstractTransformation):
         if ready is not True:
             # Selected, not multiplied: values that are not ready may be NaN.
             aggregated = jax.tree.map(lambda u: jnp.where(ready, u, 0), aggregated)
-        return rounded(aggregated, updates), state
+        return rounded(restrict(aggregated, updates), updates), state
 
 
 def is_ready(state: State) -> Bool[Array, ""] | bool:
@@ -98,5 +100,6 @@ def _is_flag(path: tuple, x: Any) -> bool:
 
 
 def rounded(aggregated: Updates, updates: Updates) -> Updates:
-    """Aggregated updates in the dtypes of the given updates."""
-    return jax.tree.map(lambda u, g: u.astype(g.dtype), aggregated, updates)
+    """Rounds aggregated updates to the dtypes of the given updates that are there."""
+    like = eqx.combine(updates, aggregated)
+    return jax.tree.map(lambda u, g: u.astype(g.dtype), aggregated, like)

@@ -10,10 +10,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Inexact, Int
 
 from .._arguments.checks import check_count
+from .._combinators.collecting import fill_missing
 from .._core.equation import equation
 from .._core.pipeline import Leafwise, Pipeline
-from .._trees.leaves import flatten_updates, restrict
+from .._trees.leaves import flatten_updates
 from .._trees.states import check_state
+from .._trees.stored import load
 from .._types import IntegerLike, Leaf, Params, Scalar, State, Updates
 from ..numerics import at_least_float32
 from ..tree._like import wide_zeros_like
@@ -99,8 +101,9 @@ class AccumulateAvgUpdates(AbstractAggregator):
     calls; in a chain, it would step with zeros. If you only need accumulation, use
     [`eqopt.MultiSteps`][], which can also skip or weight mini-batches.
 
-    All updates of a mean must have `None` at the same leaves. Otherwise, the mean may
-    contain updates of an earlier mean.
+    An update that is `None` adds nothing to the mean. If it is the last one, the result
+    of `update` has `None` there, too, but an [`eqopt.aggregating.Process`][] uses the
+    mean in `step`.
 
     **Arguments:**
 
@@ -141,8 +144,8 @@ class AverageIncrementallyUpdates(AbstractAggregator):
 
     after every $k$ calls, which may have different numbers of elements, and 0 in all
     other calls. In an [`eqopt.aggregating.Process`][], the optimizer does not step in
-    these. As in [`eqopt.aggregating.AccumulateAvgUpdates`][], all updates of a mean must
-    have `None` at the same leaves.
+    these. An update that is `None` counts as in
+    [`eqopt.aggregating.AccumulateAvgUpdates`][].
 
     **Arguments:**
 
@@ -249,8 +252,8 @@ def _accumulated(
     check_state(owner, state, AccumulateAvgUpdatesState)
     state, is_first, part = count_on(owner, state, size)
     shared = {"part": part, "is_first": is_first}
-    pipeline = Pipeline(means, None, {})
+    pipeline = Pipeline(fill_missing(means, state.avg_grad), None, {})
     promise = pipeline.push(type(owner).__name__, Leafwise(accumulate, state, shared))
     pipeline.finish()
     state = promise()
-    return restrict(state.avg_grad, means, "state.avg_grad"), {}, state
+    return load(state.avg_grad), {}, state

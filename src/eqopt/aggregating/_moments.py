@@ -9,10 +9,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Inexact, Int
 
 from .._arguments.checks import check_count
+from .._combinators.collecting import fill_missing
 from .._core.equation import equation
 from .._core.pipeline import Leafwise, Pipeline
-from .._trees.leaves import flatten_updates, restrict
+from .._trees.leaves import flatten_updates
 from .._trees.states import check_state
+from .._trees.stored import load
 from .._types import (
     IntegerLike,
     Leaf,
@@ -86,8 +88,8 @@ class PerElementMeanAndSumSqDiffGrads(AbstractAggregator):
     - `sum_sq_diff_grads`: $M$, a tree like the parameters, in at least float32.
     - `sample_size`: $n$, an integer, or a 0-d int32 array if $k > 1$.
 
-    As in [`eqopt.aggregating.AccumulateAvgUpdates`][], all updates of a mean must have
-    `None` at the same leaves.
+    Updates that are `None` count as zeros, as in
+    [`eqopt.aggregating.AccumulateAvgUpdates`][].
 
     The mean $\bar g_B$ and the sum $M_B$ of the $B$ elements of a call are combined
     with the mean and the sum of the $A$ elements before them, without a difference of
@@ -163,17 +165,16 @@ class PerElementMeanAndSumSqDiffGrads(AbstractAggregator):
         state, is_first, part = count_on(self, state, size)
         before = (state.sample_size - size).astype(part.dtype)
         shared = {"part": part, "pairs": before * part, "is_first": is_first}
-        reads = {"sum_sq_diff": sum_sq_diff}
-        pipeline = Pipeline(mean, None, {})
+        reads = {"sum_sq_diff": fill_missing(sum_sq_diff, state.sum_sq_diff_grads)}
+        pipeline = Pipeline(fill_missing(mean, state.mean_grads), None, {})
         promise = pipeline.push(name, Leafwise(merge, state, shared, reads))
         pipeline.finish()
         state = promise()
-        mean, sum_sq_diff = (
-            restrict(getattr(state, name), mean, f"state.{name}")
-            for name in ("mean_grads", "sum_sq_diff_grads")
-        )
-        aux = {"sum_sq_diff_grads": sum_sq_diff, "sample_size": state.sample_size}
-        return mean, aux, state
+        aux = {
+            "sum_sq_diff_grads": load(state.sum_sq_diff_grads),
+            "sample_size": state.sample_size,
+        }
+        return load(state.mean_grads), aux, state
 
 
 def _moments_of(updates: Updates, axes: tuple[int, ...]) -> tuple[Updates, Updates]:

@@ -3,10 +3,12 @@
 from typing import Any
 
 from .._combinators.chain import Chain, checked_states
+from .._combinators.collecting import run_collected
 from .._core.transformation import AbstractTransformation
 from .._core.wrapper import AbstractComposite, Call
 from .._transforms.scale import Identity
 from .._trees.control import filter_cond
+from .._trees.leaves import restrict
 from .._trees.stored import load, store_like
 from .._types import Hyperparameter, IntegerLike, Params, State
 from ._aggregator import AbstractAggregator, is_ready, rounded
@@ -69,12 +71,13 @@ class Process(AbstractComposite):
         before, middle, after = self._states(state)
         aggregated, extra, before, middle = self._aggregate(call, before, middle)
         # Inside the branches, so that unused values are not rounded.
+        collected = lambda: rounded(aggregated, call.updates)
         last = lambda: call._replace(
-            updates=rounded(aggregated, call.updates), extra=extra
+            updates=restrict(collected(), call.updates), extra=extra
         )
         result, after = _if_ready(
             middle,
-            lambda: last().run(self.postprocessor, after),
+            lambda: run_collected(last(), self.postprocessor, after, collected()),
             lambda: (last().nothing(), after),
         )
         return result, (before, middle, after)

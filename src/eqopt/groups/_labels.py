@@ -5,7 +5,7 @@ from typing import Any
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
-from .._trees.leaves import is_leaf, is_parameter, listed
+from .._trees.leaves import is_leaf
 from .._trees.parts import sees_part
 from .._types import Params
 from ._selectors import Selector
@@ -33,12 +33,13 @@ def label(rules: Mapping[Any, Selector]) -> Callable[[Params], PyTree]:
 
     **Returns:**
 
-    A function of the parameters that returns a tree of labels.
+    A function of the parameters that returns a tree of labels, with `None` where no rule
+    matches. [`eqopt.Partition`][] rejects that for a parameter that it trains.
 
     **Raises:**
 
-    When that function is called, a `ValueError` that lists key paths if a parameter has
-    no label, or if earlier rules match everything that a rule matches in the whole model.
+    When that function is called, a `ValueError` if earlier rules match everything that a
+    rule matches in the whole model.
     """
     return _Labels(tuple(rules.items()))
 
@@ -48,8 +49,8 @@ class _Labels:
     rules: tuple[tuple[Hashable, Selector], ...]
 
     def __call__(self, params: Params) -> PyTree:
-        leaves, treedef = jtu.tree_flatten_with_path(params, is_leaf=is_leaf)
-        labels: list[Hashable] = [None] * len(leaves)
+        treedef = jtu.tree_structure(params, is_leaf=is_leaf)
+        labels: list[Hashable] = [None] * treedef.num_leaves
         for name, selector in self.rules:
             chosen = selector.choose(params)
             taken = [i for i, flag in enumerate(chosen) if flag and labels[i] is None]
@@ -61,14 +62,4 @@ class _Labels:
                 )
             for i in taken:
                 labels[i] = name
-        left = [
-            jtu.keystr(path)
-            for (path, x), found in zip(leaves, labels, strict=True)
-            if is_parameter(x) and found is None
-        ]
-        if left:
-            raise ValueError(
-                f"No rule matches {listed(left)}. End with a rule for the rest: "
-                '`{..., "rest": eqopt.groups.everything}`.'
-            )
         return treedef.unflatten(labels)

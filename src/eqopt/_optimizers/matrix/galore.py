@@ -79,7 +79,7 @@ class ScaleByGaLore(AbstractContracting):
     - `rank`: $r$, an integer of at least 1. Smaller matrices keep their full rank.
     - `update_proj_gap`: $T$, an integer or an integer 0-d array. A new subspace does not
         change the inner state. A matrix whose first gradient comes later than in step 0
-        stays where it is until the next multiple of $T$.
+        gets its projector from that gradient.
     - `scale`: $s$, a number or a 0-d array. The experiments in the paper use 0.25.
     - `inner`: the optimizer in the subspace, such as [`eqopt.ScaleByAdam`][] or
         [`eqopt.ScaleByLion`][]. It does not see the parameters, so add weight decay

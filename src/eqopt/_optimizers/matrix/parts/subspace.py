@@ -86,14 +86,18 @@ def subspace(
     *,
     is_due: Bool[Array, ""],
 ) -> tuple[Scalar, Inexact[Array, "*stack short rank"]]:
-    """Renews the projector if it is due. There is no update: an array would be copied."""
+    """Renews a projector that is due, or makes it for the first gradient of a leaf.
+
+    There is no update: an array would be copied.
+    """
     is_of_others = jnp.iscomplexobj(g) != jnp.iscomplexobj(projector)
     shape = jax.eval_shape(layout.split, g).shape
     if is_of_others or shape[:-1] != projector.shape[:-1]:
         raise ShapeMismatch("a projector of other matrices")
     # Splits in the branch: outside, XLA on a CPU would transpose all leaves first.
     renewed = lambda: leading(layout.split(g), projector.shape[-1])
-    new = filter_cond(is_due, renewed, lambda: projector)
+    is_missing = jnp.all(projector[..., 0] == 0)  # a unit vector in any other case
+    new = filter_cond(is_due | is_missing, renewed, lambda: projector)
     return jnp.zeros((), new.real.dtype), new
 
 

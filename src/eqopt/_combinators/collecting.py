@@ -1,0 +1,69 @@
+"""Gradients that are collected over several calls, of which some have `None`."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+
+from .._core.transformation import AbstractTransformation
+from .._core.wrapper import Call
+from .._trees.control import filter_cond
+from .._trees.leaves import is_leaf, restrict
+from .._trees.stored import is_stored, load
+from .._types import State, Updates
+from ..tree._like import zero_updates
+from ..tree._owners import owners_of
+
+
+def fill_missing(updates: Updates, collected: Updates) -> Updates:
+    """Puts zeros where an update is `None`, but something may have been collected."""
+    if all(g is not None for g in jtu.tree_leaves(updates, is_leaf=is_leaf)):
+        return updates
+    return eqx.combine(updates, zero_updates(load(collected)))
+
+
+def run_collected(
+    call: Call, inner: AbstractTransformation, state: State, collected: Updates
+) -> tuple[Any, State]:
+    """Calls `inner` with what several calls have collected, of which this is the last.
+
+    Where this call has `None`, `step` uses what earlier ones have collected. If all of
+    that is zero, the parameter and its state stay unchanged, as without accumulation.
+    The result of `update` has `None` there, like the updates of this call.
+    """
+    here = restrict(collected, call.updates, "state")
+    without = lambda: call._replace(updates=here).run(inner, state)
+    pairs = zip(
+        jtu.tree_leaves(here, is_leaf=is_leaf),
+        jtu.tree_leaves(collected, is_leaf=is_leaf),
+        strict=True,
+    )
+    # Whether a leaf moves, by its position, if this call has `None` there.
+    moves = {i: jnp.any(x != 0) for i, (g, x) in enumerate(pairs) if g is not x}
+    if not (call.is_step and moves):
+        return without()
+
+    def within() -> tuple[Any, State]:
+        params, new = call._replace(updates=collected).run(inner, state)
+        positions = range(len(jtu.tree_leaves(params, is_leaf=is_leaf)))
+        return (
+            _moved(moves, positions, params, call.params, is_leaf),
+            _moved(moves, owners_of(call.params, state), new, state, is_stored),
+        )
+
+    return filter_cond(jnp.any(jnp.stack([*moves.values()])), within, without)
+
+
+def _moved(moves, owners, new, old, is_leaf):
+    """`new` with the values of `old` at leaves of parameters that do not move."""
+    leaves, treedef = jtu.tree_flatten(new, is_leaf=is_leaf)
+    return treedef.unflatten(
+        jax.tree.map(lambda x, y, i=i: jnp.where(moves[i], x, y), x, y)
+        if i in moves
+        else x
+        for i, x, y in zip(
+            owners, leaves, jtu.tree_leaves(old, is_leaf=is_leaf), strict=True
+        )
+    )
