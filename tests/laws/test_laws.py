@@ -8,6 +8,7 @@ results compare with one `trail` of moments in training, and programs are `inter
 Only the laws about the compiler compile: shards, and steps outside `jit`.
 """
 
+import contextlib
 import dataclasses
 import re
 
@@ -16,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 from jax.tree_util import keystr, tree_leaves_with_path, tree_map_with_path
 
 import eqopt
@@ -25,6 +26,7 @@ from eqopt._types import ScalarOrSchedule
 from eqopt.testing._check import check
 from eqopt.testing._trial import Trial, traces
 
+from ..meshes import mesh_of
 from .registry import REGISTRY, TELLING, concrete_transformations, law as of_rows
 from .subjects import (
     all_finite,
@@ -223,6 +225,26 @@ def test_state_is_sharded_like_parameters(row):
             for x, y in zip(arrays(state), arrays(compiled), strict=True):
                 assert x.sharding.is_equivalent_to(y.sharding, x.ndim)
         assert_close(jax.device_put((placed, state), whole), moment(row, 2))
+
+
+@law
+@pytest.mark.costly
+@pytest.mark.parametrize("is_set", [True, False], ids=["set", "not set"])
+def test_a_compiled_init_on_explicit_axes(row, is_set):
+    """Law 7: `jax.jit(opt.init)` for parameters on a mesh of `jax.make_mesh`."""
+    mesh = mesh_of(AxisType.Explicit, x=3)
+    split = NamedSharding(mesh, P("x"))
+    in_blocks = eqopt.storage.BlockwiseQuantized(block_size=2)
+    stored = eqopt.StoreState(row(), in_blocks, eqopt.groups.everything)
+    init = jax.jit(lambda p: (row().init(p), stored.init(p)))
+    params = jax.device_put(params_of(), NamedSharding(mesh, P()))
+    params["matrix"] = jax.device_put(params["matrix"], split)
+    with jax.set_mesh(mesh) if is_set else contextlib.nullcontext():
+        states = init(params)
+    for path, x in tree_leaves_with_path(states):
+        assert len(x.sharding.device_set) == 3, keystr(path)
+        if "matrix" in keystr(path) and x.shape == (3, 2):
+            assert x.sharding.is_equivalent_to(split, 2), keystr(path)
 
 
 def test_a_parameter_with_the_shape_of_a_key():

@@ -268,7 +268,7 @@ def _hint(cls: type, name: str, names: list[str]) -> str:
     if name in INSTEAD:
         return INSTEAD[name]
     if name.startswith("adam_") and "fallback" in names:
-        return "Pass it to the fallback: `fallback=eqopt.AdamW(...)`."
+        return "Pass it to the fallback: `fallback=eqopt.AdamW(..., nesterov=True)`."
     return f"Did you mean {' or '.join(f'`{x}`' for x in close)}?" if close else ""
 
 

@@ -55,8 +55,8 @@ def why_no_hash(owner: object) -> str:
     return (
         f"{type(owner).__name__} has no hash, which `jax.jit` needs, because there is "
         f"an array, a list or a dictionary in {' and '.join(fields)}. Use "
-        "`eqx.filter_jit(opt.step)`, or close over the optimizer: "
-        "`jax.jit(lambda *args: opt.step(*args))`."
+        "`eqx.filter_jit(opt.step)`, or close over the optimizer: `jax.jit(lambda "
+        "params: opt.init(params), out_shardings=...)`, and the same for `opt.step`."
     )
 
 

@@ -5,8 +5,9 @@ branches and all rounds of a loop must agree about it. Here, they are made to ag
 array may differ as soon as it does in one of them.
 """
 
+import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
@@ -63,14 +64,14 @@ def filter_cond(pred, true_fn, false_fn):
         tree = fn()
         _check_is_on_device(tree)
         leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_none)
-        others = [_array_like(x) if eqx.is_array(x) else x for x in leaves]
-        branches[fn] = tree, treedef, others
+        # No arrays: they are traced, and must not leave the branch.
+        branches[fn] = treedef, [_described(x) for x in leaves]
         if len(branches) == 2:
             _check_same(branches[true_fn], branches[false_fn])
         return treedef.unflatten(x if eqx.is_array(x) else None for x in leaves)
 
     arrays = cond(pred, lambda: arrays_of(true_fn), lambda: arrays_of(false_fn))
-    _, treedef, others = branches[true_fn]
+    treedef, others = branches[true_fn]
     pairs = zip(treedef.flatten_up_to(arrays), others, strict=True)
     return treedef.unflatten(
         x if isinstance(other, _Array) else other for x, other in pairs
@@ -144,7 +145,8 @@ def vary(x: Any, axes: frozenset) -> Any:
     return lax.pcast(x, more, to="varying") if more else x
 
 
-class _Array(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class _Array:
     """What must be equal of two arrays."""
 
     type: str
@@ -153,14 +155,17 @@ class _Array(NamedTuple):
         return f"an array of {self.type}"
 
 
-def _array_like(x):
-    return _Array(type_name(x.dtype, x.shape))
+def _described(x):
+    return _Array(type_name(x.dtype, x.shape)) if eqx.is_array(x) else x
 
 
 def _check_same(one, other):
-    (tree, treedef, leaves), (other_tree, other_treedef, others) = one, other
+    (treedef, leaves), (other_treedef, others) = one, other
+    tree = treedef.unflatten(leaves)
     if treedef != other_treedef:
-        found = disagreement("one branch", tree, "the other", other_tree)
+        found = disagreement(
+            "one branch", tree, "the other", other_treedef.unflatten(others)
+        )
         raise ValueError(f"{_TWO_RESULTS} {found}")
     for i, (x, y) in enumerate(zip(leaves, others, strict=True)):
         if not _is_same(x, y):

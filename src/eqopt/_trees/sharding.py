@@ -228,10 +228,10 @@ def sharded_like(x, y):
         sharding = getattr(x, "sharding", None)  # an array of NumPy has none
         is_whole = sharding is None or sharding.is_fully_replicated
         return y if is_whole else jax.device_put(y, sharding)
-    if jax.typeof(x).sharding.mesh.explicit_axes:
-        return in_explicit_shards(x, y)
+    y = in_explicit_shards(x, y)
     # On automatic axes, only XLA knows the shards of `x`, and it divides alike what is
-    # computed together. No number is less than minus infinity, but XLA does not use this.
+    # computed together. On explicit ones, a program that uses no argument does not know
+    # its devices. No number is less than minus infinity, but XLA does not use this.
     return jnp.where(x.real < -jnp.inf, 7, y).astype(y.dtype)
 
 

@@ -36,6 +36,7 @@ OUTSIDE = {
 }
 NOT_THE_MESH = dict.fromkeys(
     (
+        "test_a_compiled_init_on_explicit_axes",
         "test_explicit_axes",
         "test_in_other_explicit_shards",
         "test_inside_shard_map",
@@ -47,6 +48,7 @@ NOT_THE_MESH = dict.fromkeys(
 NOT_ITS_AXIS = dict.fromkeys(
     (
         "test_apart_inside_shard_map",
+        "test_a_compiled_init_on_explicit_axes",
         "test_explicit_axes",
         "test_in_other_explicit_shards",
         "test_gradients_apart_inside_shard_map",
