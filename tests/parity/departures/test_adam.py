@@ -118,6 +118,21 @@ def test_slow_moments_of_bfloat16_parameters():
     assert after(eqopt.ScaleByAdam(nu_dtype=jnp.bfloat16)).nu == 1
 
 
+def test_bfloat16_moments_are_rounded_once():
+    """Optax multiplies them by `b1` in bfloat16, in which 0.9 is 0.8984."""
+    grads = [jnp.full(1, 10.0), jnp.zeros(1)]  # the moment is 1, then 0.9
+    exact, theirs, ours = (
+        updates_of(opt, grads)[1]
+        for opt in (
+            optax.scale_by_adam(),
+            optax.scale_by_adam(mu_dtype=jnp.bfloat16),
+            eqopt.ScaleByAdam(mu_dtype=jnp.bfloat16),
+        )
+    )
+    np.testing.assert_allclose(ours, exact, rtol=1e-5)
+    np.testing.assert_allclose(theirs, exact * 0.8984375 / 0.9, rtol=1e-5)
+
+
 def test_dtypes_of_moments_are_real():
     params = {"w": jnp.ones(3)}
     theirs = optax.adam(0.1, mu_dtype=jnp.complex64).init(params)
