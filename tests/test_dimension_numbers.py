@@ -36,6 +36,7 @@ def chosen(model):
 
 LAYERS = {
     "Linear": (lambda: nn.Linear(2, 3, key=KEY), {".weight": LINEAR}),
+    "to a scalar": (lambda: nn.Linear(2, "scalar", key=KEY), {".weight": LINEAR}),
     "Conv1d": (
         lambda: nn.Conv1d(2, 3, 4, key=KEY),
         {".weight": Numbers((-2, -1), -3)},
@@ -119,6 +120,29 @@ def test_layers(name):
         lambda x: jnp.stack([x, x]) if eqx.is_inexact_array(x) else x, layer
     )
     assert chosen(stacked) == expected
+
+
+class Normed(eqx.Module):
+    """Replaces an array, for weight normalisation or an adapter."""
+
+    gain: jax.Array
+    direction: jax.Array
+
+    def __init__(self, array):
+        self.gain, self.direction = jnp.ones((9, 1)), array
+
+
+@pytest.mark.parametrize("name", sorted(LAYERS.keys() - {"PReLU", "WeightNorm"}))
+@pytest.mark.costly
+def test_nodes_that_replace_arrays(name):
+    """An array with the shape of the weight is the weight, and no other is a matrix."""
+    make, expected = LAYERS[name]
+    is_array = eqx.is_inexact_array
+    layer = jax.tree.map(lambda x: Normed(x) if is_array(x) else x, make())
+    inside = {f"{path}.direction": numbers for path, numbers in expected.items()}
+    assert chosen(layer) == inside
+    stacked = jax.tree.map(lambda x: jnp.stack([x, x]) if is_array(x) else x, layer)
+    assert chosen(stacked) == inside
 
 
 def test_arrays_of_the_user():

@@ -42,6 +42,10 @@ OF_ATTENTION = {
 LAYERS = {
     "Linear": (nn.Linear(2, 3, key=KEY), {".weight": (3, 1), ".bias": (3,)}),
     "Mine": (Mine(2, 3, key=KEY), {".weight": (3, 1), ".bias": (3,)}),
+    "a node in place of a weight": (
+        eqx.tree_at(lambda m: m.weight, Mine(2, 3, key=KEY), replace_fn=lambda x: [x]),
+        {".weight[0]": (3, 1), ".bias": (3,)},
+    ),
     "Conv1d": (
         nn.Conv1d(2, 3, 4, key=KEY),
         {".weight": (3, 1, 1), ".bias": (3, 1)},

@@ -118,6 +118,11 @@ def test_only_what_all_arrays_share_is_a_stack():
     "make",
     [
         lambda key: nn.Linear(4, 5, use_bias=False, key=key),
+        lambda key: eqx.tree_at(
+            lambda layer: layer.weight,
+            nn.Linear(4, 5, key=key),
+            replace_fn=lambda x: {"gain": jnp.ones((5, 1)), "direction": x},
+        ),
         lambda key: nn.Conv2d(4, 5, 2, key=key),
         lambda key: nn.GRUCell(4, 5, key=key),
         lambda key: nn.MLP(4, 4, 5, 2, key=key),

@@ -48,10 +48,11 @@ def test_parameters_by_their_names():
     """Also if several parameters have the same shape."""
     rng = np.random.default_rng(0)
     named = [(n, torch.tensor(rng.standard_normal(2))) for n in ("b.1", "a", "b.0")]
-    moved = params_from_torch(named, {"a": jnp.zeros(2), "b": [jnp.zeros(2)] * 2})
-    assert equal(moved["a"], named[1][1])
-    assert equal(moved["b"][0], named[2][1])
-    assert equal(moved["b"][1], named[0][1])
+    for given in (named, dict(named)):
+        moved = params_from_torch(given, {"a": jnp.zeros(2), "b": [jnp.zeros(2)] * 2})
+        assert equal(moved["a"], named[1][1])
+        assert equal(moved["b"][0], named[2][1])
+        assert equal(moved["b"][1], named[0][1])
 
 
 def test_parameters_by_their_paths():

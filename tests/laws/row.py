@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 import eqopt
 from eqopt import AbstractTransformation
+from eqopt._trees.leaves import parameters
 from eqopt._trees.stored import load
 
 
@@ -142,7 +143,7 @@ class Evaluated(AbstractTransformation):
 def _evaluated(params):
     params = load(params)
     value_fn = lambda params: 1 + eqopt.tree.norm(params, squared=True)
-    grad_fn = eqx.filter_grad(value_fn)
+    grad_fn = lambda params: parameters(eqx.filter_grad(value_fn)(params))
     return {
         "value": value_fn(params),
         "grad": eqopt.tree.conj(grad_fn(params)),

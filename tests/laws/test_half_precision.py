@@ -253,3 +253,20 @@ def test_half_precision_of_numpy(dtype):
     narrow = {"w": np.ones(3, jnp.float8_e4m3fn), "n": None}
     with pytest.raises(TypeError, match=r"float8_e4m3fn at `\['w'\]`.*least 16 bits"):
         eqopt.Adam(0.1).step(narrow, eqopt.Adam(0.1).init(params), params)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float8_e4m3fn, jnp.float4_e2m1fn])
+def test_narrower_floats_are_data(dtype):
+    """A frozen base in 8 bits is ignored, like integers."""
+    model = {"base": jnp.ones((6, 4), dtype), "up": jnp.ones((6, 2))}
+    grads = {**model, "base": None}
+    assert eqopt.tree.norm(model) == eqopt.tree.norm(grads)
+    (route,) = eqopt.groups.routes(eqopt.Muon(0.1), model)
+    assert route.path == "['up']"
+    base = eqopt.groups.path("base")
+    opt = eqopt.ParamEMA(eqopt.SelectiveTransform(eqopt.AdamW(0.1), freeze_mask=base))
+    new, state = opt.step(grads, opt.init(model), model)
+    for out in (new, opt.eval_params(state, new)):
+        assert (out["base"] == model["base"]).all() and (out["up"] < 1).all()
+    with pytest.raises(TypeError, match=rf"{jnp.dtype(dtype)} at `\['base'\]`"):
+        opt.step(model, state, model)

@@ -37,6 +37,7 @@ def model_of(row):
         "trained": eqx.filter(params_of(), TREE),
         "frozen": eqx.filter(frozen, TREE),
         "count": jnp.arange(3),
+        "base": jnp.ones((3, 2), jnp.float8_e4m3fn),  # data, too
         "activation": jnp.tanh,
     }
 

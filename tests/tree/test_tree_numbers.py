@@ -219,8 +219,8 @@ def test_random_bits():
         }
 
 
-@pytest.mark.parametrize("dtype", [jnp.int32, jnp.uint8, bool])
-def test_updates_of_integers_are_an_error(dtype):
+@pytest.mark.parametrize("dtype", [jnp.int32, jnp.uint8, bool, jnp.float8_e4m3fn])
+def test_updates_of_data_are_an_error(dtype):
     params = {"w": jnp.ones(2), "n": jnp.full(2, 5, dtype)}
     updates = {"w": jnp.ones(2), "n": jnp.full(2, -0.1)}
     message = rf"\['n'\].*{jnp.dtype(dtype)}.*astype\(jnp\.float32\)"

@@ -19,7 +19,6 @@ from .._trees.leaves import (
     flatten_updates,
     keystr,
     listed,
-    too_narrow,
     type_name,
 )
 from .equation import WrongResult
@@ -209,16 +208,14 @@ def _is_array_type(annotation: Any) -> bool:
 
 def no_parameter(path: str, p: Any) -> Exception:
     """The error for an update at `path`, where the parameters have `p`."""
-    if hasattr(p, "dtype") and jnp.issubdtype(p.dtype, jnp.inexact):
-        return TypeError(too_narrow("params", path, p))
     if not hasattr(p, "dtype"):
         found = f"no array, but {briefly(p)}"
         fix = "Pass the model whose gradients these are."
     else:
         found = f"an array of dtype {p.dtype}"
         fix = (
-            "Parameters must be floating-point or complex. Cast it with "
-            "`.astype(jnp.float32)`, or pass `None` in `updates`."
+            "Parameters must be floating-point or complex, of at least 16 bits. Cast "
+            "it with `.astype(jnp.float32)`, or pass `None` in `updates`."
         )
     return ValueError(
         f"`updates` has a value at `{path}`, where `params` has {found}. {fix}"

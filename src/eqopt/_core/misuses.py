@@ -11,7 +11,7 @@ from jaxtyping import PyTree
 
 from .._arguments.construction import not_bound
 from .._arguments.owners import name_of
-from .._trees.leaves import flatten_updates, is_parameter, keystr, parameters
+from .._trees.leaves import flatten_updates, keystr, parameters
 from .._trees.routes import takes_examples
 from .misfits import ONE_MODEL, OtherState, other_devices, other_shards
 
@@ -66,7 +66,7 @@ def _is_number(x: Any) -> bool:
 
 
 def _has_others(x: Any) -> bool:
-    return not all(map(is_parameter, jtu.tree_leaves(x)))
+    return not all(hasattr(leaf, "dtype") for leaf in jtu.tree_leaves(x))
 
 
 def _is_pair(x: Any) -> bool:

@@ -73,7 +73,8 @@ class AbstractTransformation(Module):
 
         **Arguments:**
 
-        - `params`: any pytree, such as a model. Its inexact arrays are the parameters.
+        - `params`: any pytree, such as a model. Its inexact arrays are the parameters;
+            other leaves, such as integers and floats of 4 or 8 bits, are ignored.
 
         **Returns:**
 

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from .._jax_internals import is_traced
 from .._trees.control import filter_cond
-from .._trees.leaves import restrict
+from .._trees.leaves import parameters, restrict
 from .._trees.stored import load
 from .._types import Params, Scalar, State, Updates
 from ..tree import get_all_with_path
@@ -70,7 +70,9 @@ def value_and_grad_from_state(
             new_value, new = eqx.filter_value_and_grad(value_fn)(
                 params, *args, **kwargs
             )
-            if not is_of_a_group:
+            if is_of_a_group:
+                new = parameters(new)
+            else:
                 new = restrict(new, grad, like_name="state.grad")
             return new_value.astype(value.dtype), new
 
@@ -93,7 +95,7 @@ def searches_in(state: State) -> list[Any]:
 
 def _is_of_a_group(grad: Updates, state: State, params: Params) -> bool:
     count = lambda tree: len(jtu.tree_leaves(tree))
-    is_partial = count(grad) < count(eqx.filter(params, eqx.is_inexact_array))
+    is_partial = count(grad) < count(parameters(params))
     return is_partial and bool(get_all_with_path(state, "PartitionState"))
 
 

@@ -31,49 +31,69 @@ def has_field(layer: Any, name: str) -> bool:
     return name in {field.name for field in dataclasses.fields(_kind(type(layer)))}
 
 
-_Count = Callable[[Any], int]
-_one: _Count = lambda layer: 1
-_kernel: _Count = lambda layer: layer.num_spatial_dims + 1
-_shape: _Count = lambda layer: len(layer.shape)
+Sizes = tuple[int, ...]
+_Shapes = Callable[[Any], dict[str, Sizes]]
 
-# The fields with weights, and the number of their last axes, which a layer sums over.
-# The axis before them is the outputs.
-_WEIGHTS: dict[type, tuple[tuple[str, ...], Callable]] = {
-    eqx.nn.Linear: (("weight",), _one),
-    eqx.nn.LSTMCell: (("weight_ih", "weight_hh"), _one),
-    eqx.nn.GRUCell: (("weight_ih", "weight_hh"), _one),
+
+def _of_linear(layer: Any) -> dict[str, Sizes]:
+    sizes = layer.out_features, layer.in_features
+    return {"weight": tuple(1 if n == "scalar" else n for n in sizes)}
+
+
+def _of_kernel(layer: Any) -> dict[str, Sizes]:
+    inputs = layer.in_channels // layer.groups
+    return {"weight": (layer.out_channels, inputs, *layer.kernel_size)}
+
+
+def _of_cell(layer: Any, gates: int) -> dict[str, Sizes]:
+    n = layer.hidden_size
+    return {"weight_ih": (gates * n, layer.input_size), "weight_hh": (gates * n, n)}
+
+
+# The shapes of the weights of a single layer: the outputs, and then the axes that it
+# sums over.
+_WEIGHTS: dict[type, _Shapes] = {
+    eqx.nn.Linear: _of_linear,
+    eqx.nn.LSTMCell: lambda x: _of_cell(x, 4),
+    eqx.nn.GRUCell: lambda x: _of_cell(x, 3),
 } | {
-    getattr(eqx.nn, f"Conv{transpose}{n}"): (("weight",), _kernel)
+    getattr(eqx.nn, f"Conv{transpose}{n}"): _of_kernel
     for transpose in ("", "Transpose")
     for n in ("", "1d", "2d", "3d")
 }
 
-# The number of axes of the `weight` of other layers.
-_OTHERS: dict[type, _Count] = {
-    eqx.nn.Embedding: lambda layer: 2,
-    eqx.nn.LayerNorm: _shape,
-    eqx.nn.RMSNorm: _shape,
-    eqx.nn.GroupNorm: _one,
-    eqx.nn.BatchNorm: _one,
+# The same, and the shapes of a `weight` that is not a matrix.
+_SHAPES: dict[type, _Shapes] = _WEIGHTS | {
+    eqx.nn.Embedding: lambda x: {"weight": (x.num_embeddings, x.embedding_size)},
+    eqx.nn.LayerNorm: lambda x: {"weight": x.shape},
+    eqx.nn.RMSNorm: lambda x: {"weight": x.shape},
+    eqx.nn.GroupNorm: lambda x: {"weight": (x.channels,)},
+    eqx.nn.BatchNorm: lambda x: {"weight": (x.input_size,)},
 }
+
+
+def shapes_of_one(layer: Any) -> dict[str, Sizes]:
+    """Finds the shape of each weight of a single layer, empty if there are none."""
+    find = _SHAPES.get(_kind(type(layer)))
+    return {} if find is None else find(layer)
 
 
 def axes_of_inputs(layer: Any, name: str) -> tuple[int, ...] | None:
     """The axes of a field that a layer sums over, `None` if the field is not a weight."""
-    names, inputs = _WEIGHTS.get(_kind(type(layer)), ((), _one))
-    return tuple(range(-inputs(layer), 0)) if name in names else None
+    shape = shapes_of_one(layer).get(name)
+    if shape is None or _kind(type(layer)) not in _WEIGHTS:
+        return None
+    return tuple(range(1 - len(shape), 0))
 
 
-def axes_of_one(layer: Any, name: str) -> int | None:
-    """The number of axes of a field in a single layer, `None` if it is not known."""
-    inputs = axes_of_inputs(layer, name)
-    if inputs is not None:
-        return len(inputs) + 1
-    axes = _OTHERS.get(_kind(type(layer)))
-    return None if axes is None or name != "weight" else axes(layer)
+def is_field(layer: Any, name: str, x: Any) -> bool:
+    """Whether `x` is this field of a layer.
 
-
-Sizes = tuple[int, ...]
+    In a node that replaces a weight, an array with the shape of the weight counts as it.
+    """
+    shape = shapes_of_one(layer).get(name)
+    is_same = shape is not None and tuple(x.shape[-len(shape) :]) == shape
+    return is_same or x is getattr(layer, name)
 
 
 class _Found(NamedTuple):
@@ -120,11 +140,10 @@ def _stack_of(node: Any) -> Sizes | None:
     """The sizes of the stack of a layer, `None` if it shows no stack."""
     if not is_layer(node):
         return block_size(node) or None
-    for name in ("weight", "weight_ih", "weight_hh"):
-        axes = axes_of_one(node, name)
-        x: Any = getattr(node, name, None)
-        if axes is not None and is_parameter(x) and x.ndim >= axes:
-            return tuple(x.shape[: x.ndim - axes])
+    for name, shape in shapes_of_one(node).items():
+        for x in jtu.tree_leaves(getattr(node, name), is_leaf=is_leaf):
+            if is_parameter(x) and x.ndim >= len(shape) and is_field(node, name, x):
+                return tuple(x.shape[: x.ndim - len(shape)])
     return None
 
 

@@ -35,18 +35,24 @@ def parameters(tree: PyTree) -> PyTree:
 
 
 def is_parameter(x: Any) -> bool:
+    """Whether `x` is an inexact array, as below, or is stored or described as one."""
     if isinstance(x, jax.ShapeDtypeStruct) or is_stored(x):
-        return jnp.issubdtype(x.dtype, jnp.inexact)
+        return _is_wide_inexact(x.dtype)
     return is_inexact(x)
 
 
 def is_inexact(x: Any) -> bool:
-    """Whether `x` is an array of JAX or NumPy with floating or complex numbers.
+    """Whether `x` is an array of floating or complex numbers with at least 16 bits.
 
-    `eqx.is_inexact_array` is false for an array of NumPy in bfloat16.
+    Floats of 4 or 8 bits are data, like integers: JAX does not promote them.
+    `eqx.is_inexact_array` is true for these, and false for NumPy's arrays in bfloat16.
     """
     is_array = isinstance(x, jax.Array | np.ndarray | np.generic)
-    return is_array and jnp.issubdtype(x.dtype, jnp.inexact)
+    return is_array and _is_wide_inexact(x.dtype)
+
+
+def _is_wide_inexact(dtype: Any) -> bool:
+    return jnp.issubdtype(dtype, jnp.inexact) and dtype.itemsize > 1
 
 
 def check_parameters(owner: str, params: PyTree) -> None:
@@ -83,29 +89,17 @@ def flatten_updates(updates: PyTree) -> tuple[list, Any]:
     for i, leaf in enumerate(leaves):
         if leaf is not None and not is_parameter(leaf):
             raise TypeError(_not_inexact(keystr(updates, i), leaf))
-        if leaf is not None and leaf.dtype.itemsize < 2:
-            raise TypeError(too_narrow("updates", keystr(updates, i), leaf))
         if isinstance(leaf, np.ndarray | np.generic):
             leaves[i] = jnp.asarray(leaf)
     return leaves, treedef
 
 
-def too_narrow(name: str, path: str, leaf: Any) -> str:
-    """The message for a float of 8 bits or fewer."""
-    return (
-        f"`{name}` has an array of dtype {leaf.dtype} at `{path}`, but eqopt needs "
-        "floats of at least 16 bits: JAX does not promote narrower ones. Keep the "
-        "parameters in float32 or bfloat16, and cast them in the forward pass: "
-        f"`x.astype(jnp.{leaf.dtype})`."
-    )
-
-
 def _not_inexact(path: str, leaf: Any) -> str:
     return (
         f"`updates` has {_found(leaf)} at `{path}`, but an update must be a "
-        "floating-point or complex array, or `None` for a leaf that is not updated. "
-        "Compute gradients with `eqx.filter_grad`, or keep only the arrays with "
-        "`eqx.filter(tree, eqx.is_inexact_array)`."
+        "floating-point or complex array of at least 16 bits, or `None` for a leaf that "
+        "is not updated. Compute gradients with `eqx.filter_grad`, or keep only such "
+        "arrays: `eqx.filter(grads, eqopt.groups.everything(grads))`."
     )
 
 

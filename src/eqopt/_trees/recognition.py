@@ -6,7 +6,14 @@ import jax.tree_util as jtu
 from jaxtyping import PyTree
 
 from .dimension_numbers import MatrixDimensionNumbers, Numbers, Unknown
-from .layers import axes_of_inputs, has_field, is_layer, stacks
+from .layers import (
+    axes_of_inputs,
+    has_field,
+    is_field,
+    is_layer,
+    shapes_of_one,
+    stacks,
+)
 from .leaves import is_leaf, is_parameter
 from .named import Named, named_leaves
 
@@ -24,8 +31,9 @@ def of_layers(tree: PyTree) -> list[Numbers]:
 
     The weights of Equinox's linear, convolution and recurrent layers, and of their
     subclasses, are recognised by the layer, stacked or not. Arrays of other layers
-    (embeddings, scales of norms, biases) are not matrices. Arrays with named axes are
-    what their layer names them, and `Unknown` if it does not. Arrays elsewhere, including
+    (embeddings, scales of norms, biases) are not matrices. In a node that replaces a
+    weight, only an array with its shape is a matrix. Arrays with named axes are what
+    their layer names them, and `Unknown` if it does not. Arrays elsewhere, including
     fields that a subclass adds, are matrices with the inputs first, if they have two
     axes in addition to the axes of a stack that `stacks` finds, and `Unknown` if they
     have more.
@@ -67,21 +75,25 @@ def _of_names(found: Named) -> Numbers:
 
 def _in_layers(tree: PyTree) -> list:
     is_inner = lambda x: is_leaf(x) or (is_layer(x) and x is not tree)
+    # The fields of a layer without weights, such as an MLP, may hold modules of users.
+    is_array = lambda path: len(path) == 1 or shapes_of_one(tree)
     numbers = []
     for path, x in jtu.tree_flatten_with_path(tree, is_leaf=is_inner)[0]:
         if is_layer(x):
             numbers += _in_layers(x)
         elif not is_parameter(x):
             numbers.append(None)
-        elif is_layer(tree) and len(path) == 1 and has_field(tree, path[0].name):
-            numbers.append(_of_field(tree, path[0].name))
+        elif is_layer(tree) and is_array(path) and has_field(tree, path[0].name):
+            numbers.append(_of_field(tree, path[0].name, x))
         else:
             numbers.append(Own)
     return numbers
 
 
-def _of_field(layer: Any, name: str) -> MatrixDimensionNumbers | None:
+def _of_field(layer: Any, name: str, x: Any) -> MatrixDimensionNumbers | None:
     inputs = axes_of_inputs(layer, name)
-    if inputs is None or len(inputs) == 1:
-        return None if inputs is None else _LINEAR
+    if inputs is None or not is_field(layer, name, x):
+        return None
+    if len(inputs) == 1:
+        return _LINEAR
     return MatrixDimensionNumbers(inputs, -len(inputs) - 1)

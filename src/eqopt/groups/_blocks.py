@@ -9,7 +9,7 @@ from jaxtyping import PyTree
 from .._arguments.construction import Explained
 from .._trees.axes import axes_of
 from .._trees.dimension_numbers import MatrixDimensionNumbers
-from .._trees.layers import axes_of_inputs, axes_of_one, stacks
+from .._trees.layers import axes_of_inputs, is_field, shapes_of_one, stacks
 from .._trees.leaves import is_leaf, is_parameter, keystr
 from .._trees.masks import resolve
 from .._trees.named import Named, named_leaves
@@ -126,12 +126,14 @@ def _of_layers(tree: PyTree, heads: int = 1) -> list[BlockAxes | None]:
     is_inner = lambda x: is_leaf(x) or (isinstance(x, _LAYERS) and x is not tree)
     blocks = []
     for path, x in jtu.tree_flatten_with_path(tree, is_leaf=is_inner)[0]:
-        is_field = isinstance(tree, _LAYERS) and len(path) == 1
-        name = path[0].name if is_field else ""
+        name = path[0].name if isinstance(tree, _LAYERS) else ""
         if isinstance(x, _LAYERS):
-            blocks += _of_layers(x, _heads(tree, name))
+            blocks += _of_layers(x, _heads(tree, name) if len(path) == 1 else 1)
+        elif not is_parameter(x):
+            blocks.append(None)
         else:
-            blocks.append(_of_field(tree, name, heads) if is_parameter(x) else None)
+            is_own = not name or not is_field(tree, name, x)
+            blocks.append(WHOLE if is_own else _of_field(tree, name, heads))
     return blocks
 
 
@@ -152,11 +154,9 @@ def _heads(layer: Any, name: str) -> int:
 
 
 def _of_field(layer: Any, name: str, heads: int) -> BlockAxes:
-    """The blocks of an array in this field of a layer; an empty name means no layer."""
-    if not name:
-        return WHOLE
+    """The blocks of an array in this field of a layer."""
     if isinstance(layer, _NORMS) and name == "weight":
-        return BlockAxes(tuple(range(-(axes_of_one(layer, name) or 0), 0)))
+        return BlockAxes(tuple(range(-len(shapes_of_one(layer)[name]), 0)))
     if isinstance(layer, eqx.nn.Embedding):
         return BlockAxes(-1)
     inputs = axes_of_inputs(layer, name)

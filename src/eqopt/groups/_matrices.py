@@ -14,6 +14,8 @@ def layer_matrices(params: Params) -> PyTree[MatrixDimensionNumbers]:
     - Weights of `eqx.nn.Linear`, convolutions and recurrent cells, stacked or not. Other
         arrays of the layers of Equinox, such as embeddings, norms and biases, are not
         matrices.
+    - If a module replaces such a weight, as for weight normalisation, its array with the
+        shape of the weight is the matrix, and its other arrays are not.
     - Arrays with named axes, as in haliax, are what their layer names them. `In` and
         `Out` make a matrix, also with several axes each, and `Block` is a stack.
         Embeddings, norms and biases are not matrices.

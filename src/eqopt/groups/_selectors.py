@@ -186,8 +186,7 @@ def where(fn: Callable[[Any], Any], *, required: bool = True) -> Selector:
 
     - `fn`: a function of the model that returns a part of it, or a tuple of parts, as
         in `eqx.tree_at`.
-    - `required`: whether it is an error if there are no parameters in the whole
-        model.
+    - `required`: whether it is an error if that part of the whole model is empty.
     """
     description = f"where({getattr(fn, '__name__', fn)})"
     return _checked(description, required, pointed_at, fn)
@@ -238,13 +237,9 @@ def _parameters_only(
     rule: Callable[..., list[bool]],
     arguments: tuple[Any, ...],
 ) -> list[bool]:
-    flags = [
-        chosen and is_parameter(x)
-        for chosen, (_, x) in zip(
-            rule(params, *arguments), _leaves(params), strict=True
-        )
-    ]
-    if required and not (any(flags) or sees_part()):
+    chosen = rule(params, *arguments)
+    # A rule that names a bias of `None`, or weights in 8 bits, is no typo.
+    if required and not (any(chosen) or sees_part()):
         if is_leaf(params) or jtu.all_leaves([params]):
             raise ValueError(
                 f"The rule `{description}` needs a model, but got a single leaf. Call "
@@ -255,7 +250,8 @@ def _parameters_only(
             f"The rule `{description}` matches no parameter. The parameters are "
             f"{listed(names) or 'none'}. If this is intended, pass `required=False`."
         )
-    return flags
+    pairs = zip(chosen, _leaves(params), strict=True)
+    return [flag and is_parameter(x) for flag, (_, x) in pairs]
 
 
 def _leaves(params: Params) -> list[tuple[str, Any]]:

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from .._core.transformation import AbstractTransformation
+from .._trees.leaves import parameters
 from ..tree._cast import cast
 from ..tree._random import is_typed_key
 
@@ -64,8 +65,7 @@ def given(extra: Extra, params: PyTree) -> Mapping[str, Any]:
 
 def grads_of(params: PyTree, step: int, dtype: Any = None) -> PyTree:
     """Gradients that differ from step to step, like `params` or of a given dtype."""
-    arrays = eqx.filter(params, eqx.is_inexact_array)
-    leaves, treedef = jax.tree.flatten(arrays)
+    leaves, treedef = jax.tree.flatten(parameters(params))
     shapes, dtypes = [p.shape for p in leaves], [dtype or p.dtype for p in leaves]
     return treedef.unflatten(normal([1, step], shapes, dtypes))
 

@@ -269,8 +269,8 @@ class Converter:
             found = listed([f"{n} for `{name}`" for name, n in steps.items()], quote="")
             raise ValueError(
                 "state_from_torch: torch counted different numbers of steps: "
-                f"{found}. eqopt has only one count for a group. Pass the number of "
-                "steps taken so far: `count=...`."
+                f"{found}. eqopt has only one count for a group. Put them into groups "
+                "of a `Partition`, or pass the number of steps so far: `count=...`."
             )
         if not steps and self.needs_count:
             raise ValueError(

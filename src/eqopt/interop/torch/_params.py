@@ -1,6 +1,6 @@
 """The parameters of a model from torch."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax.tree_util as jtu
@@ -28,7 +28,9 @@ def params_from_torch(
 
     **Arguments:**
 
-    - `tensors`: `network.parameters()` or `network.named_parameters()`, or NumPy arrays.
+    - `tensors`: `network.parameters()`, `network.named_parameters()` or
+        `network.state_dict()`; or NumPy arrays, alone or in a dictionary with their
+        names. A `state_dict` may also have buffers: pass `None` for them in `paths`.
     - `params`: the model.
     - `paths`: the key path in the model of each tensor in order, such as
         `".layers[0].weight"`, and `None` for a tensor that the model does not have. By
@@ -53,6 +55,7 @@ def params_from_torch(
     A `ValueError` that names key paths if parameters cannot be matched, if shapes
     differ, if a parameter is complex, or if the dtype of the model would lose digits.
     """
+    tensors = tensors.items() if isinstance(tensors, Mapping) else tensors
     pairs = [x if isinstance(x, tuple) else (None, x) for x in tensors]
     arrays = [array_of(x) for _, x in pairs]
     given = [
