@@ -111,7 +111,7 @@ CASES = {
     ),
     "the Adam in Optax's Muon": (
         lambda: eqopt.Muon(0.02, adam_learning_rate=1e-3),
-        "Pass it to the fallback: `fallback=eqopt.AdamW(..., nesterov=True)`. Its arguments",
+        "Pass it to the fallback: `fallback=eqopt.AdamW(..., nesterov=True)`. Its ",
     ),
     "half a step": (
         lambda: eqopt.MultiSteps(ADAM, 2.5),

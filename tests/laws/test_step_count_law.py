@@ -21,7 +21,8 @@ def test_every_optimizer_counts(row):
 
     def states():
         state = row().init(params_of())
-        return state, eqopt.tree.set(state, all=True, count=3), eqopt.tree.step_count(state)
+        changed = eqopt.tree.set(state, all=True, count=3)
+        return state, changed, eqopt.tree.step_count(state)
 
     state, changed, count = jax.eval_shape(states)
     assert (count.shape, count.dtype) == ((), jnp.int32)
