@@ -30,6 +30,7 @@ QUICK = {
     },
     "half_precision": {"ScaleByAdam", "ScaleByMuon", "ParamEMA(SGD)"},
     "untrained": {"ScaleByAdam"},
+    "effects": {"EMA", "ScaleByAdam"},
     "zero_gradients": {"ScaleByAdam"},
     "partly_trained": {"ScaleByAdam"},
     "inputs": (),
@@ -41,7 +42,70 @@ QUICK = {
 
 
 # Tested with values other than the defaults, which may turn parts of a method off.
-OF_HYPERPARAMETERS = {"hyperparameters", "populations", "derivatives"}
+OF_HYPERPARAMETERS = {"effects", "hyperparameters", "populations", "derivatives"}
+
+
+# What has no effect in the few steps of the law `effects`: an argument of another mode,
+# a bound that is not reached, or what a row of this kind never uses.
+MODE, BOUND = "of another mode of this method", "a bound that these steps do not reach"
+RANDOM = "these gradients are random, and do not depend on the parameters"
+MASK = "of the part for matrices, whose mask excludes what is trained"
+EXTRA = "only for other parts of a chain, which this row does not have"
+WITHOUT_EFFECT = {
+    **dict.fromkeys(
+        ("ScaleByLion", "ScaleByLion(refined)", "Cautious(ScaleByLion)"),
+        f"`smooth_beta`: {MODE}",
+    ),
+    "Aurora": f"`pp_beta`: {MODE}",
+    "MARS(lion)": f"`b2`: {MODE}",
+    "RadialBrake": f"`inward`: {MODE}",
+    "ScaleByLMO": f"`eps`: {MODE}",
+    "ScaleByShampoo(KL)": f"`graft_b2`: {MODE}",
+    "ScaleByShampoo(one-sided, staggered)": f"`graft_b2`: {MODE}",
+    "SinkGD": f"`width_exponent`: {MODE}",
+    **dict.fromkeys(
+        ("AdamW(cautious)", "AdamW(independent)", "AdamW(squared)"),
+        f"`weight_decay.max_learning_rate`: {MODE}",
+    ),
+    "AdaClipGN": f"`eta_min`: {BOUND}",
+    "CompressedMean(PowerSGD)": "`decay`: of an error that is zero with a single worker",
+    "DynamicLossScale(SGD)": "`backoff_factor`: all gradients are finite",
+    "DynamicLossScale(nested)": "`backoff_factor`: all gradients are finite",
+    "DynamicLossScale(SkipStep(MultiSteps))": f"`growth_factor`: {BOUND}",
+    "PolyakSGD(schedule, sps+, no cap)": f"`max_learning_rate`: {BOUND}",
+    "Prodigy": f"`grad_sum`: {BOUND}",
+    "Prodigy(schedule, mask, float32 moments)": f"`grad_sum`: {BOUND}",
+    "ScaleByRAdam": f"`nu`: {BOUND}",
+    "ScheduleFreePlus(schedules, mask, float32)": f"`max_beta`: {BOUND}",
+    "MultiSteps(schedule, sum, skip)": "`mu`: all mini-steps after one step are skipped",
+    "ScheduleFree(schedule, float32)": f"`mu`: {BOUND}",
+    **dict.fromkeys(
+        ("LBFGS", "ProjectedLBFGS", "ScaleByBacktrackingLinesearch(store_grad)"), RANDOM
+    ),
+    **dict.fromkeys(
+        ("ScaleByZoomLinesearch", "ScaleByZoomLinesearch(one, no approximation)"),
+        RANDOM,
+    ),
+    **dict.fromkeys(("SAM(SGD)", "SAM(nested)", "SAM(Adam climbs)"), RANDOM),
+    **dict.fromkeys(
+        ("Flatten(nested)", "SelectiveTransform(nested)", "all wrappers"), MASK
+    ),
+    "Monitor": "it only measures",
+    "PerElementMeanAndSumSqDiffGrads": EXTRA,
+    **dict.fromkeys(
+        ("add_mean_variance_to_opt(1)", "add_mean_variance_to_opt(2)"), EXTRA
+    ),
+    "SWA(ParamEMA, float32)": "the average of the inner wrapper: the outer one counts",
+}
+NOT_DOWNHILL = {
+    "AddDecayedWeights(cautious, corrected)": "its learning rate is of the decay alone",
+    "Masked(SGD)": "the updates of all other leaves are their gradients",
+    "Masked(nested)": "the updates of all other leaves are their gradients",
+    "SAM(opaque)": "its gradients are those of another function",
+    "ScaleByLearningRate(schedule)": "with `flip_sign=False`",
+    "ScaleByMuown": "its learning rate is of the norms of the weights alone",
+    "ScaleByRprop": "its updates are step sizes with the sign of the gradient",
+}
 
 
 @functools.lru_cache(maxsize=2)
@@ -59,6 +123,8 @@ CASES = [
     for row in REGISTRY
     for law in testing.LAWS
     if law not in row.exempt
+    and row.name
+    not in {"effects": WITHOUT_EFFECT, "descent": NOT_DOWNHILL}.get(law, ())
 ]
 
 

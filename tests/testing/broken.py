@@ -231,6 +231,38 @@ class Squares(Stateless):
         return g**2 / (jnp.abs(g) + 1e-8)
 
 
+@breaks(
+    "descent",
+    "none of 8 steps lowered a convex quadratic, expected one; return updates that",
+)
+class Uphill(Stateless):
+    learning_rate: float | Array = 0.1
+
+    def of_leaf(self, g):
+        return self.learning_rate * g
+
+
+@breaks(
+    "effects",
+    "another value of the state at `.mu` changed nothing in 8 steps, expected other",
+)
+class UnusedMomentum(eqopt.AbstractTransformation):
+    def init(self, params):
+        return MomentumState(eqopt.tree.zeros_like(params))
+
+    def update(self, updates, state, params=None, **extra):
+        return updates, MomentumState(jax.tree.map(jnp.add, state.mu, updates))
+
+
+class MomentumState(eqx.Module):
+    mu: Any
+
+
+@breaks("effects", "another value of `.decay` changed nothing in 8 steps, expected")
+class UnusedDecay(Stateless):
+    decay: float | Array = 0.9
+
+
 CALLS = []
 
 

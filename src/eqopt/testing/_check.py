@@ -9,7 +9,7 @@ from jaxtyping import PyTree
 from .._core.transformation import AbstractTransformation
 from .._trees.leaves import briefly, parameters
 from ..tree._search import did_you_mean
-from . import _hyperparameters, _transformable, _types, _values
+from . import _hyperparameters, _training, _transformable, _types, _values
 from ._law import BY_NAME, Breach
 from ._trial import Extra, Trial
 
@@ -20,7 +20,8 @@ _ANY_STEP = (
 )
 
 _MODULES = [
-    module.__name__ for module in (_types, _values, _hyperparameters, _transformable)
+    module.__name__
+    for module in (_types, _values, _training, _hyperparameters, _transformable)
 ]
 
 LAWS: tuple[str, ...] = tuple(

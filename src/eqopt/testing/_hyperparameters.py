@@ -18,7 +18,7 @@ from ._law import Breach, expect, expect_same, law
 from ._trial import Trial, compiled, given, grads_of, member, traces
 
 
-def _owners(opt: Any) -> list[tuple[tuple, AbstractTransformation]]:
+def owners(opt: Any) -> list[tuple[tuple, AbstractTransformation]]:
     """The transformations in `opt`, with their key paths."""
     found: list[tuple[tuple, AbstractTransformation]] = []
 
@@ -67,7 +67,7 @@ _DATA = (
 def ordinary_fields(trial: Trial) -> None:
     """A hyperparameter that is a float is an ordinary field of its class, and not static,
     unless it determines shapes."""
-    for path, owner in _owners(trial.opt):
+    for path, owner in owners(trial.opt):
         for field in dataclasses.fields(owner):
             value = getattr(owner, field.name)
             if type(value) is float and field.metadata.get("static"):
