@@ -1,5 +1,6 @@
 """GaLore: an optimizer whose state is for gradients projected to a low rank."""
 
+import functools
 from collections.abc import Callable
 
 import equinox as eqx
@@ -19,11 +20,11 @@ from ..._core.transformation import AbstractOptimizer, AbstractTransformation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._trees.axes import DimensionNumbers
-from ..._trees.leaves import align, flatten_updates, parameters
+from ..._trees.leaves import align, flatten_updates, parameters, restrict
 from ..._trees.routes import Report
 from ..._trees.sharding import unsharded
 from ..._trees.states import check_size
-from ..._trees.stored import shapes_if_stored
+from ..._trees.stored import load, shapes_if_stored
 from ..._types import (
     Hyperparameter,
     IntegerLike,
@@ -36,7 +37,14 @@ from ..._types import (
 from ...numerics import safe_increment
 from ...tree._like import wide_zeros_like
 from ..adam.adam import ScaleByAdam
-from .parts.subspace import low_shape, project, projected, restore, subspace
+from .parts.subspace import (
+    is_missing,
+    low_shape,
+    project,
+    projected,
+    restore,
+    subspace,
+)
 
 
 class ScaleByGaLoreState(eqx.Module):
@@ -192,12 +200,15 @@ class ScaleByGaLore(AbstractContracting):
         for p in jtu.tree_leaves(shapes_if_stored(state.projector)):
             check_size(self, "rank", p.shape[-1], p.shape[-2])
         is_due = state.count % jnp.asarray(self.update_proj_gap, jnp.int32) == 0
+        # One condition for all: XLA then has one branch, not one for each leaf.
+        here = load(restrict(state.projector, updates, "state.projector"))
+        missing = [is_missing(p) for p in jtu.tree_leaves(here)]
+        some_missing = functools.reduce(jnp.logical_or, missing, jnp.bool_(False))
+        shared = {"is_due": is_due, "some_missing": some_missing}
         pipeline = Pipeline(updates, None, {})
         promise = pipeline.push(
             name_of(self),
-            Leafwise(
-                subspace, state, {"is_due": is_due}, {"layout": layouts}, matrices
-            ),
+            Leafwise(subspace, state, shared, {"layout": layouts}, matrices),
         )
         pipeline.finish()
         return promise().projector

@@ -85,8 +85,9 @@ def subspace(
     layout: Layout,
     *,
     is_due: Bool[Array, ""],
+    some_missing: Bool[Array, ""],
 ) -> tuple[Scalar, Inexact[Array, "*stack short rank"]]:
-    """Renews a projector that is due, or makes it for the first gradient of a leaf.
+    """Renews a projector that is due or missing.
 
     There is no update: an array would be copied.
     """
@@ -95,10 +96,17 @@ def subspace(
     if is_of_others or shape[:-1] != projector.shape[:-1]:
         raise ShapeMismatch("a projector of other matrices")
     # Splits in the branch: outside, XLA on a CPU would transpose all leaves first.
-    renewed = lambda: leading(layout.split(g), projector.shape[-1])
-    is_missing = jnp.all(projector[..., 0] == 0)  # a unit vector in any other case
-    new = filter_cond(is_due | is_missing, renewed, lambda: projector)
+    leading_now = lambda: leading(layout.split(g), projector.shape[-1])
+    renewed = lambda: jnp.where(
+        is_due | is_missing(projector), leading_now(), projector
+    )
+    new = filter_cond(is_due | some_missing, renewed, lambda: projector)
     return jnp.zeros((), new.real.dtype), new
+
+
+def is_missing(projector: Inexact[Array, "*stack short rank"]) -> Bool[Array, ""]:
+    """Tells whether a leaf had no gradient yet: its singular vectors are zero."""
+    return jnp.all(projector[..., 0] == 0)
 
 
 @_Reshaping
