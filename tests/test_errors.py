@@ -180,7 +180,7 @@ CASES = {
         lambda: update(ADAM, MODEL),
         "`updates` has <",
         "at `.activation`",
-        "eqx.filter(tree, eqx.is_inexact_array)",
+        "eqx.filter(grads, eqopt.groups.everything(grads))",
     ),
     "no parameters for weight decay": (
         lambda: update(CLIPPED, params=None),
@@ -541,8 +541,8 @@ CASES = {
         "Write `SkipStep(MultiSteps(opt, k), rule)`, which skips mini-steps",
     ),
     "the loss by another name": (
-        lambda: extra(eqopt.SkipStep(ADAM, eqopt.SigmaRule()), loss=1.0),
-        "SkipStep needs the extra argument `value`, the loss at the parameters",
+        lambda: extra(eqopt.Chain(eqopt.Clip(1.0), eqopt.PolyakSGD()), loss=1.0),
+        "PolyakSGD (ScaleByPolyak) needs the extra argument `value`, the loss at the",
         "Is it `loss`? Pass it by name: `step(grads, state, model, value=loss)`",
     ),
     "a stack that may be of matrices or not": (

@@ -1,6 +1,8 @@
 """eqopt's transformations in Optax's hands."""
 
+import functools
 import importlib
+import pickle
 import re
 import sys
 
@@ -12,7 +14,7 @@ import optax
 import pytest
 
 import eqopt
-from eqopt.interop.optax import to_optax
+from eqopt.interop.optax import from_optax, to_optax
 
 from ..laws.subjects import arrays, assert_close, assert_equal, grads_of, params_of
 
@@ -108,6 +110,43 @@ def test_extra_arguments_arrive():
     extra = {"value": jnp.ones(()), "grad": grads, "value_fn": lambda params: 0.0}
     tx.update(grads, tx.init(params), params, **extra)
     assert seen == extra
+
+
+@pytest.mark.parametrize("name", ["loss", "obj_fn", "cost", "step"])
+def test_extra_arguments_of_others(name):
+    """Unknown ones do no harm, and reach a part of Optax inside."""
+
+    def update(updates, state, params=None, **extra):
+        return jax.tree.map(lambda g: extra[name] * g, updates), state
+
+    reader = optax.GradientTransformationExtraArgs(lambda params: (), update)
+    params = params_of()
+    inside = eqopt.MultiSteps(eqopt.Chain(from_optax(reader), eqopt.SGD(0.5)), 1)
+    beside = optax.chain(reader, to_optax(eqopt.SGD(0.5)))
+    for tx in (to_optax(inside), beside):
+        updates, _ = tx.update(params, tx.init(params), params, **{name: 2.0})
+        assert_close(updates, jax.tree.map(jnp.negative, params))
+
+
+def test_equality():
+    """Equal optimizers share a trace; without a hash, nothing is shared."""
+    count = 0
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def init(tx, params):
+        nonlocal count
+        count += 1
+        return tx.init(params)
+
+    make = lambda rate: eqopt.Chain(
+        eqopt.Clip(1.0), eqopt.MultiSteps(eqopt.Muon(rate), 2)
+    )
+    for rates, expected in (([0.1, 0.1], 1), ([0.2, 0.3], 2), ([jnp.ones(())] * 2, 2)):
+        count = 0
+        for rate in rates:
+            init(to_optax(make(rate)), params_of())
+        assert count == expected
+    assert pickle.loads(pickle.dumps(to_optax(eqopt.Adam(0.1)))) is not None
 
 
 def test_an_optimizer_that_needs_the_loss():

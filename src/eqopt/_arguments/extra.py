@@ -1,10 +1,8 @@
-"""Extra arguments: those that a transformation needs, and those that nothing reads."""
+"""Extra arguments of `update` and `step`, and errors if one is missing."""
 
-import dataclasses
 import difflib
 import functools
-import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import equinox as eqx
@@ -28,7 +26,7 @@ EXTRAS = {
     "weight": "the weight of the gradients in a mean, such as the number of examples",
 }
 
-# Names that other libraries and users have for these arguments, and for `params`.
+# Names that other libraries and users have for these arguments.
 _MEANT = {
     "closure": "value_fn",
     "cost": "value",
@@ -36,24 +34,20 @@ _MEANT = {
     "fn": "value_fn",
     "fun": "value_fn",
     "func": "value_fn",
-    "global_norm": "grad_norm",
     "gradient": "grad",
     "gradient_fn": "grad_fn",
-    "gradient_norm": "grad_norm",
     "gradients": "grad",
     "loss": "value",
     "loss_fn": "value_fn",
     "loss_value": "value",
     "max_attention_logits": "max_logits",
     "max_attn_logits": "max_logits",
-    "model": "params",
     "n_samples": "sample_size",
     "num_samples": "sample_size",
     "obj": "value",
     "obj_fn": "value_fn",
     "objective": "value",
     "objective_fn": "value_fn",
-    "parameters": "params",
     "prev_grad": "previous_grad",
     "value_and_grad": "value_fn",
     "value_and_grad_fn": "value_fn",
@@ -150,99 +144,7 @@ def _number(owner: object, extra: Mapping[str, Any], name: str, advice: str) -> 
     return value
 
 
-def check_names(transformation: Any, call: str, extra: Mapping[str, Any]) -> None:
-    """Raises a `TypeError` for an extra argument that nothing in `transformation` reads.
-
-    Transformations and functions of users may read any name that they accept. A name is
-    also allowed next to the right one, for code that runs several libraries.
-    """
-    for name in _unread(transformation, extra):
-        meant = _meant(name)
-        if meant in extra:
-            continue
-        message = (
-            f"{type(transformation).__name__}.{call}: no part of this optimizer reads "
-            f"the extra argument `{name}`."
-        )
-        if meant == "params":
-            message += (
-                f" Is it the model? Pass it as `params`: `opt.{call}(grads, state, "
-                f"{name})`."
-            )
-        elif meant is not None:
-            message += (
-                f" Did you mean `{meant}`, {EXTRAS[meant]}? Pass it by that name: "
-                f"`opt.{call}(grads, state, model, {meant}={_MADE.get(name, name)})`."
-            )
-        else:
-            message += (
-                f" eqopt's transformations read {', '.join(map('`{}`'.format, EXTRAS))}."
-                " Hyperparameters belong in the constructor. Remove this argument."
-            )
-        raise TypeError(message)
-
-
-def for_a_part(transformation: Any, extra: Mapping[str, Any]) -> dict[str, Any]:
-    """`extra` without arguments for other parts, if a library passes all to each part.
-
-    What is probably a misspelt name remains, so that `check_names` finds it.
-    """
-    others = {x for x in _unread(transformation, extra) if _meant(x) is None}
-    return {name: x for name, x in extra.items() if name not in others}
-
-
 def _meant(name: str) -> str | None:
     """The argument of eqopt that is probably meant by another name."""
     close = difflib.get_close_matches(name, EXTRAS, n=1, cutoff=0.8)
     return None if name in EXTRAS else _MEANT.get(name) or next(iter(close), None)
-
-
-def _unread(transformation: Any, extra: Mapping[str, Any]) -> list[str]:
-    """The names in `extra` that eqopt does not have, and that no part can read."""
-    names = [name for name in extra if name not in EXTRAS]
-    if not names:
-        return []
-    foreign = [x for x in _parts(transformation) if not _is_ours(x)]
-    return [name for name in names if not any(_accepts(x, name) for x in foreign)]
-
-
-def _is_ours(x: Any) -> bool:
-    module = getattr(x, "__module__", None) if callable(x) else type(x).__module__
-    return str(module).partition(".")[0] in _OURS
-
-
-# Packages without functions that read extra arguments. The name of a user's package may
-# begin with one of these names.
-_OURS = {"eqopt", "builtins", "jax", "jaxlib", "jaxtyping", "numpy"}
-
-
-def _accepts(x: Any, name: str) -> bool:
-    """Whether `x`, a function or an object with `update`, may be called with `name`."""
-    for fn in (x, getattr(x, "update", None)):
-        if not callable(fn):
-            continue
-        try:
-            parameters = inspect.signature(fn).parameters
-        except (TypeError, ValueError):
-            return True  # written in C
-        kinds = {parameter.kind for parameter in parameters.values()}
-        if name in parameters or inspect.Parameter.VAR_KEYWORD in kinds:
-            return True
-    return False
-
-
-def _parts(x: Any) -> Iterator[Any]:
-    if isinstance(x, dict):
-        x = tuple(x.values())
-    if isinstance(x, tuple | list):
-        for part in x:
-            yield from _parts(part)
-        return
-    if isinstance(getattr(type(x), "chain", None), property):
-        # The recipe of a user, which reads nothing itself.
-        yield from _parts(x.chain)
-    else:
-        yield x
-    if dataclasses.is_dataclass(x) and not isinstance(x, type):
-        for field in dataclasses.fields(x):
-            yield from _parts(getattr(x, field.name, None))

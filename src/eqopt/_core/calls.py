@@ -10,7 +10,6 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree, TypeCheckError
 
-from .._arguments.extra import check_names
 from .._trees.leaves import (
     ANOTHER_MODEL,
     briefly,
@@ -24,10 +23,8 @@ from .._trees.stored import of_jax
 from .misuses import OF_MANY, is_of_axes, misuse, of_examples, where
 
 
-# What the outermost call that is running has checked: 1 if its gradients, 2 if also the
-# names of its extra arguments. Parts of it are not checked: they get extra arguments that
-# others read, and may get no gradients.
-_CHECKED: ContextVar[int] = ContextVar("_CHECKED", default=0)
+# Whether a call is running whose gradients have been checked. Parts of it may get none.
+_CHECKED: ContextVar[bool] = ContextVar("_CHECKED", default=False)
 
 # The updates that the outermost call got, if it is one of `update`. Its result has their
 # dtypes, although parts of it may get wider ones.
@@ -63,19 +60,16 @@ def _call(
 ) -> Any:
     """`fn(*args, **kwargs)`, with the checks and errors of `explained`."""
     __tracebackhide__ = True
-    tokens, before, now = [], _CHECKED.get(), 2 if kwargs else 1
-    if now > before:
+    tokens = []
+    if not _CHECKED.get():
         # If the updates or the state are missing, the error is about that.
         if all(name in kwargs for name in needed[len(args) :]):
-            extra = {name: x for name, x in kwargs.items() if name not in own}
-            check_names(args[0], fn.__name__, extra)
-            if not before:
-                args, kwargs = _with_state_of_jax(needed[2], args, kwargs)
-                given = {**dict(zip(own, args, strict=False)), **kwargs}
-                _check_gradients(args[0], fn.__name__, needed[1], given)
-                if fn.__name__ == "update":
-                    tokens.append((GIVEN, GIVEN.set(given[needed[1]])))
-        tokens.append((_CHECKED, _CHECKED.set(now)))
+            args, kwargs = _with_state_of_jax(needed[2], args, kwargs)
+            given = {**dict(zip(own, args, strict=False)), **kwargs}
+            _check_gradients(args[0], fn.__name__, needed[1], given)
+            if fn.__name__ == "update":
+                tokens.append((GIVEN, GIVEN.set(given[needed[1]])))
+        tokens.append((_CHECKED, _CHECKED.set(True)))
     try:
         result = fn(*args, **kwargs)
     except Exception as error:
@@ -133,9 +127,9 @@ def _check_gradients(
 
     Gradients may be `None` at each parameter that a part of the transformation freezes.
     """
-    if jtu.tree_leaves(given[argument]):
+    if given.get("params") is None or jtu.tree_leaves(given[argument]):
         return
-    params = parameters(given.get("params"))
+    params = parameters(given["params"])
     report = Report(params)
     transformation._route(report, params)
     for i, x in enumerate(report.found):

@@ -118,7 +118,7 @@ class AbstractTransformation(Module):
 
         A `ValueError` or `TypeError` that names the key path if `updates`, `state` and
         `params` do not belong together, or if `updates` has no array, but `params` has
-        something to train. A `TypeError` for an extra argument that nothing can read.
+        something to train.
         """
 
     def step(

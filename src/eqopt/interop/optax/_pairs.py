@@ -1,6 +1,8 @@
 """The equivalent states of the two libraries, and the names of their fields."""
 
+import dataclasses
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -12,7 +14,11 @@ import jax.tree_util as jtu
 # optimizers share Adam's state.)
 PARTNERS: Mapping[str, tuple[str, ...]] = {
     "AddDecayedWeightsState": ("WeightDecaySchedule",),
+    "ApplyIfFiniteState": ("ApplyIfFiniteState",),
+    "ConditionallyMaskState": ("ConditionallyMaskState",),
+    "ConditionallyTransformState": ("ConditionallyTransformState",),
     "EMAState": ("EmaState",),
+    "MultiStepsState": ("MultiStepsState",),
     "ProximalDecayState": ("ScaleByScheduleState",),
     "ScaleByAMSGradState": ("ScaleByAmsgradState",),
     "ScaleByAdEMAMixState": ("ScaleByAdemamixState",),
@@ -21,8 +27,10 @@ PARTNERS: Mapping[str, tuple[str, ...]] = {
     "ScaleByAdamaxState": ("ScaleByAdamState",),
     "ScaleByAdanState": ("ScaleByAdanState",),
     "ScaleByBeliefState": ("ScaleByBeliefState",),
+    "ScaleByFactoredRMSState": ("FactoredState",),
     "ScaleByLearningRateState": ("ScaleByScheduleState",),
     "ScaleByLionState": ("ScaleByLionState",),
+    "ScaleByMuonState": ("MuonState",),
     "ScaleByNovoGradState": ("ScaleByNovogradState",),
     "ScaleByRAdamState": ("ScaleByAdamState",),
     "ScaleByRMSState": ("ScaleByRmsState", "ScaleByRmsWithCountState"),
@@ -43,6 +51,9 @@ RENAMED: Mapping[str, Mapping[str, str]] = {
     "ScaleByAdemamixState": {"count_m2": "count"},
     "ScaleBySimplifiedAdEMAMixState": {"t": "count", "m": "mu", "n": "nu"},
 }
+
+# Fields of wrappers, with other states.
+_INNER = "inner_state", "inner_opt_state"
 
 _THEIRS = {name for names in PARTNERS.values() for name in names}
 
@@ -65,18 +76,19 @@ def is_injection(node):
 
 
 def their_fields(node: Any) -> dict[str, str]:
-    """The fields of a state of Optax, with their names in eqopt."""
-    renamed = RENAMED.get(type(node).__name__, {})
-    return {name: renamed.get(name, name) for name in node._fields}
+    """The fields of a state of Optax without inner states, and their names in eqopt."""
+    renamed, names = RENAMED.get(type(node).__name__, {}), getattr(node, "_fields", ())
+    return {x: renamed.get(x, x) for x in names if x not in _INNER}
 
 
 def nodes_of(state: Any, is_node: Callable[[Any], bool]) -> list[tuple[str, Any]]:
     """The states in a state that hold arrays, with their key paths, in order.
 
-    The fields that `optax.inject_hyperparams` adds are omitted.
+    A wrapper comes before its inner states. The fields that `optax.inject_hyperparams`
+    adds are omitted.
     """
     found = []
-    map_nodes(lambda path, node: found.append((path, node)), state, is_node)
+    map_nodes(lambda *pair: found.append(pair) or pair[1], state, is_node)
     # JAX sorts the keys of a dictionary, but not the keys of an `OrderedDict`.
     found.sort(key=lambda item: [_rank(entry) for entry in item[0]])
     return [(jtu.keystr(path), node) for path, node in found]
@@ -91,16 +103,22 @@ def map_nodes(
 ) -> Any:
     """`state` with `fn` applied to each state in it that holds arrays.
 
-    The counts of `optax.inject_hyperparams` become the result of `count`.
+    The result for a wrapper then gets the results for its inner states. The counts of
+    `optax.inject_hyperparams` become the result of `count`.
     """
 
     def visit(path: tuple, node: Any) -> Any:
         path = (*before, *path)
-        if is_injection(node):
-            path = (*path, jtu.GetAttrKey("inner_state"))
-            inner = map_nodes(fn, node.inner_state, is_node, count, path)
-            return _counted(node, count())._replace(inner_state=inner)
-        return fn(path, node) if jtu.tree_leaves(node) else node
+        if not jtu.tree_leaves(node):
+            return node
+        new = _counted(node, count()) if is_injection(node) else fn(path, node)
+        for name in _INNER:
+            if hasattr(node, name):
+                within = (*path, jtu.GetAttrKey(name))
+                inner = map_nodes(fn, getattr(node, name), is_node, count, within)
+                replace = getattr(new, "_replace", partial(dataclasses.replace, new))
+                new = replace(**{name: inner})
+        return new
 
     stop = lambda x: is_node(x) or is_injection(x)
     return jtu.tree_map_with_path(visit, state, is_leaf=stop)
@@ -109,7 +127,9 @@ def map_nodes(
 def _rank(entry: Any) -> str:
     if isinstance(entry, jtu.SequenceKey):
         return f"{entry.idx:09}"
-    return str(entry.key) if isinstance(entry, jtu.DictKey) else ""
+    # `eqopt.Muon` begins with the matrices, which are a group in `optax.contrib.muon`.
+    is_label = isinstance(entry, jtu.DictKey) and entry.key != "muon"
+    return str(entry.key) if is_label else ""
 
 
 def _counted(injection: Any, count: Any) -> Any:

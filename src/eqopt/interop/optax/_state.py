@@ -1,10 +1,10 @@
 """Continues a training run of one library with the other."""
 
 import dataclasses
-from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import optax
@@ -53,9 +53,15 @@ def state_from_optax(
 
     The following states can be converted, inside chains, masks and partitions: SGD with
     momentum, Adam, AdamW, NAdam, NAdamW, Adamax, AMSGrad, AdaBelief, Yogi, RAdam, Lion,
-    LAMB, LARS, Adan, AdEMAMix, NovoGrad, RMSprop, Adagrad, Adadelta, [`eqopt.EMA`][]
-    and schedules. The parts of `opt` must have the same order as in the Optax
-    transformation.
+    LAMB, LARS, Adan, AdEMAMix, NovoGrad, RMSprop, Adagrad, Adadelta, Adafactor, Muon,
+    [`eqopt.EMA`][] and schedules; and the wrappers [`eqopt.MultiSteps`][],
+    [`eqopt.ApplyIfFinite`][], [`eqopt.ConditionallyMask`][] and
+    [`eqopt.ConditionallyTransform`][] around them. Others cannot, such as Prodigy,
+    schedule-free and Lookahead: continue these with [`eqopt.interop.optax.from_optax`][].
+
+    The parts of `opt` must have the same order as in the Optax transformation. If Muon
+    has another learning rate, decay or `b1` for its Adam in Optax, pass it as `fallback`:
+    `eqopt.Muon(eta, fallback=eqopt.NAdam(eta, b1=0.8))`.
 
     !!! warning
 
@@ -93,12 +99,17 @@ def state_from_optax(
     counted = lambda: count_of(count, optax_state)
     rates = learning_rates(opt)
     ours, theirs = nodes_of(template, is_ours), nodes_of(optax_state, is_theirs)
-    new = {}
-    for path, node, their_path, other in _paired(ours, theirs):
-        new[path] = _converted(node, other, path, their_path, counted)
-        if type(node).__name__ == "ScaleByLearningRateState":
-            new[path] = with_rate(new[path], next(rates, None))
-    return map_nodes(lambda path, node: new[jtu.keystr(path)], template, is_ours)
+    new = {
+        path: _converted(node, other, path, their_path, counted)
+        for path, node, their_path, other in _paired(ours, theirs)
+    }
+
+    def found(path: tuple, node: Any) -> Any:
+        is_rate = type(node).__name__ == "ScaleByLearningRateState"
+        made = new[jtu.keystr(path)]
+        return with_rate(made, next(rates, None)) if is_rate else made
+
+    return map_nodes(found, template, is_ours)
 
 
 def state_to_optax(
@@ -111,7 +122,8 @@ def state_to_optax(
     """The state with which an Optax transformation continues a training run of eqopt.
 
     It is the inverse of [`eqopt.interop.optax.state_from_optax`][], which lists the
-    supported states. After a round trip, every array has the same bits.
+    supported states. After a round trip, every array has the same bits. Optax's
+    `MultiSteps` has no weights: if the gradients have them, convert after a whole step.
 
     **Arguments:**
 
@@ -141,26 +153,32 @@ def state_to_optax(
         if other is not None
     }
     counted = lambda: count_of(count, state)
-    found = lambda path, node: new[jtu.keystr(path)]
+
+    def found(path: tuple, node: Any) -> Any:
+        made = new.get(jtu.keystr(path))
+        return node._replace(count=jnp.array(counted())) if made is None else made
+
     return map_nodes(found, template, is_theirs, counted)
 
 
 def _paired(ours: list, theirs: list) -> Iterator[tuple[str, Any, str, Any]]:
     """The states of both libraries that belong together, `None` for a missing one."""
-    rest, fits = deque(theirs), _fits(ours, theirs)
-    for i, (path, node) in enumerate(ours, 1):
+    after, j = _after(ours, theirs), 0
+    for i, (path, node) in enumerate(ours):
         name = type(node).__name__
         if not is_ours(node):
             raise ValueError(
                 f"The state of eqopt has a part at `{path or _ROOT}` that has no "
                 f"counterpart in Optax. {_SUPPORTED}"
             )
-        may_lack, j = name in WITHOUT_PARTNER, len(theirs) - len(rest)
-        # The state of a later schedule may be the first one that is left.
-        is_later = may_lack and (i, j) in fits and (i, j + 1) not in fits
-        if rest and type(rest[0][1]).__name__ in PARTNERS[name] and not is_later:
-            yield path, node, *rest.popleft()
-        elif may_lack:
+        while after.get((i, j)) == (i, j + 1):
+            j += 1
+        rest = theirs[j:]
+        is_pair = rest and type(rest[0][1]).__name__ in PARTNERS[name]
+        if is_pair and after.get((i, j)) != (i + 1, j):
+            yield path, node, *rest[0]
+            j += 1
+        elif name in WITHOUT_PARTNER:
             yield path, node, "", None
         else:
             found = f"{_shown(rest)} instead" if rest else "no state is left there"
@@ -168,28 +186,34 @@ def _paired(ours: list, theirs: list) -> Iterator[tuple[str, Any, str, Any]]:
                 f"The {name} of eqopt at `{path or _ROOT}` needs a "
                 f"{' or '.join(PARTNERS[name])} of Optax, but {found}. {_ORDER}"
             )
-    if rest:
+    if rest := theirs[j:]:
         raise ValueError(
             f"{_shown(rest)} of Optax, which has no counterpart in the state of eqopt. "
             + (_ORDER if is_theirs(rest[0][1]) else _SUPPORTED)
         )
 
 
-def _fits(ours: list, theirs: list) -> set[tuple[int, int]]:
-    """All pairs $(i, j)$ for which `ours[i:]` and `theirs[j:]` can be paired."""
+def _after(ours: list, theirs: list) -> dict[tuple[int, int], tuple[int, int]]:
+    """The next pair after each $(i, j)$ for which `ours[i:]` and `theirs[j:]` fit."""
     mine, other = ([type(node).__name__ for _, node in x] for x in (ours, theirs))
-    fits = {(len(mine), len(other))}
+    end = len(mine), len(other)
+    after = {end: end}
     for i, name in reversed([*enumerate(mine)]):
-        for j in range(len(other) + 1):
-            is_pair = j < len(other) and other[j] in PARTNERS.get(name, ())
-            if (is_pair and (i + 1, j + 1) in fits) or (
-                name in WITHOUT_PARTNER and (i + 1, j) in fits
-            ):
-                fits.add((i, j))
-    return fits
+        for j in reversed(range(len(other) + 1)):
+            kind = other[j] if j < len(other) else ""
+            choices = {
+                (i + 1, j + 1): kind in PARTNERS.get(name, ()),
+                (i + 1, j): name in WITHOUT_PARTNER,
+                # Where eqopt has one schedule, Optax may have one for each group.
+                (i, j + 1): kind == "ScaleByScheduleState" and kind in other[j + 1 :],
+            }
+            fitting = [x for x, is_one in choices.items() if is_one and x in after]
+            if fitting:
+                after[i, j] = fitting[0]
+    return after
 
 
-def _shown(rest: deque) -> str:
+def _shown(rest: list) -> str:
     path, node = rest[0]
     kind = f"a {type(node).__name__}" if is_theirs(node) else "something"
     return f"there is {kind} at `{path or _ROOT}`"
@@ -201,16 +225,14 @@ _ORDER = (
     "schedules and parts without state do not matter."
 )
 _SUPPORTED = (
-    "The states of Adam and its variants, of momentum and of schedules can be "
-    "converted, inside chains, masks and partitions; the documentation of "
-    "`state_from_optax` lists them. For others, `from_optax(tx)` runs the Optax "
-    "transformation itself."
+    "The documentation of `state_from_optax` lists the states that can be converted. "
+    "For others, `from_optax(tx)` runs the Optax transformation itself."
 )
 
 
 def _converted(ours: Any, other: Any, path: str, their_path: str, counted: Any) -> Any:
     """`ours` with the values of `other`, and a count from elsewhere if it has none."""
-    names = {} if other is None else {v: k for k, v in their_fields(other).items()}
+    names = {own: name for name, own in their_fields(other).items()}
     values = {}
     for field in dataclasses.fields(ours):
         name = names.get(field.name)
@@ -220,6 +242,8 @@ def _converted(ours: Any, other: Any, path: str, their_path: str, counted: Any) 
             values[field.name] = taken(getattr(ours, field.name), *source)
         elif field.name == "count":
             values["count"] = counted()
+        elif field.name == "weight_sum":
+            values["weight_sum"] = jnp.asarray(other.mini_step, jnp.float32)
     # Two counts of a state must not share a buffer, which could not be donated twice.
     if "count" in values:
         values["count"] = jnp.array(values["count"])
@@ -230,7 +254,11 @@ def _inverted(ours: Any, other: Any, path: str, their_path: str) -> Any:
     """`other` with the values of `ours`."""
     values = {}
     for name, own in their_fields(other).items():
-        source = getattr(ours, own), f"{their_path}.{name}", f"{path}.{own}"
-        value = taken(getattr(other, name), *source)
-        values[name] = jnp.array(value) if own == "count" else value
+        if hasattr(ours, own):
+            source = getattr(ours, own), f"{their_path}.{name}", f"{path}.{own}"
+            value = taken(getattr(other, name), *source)
+            values[name] = jnp.array(value) if own == "count" else value
+    if "acc_grads" in values:  # eqopt clears them in the next step
+        clear = lambda x: jnp.where(ours.mini_step == 0, 0, x)
+        values["acc_grads"] = jax.tree.map(clear, values["acc_grads"])
     return other._replace(**values)

@@ -15,12 +15,18 @@ from .._parts import checked_count
 
 
 def taken(expected: PyTree, given: PyTree, path: str, given_path: str) -> PyTree:
-    """`given` with the structure of `expected`. Masked-out leaves are in neither."""
-    leaves, treedef = jtu.tree_flatten_with_path(expected)
-    there = {jtu.keystr(p): _array(x) for p, x in jtu.tree_leaves_with_path(given)}
-    here = {jtu.keystr(p): x for p, x in leaves}
-    missing = [given_path + p for p in here if p not in there]
-    surplus = [given_path + p for p in there if p not in here]
+    """`given` with the structure of `expected`. Masked-out leaves are in neither.
+
+    `()` in one of them stands for an array that is not used. It may have an array in the
+    other one.
+    """
+    is_unused = lambda x: type(x) is tuple and not x
+    leaves, treedef = jtu.tree_flatten_with_path(expected, is_leaf=is_unused)
+    given_leaves = jtu.tree_leaves_with_path(given, is_leaf=is_unused)
+    here, there = ({jtu.keystr(p): x for p, x in y} for y in (leaves, given_leaves))
+    unused = {p for y in (here, there) for p, x in y.items() if is_unused(x)}
+    missing = [given_path + p for p in here if p not in {*there, *unused}]
+    surplus = [given_path + p for p in there if p not in {*here, *unused}]
     if missing or surplus:
         raise ValueError(
             "The state to convert does not fit the parameters"
@@ -29,9 +35,12 @@ def taken(expected: PyTree, given: PyTree, path: str, given_path: str) -> PyTree
             + (f" Only it has an array at {listed(surplus)}." if surplus else "")
             + " Is it the state of another model, or is there another mask?"
         )
-    for p, x in here.items():
-        _check_array(x, there[p], path + p, given_path + p)
-    return treedef.unflatten(_typed_like(x, there[p]) for p, x in here.items())
+    used = {p: _array(there[p]) for p in here if p not in unused}
+    for p, x in used.items():
+        _check_array(here[p], x, path + p, given_path + p)
+    return treedef.unflatten(
+        _typed_like(x, used[p]) if p in used else x for p, x in here.items()
+    )
 
 
 def _array(x: Any) -> Array:
