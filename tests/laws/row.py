@@ -94,10 +94,13 @@ def around(wrapper, *, exempt=None, **arguments):
     ]
 
 
-JOINED = {
-    "test_state_is_sharded_like_parameters": "one vector of all parameters has no "
-    "sharding to keep"
-}
+JOINED = dict.fromkeys(
+    (
+        "test_a_compiled_init_on_explicit_axes",
+        "test_state_is_sharded_like_parameters",
+    ),
+    "one vector of all parameters has no sharding to keep",
+)
 # A key gives other normal numbers in float64. The law also has rows without noise.
 OTHER_NOISE = {"test_float64": "float64 noise is other noise than float32 noise"}
 IN_TURNS = dict.fromkeys(

@@ -32,6 +32,7 @@ BRANCHING = {
 OUTSIDE = {
     **PATHS_WITHIN,
     "test_a_nan_that_is_left_out_leaves_no_trace": "it goes outside what has branches",
+    "test_a_compiled_init_on_explicit_axes": "it goes outside `StoreState`: own tests",
     "test_state_is_sharded_like_parameters": "it goes outside `StoreState`: own tests",
 }
 NOT_THE_MESH = dict.fromkeys(
