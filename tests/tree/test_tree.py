@@ -82,7 +82,9 @@ def test_set():
 def test_a_path_says_which():
     """`Muon` and its fallback have a learning rate each."""
     opt = eqopt.Muon(0.02, fallback=eqopt.AdamW(1e-3))
-    with pytest.raises(KeyError, match=r"`\.learning_rate`, `\.fallback\.learning_rate`"):
+    with pytest.raises(
+        KeyError, match=r"`\.learning_rate`, `\.fallback\.learning_rate`"
+    ):
         eqopt.tree.set(opt, learning_rate=0.01)
     assert eqopt.tree.get(opt, ".fallback.learning_rate") == 1e-3
     new = eqopt.tree.set(opt, **{".fallback.learning_rate": 1e-4})
