@@ -129,7 +129,6 @@ ERRORS = {
         lambda: clipped(W, (X, X[1:])),
         ["`args[1][0]` has 5", "`args[1][1]` has 4"],
     ),
-    "empty batch": (lambda: clipped(W, X[:0]), ["empty", "0 rows"]),
     "number of microbatches": (
         lambda: clipped(W, X, microbatch_size=2, num_real_microbatches=4),
         ["`num_real_microbatches=4`", "out of range"],

@@ -98,10 +98,6 @@ ERRORS = {
         lambda: microbatch(identity, 0, 2)({"x": X, "n": jnp.array(3)}),
         ["`args[0]['n']`", "shape ()", "another argument"],
     ),
-    "empty batch": (
-        lambda: microbatch(identity, 0, None)(jnp.ones((0, 2))),
-        ["empty", "`args[0]` has 0 rows"],
-    ),
     "size zero": (lambda: microbatch(identity, 0, 0), ["`microbatch_size`", "got 0"]),
     "negative size": (
         lambda: micro_vmap(identity, microbatch_size=-2),
@@ -132,8 +128,12 @@ ERRORS = {
         ["`argnums=(1, -1)`", "twice"],
     ),
     "argnames": (
-        lambda: microbatch(pair, 0, 2, argnames="y")(X, X),
-        ["`argnames` contains 'y'", "by position"],
+        lambda: microbatch(pair, 0, 2, argnames="z")(X, y=X),
+        ["`argnames` contains 'z'", "1 positional", "['y']"],
+    ),
+    "argnums and argnames": (
+        lambda: microbatch(pair, 1, 2, argnames="y")(X, X),
+        ["`argnums=(1,)` with `argnames=('y',)`", "twice"],
     ),
     "batch_argnums": (
         lambda: micro_grad(pair, batch_argnums=2)(X, X),
@@ -273,8 +273,8 @@ ERRORS = {
         ["`batch_argnums` contains 2", "2 positional"],
     ),
     "batch_argnames": (
-        lambda: value_and_grad(batch_argnames="y")(X, X),
-        ["`batch_argnames` contains 'y'", "`batch_argnums`"],
+        lambda: value_and_grad(batch_argnames="z")(X, X),
+        ["`batch_argnames` contains 'z'"],
     ),
     "no batch_argnums in micro_value_and_grad": (
         lambda: value_and_grad(batch_argnums=()),

@@ -48,7 +48,7 @@ def test_a_key_for_each_example_whatever_the_microbatch_size(key):
 
 @pytest.mark.parametrize("key", KEYS, ids=["typed", "raw"])
 def test_a_key_for_each_microbatch(key):
-    def fun(x, *, key):
+    def fun(x, key):
         return jnp.broadcast_to(jr.uniform(key), x.shape)
 
     numbers = [jr.uniform(jr.fold_in(key, i)).item() for i in range(3)]

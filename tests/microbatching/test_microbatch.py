@@ -131,6 +131,10 @@ def test_every_way_to_name_a_batch_argument():
             micro(argnums=(), argnames=("a", "b"), in_axes=(0, 1))(b=b, a=a),
             micro(argnums=(), argnames=("b", "a"), in_axes=(1, 0))(a=a, b=b),
             micro(argnums=0, argnames="b", in_axes=(0, 1))(a, b=b),
+            micro(argnums=0, argnames="b", in_axes=(0, 1))(a, b),
+            micro(argnums=(0, 1), in_axes=(0, 1))(a, b=b),
+            micro(argnums=(0, 1), in_axes=(0, 1))(b=b, a=a),
+            micro(argnums=(), argnames=("a", "b"), in_axes=(0, 1))(a, b=b),
         )
 
     for out in in_every_way(a, b):
@@ -288,7 +292,7 @@ def test_a_traced_number_can_be_vectorised():
     assert fun(jnp.ones((4, 8)), jnp.arange(4)).tolist() == [0, 3, 6, 8]
 
 
-@pytest.mark.parametrize(("rows", "traces"), [(2, 1), (6, 1), (7, 2)])
+@pytest.mark.parametrize(("rows", "traces"), [(0, 1), (2, 1), (6, 1), (7, 2)])
 @pytest.mark.parametrize("num_real", [None, np.int32(1)])
 def test_traced_once_per_shape(rows, traces, num_real):
     count = 0

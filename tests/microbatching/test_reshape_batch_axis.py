@@ -22,6 +22,7 @@ def test_parity_with_optax(size, axis):
 
 def test_columns():
     assert reshape_batch_axis(jnp.arange(6), 2).tolist() == [[0, 3], [1, 4], [2, 5]]
+    assert reshape_batch_axis(jnp.ones((0, 3)), 2).shape == (0, 2, 3)
 
 
 def test_other_leaves_are_left_alone():

@@ -14,6 +14,10 @@ class AccumulationType(enum.Enum):
     """The built-in ways to combine what a function returns for each microbatch.
 
     Sums and means of 16-bit floats are kept in float32 and rounded once, at the end.
+
+    For an empty batch, the function is traced for the shapes and dtypes of its output,
+    but never run. Then `SUM` and `RUNNING_MEAN` are zero, `CONCAT` is empty, and `MEAN`
+    is NaN without weights and zero with weights.
     """
 
     SUM = enum.auto()

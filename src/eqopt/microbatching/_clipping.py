@@ -20,7 +20,6 @@ from ._ghost.factors import AbstractFactor, squared_norm, weighted_sum
 from ._ghost.gradient import Method, Path, Traced, gradient, trace
 from ._loss import Loss
 from ._microbatch import accumulate
-from ._state import is_state
 from ._weights import make_weights
 
 
@@ -76,15 +75,17 @@ class Paths(eqx.Module):
     def __call__(self, /, *args: Any, **kwargs: Any) -> PyTree[Path]:
         call = Norms(self.loss, None, None, "auto").call(args, kwargs)
         found: list[Path] = []
-        leaves, axes = call.arguments.batch.leaves, call.arguments.batch.axes
+        batch = call.arguments.batch
         state = call.arguments.state and call.arguments.state.value
 
-        def trace_it(*mapped: Array) -> None:
-            traced, _ = call.trace(leaves, state, 0, mapped)
+        def trace_it() -> None:
+            leaves = batch.full(0)
+            pairs = zip(leaves, batch.axes, strict=True)
+            row = [x[0] for x, axis in pairs if axis is not None]
+            traced, _ = call.trace(leaves, state, 0, row)
             found.extend(traced.paths)
 
-        rows = [x[0] for x, axis in zip(leaves, axes, strict=True) if axis is not None]
-        jax.eval_shape(trace_it, *rows)
+        jax.eval_shape(trace_it)
         return call.treedef.unflatten(found)
 
 
@@ -113,28 +114,23 @@ class Norms(eqx.Module):
 
     def call(self, args: Any, kwargs: Any, weights: Any = None) -> "_Call":
         """The subject of a call with these arguments."""
-        loss = self.loss.at(args)
-        both = set(loss.argnums) & set(loss.batch_argnums)
+        loss = self.loss.at(args, kwargs)
+        both = [place for place in loss.wrt_places if place in loss.batch_places]
         if both:
             raise ValueError(
-                f"`argnums` and `batch_argnums` both contain argument {min(both)}, "
+                f"`argnums` and `batch_argnums` both contain argument {both[0]!r}, "
                 "but parameters must be shared by all examples. For gradients with "
                 "respect to the batch, use `micro_grad`."
             )
-        axes = loss.axes(args)
-        kwarg_axes = {name: 0 for name, x in kwargs.items() if not is_state(x)}
-        size = self.microbatch_size
-        arguments = find_arguments(
-            (*args, None), kwargs, [*axes, None], kwarg_axes, size
-        )
+        axes, size = loss.axes(args, kwargs), self.microbatch_size
+        arguments = find_arguments((*args, None), kwargs, axes, size, loss.key)
         if weights is not None:
             make_weights(
                 weights, arguments.batch.split, True
             )  # raises if they are wrong
             args_and_weights = (*args, jnp.asarray(weights))
-            arguments = find_arguments(
-                args_and_weights, kwargs, [*axes, 0], kwarg_axes, size
-            )
+            axes = {**axes, len(args): 0}
+            arguments = find_arguments(args_and_weights, kwargs, axes, size, loss.key)
         wrt = loss.wrt(args, kwargs)
         params, static = eqx.partition(wrt, eqx.is_inexact_array)
         leaves, treedef = jtu.tree_flatten_with_path(params)
@@ -267,7 +263,7 @@ class _Call(NamedTuple):
             pairs = zip(leaves, self.arguments.batch.axes, strict=True)
             row = [x if axis is None else next(rows) for x, axis in pairs]
             (*args, weight), kwargs = self.arguments.rebuild(row, state, index)
-            return self.loss.expand(tuple(args)), kwargs, weight
+            return *self.loss.expand(tuple(args), kwargs), weight
 
         def loss(params: list[Array], mapped: list[Array]) -> tuple[Any, Any]:
             args, kwargs, _ = rebuild(mapped)

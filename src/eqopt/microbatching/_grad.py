@@ -1,16 +1,20 @@
 """Per-example gradients, one microbatch at a time."""
 
+import functools as ft
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
 from jaxtyping import ArrayLike, PyTree
 
 from .._types import StaticInteger
 from ._accumulator import AccumulationType, check_accumulator
+from ._arguments import find_arguments
 from ._loss import Loss, make_loss
+from ._microbatch import accumulate
 from ._rows import check_size
-from ._vmap import micro_vmap
+from ._vmap import map_examples
 
 
 class PerExample(NamedTuple):
@@ -85,15 +89,18 @@ def micro_grad(
     - `fun`: a function that returns a scalar, or with `has_aux` a pair of a scalar and
         anything else.
     - `has_aux`: whether `fun` returns such a pair. Defaults to `False`.
-    - `argnums`: the positional argument to differentiate with respect to, or a sequence
-        of these, which makes the gradient a tuple. Defaults to 0.
-    - `batch_argnums`: which positional arguments are batches: every array in them has
-        its examples along axis 0. Defaults to 1. Every array in a keyword argument must
-        also have its examples along axis 0, except for a single random key in `key=`,
-        which is split into one per example, and an `eqx.nn.State`, as in
-        [`eqopt.microbatching.micro_vmap`][].
-    - `keep_batch_dim`: whether `fun` gets an example as a batch of size one, or without
-        its batch axis. Keyword arguments never have a batch axis. Defaults to `True`.
+    - `argnums`: the position in the signature of `fun` of the argument to differentiate
+        with respect to, or a sequence of these, which makes the gradient a tuple. A
+        call may pass it by name. Negative numbers count from the last position in use.
+        Defaults to 0.
+    - `batch_argnums`: the positions of the arguments that are batches: every array in
+        them has its examples along axis 0. Defaults to 1. Every array in a keyword-only
+        argument must also have its examples along axis 0, except for an `eqx.nn.State`,
+        as in [`eqopt.microbatching.micro_vmap`][]. A single random key in an argument
+        `key` is split into one per example.
+    - `keep_batch_dim`: whether `fun` gets an example of the arguments in
+        `batch_argnums` as a batch of size one, or without its batch axis. Other
+        arguments never have a batch axis. Defaults to `True`.
     - `microbatch_size`: the number of examples per microbatch. It need not divide the
         number of examples. Defaults to `None`: all examples at once.
     - `accumulator`: how to combine the results of `transform_fn`, as in
@@ -147,21 +154,22 @@ class _MicroGrad(eqx.Module):
         return self.loss.fun
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        loss = self.loss.at(args)
+        loss = self.loss.at(args, kwargs)
+        axes, size = loss.axes(args, kwargs), self.microbatch_size
+        arguments = find_arguments(args, kwargs, axes, size, loss.key)
 
         def one_example(*args: Any, **kwargs: Any) -> tuple[Any, PerExample]:
-            args = loss.expand(args)
+            args, kwargs = loss.expand(args, kwargs)
             grad_fn = eqx.filter_value_and_grad(loss.value_and_aux, has_aux=True)
             (value, aux), grads = grad_fn(loss.wrt(args, kwargs), args, kwargs)
             metrics = self.metrics_fn(grads)
             return self.transform_fn(grads), PerExample(value, metrics, aux)
 
-        micro_fun = micro_vmap(
-            one_example,
-            loss.axes(args),
-            microbatch_size=self.microbatch_size,
-            accumulator=(self.accumulator, AccumulationType.CONCAT),
-            weights=self.weights,
-            num_real_microbatches=self.num_real_microbatches,
+        return accumulate(
+            ft.partial(map_examples, one_example, jax.vmap, arguments),
+            arguments,
+            (self.accumulator, AccumulationType.CONCAT),
+            self.num_real_microbatches,
+            self.weights,
+            has_rows=True,
         )
-        return micro_fun(*args, **kwargs)

@@ -8,8 +8,10 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
-from ._arguments import resolve_argnums
+from ._arguments import find_places, list_places, replace
+from ._keys import is_single_key
 from ._rows import own_on_each_device
+from ._state import is_state
 
 
 # What an error in the function may be about, with and without `keep_batch_dim`.
@@ -36,48 +38,63 @@ class Loss(eqx.Module):
                 "`batch_argnums` is empty. Pass at least one argument that is a batch."
             )
 
-    def at(self, args: tuple[Any, ...]) -> "_LossAt":
-        """The same for a call with these positional arguments."""
+    def at(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> "_LossAt":
+        """Finds the arguments in a call."""
         argnums = (self.argnums,) if isinstance(self.argnums, int) else self.argnums
+        places = list_places(self.fun, args, kwargs)
         return _LossAt(
             self,
-            resolve_argnums("argnums", argnums, len(args)),
-            resolve_argnums("batch_argnums", self.batch_argnums, len(args)),
+            find_places(places, argnums),
+            find_places(places, self.batch_argnums, prefix="batch_"),
+            frozenset(place for x, place in places.items() if isinstance(x, int)),
+            places.get("key"),
         )
 
 
 class _LossAt(eqx.Module):
     loss: Loss
-    argnums: tuple[int, ...]
-    batch_argnums: tuple[int, ...]
+    wrt_places: tuple[int | str, ...]
+    batch_places: tuple[int | str, ...]
+    numbered_places: frozenset[int | str]
+    key: int | str | None  # the place of the argument with this name
 
-    def axes(self, args: tuple[Any, ...]) -> list[int | None]:
-        """The batch axis of every argument."""
-        return [0 if i in self.batch_argnums else None for i in range(len(args))]
+    def axes(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> dict[int | str, int]:
+        """The batch axis of each argument that has one."""
+        return {
+            place: 0
+            for place, x in (dict(enumerate(args)) | kwargs).items()
+            if place in self.batch_places
+            or (place == self.key and is_single_key(x))
+            or not (place in self.numbered_places or is_state(x))
+        }
 
     def wrt(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> PyTree:
         """The arguments to differentiate with respect to."""
-        batch = [args[i] for i in self.batch_argnums]
-        chosen = own_on_each_device(
-            tuple(args[i] for i in self.argnums), (batch, kwargs)
-        )
+        by_place = dict(enumerate(args)) | kwargs
+        batch = [by_place[i] for i in self.batch_places]
+        chosen = tuple(by_place[i] for i in self.wrt_places)
+        chosen = own_on_each_device(chosen, (batch, kwargs))
         return chosen[0] if isinstance(self.loss.argnums, int) else chosen
 
-    def expand(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Examples as batches of one, if the function expects batches."""
+    def expand(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Makes examples batches of one, if the function expects batches."""
         if not self.loss.keep_batch_dim:
-            return args
-        return tuple(
-            _expand(x) if i in self.batch_argnums else x for i, x in enumerate(args)
-        )
+            return args, kwargs
+        by_place = dict(enumerate(args)) | kwargs
+        examples = {i: _expand(by_place[i]) for i in self.batch_places}
+        return replace(args, kwargs, examples)
 
     def value_and_aux(
         self, wrt: PyTree, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, Any]:
         """The loss for expanded arguments, with the arguments in `wrt` replaced."""
         chosen = (wrt,) if isinstance(self.loss.argnums, int) else wrt
-        replaced = dict(zip(self.argnums, chosen, strict=True))
-        args = tuple(replaced.get(i, x) for i, x in enumerate(args))
+        chosen = dict(zip(self.wrt_places, chosen, strict=True))
+        args, kwargs = replace(args, kwargs, chosen)
         try:
             out = self.loss.fun(*args, **kwargs)
         except (TypeError, ValueError) as error:

@@ -15,7 +15,7 @@ from .._jax_internals import attempt
 from .._trees.control import rounds_alike
 from .._types import StaticInteger
 from ._accumulator import AccumulationType, check_accumulator
-from ._arguments import Arguments, check_argnames, find_arguments, resolve_argnums
+from ._arguments import Arguments, find_arguments, find_places, list_places
 from ._convolutions import evaluate_in_loop
 from ._interpret import as_array, last_products
 from ._make_rules import make_rules
@@ -49,18 +49,18 @@ def microbatch(
     """Evaluates a function of a batch one microbatch at a time.
 
     This needs only as much memory as one microbatch. `accumulator` combines the results
-    of `fun` for the microbatches. You must choose an accumulator that matches the
-    function, for example if your function is a sum over rows.
+    of `fun`: choose one that matches the function, such as `SUM` for a sum over rows.
+    For an empty batch, see [`eqopt.microbatching.AccumulationType`][].
 
     Microbatch `i` of `n` holds the rows `i, i + n, i + 2n, ...`, so that an array that
     is sharded over its batch axis need not move. If `microbatch_size` does not divide
     the batch, the `n` full microbatches share the first rows in this manner, and the
     remaining rows form a smaller, last microbatch.
 
-    If a single random key is passed as `key=`, microbatches still have different
-    dropout masks: microbatch `i` gets `jr.fold_in(key, i)`. If `argnames` contains
-    `"key"`, each row has its own key instead, either from `jr.split(key, rows)` or as
-    passed by you, and the result does not depend on the microbatch size.
+    If `fun` has an argument `key` and gets a single random key, microbatches still have
+    different dropout masks: microbatch `i` gets `jr.fold_in(key, i)`. If `argnames`
+    contains `"key"`, each row has its own key instead, either from `jr.split(key,
+    rows)` or as passed by you, and the result does not depend on the microbatch size.
 
     If one of the other arguments is an `eqx.nn.State`, and the output contains one,
     each microbatch gets the State that the previous one returned. The last State is
@@ -108,15 +108,16 @@ def microbatch(
 
     - `fun`: a function of arbitrary pytrees. Its arguments and its output may have
         leaves that are not arrays; such leaves of the output are returned unchanged.
-    - `argnums`: the positional arguments that are batches: every array in them has a
-        batch axis. They may be negative. `()` means none.
+    - `argnums`: the positions in the signature of `fun` of the arguments that are
+        batches: every array in them has a batch axis. A call may pass them by name.
+        Negative numbers count from the last position in use. `()` means none.
     - `microbatch_size`: the number of rows per microbatch; `None` for one microbatch of
         the whole batch.
     - `accumulator`: how to combine the outputs: an
         [`eqopt.microbatching.AccumulationType`][] or an
         [`eqopt.microbatching.Accumulator`][], or a pytree of these that is a prefix of
         the output. Defaults to the sum. The result has the dtype of `fun`'s output.
-    - `argnames`: the keyword arguments that are batches. Defaults to none.
+    - `argnames`: the names of more arguments that are batches. Defaults to none.
     - `in_axes`: the batch axis, or a sequence with an axis for each of `argnums` and
         then `argnames`. Axes may be negative. Defaults to 0.
     - `weights`: the weight of each row: nonnegative real numbers, integers or bools of
@@ -194,13 +195,11 @@ class _Microbatch(eqx.Module):
         return self.fun
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        argnums = resolve_argnums("argnums", self.argnums, len(args))
-        check_argnames("argnames", "argnums", self.argnames, kwargs)
-        axes = dict(zip((*argnums, *self.argnames), self.in_axes, strict=True))
-        arg_axes = [axes.get(i) for i in range(len(args))]
-        kwarg_axes = {name: axes[name] for name in self.argnames}
-        size = self.microbatch_size
-        arguments = find_arguments(args, kwargs, arg_axes, kwarg_axes, size)
+        places = list_places(self.fun, args, kwargs)
+        batch = find_places(places, self.argnums, self.argnames)
+        axes = dict(zip(batch, self.in_axes, strict=True))
+        size, key = self.microbatch_size, places.get("key")
+        arguments = find_arguments(args, kwargs, axes, size, key)
         return accumulate(
             ft.partial(_call, self.fun, arguments),
             arguments,
@@ -288,6 +287,8 @@ def accumulate(
 def _loop(
     body: Callable[[Any, Any], Any], carry: Any, executed: int | Array, split: Split
 ) -> Any:
+    if split.count == 0:
+        return carry
     start = jnp.asarray(0, jnp.int32)
     if isinstance(executed, int) and split.count == 1:
         return body(start, carry) if executed else carry

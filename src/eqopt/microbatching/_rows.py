@@ -1,7 +1,7 @@
 """The rows of a batch: which arrays have them, and how microbatches divide them."""
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import equinox as eqx
@@ -61,7 +61,7 @@ def _reshape(where: str, x: Any, size: int, axis: int) -> Any:
         return x
     axis = _resolve_axis(where, x, axis, "axis")
     split = Split(x.shape[axis], size)
-    if split.count == 0 or split.rest != 0:
+    if split.rest != 0:
         raise ValueError(
             f"`microbatch_size={size}` does not divide the {split.rows} rows of "
             f"`{where}` (axis {axis} of shape {x.shape}), so they do not fit into one "
@@ -148,6 +148,10 @@ def _columns(x: Any, axis: int, split: Split) -> Any:
 
 
 def _full(x: Any, axis: int, split: Split, index: Any) -> Any:
+    if split.count == 0:
+        # An empty batch: the function is traced for its output's shapes, but never run.
+        shape = (*x.shape[:axis], split.size, *x.shape[axis + 1 :])
+        return jnp.empty_like(x, shape=shape)
     if split.rest == 0:
         columns = _columns(x, axis, split)
         return lax.dynamic_index_in_dim(columns, index, axis + 1, keepdims=False)
@@ -167,8 +171,7 @@ def _last(x: Any, axis: int, split: Split) -> Any:
 def find_batch(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    arg_axes: Sequence[int | None],
-    kwarg_axes: Mapping[str, int],
+    batch_axes: Mapping[int | str, int | None],
     size: int | None,
 ) -> Batch:
     """Finds the arrays with a batch axis, and checks that they have equal sizes.
@@ -176,14 +179,15 @@ def find_batch(
     **Arguments:**
 
     - `args`, `kwargs`: the arguments of a call.
-    - `arg_axes`, `kwarg_axes`: the batch axis of each argument, or `None`.
+    - `batch_axes`: the batch axis of each argument that has one, by its index in `args`
+        or its name in `kwargs`.
     - `size`: the number of rows per microbatch; `None` for all of them.
     """
     with_path, treedef = jtu.tree_flatten_with_path((args, kwargs))
     axes: list[int | None] = []
     found: dict[str, tuple[Any, int]] = {}
     for (which, key, *rest), x in with_path:
-        axis = arg_axes[key.idx] if which.idx == 0 else kwarg_axes.get(key.key)
+        axis = batch_axes.get(key.key if which.idx else key.idx)
         if axis is None or not eqx.is_array(x):
             axes.append(None)
             continue
@@ -192,9 +196,9 @@ def find_batch(
         axes.append(axis)
         found[where] = x, axis
     lengths = {where: x.shape[axis] for where, (x, axis) in found.items()}
-    rows = _common_length(lengths, args, kwargs, arg_axes, kwarg_axes)
-    size = rows if size is None else size
-    if size > rows:
+    rows = _common_length(lengths, args, kwargs, batch_axes)
+    size = max(rows, 1) if size is None else size
+    if 0 < rows < size:
         raise ValueError(
             f"`microbatch_size={size}` is larger than the batch, which has {rows} rows "
             f"(`{next(iter(lengths))}`). Use at most {rows}, or `None` for one "
@@ -223,7 +227,7 @@ def _resolve_axis(where: str, x: Any, axis: int, name: str) -> int:
 def check_shards(where: str, x: Any, axis: int, split: Split) -> None:
     # On an automatic mesh, the type of an array has no sharding: XLA moves data if
     # necessary. Inside `jax.shard_map`, each device has its own rows.
-    if is_in_shard_map():
+    if is_in_shard_map() or split.rows == 0:
         return
     local = jax.typeof(x).sharding.shard_shape(x.shape)[axis]
     shards = x.shape[axis] // local
@@ -252,16 +256,14 @@ def _common_length(
     lengths: dict[str, int],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    arg_axes: Sequence[int | None],
-    kwarg_axes: Mapping[str, int],
+    batch_axes: Mapping[int | str, int | None],
 ) -> int:
     if not lengths:
-        named = {f"args[{i}]": args[i] for i, a in enumerate(arg_axes) if a is not None}
-        named |= {f"kwargs[{name!r}]": kwargs[name] for name in kwarg_axes}
         found = ", ".join(
-            f"`{where}` with leaves of type "
-            f"{sorted({type(x).__name__ for x in jtu.tree_leaves(tree)})}"
-            for where, tree in named.items()
+            f"`{'args' if isinstance(place, int) else 'kwargs'}[{place!r}]` with leaves "
+            f"of type {sorted({type(x).__name__ for x in jtu.tree_leaves(tree)})}"
+            for place, tree in (dict(enumerate(args)) | kwargs).items()
+            if batch_axes.get(place) is not None
         )
         raise ValueError(
             "No array with a batch axis: at least one argument must contain one. "
@@ -277,10 +279,6 @@ def _common_length(
                 f"and `{where}` has {length}. Is `in_axes` correct for both, and are "
                 "both part of the batch?"
             )
-    if rows == 0:
-        raise ValueError(
-            f"The batch is empty: `{first}` has 0 rows. Expected at least one."
-        )
     return rows
 
 

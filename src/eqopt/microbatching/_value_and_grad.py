@@ -8,7 +8,7 @@ from jaxtyping import ArrayLike, PyTree
 
 from .._types import StaticInteger
 from ._accumulator import AccumulationType, check_accumulator
-from ._arguments import check_argnames, resolve_argnums
+from ._arguments import find_places, list_places
 from ._microbatch import microbatch
 from ._rows import check_size
 
@@ -29,7 +29,7 @@ def micro_value_and_grad(
     Like `eqx.filter_value_and_grad`, it differentiates with respect to the
     floating-point arrays of the first argument; its other leaves are `None`. It applies
     [`eqopt.microbatching.microbatch`][] with `AccumulationType.RUNNING_MEAN`. See there
-    for how rows are grouped, and how `key=` and an `eqx.nn.State` are handled.
+    for how rows are grouped, and how a `key` and an `eqx.nn.State` are handled.
 
     !!! example
 
@@ -54,10 +54,11 @@ def micro_value_and_grad(
     - `fun`: a function that returns a scalar, the mean loss over the rows of a batch,
         or with `has_aux` a pair of this scalar and anything else.
     - `has_aux`: whether `fun` returns such a pair. Defaults to `False`.
-    - `batch_argnums`: which positional arguments are batches: every array in them has
-        its rows along axis 0. They may be negative, but cannot be the first argument.
-        `()` means none. Defaults to 1.
-    - `batch_argnames`: the keyword arguments that are batches. Defaults to none.
+    - `batch_argnums`: the positions in the signature of `fun` of the arguments that are
+        batches: every array in them has its rows along axis 0. A call may pass them by
+        name, but not the first argument, which cannot be a batch. Negative numbers
+        count from the last position in use. `()` means none. Defaults to 1.
+    - `batch_argnames`: the names of more arguments that are batches. Defaults to none.
     - `microbatch_size`: the number of rows per microbatch. It need not divide the
         number of rows. `None` means one microbatch of the whole batch.
     - `aux_accumulator`: how to combine the other results of `fun`, as in
@@ -115,9 +116,9 @@ class _MicroValueAndGrad(eqx.Module):
         return self.fun
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        argnums = resolve_argnums("batch_argnums", self.batch_argnums, len(args))
-        check_argnames("batch_argnames", "batch_argnums", self.batch_argnames, kwargs)
-        if 0 in argnums:
+        places = list_places(self.fun, args, kwargs)
+        batch = find_places(places, self.batch_argnums, self.batch_argnames, "batch_")
+        if 0 in batch:
             raise ValueError(
                 f"`batch_argnums={self.batch_argnums}` contains the first argument, "
                 "but the gradient is with respect to it. Pass the model first, then "
@@ -127,10 +128,10 @@ class _MicroValueAndGrad(eqx.Module):
         mean = AccumulationType.RUNNING_MEAN
         value_and_grad = microbatch(
             eqx.filter_value_and_grad(self.fun, has_aux=self.has_aux),
-            argnums,
+            [place for place in batch if isinstance(place, int)],
             self.microbatch_size,
             ((mean, self.aux_accumulator), mean) if self.has_aux else mean,
-            argnames=self.batch_argnames,
+            argnames=[place for place in batch if isinstance(place, str)],
             weights=self.weights,
             num_real_microbatches=self.num_real_microbatches,
         )

@@ -11,7 +11,7 @@ from jaxtyping import Array, ArrayLike, PyTree
 
 from .._types import StaticInteger
 from ._accumulator import AccumulationType, check_accumulator
-from ._arguments import Arguments, find_arguments
+from ._arguments import Arguments, find_arguments, list_places
 from ._microbatch import accumulate
 from ._rows import check_size
 from ._state import is_state
@@ -51,10 +51,11 @@ def micro_vmap(
     - `fun`: a function of one example. Its arguments and its output may be any pytrees,
         with leaves that are not arrays.
     - `in_axes`: the axis to map over, for all positional arguments; or a sequence with
-        an axis for each of them, or `None` for an argument that is not mapped. Axes may
-        be negative. Keyword arguments are mapped over axis 0, except for a single
-        random key in `key=`, which is split into one per example,
-        `jr.split(key, rows)`, and an `eqx.nn.State`. Defaults to 0.
+        an axis for each argument in the order of `fun`'s signature, or `None` for an
+        argument that is not mapped. A call may pass the last of them by name. Axes may
+        be negative. Other keyword arguments are mapped over axis 0, except for an
+        `eqx.nn.State`. If an argument `key` is mapped and is a single random key, it is
+        split into one per example, `jr.split(key, rows)`. Defaults to 0.
     - `out_axes`: the position of the mapped axis in the output. Only 0 is supported.
     - `microbatch_size`: the number of examples per microbatch. It need not divide the
         number of examples. Defaults to `None`: all examples at once.
@@ -116,17 +117,19 @@ class _MicroVmap(eqx.Module):
         in_axes = self.in_axes
         if isinstance(in_axes, int):
             in_axes = (in_axes,) * len(args)
-        if len(in_axes) != len(args):
+        places = list_places(self.fun, args, kwargs)
+        if len(in_axes) < len(args) or not places.keys() >= set(range(len(in_axes))):
             raise ValueError(
                 f"`in_axes={in_axes}` has length {len(in_axes)}, but this call has "
                 f"{len(args)} positional arguments. Pass an axis or `None` for each, "
                 "or a single int for all."
             )
-        kwarg_axes = {name: 0 for name, x in kwargs.items() if not is_state(x)}
-        size = self.microbatch_size
-        arguments = find_arguments(args, kwargs, in_axes, kwarg_axes, size)
+        axes = {name: 0 for name, x in kwargs.items() if not is_state(x)}
+        axes |= {places[i]: axis for i, axis in enumerate(in_axes)}
+        size, key = self.microbatch_size, places.get("key")
+        arguments = find_arguments(args, kwargs, axes, size, key)
         return accumulate(
-            ft.partial(_examples, self.fun, self.vmap_fn, arguments),
+            ft.partial(map_examples, self.fun, self.vmap_fn, arguments),
             arguments,
             self.accumulator,
             self.num_real_microbatches,
@@ -135,7 +138,7 @@ class _MicroVmap(eqx.Module):
         )
 
 
-def _examples(
+def map_examples(
     fun: Callable[..., Any],
     vmap_fn: Callable[..., Any],
     arguments: Arguments,
@@ -143,6 +146,7 @@ def _examples(
     state: Any,
     index: Any,
 ) -> Any:
+    """Maps a function over the examples of the microbatch `index`."""
     axes = arguments.batch.axes
     is_done = []
 

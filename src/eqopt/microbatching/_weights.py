@@ -62,7 +62,7 @@ class _Equal(AbstractWeights):
         size, rows = self.split.size, self.split.rows
         if isinstance(executed, int):
             return max(1, min(executed * size, rows)) / self._unit
-        return jnp.clip(executed * size, 1, rows) / self._unit
+        return jnp.clip(executed * size, 1, max(1, rows)) / self._unit
 
     @property
     def _unit(self) -> int:
@@ -129,7 +129,7 @@ def _check(weights: Any, split: Split) -> Float[Array, " rows"]:
         )
     is_known = not is_traced(weights)
     if is_known and getattr(weights, "is_fully_addressable", True):
-        lowest = np.min(np.asarray(weights, np.float32))
+        lowest = np.min(np.asarray(weights, np.float32), initial=0)
         if lowest < 0:
             raise ValueError(
                 f"`weights` must not be negative, but the lowest is {lowest}. To "
