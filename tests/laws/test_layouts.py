@@ -122,9 +122,9 @@ def test_remedies_for_other_explicit_shards(jit):
             "explicit axes. "
         )
         state = eqopt.tree.migrate(opt, state, params)
-        every = eqopt.ApplyEvery(2)
+        other = eqopt.ScaleByADOPT()
         with pytest.raises(ValueError, match=r"updates\['columns'\].*reshard"):
-            every.step(given[1], every.init(params), params)
+            other.step(given[1], other.init(params), params)
         like = lambda g, p: jax.sharding.reshard(g, jax.typeof(p).sharding)
         new, _ = step(jax.tree.map(like, given[1], params), state, params)
     expected, _ = opt.step(values(1), opt.init(values()), values())

@@ -128,9 +128,9 @@ def on_all_devices(state: PyTree, params: PyTree) -> PyTree:
         return state
     if any(map(is_traced, [arrays[0], *leaves])):
         # JAX places what a program returns where the arguments are that it uses, and
-        # slots like a parameter are made from it.
+        # slots like a parameter are made from it, except for Optax's on explicit axes.
         slots = {leaves[i].shape for i in places if _may_be_slot(leaves[i])}
-        if slots & {x.shape for x in arrays}:
+        if slots & {x.shape for x in arrays} and not has_explicit_axes(params):
             return state
         first = places[0]
         leaves[first], _ = lax.optimization_barrier((leaves[first], arrays[0]))

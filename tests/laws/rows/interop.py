@@ -21,8 +21,13 @@ NOT_OPTAX = {
     "derivatives": "the square roots of Optax have no derivative at zero gradients",
     "half_precision": "Optax computes in the dtypes that "
     "meet, and its moments take on those that come out",
-    "test_state_is_sharded_like_parameters": "compiled, the zeros of Optax have nothing "
-    "to do with the parameters",
+    **dict.fromkeys(
+        (
+            "test_a_compiled_init_on_explicit_axes",
+            "test_state_is_sharded_like_parameters",
+        ),
+        "compiled, the zeros of Optax have nothing to do with the parameters",
+    ),
     "test_no_default_stands_still": "the moments of Optax do",
     "other_model": "the moments of Optax broadcast",
 }
