@@ -117,8 +117,3 @@ def test_not_a_number(opt):
     )
     with pytest.raises(ValueError, match=message):
         opt.step(GRADS, opt.init(PARAMS), PARAMS, grad_norm=jnp.ones(2))
-
-
-def test_by_another_name():
-    with pytest.raises(TypeError, match="Did you mean `grad_norm`, the global norm"):
-        CLIP.step(GRADS, CLIP.init(PARAMS), PARAMS, global_norm=1.0)

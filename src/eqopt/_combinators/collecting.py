@@ -1,11 +1,14 @@
 """Gradients that are collected over several calls, of which some have `None`."""
 
+import functools
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
+from jaxtyping import Array, PyTree
 
 from .._core.transformation import AbstractTransformation
 from .._core.wrapper import Call
@@ -48,22 +51,30 @@ def run_collected(
     def within() -> tuple[Any, State]:
         params, new = call._replace(updates=collected).run(inner, state)
         positions = range(len(jtu.tree_leaves(params, is_leaf=is_leaf)))
+        owners = owners_of(call.params, state)
         return (
-            _moved(moves, positions, params, call.params, is_leaf),
-            _moved(moves, owners_of(call.params, state), new, state, is_stored),
+            _take_back(params, call.params, is_leaf, positions, moves),
+            _take_back(new, state, is_stored, owners, moves),
         )
 
     return filter_cond(jnp.any(jnp.stack([*moves.values()])), within, without)
 
 
-def _moved(moves, owners, new, old, is_leaf):
-    """`new` with the values of `old` at leaves of parameters that do not move."""
+def _take_back(
+    new: PyTree,
+    old: PyTree,
+    is_leaf: Callable[[Any], bool],
+    owners: Iterable[int | None],
+    moves: Mapping[int | None, Array],
+) -> PyTree:
+    """Undoes the changes at leaves that belong to a parameter that does not move.
+
+    `owners`: the position of the parameter to which each leaf belongs.
+    """
     leaves, treedef = jtu.tree_flatten(new, is_leaf=is_leaf)
-    return treedef.unflatten(
-        jax.tree.map(lambda x, y, i=i: jnp.where(moves[i], x, y), x, y)
-        if i in moves
-        else x
-        for i, x, y in zip(
-            owners, leaves, jtu.tree_leaves(old, is_leaf=is_leaf), strict=True
-        )
-    )
+    before = jtu.tree_leaves(old, is_leaf=is_leaf)
+    for i, owner in enumerate(owners):
+        if owner in moves:
+            choose = functools.partial(jnp.where, moves[owner])
+            leaves[i] = jax.tree.map(choose, leaves[i], before[i])
+    return treedef.unflatten(leaves)

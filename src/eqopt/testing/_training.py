@@ -53,7 +53,7 @@ def _rise(slope: PyTree, start: PyTree, end: PyTree) -> float:
         d, p, q = (
             np.asarray(x, np.result_type(x.dtype, np.float64)) for x in (d, p, q)
         )
-        rise += np.sum((d.conj() * (q - p)).real + _CURVATURE / 2 * abs(q - p) ** 2)
+        rise += np.sum(np.real(np.conj(d) * (q - p)) + _CURVATURE / 2 * abs(q - p) ** 2)
     return rise
 
 

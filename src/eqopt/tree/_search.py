@@ -277,7 +277,8 @@ def set(
 def _is_recorded(tree: Any, path: Sequence[Any]) -> bool:
     """Whether a state on the path declares that it only records the field."""
     return any(
-        isinstance(node, eqx.Module) and kinds(type(node)).get(_name(key)) == "recorded"
+        isinstance(node, eqx.Module)
+        and kinds(type(node)).get(str(_name(key))) == "recorded"
         for node, key in on_the_way(tree, path)
     )
 
