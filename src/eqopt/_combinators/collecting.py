@@ -65,7 +65,7 @@ def _take_back(
     old: PyTree,
     is_leaf: Callable[[Any], bool],
     owners: Iterable[int | None],
-    moves: Mapping[int | None, Array],
+    moves: Mapping[int, Array],
 ) -> PyTree:
     """Undoes the changes at leaves that belong to a parameter that does not move.
 
@@ -74,7 +74,7 @@ def _take_back(
     leaves, treedef = jtu.tree_flatten(new, is_leaf=is_leaf)
     before = jtu.tree_leaves(old, is_leaf=is_leaf)
     for i, owner in enumerate(owners):
-        if owner in moves:
+        if owner is not None and owner in moves:
             choose = functools.partial(jnp.where, moves[owner])
             leaves[i] = jax.tree.map(choose, leaves[i], before[i])
     return treedef.unflatten(leaves)

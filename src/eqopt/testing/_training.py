@@ -54,7 +54,7 @@ def _rise(slope: PyTree, start: PyTree, end: PyTree) -> float:
             np.asarray(x, np.result_type(x.dtype, np.float64)) for x in (d, p, q)
         )
         rise += np.sum(np.real(np.conj(d) * (q - p)) + _CURVATURE / 2 * abs(q - p) ** 2)
-    return rise
+    return float(rise)
 
 
 _LARGE = 1e3
