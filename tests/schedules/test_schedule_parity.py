@@ -1,4 +1,4 @@
-"""The values of Optax in float32, and where they differ on purpose."""
+"""The values of Optax, and where they differ on purpose."""
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,16 @@ def test_values(case):
     # XLA multiplies with 1 / T here, and fractional powers magnify the difference.
     ours = jax.lax.map(case.ours, jnp.asarray(counts, jnp.int32))
     np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6 * scale)
+
+
+@pytest.mark.costly
+def test_values_in_float64(case, x64):
+    with x64():
+        with jax.numpy_dtype_promotion("standard"):
+            # With counts in int32, Optax divides in float32.
+            theirs = [case.reference(jnp.int64(t)) for t in range(30)]
+        ours = [case.ours(jnp.int32(t)) for t in range(30)]
+    np.testing.assert_allclose(ours, theirs, rtol=1e-14)
 
 
 # Departures. In each, first what Optax does: should that change, so may we.

@@ -1,7 +1,7 @@
 """The dtypes that schedules compute in.
 
 Counts and numbers of steps stay integers until they are divided, because float32 cannot
-distinguish neighbours above 2**24. Values are float32, unless there are float64 arrays.
+distinguish neighbours above 2**24. Values are float32, and float64 in 64-bit mode.
 A number of steps may exceed int32, while counts may not: see `compiled`.
 
 This runs whenever a schedule is called, perhaps outside `jit`. The result is checked
@@ -117,29 +117,20 @@ def later(start, steps):
 
 
 def as_reals(owner, *names):
-    """Fields as arrays of one real dtype, none of them weakly typed; `None` stays."""
+    """Fields as arrays of `real_dtype`, none of them weakly typed; `None` stays."""
     return reals(owner, *((name, getattr(owner, name)) for name in names))
 
 
 def reals(owner, *values):
     """The values computed from such fields: pairs, or a tuple of values."""
     _check_scalars(owner, values)
-    dtype = real_dtype(*jtu.tree_leaves([x for _, x in values]))
+    dtype = real_dtype()
     return [jtu.tree_map(lambda v: _as_array(v, dtype), x) for _, x in values]
 
 
-def real_dtype(*values):
-    """float64 if there is a float64 array among the values, else float32.
-
-    Numbers, and weakly typed arrays derived from them, do not count.
-    """
-    wide = any(
-        isinstance(x, jax.Array | np.ndarray)
-        and x.dtype == np.float64
-        and not getattr(x, "weak_type", False)
-        for x in values
-    )
-    return jax.dtypes.canonicalize_dtype(np.float64 if wide else np.float32)
+def real_dtype():
+    """Returns the dtype of values: float64 with `jax_enable_x64`, otherwise float32."""
+    return jax.dtypes.canonicalize_dtype(float)
 
 
 def is_integer(value):

@@ -91,7 +91,7 @@ def one_after_the_other(
         own = jnp.minimum(count, starts[i + 1] - 1) if starts[i + 1 :] else count
         values.append(schedule(jnp.maximum(own, starts[i]) - starts[i]))
         check_value(owner, f"schedules[{i}]", values[-1])
-    dtype = real_dtype(*values)
+    dtype = real_dtype()
     joined = jnp.asarray(values[0], dtype)
     for start, value in zip(starts[1:], values[1:], strict=True):
         joined = jnp.where(count < start, joined, jnp.asarray(value, dtype))

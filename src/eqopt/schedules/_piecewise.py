@@ -25,7 +25,7 @@ from ._dtypes import (
     reals,
 )
 from ._schedule import AbstractSchedule
-from ._validation import check_ascending, check_finite, is_real, overflow_of
+from ._validation import check_ascending, check_finite, is_real, overflow
 
 
 # The remaining part of an interval after the fraction `x` of it.
@@ -99,7 +99,7 @@ def _sorted_pairs(given: Mapping[Any, Any] | Iterable[Any] | None) -> tuple[Any,
 def _check_pairs(owner: "PiecewiseConstant | PiecewiseInterpolate") -> None:
     name, pairs = "boundaries_and_scales", owner.boundaries_and_scales
     check_ascending(owner, name, tuple(boundary for boundary, _ in pairs), 0)
-    limit = overflow_of(owner)
+    limit = overflow()
     for boundary, scale in pairs:
         if not (is_real(scale) and (is_traced(scale) or 0 <= float(scale) < limit)):
             raise ValueError(

@@ -96,8 +96,8 @@ class ReduceOnPlateauState(eqx.Module):
     - `count`: the number of values in `avg_value`.
     - `avg_value`: the mean of the values since the last complete loss.
 
-    Counts are 0-d int32 arrays, the others 0-d float32 arrays, or float64 arrays if
-    `init_value` is one.
+    Counts are 0-d int32 arrays, the others 0-d float32 arrays, or float64 arrays with
+    `jax_enable_x64`.
     """
 
     scale: Float[Array, ""]

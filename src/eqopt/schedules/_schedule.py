@@ -17,7 +17,6 @@ from jaxtyping import Array, Float
 from .._arguments.checks import check_range
 from .._arguments.construction import Module
 from .._types import RealScalarLike, Schedule
-from ..numerics import at_least_float32
 from ._dtypes import IntScalarLike, as_count, as_reals, of_counts, real_dtype
 from ._validation import (
     ascending_or_equal,
@@ -68,8 +67,8 @@ class AbstractSchedule(Module):
 
         **Returns:**
 
-        An array of the shape of `count`, of dtype float32, or float64 if the schedule
-        holds a float64 array.
+        An array of the shape of `count`, of dtype float32, or float64 with
+        `jax_enable_x64`.
 
         **Raises:**
 
@@ -262,7 +261,7 @@ class Clipped(AbstractSchedule):
 
 
 def _common(*values: Any) -> list[Float[Array, ""]]:
-    dtype = real_dtype(*values)
+    dtype = real_dtype()
     return [jnp.asarray(value, dtype) for value in values]
 
 
@@ -283,15 +282,12 @@ def _negative(x: Any) -> Any:
 
 
 def _as_float(x: Any) -> Any:
-    """A number in at least float32.
+    """Returns a number as a float.
 
     The negative of an unsigned integer is a large number, and NumPy divides numbers of
     8 bits in float16.
     """
-    if not isinstance(x, Array):
-        return float(x)
-    is_wide = jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize >= 4
-    return x if is_wide else at_least_float32(x)  # the type of a wide one may be weak
+    return x.astype(real_dtype()) if isinstance(x, Array) else float(x)
 
 
 def _as_schedule(x: Any) -> Any:

@@ -5,7 +5,6 @@ import math
 from typing import Any
 
 import jax.numpy as jnp
-import jax.tree_util as jtu
 import numpy as np
 from jax import Array
 
@@ -19,15 +18,15 @@ from ._stateful import AbstractStatefulSchedule
 _SMALLEST, _LARGEST = 2.0**-126, (2 - 2.0**-24) * 2.0**127
 
 
-def overflow_of(owner: object) -> float:
-    """The number from which on numbers are infinite in the dtype of the schedule."""
-    return _LARGEST if _is_narrow(owner) else math.inf
+def overflow() -> float:
+    """Returns the number from which on numbers are infinite in a schedule."""
+    return _LARGEST if real_dtype() == np.float32 else math.inf
 
 
 def check_finite(owner: object, name: str) -> None:
     """Raises unless the field is a finite real number or a 0-d array.
 
-    It must also be finite in float32, if the schedule computes in that.
+    It must also be finite in float32, if schedules compute in that.
     """
     check_scalar(owner, name, or_schedule=False)
     value = getattr(owner, name)
@@ -39,17 +38,12 @@ def check_finite(owner: object, name: str) -> None:
             f"{type(owner).__name__}: `{name}` must be a finite number, but is "
             f"{value}. Look for a division by zero or an overflow in its computation."
         )
-    if size >= _LARGEST and _is_narrow(owner):
+    if size >= overflow():
         raise ValueError(
             f"{type(owner).__name__}: `{name}` must be below 3.4e38, the largest "
             f"number in float32, but is {value}. Look for an overflow in its "
-            "computation, or use an array in float64."
+            "computation."
         )
-
-
-def _is_narrow(owner: object) -> bool:
-    """Whether the schedule computes in float32."""
-    return real_dtype(*jtu.tree_leaves(owner)) == np.float32
 
 
 def check_power(owner: object, name: str) -> None:
@@ -63,7 +57,8 @@ def check_positive(owner: object, name: str) -> None:
     check_finite(owner, name)
     check_range(owner, name, 0, includes_low=False)
     value = getattr(owner, name)
-    if not is_traced(value) and float(value) < _SMALLEST and _is_narrow(owner):
+    is_narrow = real_dtype() == np.float32
+    if is_narrow and not is_traced(value) and float(value) < _SMALLEST:
         raise ValueError(
             f"{type(owner).__name__}: `{name}` must be at least 1.2e-38, because smaller "
             f"numbers are zero in float32, but is {value}."

@@ -216,7 +216,7 @@ def _steps(amount: Any, whole: Any) -> Any:
         return _whole(amount)
     if not isinstance(amount, Array) and not isinstance(whole, Array):
         return math.floor(float(amount) * whole + 0.5)
-    dtype = real_dtype(amount)
+    dtype = real_dtype()
     steps = jnp.asarray(amount, dtype) * jnp.asarray(whole).astype(dtype)
     # Rounding has no derivative.
     return jnp.floor(steps + 0.5).astype(int)

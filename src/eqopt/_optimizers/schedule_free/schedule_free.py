@@ -15,7 +15,6 @@ from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._types import Hyperparameter, IntegerLike, Mask, Scalar, ScalarOrSchedule
 from ..._wrappers.averages.schedule_free import ScheduleFree
 from ...schedules import AbstractSchedule, Linear
-from ...schedules._dtypes import real_dtype
 from ..adaptive.rmsprop import ScaleByRMS
 
 
@@ -31,9 +30,8 @@ class WarmUp(AbstractSchedule):
 
     def __call__(self, count: Any) -> Scalar:
         eta = at(self, "learning_rate", count)
-        dtype = real_dtype(eta)
         ramp = Linear(0.0, 1.0, self.warmup_steps)(count)
-        return ramp.astype(dtype) * jnp.asarray(eta, dtype)
+        return ramp * jnp.asarray(eta, ramp.dtype)
 
 
 class ScheduleFreeSGD(AbstractOptimizer):
