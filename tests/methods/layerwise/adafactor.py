@@ -51,7 +51,15 @@ METHODS = [
                 ),
                 name="Adafactor(not factored)",
             ),
-            row(eqopt.Adafactor, name="Adafactor(defaults)", exempt=OF_LEAVES),
+            row(
+                eqopt.Adafactor,
+                name="Adafactor(defaults)",
+                exempt={
+                    **OF_LEAVES,
+                    "test_derivatives_are_exact": "the first update is as long as the "
+                    "clipping threshold, where a clip has no derivative",
+                },
+            ),
         ],
         cases={
             "adafactor": Case(eqopt.Adafactor(0.1), optax.adafactor(0.1)),

@@ -73,6 +73,10 @@ METHODS = [
                     learning_rate, clipping_threshold=None, mask=is_matrix, **data
                 ),
                 name="CAME(not clipped)",
+                exempt={
+                    "test_derivatives_are_exact": "the slope by `b3` is 24,000, and too "
+                    "curved for differences"
+                },
                 learning_rate=0.1,
                 weight_decay=0.3,
             ),

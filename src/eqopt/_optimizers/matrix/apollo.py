@@ -150,7 +150,8 @@ class ScaleByAPOLLO(AbstractMatrixwise):
 
     The state has $2 r n$ numbers for each matrix; `proj="svd"` adds $m r$. For
     APOLLO-Mini, use `rank=1`, `scale_type="tensor"` and `scale=128`. It has about as
-    little state as SGD.
+    little state as SGD. With `proj="svd"`, derivatives through the step treat $P$ as a
+    constant.
 
     **Arguments:**
 
@@ -287,7 +288,8 @@ class APOLLO(AbstractOptimizer):
     the reference.
 
     (The authors' code applies weight decay to the parameters after the step.) For
-    APOLLO-Mini, use `APOLLO(1e-2, 1, 128.0, "tensor")`.
+    APOLLO-Mini, use `APOLLO(1e-2, 1, 128.0, "tensor")`. With `proj="svd"`, derivatives
+    through the step treat the projection as a constant.
 
     **Arguments:**
 

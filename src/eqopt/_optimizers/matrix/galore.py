@@ -223,7 +223,8 @@ class GaLore(AbstractOptimizer):
     the reference.
 
     For an $m \times n$ matrix with $m \le n$, the state with Adam has $m r + 2 r n$
-    numbers instead of $2 m n$.
+    numbers instead of $2 m n$. Derivatives through the step treat the projector as a
+    constant.
 
     **Arguments:**
 

@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, DTypeLike, Inexact, Int
 
 from ..._arguments.checks import check_count, check_range
@@ -81,12 +80,11 @@ def psgd_kron(
 ) -> tuple[Inexact[Array, "m n"], Inexact[Array, "m n"], Any, Any]:
     mu = b1 * mu + (1 - b1) * g
     mean = mu / bias_correction
-    seen = lax.stop_gradient(mean if whiten_momentum else g)
-    settings = lax.stop_gradient((preconditioner_lr, damping))
-    factors = at_scale(factors, *lax.stop_gradient((seen, damping)))
+    seen = mean if whiten_momentum else g
+    factors = at_scale(factors, seen, damping)
     is_due = turn.is_due(steps, precondition_frequency)
     old = factors, lipschitz
-    fit = functools.partial(fitted, *settings, seen, *old)
+    fit = functools.partial(fitted, preconditioner_lr, damping, seen, *old)
     factors, lipschitz = cond(is_due, fit, lambda: old)
     u = whitened_by(mean, [squared(q) for q in factors])
     u = u * _shrinking(safe_root_mean_squares(u, 0), max_rms)
@@ -134,6 +132,8 @@ class ScaleByPSGDKron(AbstractMatrixwise):
 
     Parameters that are not matrices pass unchanged and have no state. Stacked matrices
     are transformed separately.
+
+    Derivatives through the step treat the rotation of full factors as a constant.
 
     **Arguments:**
 
@@ -248,7 +248,8 @@ class PSGDKron(AbstractOptimizer):
     $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
     where $u_t$ is the update of [`eqopt.ScaleByPSGDKron`][], which has the equations and
-    the references.
+    the references. Derivatives through the step treat the rotation of full factors as a
+    constant.
 
     **Arguments:**
 

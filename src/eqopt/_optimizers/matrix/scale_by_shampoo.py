@@ -145,6 +145,9 @@ class ScaleByShampoo(AbstractMatrixwise):
     For an $m \times n$ matrix, the state has $2mn + 2m^2 + 2n^2$ numbers, or $mn$ fewer
     if the graft has no second moment.
 
+    Derivatives through the step treat the eigenvalues and eigenvectors of both factors
+    as constants; with `kl`, only the eigenvectors.
+
     **Arguments:**
 
     - `b1`: $\beta_1 \in [0, 1)$.

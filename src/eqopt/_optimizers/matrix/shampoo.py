@@ -25,7 +25,8 @@ class Shampoo(AbstractOptimizer):
     the references.
 
     With a graft, the steps are as long as the steps of Adam (or RMSprop, or AdaGrad),
-    so the learning rate of that method also suits Shampoo.
+    so the learning rate of that method also suits Shampoo. Derivatives through the step
+    treat the eigenvalues and eigenvectors of both factors as constants.
 
     !!! warning
 
@@ -95,6 +96,8 @@ class KLShampoo(AbstractOptimizer):
     have the right length without a graft. The eigenvectors are updated by one step of
     orthogonal iteration every $k$ steps, the eigenvalues in each. With `block_size`,
     zeros that fill up the last block of a side count in $m$ and $n$.
+
+    Derivatives through the step treat the eigenvectors as constants.
 
     **Arguments:**
 

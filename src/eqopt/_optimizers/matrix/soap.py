@@ -154,7 +154,8 @@ class ScaleBySOAP(AbstractMatrixwise):
     In float32, the square of a norm above 1.8e19 overflows: such a gradient counts as
     zero; with `kl`, so does a whitened gradient. Parameters that are not matrices pass
     unchanged and have no state. Stacked matrices are transformed separately.
-    For an $m \times n$ matrix, the state has $2mn + 2m^2 + 2n^2$ numbers.
+    For an $m \times n$ matrix, the state has $2mn + 2m^2 + 2n^2$ numbers. Derivatives
+    through the step treat the bases $Q_L$ and $Q_R$ as constants.
 
     **Arguments:**
 
@@ -287,7 +288,8 @@ class SOAP(AbstractOptimizer):
     where $u_t$ is the update of [`eqopt.ScaleBySOAP`][], which has the equations and
     the references.
 
-    (The authors apply weight decay to the parameters after the step.)
+    (The authors apply weight decay to the parameters after the step.) Derivatives through
+    the step treat the bases as constants.
 
     **Arguments:**
 

@@ -55,6 +55,8 @@ class SOAPMuon(AbstractOptimizer):
     $(2, -\frac32, \frac12)$, here `coefficients="simple"`. The first step is a Muon
     step.
 
+    Derivatives through the step treat the bases $Q_L$ and $Q_R$ as constants.
+
     **Arguments:**
 
     - `learning_rate`: see [`eqopt.SGD`][]. The authors use 0.001.

@@ -15,7 +15,7 @@ from ..._core.reductions import inner
 from ..._trees.leaves import align, flatten_updates, keystr
 from ..._trees.precision import compute_dtype, widen
 from ..._types import Params, Scalar, Updates
-from ...numerics import safe_increment
+from ...numerics import safe_increment, safe_sqrt
 
 
 def times_inverse(
@@ -165,9 +165,9 @@ def _weight(rho: Scalar, s: _Leaves, y: _Leaves) -> Scalar:
 
 def _gamma(rho: Scalar, yy: Scalar, g: _Leaves) -> Scalar:
     """The curvature of the last step, or a factor for a first step of length up to 1."""
-    is_known, length = rho > 0, jnp.sqrt(lax.stop_gradient(_inner(g, g)))
+    is_known, length = rho > 0, safe_sqrt(_inner(g, g))
     curvature = 1 / jnp.where(is_known, rho * yy, 1)
-    return jnp.where(is_known, curvature, jnp.minimum(1, 1 / length))
+    return jnp.where(is_known, curvature, 1 / jnp.maximum(1, length))
 
 
 def _difference(new: Any, old: Any, real: Any) -> Inexact[Array, "..."]:

@@ -141,6 +141,7 @@ class LBFGS(AbstractOptimizer):
 
     It needs fewer steps than first-order optimizers, and usually one evaluation of the
     loss and its gradient for each. For losses of mini-batches, use another optimizer.
+    Derivatives of the step treat the step size of the line search as a constant.
 
     For complex parameters, pass conjugated gradients, both as `grads` and as `grad`.
 

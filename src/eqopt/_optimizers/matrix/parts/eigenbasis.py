@@ -193,7 +193,7 @@ def inverse_root(
     # The least one comes first, and is negative only by rounding.
     values = values + eps - jnp.minimum(values[0], 0)
     # If `eps` is 0, zero eigenvalues have no inverse and are omitted.
-    powers = jnp.where(values > 0, values, 1) ** -lax.stop_gradient(exponent)
+    powers = jnp.where(values > 0, values, 1) ** -exponent
     powers = jnp.where(values > 0, powers, 0)
     root = times(jnp.conj(v.T * powers[None]), v)
     return jnp.where(jnp.all(jnp.isfinite(root)), root, old)

@@ -6,9 +6,10 @@ The factors are matrices, or vectors that represent diagonal matrices.
 from typing import Any
 
 import jax.numpy as jnp
+from jax import lax
 
 from ...._transforms.normalize import power_of_two
-from ....numerics import abs_sq
+from ....numerics import abs_sq, safe_sqrt
 
 
 # The decay of the estimate of a Lipschitz constant, and the longest step of a rotation.
@@ -61,7 +62,7 @@ def at_scale(factors: Any, g: Any, damping: Any) -> Any:
     """Replaces factors that are zero by the identity at the scale of the gradient."""
     largest = jnp.max(jnp.abs(g))
     ratio = g / jnp.where(largest > 0, largest, 1)
-    size = largest * jnp.mean(abs_sq(ratio) ** 2) ** 0.25
+    size = largest * jnp.where(largest > 0, jnp.mean(abs_sq(ratio) ** 2), 1) ** 0.25
     scale = jnp.maximum(size, damping)
     # The squares of both factors multiply to the inverse of the scale.
     scale = jnp.where(size > 0, jnp.where(scale > 0, scale, 1) ** -0.25, 0)
@@ -101,7 +102,7 @@ def _norm(x: Any) -> Any:
 def _length(y: Any) -> Any:
     """The norm of a vector, whose squares may overflow."""
     unit = power_of_two(jnp.max(jnp.abs(y)))
-    return unit * jnp.linalg.norm(y / unit)
+    return unit * safe_sqrt(jnp.sum(abs_sq(y / unit)))
 
 
 def _at_least_tiny(x: Any) -> Any:
@@ -109,12 +110,16 @@ def _at_least_tiny(x: Any) -> Any:
 
 
 def _rotated(q: Any) -> Any:
-    """`q`, rotated slightly towards the Hermitian matrix with the same square."""
-    r = jnp.conj(q.T) - q
+    """Rotates `q` slightly towards the Hermitian matrix with the same square.
+
+    The rotation is a constant in derivatives. It has none where `q` is Hermitian, which
+    factors are at first.
+    """
+    r = lax.stop_gradient(jnp.conj(q.T) - q)
     r = r / _at_least_tiny(_norm(r))
     once = r @ q
     twice = r @ once
     rise, fall = jnp.trace(once).real, -jnp.trace(twice).real
     best = jnp.minimum(rise / jnp.where(fall > 0, fall, 1), _LONGEST_ROTATION)
-    a = jnp.where(fall > 0, best, _LONGEST_ROTATION)
+    a = lax.stop_gradient(jnp.where(fall > 0, best, _LONGEST_ROTATION))
     return q + a * (once + 0.5 * a * twice)
