@@ -66,10 +66,9 @@ class AbstractAggregator(AbstractTransformation):
         **Returns:**
 
         Updates with the structure and shapes of the parameters, also where only earlier
-        calls had updates, possibly in a higher
-        precision than `updates`, which are valid only if the new state is `ready`; a
-        dictionary of extra arguments for the following transformations; and the new
-        state.
+        calls had updates, possibly in a higher precision than `updates`, which are valid
+        only if the new state is `ready`; a dictionary of extra arguments for the
+        following transformations; and the new state.
         """
 
     def update(

@@ -34,10 +34,10 @@ def descent(trial: Trial) -> None:
     trial = trial.cast(jnp.float32)
     slope, start = grads_of(trial.model, 0), parameters(trial.model)
     params, state = trial.model, trial.state
+    call = compiled(_trial.step)
     for _ in range(STEPS):
         moved = jax.tree.map(lambda p, p0: p - p0, parameters(params), start)
         grads = jax.tree.map(lambda d, x: d + _CURVATURE * x, slope, moved)
-        call = compiled(_trial.step)
         params, state = call(trial.opt, trial.extra, grads, state, params)
         if _rise(slope, start, parameters(params)) < 0:
             return
