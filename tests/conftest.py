@@ -47,7 +47,6 @@ import jax
 import pytest
 
 from eqopt import _jax_internals
-from eqopt._cpu import order
 
 from . import contexts, deadline, eager, random_numbers
 from .extras import needs_compared, needs_extras
@@ -64,8 +63,6 @@ gc.disable()  # until all tests are collected, because few objects go before
 contexts.share()
 eager.share()
 random_numbers.share()
-# A CPU takes large leaves in turn. This makes it treat the laws' small leaves as large.
-order.SMALL = 0
 # If eqopt cannot read the programs of a release of JAX, fail instead of falling back.
 _jax_internals.raises = True
 # By default, JAX stores only programs that compile for a second, which few of these do.

@@ -39,10 +39,8 @@ change(*sys.argv[1:])
 
 import eqopt  # noqa: E402
 from eqopt import _jax_internals, microbatching  # noqa: E402
-from eqopt._cpu import order  # noqa: E402
 
 
-order.SMALL = order.LARGE = 0  # for small arrays, too
 warnings.simplefilter("error")
 _jax_internals.raises = sys.argv[1:] == ["as it is"]
 

@@ -211,7 +211,7 @@ CASES = {
     ),
     "state of another chain": (
         lambda: update(ADAM, state=eqopt.AdamW(1e-3).init(MODEL)),
-        "The state of this Adam is a tuple of 2 states",
+        "`state` must be a tuple of 2 states",
         "['ScaleByAdam', 'ScaleByLearningRate']",
         "got a tuple of 3",
     ),
@@ -562,7 +562,7 @@ CASES = {
     ),
     "a matrix only in `init`": (
         lambda: eqopt.ScaleByMuon().update(GAINS, MUON.init(GAINS), STACKED),
-        "`.gain` was a matrix in `init`, but is not one now (ScaleByMuon, `mu`)",
+        "(ScaleByMuon): `.gain` was a matrix in `init` (`mu`), but is not one now",
         "Pass the same model to `init`, or pass `weight_dimension_numbers`",
     ),
 }

@@ -1,4 +1,4 @@
-"""Where the values come from that an equation shares among all leaves."""
+"""`leafwise`, and where the values come from that an equation shares among all leaves."""
 
 from typing import Any
 
@@ -9,7 +9,6 @@ import pytest
 from jaxtyping import Array, Float, Inexact
 
 import eqopt
-from eqopt._core.pipeline import Pipeline
 from eqopt.schedules import Linear
 
 
@@ -33,14 +32,12 @@ class Press(eqopt.AbstractLeafwise):
     twice: bool = False
     way: str = eqx.field(static=True, default="up")
     given: Any = None
-    measured: Any = None
 
     def init(self, params):
         return None
 
     def leafwise(self, state, params=None, **extra):
-        measure = self.measured and (lambda updates: self.measured)
-        return eqopt.Leafwise(press, shared=self.given or {}, measure=measure)
+        return eqopt.Leafwise(press, shared=self.given or {})
 
 
 def pressed(opt):
@@ -56,61 +53,7 @@ def test_fields_are_taken():
 
 def test_what_is_given_comes_first():
     assert pressed(Press(given={"factor": 5.0})) == 5
-    assert pressed(Press(measured={"factor": 7.0})) == 7
-    assert pressed(Press(given={"twice": True}, measured={"factor": 3.0})) == 9
-
-
-class LargestState(eqx.Module):
-    largest: Float[Array, ""]
-
-
-class ScaleByLargest(eqopt.AbstractLeafwise):
-    """Divides by the largest norm so far, then multiplies leaves in a mask by it."""
-
-    mask: Any = True
-
-    def init(self, params):
-        return LargestState(jnp.zeros(()))
-
-    def leafwise(self, state, params=None, **extra):
-        def measure(updates):
-            largest = jnp.maximum(state.largest, eqopt.tree.norm(updates))
-            return {"factor": 1 / largest, "largest": largest}, LargestState(largest)
-
-        static = {"twice": False, "way": "up"}
-        then = eqopt.Leafwise(stretch, mask=self.mask)
-        return eqopt.Leafwise(press, state, static, measure=measure, then=then)
-
-
-@eqopt.equation
-def stretch(g, *, largest):
-    return largest * g
-
-
-def test_a_measure_may_return_the_state():
-    opt, state = ScaleByLargest(mask=False), LargestState(jnp.asarray(2.0))
-    updates, state = opt.update(GRADS, state)
-    assert updates["w"].tolist() == pytest.approx([0.6, 0.8])
-    assert state.largest == 5
-    updates, state = opt.update({"w": jnp.ones(2), "b": None}, state)
-    assert updates["w"].tolist() == pytest.approx([0.2, 0.2])
-    assert state.largest == 5
-
-
-def test_what_comes_then_shares_values_but_no_mask():
-    params = {"w": jnp.array([3.0, 4.0]), "v": jnp.zeros(2)}
-    opt = ScaleByLargest(mask={"w": True, "v": False})
-    updates, _ = opt.update({**params, "v": jnp.array([0.0, 12.0])}, opt.init(params))
-    assert updates["w"].tolist() == pytest.approx([3, 4])
-    assert updates["v"].tolist() == pytest.approx([0, 12 / 13])
-
-
-@pytest.mark.parametrize("is_masked", [True, {"w": True, "b": False}])
-def test_a_mask_around_an_equation_and_another_one(is_masked):
-    opt = eqopt.Masked(ScaleByLargest(), is_masked)
-    updates, state = opt.update(GRADS, opt.init(GRADS), GRADS)
-    assert updates["w"].tolist() == pytest.approx([3, 4])
-    assert state.inner_state.largest == 5
+    assert pressed(Press(given={"twice": True})) == 4
 
 
 @pytest.mark.parametrize("is_masked", [True, {"w": True, "b": False}])
@@ -152,9 +95,6 @@ class PullState(eqx.Module):
 
 
 class Pull(eqopt.AbstractLeafwise):
-    """`is_new` becomes a constant, and `order` says when slots are stored."""
-
-    order: Any = ()
     reads: Any = ()
 
     def init(self, params):
@@ -162,25 +102,7 @@ class Pull(eqopt.AbstractLeafwise):
         return PullState(ones, jax.tree.map(lambda _: jnp.ones(()), ones))
 
     def leafwise(self, state, params=None, **extra):
-        order = {name: (slot,) for name, slot in self.order}
-        shared = {"rate": 0.1}
-        return eqopt.Leafwise(pull, state, shared, dict(self.reads), **order)
-
-
-@pytest.mark.parametrize("order", ["first", "last"])
-def test_slots_that_become_constants(order):
-    plain, ordered = Pull(), Pull(((order, "m"),))
-    params = {"w": jnp.array([1.0, 2.0]), "b": None}
-    expected = plain.step(GRADS, plain.init(params), params)
-    found = jax.jit(ordered.step)(GRADS, ordered.init(params), params)
-    assert eqx.tree_equal(found, expected, rtol=1e-6)
-
-
-def test_an_order_for_what_is_no_slot():
-    message = r"Pull: `first` and `last` .* has `m`, `is_new`, but one is 'n'"
-    with pytest.raises(ValueError, match=message):
-        opt = Pull((("first", "n"),))
-        opt.step(GRADS, opt.init(GRADS), GRADS)
+        return eqopt.Leafwise(pull, state, {"rate": 0.1}, dict(self.reads))
 
 
 def test_a_tree_to_read_comes_before_the_parameters_of_a_wrapper():
@@ -193,52 +115,68 @@ def test_a_tree_to_read_comes_before_the_parameters_of_a_wrapper():
     assert eqx.tree_equal(wrapped.inner_state, alone)
 
 
-def test_parameters_are_shown_again_after_an_error():
-    pipeline = Pipeline(GRADS, GRADS, {})
-    with pytest.raises(ValueError), pipeline.showing(None):
-        raise ValueError
-    assert pipeline.params is GRADS
+@eqopt.equation(elementwise=True)
+def heavy_ball(
+    g: Inexact[Array, "*leaf"],
+    trace: Inexact[Array, "*leaf"],
+    p: Inexact[Array, "*leaf"],
+    *,
+    decay: Float[Array, ""],
+):
+    trace = decay * trace + g
+    return trace + p, trace
 
 
-class Pressed(eqopt.AbstractStateless):
-    """`press`, and then `press` again."""
+def test_the_function_maps_an_equation_over_trees():
+    updates = {"w": jnp.array([3.0, 4.0], jnp.bfloat16), "b": None, "v": jnp.ones(2)}
+    trace = {"w": jnp.array([1.0, 2.0]), "b": jnp.ones(3), "v": jnp.zeros(2)}
+    params = {"w": jnp.ones(2, jnp.bfloat16), "b": jnp.ones(3), "v": jnp.ones(2)}
+    new, moved = eqopt.leafwise(
+        heavy_ball,
+        updates,
+        trace,
+        reads={"p": params},
+        mask={"w": True, "b": True, "v": False},
+        decay=0.5,
+    )
+    assert new["w"].dtype == jnp.bfloat16 and moved["w"].dtype == jnp.float32
+    assert (new["w"].tolist(), moved["w"].tolist()) == ([4.5, 6], [3.5, 5])
+    assert new["b"] is None and moved["b"] is trace["b"]
+    assert new["v"] is updates["v"] and moved["v"] is trace["v"]
 
-    factor: Any = 5.0
-    twice: bool = False
-    way: str = eqx.field(static=True, default="up")
-    how: Any = eqx.field(static=True, default_factory=dict)
-    then: Any = eqx.field(static=True, default_factory=dict)
 
-    def leafwise(self, state, params=None, **extra):
-        then = eqopt.Leafwise(press, **self.then)
-        return eqopt.Leafwise(press, **self.how, then=then)
+def test_without_slots_it_returns_the_updates():
+    updates = eqopt.leafwise(press, GRADS, factor=2.0, twice=False, way="up")
+    assert updates["w"].tolist() == [6, 8] and updates["b"] is None
+
+
+def test_a_module_is_passed_as_it_is():
+    class Power(eqx.Module):
+        exponent: Float[Array, ""]
+
+        def __call__(self, x):
+            return x**self.exponent
+
+    @eqopt.equation
+    def raised(g, *, power: Power):
+        return power(g)
+
+    updates = eqopt.leafwise(raised, GRADS, power=Power(jnp.asarray(2.0)))
+    assert updates["w"].tolist() == [9, 16]
 
 
 @pytest.mark.parametrize(
-    ("how", "then", "expected"),
+    ("slots", "message"),
     [
-        ({}, {}, 25.0),
-        ({"shared": {"factor": 2.0}}, {}, 4.0),
-        ({"measure": lambda _: {"factor": 2.0}}, {}, 4.0),
-        ({"measure": lambda _: ({"factor": 2.0}, None)}, {}, 4.0),
-        ({"shared": {"factor": 2.0}}, {"shared": {"factor": 3.0}}, 6.0),
+        ((), "`heavy_ball` takes the slots `trace`, but 0 trees"),
+        (({"w": jnp.ones(3), "b": None},), "at `\\['w'\\]`: .*`trace` is float32"),
+        (({"w": jnp.ones(2)},), "`trace` has another tree structure"),
+        (
+            ({"w": None, "b": None},),
+            "value at `\\['w'\\]`, which has no optimizer state",
+        ),
     ],
 )
-def test_what_is_shared_with_the_next_equation_comes_before_fields(how, then, expected):
-    assert pressed(Pressed(how=how, then=then)) == expected * pressed(Press(1.0))
-
-
-def test_the_next_equation_has_no_state():
-    with pytest.raises(
-        TypeError, match="Pressed: `then` must have no state, but has one"
-    ):
-        Pressed(then={"state": (1,)}).update(GRADS, None)
-
-
-@pytest.mark.parametrize("found", [3.0, (None, {"factor": 2.0}), ({}, None, None)])
-def test_what_a_measure_returns(found):
-    message = (
-        "Pressed: `measure` must return a dict of shared values, or a pair of such"
-    )
-    with pytest.raises(TypeError, match=message):
-        Pressed(how={"measure": lambda _: found}).update(GRADS, None)
+def test_trees_that_do_not_fit(slots, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        eqopt.leafwise(heavy_ball, GRADS, *slots, reads={"p": GRADS}, decay=0.5)

@@ -13,7 +13,7 @@ from beartype.roar import BeartypeCallHintViolation
 from jaxtyping import Array, Float, TypeCheckError
 
 import eqopt
-from eqopt._typecheck import checked, needs_check
+from eqopt._typecheck import _PROTOCOL, checked, needs_check
 
 from .laws.registry import concrete_transformations
 
@@ -96,9 +96,10 @@ def test_constructors_and_public_methods_are_checked():
                 method.__module__.startswith("eqopt.") and "." in method.__qualname__
             )
             is_public = not name.startswith("_") or name == "__init__"
-            # `init`, `update` and `step` have other wrappers around the check.
+            # `init` has another wrapper around the check.
             found = inspect.unwrap(method, stop=lambda fn: not needs_check(fn))
-            if is_ours and is_public and name != "leafwise" and needs_check(found):
+            is_public &= name not in _PROTOCOL
+            if is_ours and is_public and needs_check(found):
                 unchecked.append(f"{cls.__name__}.{name}")
     assert not unchecked
 

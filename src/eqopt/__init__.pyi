@@ -42,8 +42,8 @@ from ._core.apply import (
     periodic_update as periodic_update,
 )
 from ._core.equation import equation as equation
+from ._core.leafwise import Leafwise as Leafwise, leafwise as leafwise
 from ._core.matrixwise import AbstractMatrixwise as AbstractMatrixwise
-from ._core.pipeline import Leafwise as Leafwise
 from ._core.reductions import sum_over_leaves as sum_over_leaves
 from ._core.transformation import (
     AbstractLeafwise as AbstractLeafwise,

@@ -8,7 +8,7 @@ at once.
 
 import functools
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax.tree_util as jtu
@@ -34,7 +34,7 @@ def cached(make: _Made) -> _Made:
 
     @functools.wraps(make)
     def find(*key: Any) -> Any:
-        fn = next(filter(_is_users, _functions(key)), None)
+        fn = _users_function(key)
         if fn is None:
             return shared(*key)
         found = vars(fn).setdefault(name, _Found())
@@ -48,13 +48,16 @@ def cached(make: _Made) -> _Made:
     return find  # type: ignore  # it has the same signature
 
 
-def _functions(key: Any) -> Iterator[Callable]:
-    """All functions in nested tuples."""
-    if isinstance(key, tuple):
-        for x in key:
-            yield from _functions(x)
-    elif callable(key):
-        yield key
+def _users_function(key: Any) -> Callable | None:
+    """A function of the user in nested tuples, if there is one."""
+    rest = [key]
+    while rest:
+        x = rest.pop()
+        if isinstance(x, tuple):
+            rest.extend(x)
+        elif callable(x) and _is_users(x):
+            return x
+    return None
 
 
 def _is_users(fn: Any) -> bool:

@@ -7,9 +7,8 @@ still works, with the last column instead:
 | :-- | :-- | :-- |
 | `jax.core.Tracer` | whether a value is known | the array is asked for its devices |
 | `jax.extend.core`, `eqn.primitive`, `eqn.params`, `eqn.ctx` | reading and evaluating \
-traced programs: the order of slots and leaves on a CPU, second passes on a GPU, norms \
-of per-example gradients from factors, convolutions in loops | the function itself runs: \
-the same results, with more memory or time |
+traced programs: norms of per-example gradients from factors, convolutions in loops | \
+the function itself runs: the same results, with more memory or time |
 | `jax.__version_info__` | the order of branches with the fewest copies | the order for \
 new releases |
 | `type.manual_axis_type` | inside `jax.shard_map`, the axes along which an array varies \
@@ -20,7 +19,7 @@ Import these names from here, and use traced programs only inside `attempt`.
 
 import importlib
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
@@ -98,22 +97,6 @@ def opened(program: ClosedJaxpr | Jaxpr) -> tuple[Jaxpr, Sequence[Any]]:
     """A program and its constants."""
     is_closed = isinstance(program, ClosedJaxpr)
     return (program.jaxpr, program.consts) if is_closed else (program, ())
-
-
-def equations(program: ClosedJaxpr) -> Iterator[JaxprEqn]:
-    """The equations of a program, and of the programs that it calls."""
-    for eqn in program.jaxpr.eqns:
-        yield eqn
-        for inner in _inside(eqn.params.values()):
-            yield from equations(inner)
-
-
-def _inside(values: Iterable[Any]) -> Iterator[ClosedJaxpr]:
-    for value in values:
-        if isinstance(value, ClosedJaxpr):
-            yield value
-        elif isinstance(value, tuple | list):
-            yield from _inside(value)
 
 
 def evaluate(

@@ -70,6 +70,10 @@ def needs_check(fn: Any) -> bool:
     )
 
 
+# Trees that each call checks by itself, and what they are passed to.
+_PROTOCOL = "update", "step", "leafwise", "matrixwise", "handle"
+
+
 def checked_methods(namespace: Mapping[str, Any]) -> dict[str, Any]:
     """The namespace of a class, with checks of its public methods."""
 
@@ -77,8 +81,7 @@ def checked_methods(namespace: Mapping[str, Any]) -> dict[str, Any]:
         is_private = name.startswith("_") and not name.endswith("__")
         # The default of a field is no method, even if it is a function.
         is_method = x.__qualname__ == f"{namespace['__qualname__']}.{name}"
-        # A transformation calls its own `leafwise`, and has checked the arguments.
-        return is_method and not is_private and name != "leafwise"
+        return is_method and not is_private and name not in _PROTOCOL
 
     return {
         name: checked(x) if needs_check(x) and is_public(name, x) else x

@@ -1,6 +1,6 @@
 """Type aliases, and nothing else."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Annotated, Any, TypeAlias
 
 import numpy as np
@@ -17,23 +17,24 @@ Params: TypeAlias = PyTree
 Updates: TypeAlias = PyTree
 
 # Such a tree in a state whose numbers are never negative, such as second moments.
-Nonnegative: TypeAlias = Annotated[Updates, "never negative"]
+Nonnegative: TypeAlias = Annotated[Updates, "nonnegative"]
+
+# Such a tree with something of another shape for each parameter, such as a norm.
+PerLeaf: TypeAlias = Annotated[PyTree, "per_leaf"]
+
+# Such a tree with parts of the parameters themselves, which no storage may round.
+Exact: TypeAlias = Annotated[PyTree, "exact"]
 
 # A number that a state only records, such as the rate of the last step.
-Recorded: TypeAlias = Annotated[Float[Array, ""], "no step reads it"]
+Recorded: TypeAlias = Annotated[Float[Array, ""], "recorded"]
 
 # Anything that `init` returns and `update` accepts and returns.
-State: TypeAlias = PyTree
-
-# What a `measure` finds: values that equations share, or a pair of them and a new state.
-Measured: TypeAlias = Mapping[str, Any] | tuple[Mapping[str, Any], State]
+State: TypeAlias = Annotated[PyTree, "state"]
 
 # A tree of bools like the parameters or a prefix of it, or a function of the parameters
 # that returns one. A node of a tree, such as an `eqx.Module`, is not a function. `init`
 # checks fields with this mark against the parameters.
-Mask: TypeAlias = Annotated[
-    PyTree[bool] | Callable[[Params], PyTree[bool]], "a mask of the parameters"
-]
+Mask: TypeAlias = Annotated[PyTree[bool] | Callable[[Params], PyTree[bool]], "mask"]
 
 # What equations are about: an array of the parameters, of the updates or of a slot. In
 # one equation, all of them have one shape. And a value that all leaves share.
@@ -59,7 +60,7 @@ ScalarOrSchedule: TypeAlias = RealScalarLike | Schedule
 
 # A hyperparameter that may be a schedule inside `eqopt.Scheduled`, which finds it by
 # this mark.
-Hyperparameter: TypeAlias = Annotated[RealScalarLike | Schedule, "needs Scheduled"]
+Hyperparameter: TypeAlias = Annotated[RealScalarLike | Schedule, "marked"]
 
 # A seed, a typed key of `jax.random.key`, or the bits of `jax.random.PRNGKey`.
 Key: TypeAlias = IntegerLike | PRNGKeyArray

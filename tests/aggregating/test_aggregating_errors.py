@@ -106,10 +106,9 @@ CASES = {
     ),
     "state of no process": (
         lambda: update(OPT, state=eqopt.Adam(0.1).init(PARAMS)),
-        "The state of this Process is a tuple of 3 states",
+        "Process: `state` must be a tuple of 3 states",
         "['Identity', 'PerElementMeanAndSumSqDiffGrads', 'Chain']",
-        "got a tuple of 2",
-        "of this Process returned",
+        "is a tuple of 2",
     ),
     "Optax in a process": (
         lambda: aggregating.Process(eqopt.Identity(), MEAN, "adam"),

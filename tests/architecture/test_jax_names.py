@@ -35,8 +35,7 @@ INTERNAL = {"jax.core.Tracer", *(f"jax.extend.core.{name}" for name in PROGRAMS)
 
 # Only these files read traced programs, and only inside `attempt`.
 READERS = {
-    *("_jax_internals.py", "_core/narrowing.py"),
-    *("_cpu/order.py", "_cpu/slots.py"),
+    "_jax_internals.py",
     *("microbatching/_interpret.py", "microbatching/_convolutions.py"),
     *(f"microbatching/_ghost/{name}.py" for name in ("gradient", "kinds", "uses")),
 }

@@ -103,23 +103,6 @@ def test_a_mask_in_a_mask_sees_the_part(mask, is_fused, call):
     np.testing.assert_allclose(result["b"], 2.0 + by)
 
 
-@pytest.mark.parametrize(
-    ("part", "name", "is_fused"),
-    [
-        (eqopt.Trace(0.9), "accumulate", True),
-        (eqopt.ScaleByMuon(), "muon", True),
-        (eqopt.ScaleByShampoo(), "shampoo", False),  # its state may be divided
-    ],
-    ids=["Trace", "Muon", "Shampoo"],
-)
-def test_one_kernel_with_the_parts_after_it(part, name, is_fused):
-    opt = eqopt.Chain(eqopt.Masked(part, is_matrix), eqopt.Scale(0.1))
-    step = lambda *args: eqx.filter(opt.step(*args, PARAMS), eqx.is_array)
-    jaxpr = str(jax.make_jaxpr(step)(GRADS, opt.init(PARAMS)))
-    assert name in jaxpr
-    assert (f"{name}_scale_apply" in jaxpr) is is_fused
-
-
 def test_frozen_parameters_do_not_change_by_a_bit():
     opt = eqopt.Chain(eqopt.AdamW(0.1, weight_decay=0.5), eqopt.Freeze(is_matrix))
     params, state = PARAMS, opt.init(PARAMS)
@@ -154,20 +137,6 @@ def test_a_mask_is_a_function_of_the_parameters(call, inner):
     by = 1.0 if call == "step" else 0.0
     np.testing.assert_allclose(result["half"].astype(jnp.float32), 3.0 + by)
     np.testing.assert_allclose(result["full"], 1.0 + by)
-
-
-def test_a_masked_optimizer_leaves_the_step_of_others_to_their_kernel():
-    """Otherwise, the updates would be stored, and read again to be added."""
-    mask = {"a": True, "b": False}
-    opt = eqopt.Chain(eqopt.Scale(3.0), eqopt.Masked(eqopt.SGD(0.1), mask))
-    params = {"a": jnp.ones(2), "b": jnp.ones(2)}
-    step = jax.make_jaxpr(opt.step)(params, opt.init(params), params)
-    names = [eqn.params["name"] for eqn in step.eqns if "name" in eqn.params]
-    assert sorted(name for name in names if "scale" in name or "apply" in name) == [
-        "scale",
-        "scale_apply",
-        "scale_apply",
-    ]
 
 
 @pytest.mark.parametrize(

@@ -280,30 +280,6 @@ def test_each_pair_gives_the_right_parameters(outer, inner):
     check([outer, inner])
 
 
-@pytest.mark.parametrize("average", ["ParamEMA", "SWA"])
-@pytest.mark.parametrize("call", ["update", "step"])
-def test_an_average_sees_what_follows_in_the_chain(average, call):
-    """It averages the parameters after the whole step, not just after its updates."""
-    wrap, expect = WRAPPERS[average]
-    opt = eqopt.Chain(wrap(Probe()), eqopt.Trace(0.5), eqopt.Stateless(_halved))
-    params, calls = params_of(), []
-    state = opt.init(params)
-    for i in range(3):
-        old, grads = params, grads_of(params, i)
-        if call == "step":
-            params, state = opt.step(grads, state, old)
-        else:
-            updates, state = opt.update(grads, state, old)
-            params = eqopt.apply_updates(old, updates)
-        calls.append(Call(np.asarray(old["matrix"]), np.asarray(params["matrix"])))
-    found = opt.eval_params(state, params)["matrix"]
-    np.testing.assert_allclose(found, expect(calls, calls[-1].after, 0, None), 1e-5)
-
-
-def _halved(updates, params):
-    return jax.tree.map(lambda g: g / 2, updates)
-
-
 def test_a_fallback_is_evaluated():
     params, opt = params_of(), eqopt.Muon(0.1, fallback=eqopt.ParamEMA(Probe(), 0.5))
     step, state = eqx.filter_jit(opt.step), opt.init(params)

@@ -13,7 +13,7 @@ import pytest
 from jax.sharding import AbstractMesh, AxisType
 
 import eqopt
-from eqopt._core import narrowing
+from eqopt import _platforms
 
 from ..interpreter import interpreted, on_an_accelerator
 from ..methods import METHODS
@@ -31,8 +31,8 @@ ROWS = {method.laws[0].name for method in METHODS.values()}
 
 @pytest.fixture(autouse=True)
 def no_leaf_is_small(monkeypatch):
-    monkeypatch.setattr(narrowing, "_LARGE", 0)
-    monkeypatch.setattr(narrowing, "_LARGE_ON_TPU", 0)
+    monkeypatch.setattr(_platforms, "_LARGE", 0)
+    monkeypatch.setattr(_platforms, "_LARGE_ON_TPU", 0)
 
 
 def stored(opt, storage=STORAGES["8 bits"]):
@@ -193,6 +193,6 @@ def test_which_steps_take_two_passes():
 
 
 def test_small_leaves_take_one_pass(monkeypatch):
-    monkeypatch.setattr(narrowing, "_LARGE", 70)
+    monkeypatch.setattr(_platforms, "_LARGE", 70)
     opt = stored(eqopt.Adam(0.1))
     assert [barriers(opt, shape=shape) for shape in ((3, 23), (2, 35))] == [0, 1]

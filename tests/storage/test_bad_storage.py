@@ -190,7 +190,7 @@ CASES = {
     ),
     "a stored state for a plain optimizer": (
         lambda: step(ADAMW, FULL, BLOCKS),
-        "The state of this AdamW is a tuple of 3 states",
+        "`state` must be a tuple of 3 states",
         "but it got a StoreStateState",
     ),
     "a plain state to join": (

@@ -6,8 +6,7 @@ import jax.tree_util as jtu
 import numpy as np
 
 import eqopt
-from eqopt._wrappers.store_state import _is_nonnegative as is_declared
-from eqopt.tree._places import places_of
+from eqopt.tree._slots import found_in
 
 from ..laws.registry import law
 from ..laws.subjects import grads_of, params_of, step
@@ -32,15 +31,15 @@ def fields(opt):
         grads = jax.tree.map(lambda g, by=(-2) ** i: by * g, grads_of(PARAMS, 7))
         params, state = step(opt, grads, state, params)
         leaves, _ = jtu.tree_flatten_with_path(state)
-        places = places_of(opt.init, PARAMS, state)
-        for (path, x), place in zip(leaves, places, strict=True):
-            if place is None or not jnp.issubdtype(x.dtype, jnp.floating):
+        slots = found_in(PARAMS, state)
+        for (path, x), slot in zip(leaves, slots, strict=True):
+            if not (slot.is_like and jnp.issubdtype(x.dtype, jnp.floating)):
                 continue
             names = [key for key in path if isinstance(key, jtu.GetAttrKey)]
             last = max(i for i, key in enumerate(path) if key in names)
             field = jtu.keystr(path[: last + 1])
             numbers.setdefault(field, []).append(np.asarray(x).ravel())
-            declared.setdefault(field, set()).add(is_declared(state, path))
+            declared.setdefault(field, set()).add(slot.kind == "nonnegative")
     for field, found in numbers.items():
         [is_so] = declared[field]
         yield field, np.concatenate(found), is_so

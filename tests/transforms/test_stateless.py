@@ -73,10 +73,3 @@ def test_functions_that_change_the_tree():
     opt = eqopt.StatelessWithTreeMap(lambda g, p: g.sum())
     with pytest.raises(ValueError, match="StatelessWithTreeMap: shapes do not fit"):
         opt.update({"w": jnp.ones(2)}, None)
-
-
-def test_functions_are_fused():
-    opt = eqopt.Chain(eqopt.StatelessWithTreeMap(jnp.multiply), eqopt.SGD(0.1))
-    params = jnp.ones(2)
-    jaxpr = jax.make_jaxpr(opt.step)(params, opt.init(params), params)
-    assert "of_update_and_parameter_scale_apply" in str(jaxpr)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 import eqopt
-from eqopt.tree._owners import owners_of
+from eqopt.tree._slots import owners_of
 
 from ..laws.registry import law
 

@@ -178,7 +178,7 @@ def test_messages():
     with pytest.raises(ValueError, match=r"Cautious \(AdamW, .* needs the parameters"):
         opt.update(p, opt.init(p))
     inner_state = opt.inner.init(p)
-    message = r"this Cautious is a tuple of 4 .* `update` of this Cautious returned"
+    message = r"Cautious \(AdamW, Chain\): `state` must be a tuple of 4 states"
     with pytest.raises(TypeError, match=message):
         opt.step(p, inner_state, p)
 

@@ -116,14 +116,6 @@ def test_no_memory_for_a_first_moment():
     assert sum(x.shape == (7,) for x in jax.tree.leaves(state)) == 2  # z and nu
 
 
-def test_it_is_one_kernel_with_its_inner_chain():
-    opt = eqopt.ScheduleFreeAdamW(weight_decay=0.1)
-    params = jnp.ones(2)
-    jaxpr = str(jax.make_jaxpr(opt.step)(params, opt.init(params), params))
-    name = "rms_decay_weights_scale_schedule_free_apply"
-    assert jaxpr.count(f"name={name}") == 1
-
-
 @pytest.mark.slow
 def test_a_model_to_evaluate_with(getkey):
     model = eqx.nn.MLP(2, 1, 4, 1, key=getkey())

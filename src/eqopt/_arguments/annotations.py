@@ -9,43 +9,40 @@ import types
 import typing
 from collections import ChainMap
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
-
-from .._types import Hyperparameter, Mask, Nonnegative, Recorded
+from typing import Any
 
 
-Kind = Literal[
-    "marked", "mask", "nonnegative", "recorded", "class", "number", "own", "unknown"
-]
+# What aliases such as `Nonnegative` say in their `Annotated`.
+_MARKS = "marked", "mask", "nonnegative", "per_leaf", "exact", "recorded", "state"
 
 # Building blocks of annotations, by name.
 _FUNCTIONS = {"Callable", "Schedule", "ScalarOrSchedule"} | {
     f"Abstract{kind}Schedule" for kind in ("", "Stateful")
 }
-_TREES = {"PyTree", "Params", "Mask"}
+_TREES = {"PyTree", "ArrayTree", "Params", "Mask"}
 _NUMBERS = {"float", "int", "Array", "ArrayLike", "ndarray", "Float", "Int"} | {
     *("Inexact", "Integer", "Num", "Real", "Scalar", "ScalarLike", "RealScalarLike")
 }
 
 
 @functools.cache
-def kinds(cls: type) -> dict[str, Kind]:
-    """The kind of value that each field of a dataclass declares.
+def kinds(cls: type) -> dict[str, str]:
+    """The kind of value that each field of a dataclass or a named tuple declares.
 
-    - `"marked"`: the annotation is `Hyperparameter`, or a union with it.
-    - `"mask"`: it is `Mask`, or a union with it.
-    - `"nonnegative"`: it is `Nonnegative`.
-    - `"recorded"`: it is `Recorded`, or a dictionary of them.
+    - `"marked"`, `"mask"`, `"nonnegative"`, `"per_leaf"`, `"exact"`, `"recorded"`: the
+        annotation is an alias with this mark, or a union or a dictionary with one.
     - `"class"`: it is `type`, or a union with it.
     - `"number"`: it names a number or an array, and neither a function nor a tree.
+    - `"state"`: it is `State`, any container, or a class with other fields.
     - `"own"`: it names a function, which the class calls itself.
     - `"unknown"`: anything else.
     """
     names = names_in(cls)
-    return {
-        field.name: _kind(resolved(field.type, names))
-        for field in dataclasses.fields(cls)
-    }
+    if dataclasses.is_dataclass(cls):
+        types = {field.name: field.type for field in dataclasses.fields(cls)}
+    else:
+        types = getattr(cls, "__annotations__", {})
+    return {name: _kind(resolved(found, names)) for name, found in types.items()}
 
 
 def names_in(cls: type) -> Mapping[str, Any]:
@@ -76,16 +73,16 @@ def returned_type(fn: Callable) -> type | types.UnionType:
     return found if isinstance(found, type | types.UnionType) else object
 
 
-def _kind(annotation: Any) -> Kind:
+def _has_fields(x: Any) -> bool:
+    return dataclasses.is_dataclass(x) or hasattr(x, "_fields")
+
+
+def _kind(annotation: Any) -> str:
     parts = annotation, *typing.get_args(annotation)
-    if Hyperparameter in parts:
-        return "marked"
-    if Mask in parts:
-        return "mask"
-    if Nonnegative in parts:
-        return "nonnegative"
-    if Recorded in parts:
-        return "recorded"
+    for part in parts:
+        mark = getattr(part, "__metadata__", ("",))[0]
+        if mark in _MARKS:
+            return mark
     if any(x is type or typing.get_origin(x) is type for x in parts):
         return "class"
     text = annotation if isinstance(annotation, str) else repr(annotation)
@@ -94,4 +91,9 @@ def _kind(annotation: Any) -> Kind:
         return "class"
     if names & _FUNCTIONS:
         return "own"
-    return "number" if names & _NUMBERS and not names & _TREES else "unknown"
+    if names & _NUMBERS and not names & _TREES:
+        return "number"
+    is_container = typing.get_origin(annotation) in (dict, list, tuple)
+    if is_container or any(map(_has_fields, parts)):
+        return "state"
+    return "unknown"

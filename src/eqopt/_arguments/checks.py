@@ -12,7 +12,7 @@ import jax.tree_util as jtu
 import numpy as np
 
 from .._jax_internals import is_traced
-from .annotations import Kind, kinds
+from .annotations import kinds
 from .owners import name_of
 
 
@@ -267,7 +267,7 @@ def waiting(owner: object) -> list[str]:
     ]
 
 
-def _is_schedule(value: Any, kind: Kind) -> bool:
+def _is_schedule(value: Any, kind: str) -> bool:
     if kind in ("marked", "number"):
         return callable(value) and not isinstance(value, type)
     return (

@@ -5,33 +5,37 @@ so the messages also name the recipe.
 """
 
 import contextlib
+import re
 from collections.abc import Generator
-from contextvars import ContextVar
-
-
-_RECIPES: ContextVar[tuple[str, ...]] = ContextVar("_RECIPES", default=())
 
 
 @contextlib.contextmanager
 def parts_of(optimizer: object) -> Generator[None, None, None]:
-    """In this context, parts of `optimizer` are running."""
-    token = _RECIPES.set((*_RECIPES.get(), type(optimizer).__name__))
+    """Errors of parts of `optimizer` also name it, such as `Adam (ScaleByAdam)`."""
     try:
         yield
-    finally:
-        _RECIPES.reset(token)
+    except Exception as error:
+        name = type(optimizer).__name__
+        message = str(error.args[0]) if error.args else ""
+        found = re.match(
+            r"([A-Z]\w+)(?: \(([\w, ]+)\))?(?=:| needs| takes| got)", message
+        )
+        if found and name != found[1]:
+            parts = ", ".join(filter(None, found.groups()))
+            error.args = (f"{name} ({parts}){message[found.end() :]}", *error.args[1:])
+        raise
 
 
-def recipe() -> str | None:
-    """The optimizer whose parts are running, the outermost if there are several."""
-    return next(iter(_RECIPES.get()), None)
+def name_owner(error: Exception, owner: str) -> None:
+    """Makes a message that begins with the name of an equation begin with `owner`."""
+    name = f"{getattr(error, '_equation', '')}: "
+    if error.args and str(error.args[0]).startswith(name):
+        error.args = (f"{owner}: {error.args[0][len(name) :]}",)
 
 
 def name_of(part: object) -> str:
-    """The name of a part in a message: `Adam (ScaleByAdam)`, or only the part's name."""
-    name = part if isinstance(part, str) else type(part).__name__
-    first, *others = dict.fromkeys((*_RECIPES.get(), name))
-    return f"{first} ({', '.join(others)})" if others else first
+    """The name of a part in a message."""
+    return part if isinstance(part, str) else type(part).__name__
 
 
 def name_error(owner: object, error: Exception) -> None:

@@ -1,27 +1,108 @@
 """Transformations one after the other."""
 
-import functools
-from collections.abc import Callable, Mapping, Sequence
+import abc
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
 
 from .._arguments.construction import described
-from .._arguments.owners import recipe
-from .._core.pipeline import Pipeline
-from .._core.transformation import AbstractFused, AbstractTransformation
-from .._trees.leaves import listed
+from .._arguments.extra import without_norm
+from .._core.leafwise import add_updates, rounded_like, widened
+from .._core.misfits import check_wide
+from .._core.transformation import AbstractTransformation
+from .._platforms import store_in_turn
+from .._trees.leaves import listed, same_leaves
 from .._trees.routes import Report
 from .._trees.states import check_keys
-from .._trees.stored import check_nothing_hidden
-from .._types import Params, State
+from .._trees.stored import check_nothing_hidden, hides_params
+from .._types import Params, State, Updates
 
 
-class Chain(AbstractFused):
+class AbstractChain(AbstractTransformation):
+    """Applies its `transformations` one after the other."""
+
+    _loads = "nothing"
+
+    transformations: eqx.AbstractVar[tuple[AbstractTransformation, ...]]
+
+    @abc.abstractmethod
+    def _states(self, state: State) -> Sequence[State]:
+        """The states of the parts; an error if `state` has not one for each."""
+
+    @abc.abstractmethod
+    def _joined(self, states: Sequence[State]) -> State:
+        """The inverse of `_states`."""
+
+    def __len__(self) -> int:
+        return len(self.transformations)
+
+    def init(self, params: Params) -> State:
+        states = [part.init(params) for part in self.transformations]
+        check_nothing_hidden(type(self).__name__, states[:-1])
+        return self._joined(states)
+
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, State]:
+        given, states = updates, self._states(state)
+        if hides_params(state):
+            check_wide(updates)
+        updates, new = widened(updates), []
+        for part, own in zip(self.transformations, states, strict=True):
+            before = updates
+            updates, own = part.update(updates, own, params, **extra)
+            extra = _extra_after(before, updates, extra)
+            new.append(own)
+        return rounded_like(updates, given), self._joined(new)
+
+    def step(
+        self, grads: Updates, state: State, params: Params, **extra: Any
+    ) -> tuple[Params, State]:
+        states = self._states(state)
+        if not self.transformations:
+            return add_updates(params, grads), state
+        updates, new = widened(grads), []
+        for part, own in zip(self.transformations[:-1], states[:-1], strict=True):
+            before = updates
+            updates, own = part.update(updates, own, params, **extra)
+            extra = _extra_after(before, updates, extra)
+            new.append(own)
+        # The last part computes the new parameters.
+        params, last = self.transformations[-1].step(
+            updates, states[-1], params, **extra
+        )
+        for i, part in enumerate(self.transformations[:-1]):
+            if part._stores_in_turn:
+                new[i] = store_in_turn(params, new[i], updates)
+        return params, self._joined([*new, last])
+
+    def eval_params(self, state: State, params: Params) -> Params:
+        for part, own in zip(self.transformations, self._states(state), strict=True):
+            params = part.eval_params(own, params)
+        return params
+
+    def _route(self, report: Report, params: Params) -> None:
+        for part in self.transformations:
+            part._route(report, params)
+
+
+def _extra_after(before: Updates, updates: Updates, extra: Mapping) -> Mapping:
+    """`extra` without the norm of the gradients, once the updates are others."""
+    if "grad_norm" in extra and not same_leaves(before, updates):
+        return without_norm(extra)
+    return extra
+
+
+class Chain(AbstractChain):
     """Applies transformations one after the other. A chain is itself a transformation.
 
-    Leafwise neighbours are fused: one pass over each leaf runs all their equations. The
-    updates between them are not rounded to the dtype of the gradients.
+    Under `jit`, XLA fuses the equations of neighbours: one pass over each leaf runs all
+    of them. The updates between them are not rounded to the dtype of the gradients.
 
     !!! example
 
@@ -53,36 +134,14 @@ class Chain(AbstractFused):
             return Chain(*self.transformations[index])
         return self.transformations[index]
 
-    def __len__(self) -> int:
-        return len(self.transformations)
-
-    def init(self, params: Params) -> tuple[State, ...]:
-        return tuple(_init(self, params))
-
-    def eval_params(self, state: State, params: Params) -> Params:
-        return _eval_params(self.transformations, self._states(state), params)
-
-    def _route(self, report: Report, params: Params) -> None:
-        for part in self.transformations:
-            part._route(report, params)
-
-    def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
-        promises = _feed_all(self.transformations, self._states(state), pipeline)
-        return lambda: tuple(promise() for promise in promises)
-
-    def _finish(
-        self, pipeline: Pipeline, state: State
-    ) -> tuple[Params, Callable[[], State]]:
-        params, promises = _finish_all(
-            self.transformations, self._states(state), pipeline
-        )
-        return params, lambda: tuple(promise() for promise in promises)
-
     def _states(self, state: State) -> Sequence[State]:
         return checked_states(self, self.transformations, state)
 
+    def _joined(self, states: Sequence[State]) -> tuple[State, ...]:
+        return tuple(states)
 
-class NamedChain(AbstractFused):
+
+class NamedChain(AbstractChain):
     """A [`eqopt.Chain`][] with names for its parts and their states.
 
     !!! example
@@ -114,32 +173,7 @@ class NamedChain(AbstractFused):
     def __getitem__(self, name: str) -> AbstractTransformation:
         return named(self, name)
 
-    def __len__(self) -> int:
-        return len(self.transformations)
-
-    def init(self, params: Params) -> dict[str, State]:
-        return self._named(_init(self, params))
-
-    def eval_params(self, state: State, params: Params) -> Params:
-        return _eval_params(self.transformations, self._states(state), params)
-
-    def _route(self, report: Report, params: Params) -> None:
-        for part in self.transformations:
-            part._route(report, params)
-
-    def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
-        promises = _feed_all(self.transformations, self._states(state), pipeline)
-        return lambda: self._named(promise() for promise in promises)
-
-    def _finish(
-        self, pipeline: Pipeline, state: State
-    ) -> tuple[Params, Callable[[], State]]:
-        params, promises = _finish_all(
-            self.transformations, self._states(state), pipeline
-        )
-        return params, lambda: self._named(promise() for promise in promises)
-
-    def _named(self, states: Any) -> dict[str, State]:
+    def _joined(self, states: Sequence[State]) -> dict[str, State]:
         return dict(zip(self.names, states, strict=True))
 
     def _states(self, state: State) -> Sequence[State]:
@@ -176,41 +210,14 @@ def checked_states(
     state: State,
 ) -> tuple[State, ...]:
     """`state`; raises a `TypeError` unless it is a tuple with a state for each part."""
-    count, name = len(transformations), recipe() or type(owner).__name__
+    count, name = len(transformations), type(owner).__name__
     if type(state) is not tuple or len(state) != count:
-        found = (
-            f"a tuple of {len(state)}"
-            if isinstance(state, tuple)
-            else f"a {type(state).__name__}"
-        )
+        is_tuple = isinstance(state, tuple)
+        found = f"a tuple of {len(state)}" if is_tuple else f"a {type(state).__name__}"
         raise TypeError(
-            f"The state of this {name} is a tuple of {count} states, one for each of "
-            f"{[type(t).__name__ for t in transformations]}, but it got {found}. Is "
-            "it the state of another optimizer? Pass the state that `init` or "
-            f"`update` of this {name} returned."
+            f"{name}: `state` must be a tuple of {count} states, one for each of "
+            f"{[type(t).__name__ for t in transformations]}, but is {found}. Is it the "
+            "state of another optimizer? Pass the state that `init` or `update` of this "
+            "one returned."
         )
     return state
-
-
-def _init(chain, params):
-    states = [t.init(params) for t in chain.transformations]
-    check_nothing_hidden(type(chain).__name__, states[:-1])
-    return states
-
-
-def _feed_all(transformations, states, pipeline):
-    return [t._feed(pipeline, s) for t, s in zip(transformations, states, strict=True)]
-
-
-def _finish_all(transformations, states, pipeline):
-    """All parts but the last add to the pipeline; the last one makes the step."""
-    if not transformations:
-        return pipeline.apply(), []
-    promises = _feed_all(transformations[:-1], states[:-1], pipeline)
-    params, last = transformations[-1]._finish(pipeline, states[-1])
-    return params, [*promises, last]
-
-
-def _eval_params(transformations, states, params):
-    pairs = zip(transformations, states, strict=True)
-    return functools.reduce(lambda p, ts: ts[0].eval_params(ts[1], p), pairs, params)

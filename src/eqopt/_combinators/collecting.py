@@ -17,7 +17,7 @@ from .._trees.leaves import is_leaf, restrict
 from .._trees.stored import is_stored, load
 from .._types import State, Updates
 from ..tree._like import zero_updates
-from ..tree._owners import owners_of
+from ..tree._slots import owners_of
 
 
 def fill_missing(updates: Updates, collected: Updates) -> Updates:

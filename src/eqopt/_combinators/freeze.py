@@ -6,14 +6,14 @@ import jax.numpy as jnp
 
 from .._arguments.fields import static_choice
 from .._core.equation import equation
-from .._core.pipeline import Leafwise
+from .._core.leafwise import Leafwise
 from .._core.transformation import AbstractStateless
 from .._trees.masks import mask_out
 from .._trees.routes import Report
 from .._types import Leaf, Mask, Params
 
 
-@equation
+@equation(elementwise=True)
 def zero(g: Leaf) -> Leaf:
     return jnp.zeros_like(g)
 

@@ -9,16 +9,10 @@ from jaxtyping import PyTree
 
 from .._arguments.extra import required_params, with_functions, without_norm
 from .._arguments.fields import static_choice
-from .._core.matrixwise import AbstractMatrixwise
-from .._core.pipeline import Pipeline
-from .._core.transformation import (
-    AbstractFused,
-    AbstractLeafwise,
-    AbstractTransformation,
-)
-from .._core.wrapper import Call
+from .._core.transformation import AbstractTransformation
+from .._core.wrapper import AbstractWrapper, Call
 from .._trees.leaves import is_leaf, parameters, restrict
-from .._trees.masks import is_function, mask_out, resolve, within
+from .._trees.masks import is_function, mask_out, resolve
 from .._trees.parts import seeing_part
 from .._trees.routes import Report, takes_examples
 from .._trees.states import check_state
@@ -32,7 +26,7 @@ class MaskedState(eqx.Module):
     inner_state: State
 
 
-class Masked(AbstractFused):
+class Masked(AbstractWrapper):
     """Applies a transformation to some leaves; all other updates stay unchanged.
 
     Leaves that are masked out have no state.
@@ -84,66 +78,14 @@ class Masked(AbstractFused):
         with seeing_part(params):
             self.inner._route(report, chosen)
 
-    def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
-        check_state(self, state)
-        promise = self._push(pipeline, state)
-        if promise is not None:
-            return promise
-        call = Call(pipeline.wide(), pipeline.params, pipeline.extra, is_step=False)
-        updates, new = self._of_part(call, state)
-        pipeline.replace(eqx.combine(updates, call.updates))
-        return lambda: new
-
-    def _finish(
-        self, pipeline: Pipeline, state: State
-    ) -> tuple[Params, Callable[[], State]]:
-        check_state(self, state)
-        promise = self._push(pipeline, state)
-        if promise is not None:
-            return pipeline.apply(), promise
-        # Kernels of the parts before it change the parameters outside the mask.
-        updates, others = pipeline.apply_outside(self.mask)
-        call = Call(updates, pipeline.params, pipeline.extra, is_step=True)
-        params, new = self._of_part(call, state)
-        return eqx.combine(params, others, is_leaf=is_leaf), lambda: new
-
-    def _of_part(self, call: Call, state: MaskedState) -> tuple[PyTree, MaskedState]:
-        """A call of the inner transformation for the selected leaves."""
+    def handle(self, call: Call, state: MaskedState) -> tuple[Any, MaskedState]:
         check_has_shapes(self, self.mask, call)
-        part = part_of(call, self._chosen)
+        outside = mask_out(call.updates, self.mask, call.params, keep=False)
         with seeing_part(call.params, call.updates):
+            part = part_of(call, self._chosen)
             new, inner_state = part.run(self.inner, state.inner_state)
-        return new, MaskedState(inner_state)
-
-    def _push(
-        self, pipeline: Pipeline, state: State
-    ) -> Callable[[], MaskedState] | None:
-        """Adds the inner equation with this mask, if that is sufficient."""
-        if not isinstance(self.inner, AbstractLeafwise | AbstractMatrixwise):
-            return None
-        chosen = self._chosen(pipeline.params, pipeline.params)
-        if chosen is None and pipeline.params is not None:
-            return None  # a single array, masked out: no parameters are missing
-        extra = extra_of_part(without_norm(pipeline.extra), chosen, pipeline.params)
-        whole = pipeline.params, pipeline.given
-        given = pipeline.given
-        if isinstance(self.inner, AbstractMatrixwise):  # the others do not look at it
-            given = self._chosen(given, pipeline.params)
-        part = Pipeline(given, chosen, extra)
-        with seeing_part(*whole):
-            leafwise = self.inner._as_leafwise(part, state.inner_state)
-        if leafwise is None or leafwise.then is not None:
-            return None
-        inner = leafwise.mask
-        mask = self.mask if inner is None else within(self.mask, inner)
-        # The pipeline calls functions for trees to read, of the part, later.
-        reads = {
-            name: seeing_part(*whole)(tree) if is_function(tree) else tree
-            for name, tree in leafwise.reads.items()
-        }
-        leafwise = leafwise._replace(reads=reads, mask=mask)
-        promise = pipeline.push(type(self.inner).__name__, leafwise)
-        return lambda: MaskedState(promise())
+        others = call._replace(updates=outside).unchanged()
+        return eqx.combine(new, others, is_leaf=is_leaf), MaskedState(inner_state)
 
     def _chosen(self, tree: PyTree | None, params: Params | None) -> PyTree | None:
         return None if tree is None else mask_out(tree, self.mask, params)

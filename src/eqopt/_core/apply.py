@@ -4,6 +4,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
+from .._arguments.owners import name_owner
 from .._jax_internals import is_traced
 from .._trees.control import filter_cond
 from .._trees.leaves import keystr, parameters
@@ -12,7 +13,7 @@ from ..tree._like import copy
 from ..tree._together import together
 from .calls import check_any
 from .equation import equation
-from .pipeline import Leafwise, Pipeline
+from .leafwise import add_updates, leafwise
 
 
 def apply_updates(params: Params, updates: Updates) -> Params:
@@ -40,10 +41,14 @@ def apply_updates(params: Params, updates: Updates) -> Params:
             "`apply_updates(model, updates)`."
         )
     check_any(params, updates)
-    return Pipeline(updates, params, {}).apply()
+    try:
+        return add_updates(params, updates)
+    except (TypeError, ValueError) as error:
+        name_owner(error, "apply_updates")
+        raise
 
 
-@equation
+@equation(elementwise=True)
 def interpolate(old: Leaf, p: Leaf, *, step_size) -> Leaf:
     return step_size * p + (1 - step_size) * old
 
@@ -92,10 +97,9 @@ def incremental_update(
         for x, row in zip(leaves, rows, strict=True)
     ]
     # The moved arrays are passed as the updates: the result has their dtype.
-    pipeline = Pipeline(treedef.unflatten(moved), new_tensors, {})
-    shared = {"step_size": step_size}
-    pipeline.push("incremental_update", Leafwise(interpolate, shared=shared))
-    return eqx.combine(pipeline.finish(), old_tensors)
+    updates, reads = treedef.unflatten(moved), {"p": new_tensors}
+    moved = leafwise(interpolate, updates, reads=reads, step_size=step_size)
+    return eqx.combine(moved, old_tensors)
 
 
 def periodic_update(

@@ -26,26 +26,20 @@ class Batching(NamedTuple):
     - `limits`: the number of elements in a batch, by platform.
     - `turns`: the platforms on which a batch waits for the results of the last one.
     - `numbers_wait`: whether the numbers that all batches share wait, too.
+    - `results_wait`: whether what reads the results of a batch waits for the next batch.
     - `is_divided`: whether devices divide the matrices of a batch.
     """
 
     limits: Mapping[str, int]
     turns: frozenset[str] = frozenset()
     numbers_wait: bool = False
+    results_wait: bool = True
     is_divided: bool = False
 
 
 def largest_batch(work: Work) -> int:
     """The number of elements in the largest batch, on any platform."""
     return max(BATCH[work].values())
-
-
-def common_batching(some: Sequence[Batching]) -> Batching:
-    """The batching for several equations in one kernel: the strictest of each."""
-    limits = {x: min(y.limits[x] for y in some) for x in some[0].limits}
-    turns = frozenset.intersection(*(x.turns for x in some))
-    numbers_wait = all(x.numbers_wait for x in some)
-    return Batching(limits, turns, numbers_wait, any(x.is_divided for x in some))
 
 
 def batches(

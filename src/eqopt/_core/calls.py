@@ -3,13 +3,13 @@
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from contextvars import ContextVar
 from typing import Any
 
 import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree, TypeCheckError
 
+from .._arguments.owners import name_owner
 from .._trees.leaves import (
     ANOTHER_MODEL,
     briefly,
@@ -23,90 +23,76 @@ from .._trees.stored import of_jax
 from .misuses import OF_MANY, is_of_axes, misuse, of_examples, where
 
 
-# Whether a call is running whose gradients have been checked. Parts of it may get none.
-_CHECKED: ContextVar[bool] = ContextVar("_CHECKED", default=False)
+def checked_call(method: Callable) -> Callable:
+    """`update` or `step` of a class, with the checks of its arguments and its result.
 
-# The updates that the outermost call got, if it is one of `update`. Its result has their
-# dtypes, although parts of it may get wider ones.
-GIVEN: ContextVar[PyTree] = ContextVar("GIVEN", default=None)
-
-
-def explained(fn: Callable) -> Callable:
-    """`update` or `step` of a class; if shapes do not fit, its error says where.
-
-    It is for errors of JAX from anywhere in `fn`, such as from a product or a branch. The
-    state is compared with a new one for the same parameters.
+    Without any update, it returns at once: nothing is trained, and no count changes.
     """
+    name, signature = method.__name__, inspect.signature(method).parameters
+    names = [*signature]
+    _, updates, state, *_ = names
+    first = "new parameters" if name == "step" else "updates"
 
-    own = inspect.signature(fn).parameters
-    needed = [*own][:3]
-
-    @functools.wraps(fn)
+    @functools.wraps(method)
     def call(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        return _call(fn, own, needed, args, kwargs)
+        given = dict(zip(names, args, strict=False)) | kwargs
+        if updates in given and state in given:
+            types = set(map(type, jtu.tree_leaves(given[state])))
+            if any(issubclass(x, _OF_NUMPY) for x in types):
+                given[state] = jtu.tree_map(of_jax, given[state])
+                args = *[given[x] for x in names[: len(args)]], *args[len(names) :]
+                kwargs = {x: given[x] for x in kwargs}
+            is_empty = not jtu.tree_leaves(given[updates])
+            has_params = is_empty and given.get("params") is not None
+            if has_params and _are_all_frozen(given, *names[:2], name):
+                return given["params" if name == "step" else updates], given[state]
+        try:
+            result = method(*args, **kwargs)
+        except Exception as error:
+            name_owner(error, type(args[0]).__name__ if args else name)
+            explain(error, method, args, kwargs)
+            raise
+        if isinstance(result, tuple) and len(result) == 2:
+            return result
+        return pair_of(args[0], name, first, result)
 
     return call
 
 
-# Not in the wrapper: cloudpickle stores a class of a notebook with the globals that its
-# methods use, and cannot store a context variable.
-def _call(
-    fn: Callable,
-    own: Mapping[str, Any],
-    needed: list[str],
-    args: tuple,
-    kwargs: dict[str, Any],
-) -> Any:
-    """`fn(*args, **kwargs)`, with the checks and errors of `explained`."""
-    __tracebackhide__ = True
-    tokens = []
-    if not _CHECKED.get():
-        # If the updates or the state are missing, the error is about that.
-        if all(name in kwargs for name in needed[len(args) :]):
-            args, kwargs = _with_state_of_jax(needed[2], args, kwargs)
-            given = {**dict(zip(own, args, strict=False)), **kwargs}
-            _check_gradients(args[0], fn.__name__, needed[1], given)
-            if fn.__name__ == "update":
-                tokens.append((GIVEN, GIVEN.set(given[needed[1]])))
-        tokens.append((_CHECKED, _CHECKED.set(True)))
-    try:
-        result = fn(*args, **kwargs)
-    except Exception as error:
-        of_axes = is_of_axes(error)
-        if not (of_axes or isinstance(error, TypeError | ValueError | IndexError)):
-            raise
-        # Only our own messages name an argument or a key path in such quotes.
-        is_of_types = isinstance(error, TypeCheckError)
-        is_ours = "`" in str(error) and not (is_of_types or of_axes)
-        is_of_shapes = is_of_types or ANOTHER_MODEL in str(error)
-        wrong = misuse(fn, args, kwargs)
-        if wrong is None and (is_of_shapes or not is_ours):
-            wrong = of_examples(fn, args, kwargs, is_of_shapes)
-        if wrong is not None:
-            raise wrong from None
-        message = where(fn, args, kwargs, error)
-        if message is None or (is_ours and not message.endswith(OF_MANY)):
-            raise
-        raise ValueError(message) from error
-    finally:
-        for variable, token in tokens:
-            variable.reset(token)
-    first = "new parameters" if fn.__name__ == "step" else "updates"
-    return pair_of(args[0], fn.__name__, first, result)
+def explain(
+    error: Exception, method: Callable, args: tuple, kwargs: dict[str, Any]
+) -> None:
+    """Raises a better error, if `error` is about trees that do not fit together.
+
+    It is for errors of JAX from anywhere in `method`, such as from a product or a branch.
+    The state is compared with a new one for the same parameters. A call inside this one
+    may have explained the same error by its part of the state.
+    """
+    error = getattr(error, "_explained", error)
+    of_axes = is_of_axes(error)
+    if not (of_axes or isinstance(error, TypeError | ValueError | IndexError)):
+        return
+    # Only our own messages name an argument or a key path in such quotes.
+    is_of_types = isinstance(error, TypeCheckError)
+    is_ours = "`" in str(error) and not (is_of_types or of_axes)
+    is_of_shapes = is_of_types or ANOTHER_MODEL in str(error)
+    wrong = misuse(method, args, kwargs)
+    if wrong is None and (is_of_shapes or not is_ours):
+        wrong = of_examples(method, args, kwargs, is_of_shapes)
+    if wrong is not None:
+        raise _explaining(error, wrong) from None
+    message = where(method, args, kwargs, error)
+    if message is not None and (not is_ours or message.endswith(OF_MANY)):
+        raise _explaining(error, ValueError(message)) from error
 
 
-def _with_state_of_jax(
-    name: str, args: tuple, kwargs: dict[str, Any]
-) -> tuple[tuple, dict[str, Any]]:
-    """`args` and `kwargs`, with arrays of JAX instead of NumPy in the state."""
-    state = args[2] if len(args) > 2 else kwargs[name]
-    if not any(isinstance(x, np.ndarray | np.generic) for x in jtu.tree_leaves(state)):
-        return args, kwargs
-    state = jtu.tree_map(of_jax, state)
-    if len(args) > 2:
-        return (*args[:2], state, *args[3:]), kwargs
-    return args, {**kwargs, name: state}
+def _explaining(error: Exception, better: Exception) -> Exception:
+    setattr(better, "_explained", error)  # noqa: B010
+    return better
+
+
+_OF_NUMPY = np.ndarray, np.generic
 
 
 def pair_of(transformation: Any, name: str, first: str, result: Any) -> Any:
@@ -120,16 +106,14 @@ def pair_of(transformation: Any, name: str, first: str, result: Any) -> Any:
     )
 
 
-def _check_gradients(
-    transformation: Any, name: str, argument: str, given: Mapping[str, Any]
-) -> None:
-    """Raises a `ValueError` if there is no gradient, but something to train.
+def _are_all_frozen(
+    given: Mapping[str, Any], own: str, argument: str, name: str
+) -> bool:
+    """Whether there are parameters, all of them frozen; an error if one is not.
 
     Gradients may be `None` at each parameter that a part of the transformation freezes.
     """
-    if given.get("params") is None or jtu.tree_leaves(given[argument]):
-        return
-    params = parameters(given["params"])
+    transformation, params = given[own], parameters(given["params"])
     report = Report(params)
     transformation._route(report, params)
     for i, x in enumerate(report.found):
@@ -137,14 +121,15 @@ def _check_gradients(
             raise _nothing(
                 f"{type(transformation).__name__}.{name}", argument, params, i
             )
+    return bool(jtu.tree_leaves(params))
 
 
 _FREEZING = "Freeze", "SetToZero", "frozen"
 
 
 def check_any(params: PyTree, updates: PyTree) -> None:
-    """The check of gradients in `apply_updates`, if no transformation calls it."""
-    if not (_CHECKED.get() or jtu.tree_leaves(updates)):
+    """The check of gradients in `apply_updates`."""
+    if not jtu.tree_leaves(updates):
         for i, x in enumerate(jtu.tree_leaves(params, is_leaf=is_leaf)):
             if is_parameter(x):
                 raise _nothing("apply_updates", "updates", params, i)

@@ -28,21 +28,23 @@ from ..tree import zeros_like
 from .batches import Work
 from .division import current_division
 from .layouts import Layout, Pieces, are_matrices, layout_of, made, map_layouts
+from .leafwise import Leafwise, filled, run_leafwise
 from .misfits import OtherState
 from .on_matrices import on_matrices
-from .pipeline import Leafwise, Pipeline, filled
 from .stacks import check_stacks, state_of_stacks, update_in_stacks
-from .transformation import AbstractFused
+from .transformation import AbstractTransformation
 
 
 Rows: TypeAlias = Literal["outputs", "shorter", "first"]
 
 
-class AbstractContracting(AbstractFused):
-    """A fused transformation that treats leaves as matrices.
+class AbstractContracting(AbstractTransformation):
+    """A transformation that treats leaves as matrices.
 
     On a mesh with explicit axes, XLA chooses how its results are sharded.
     """
+
+    _loads = "nothing"
 
     weight_dimension_numbers: eqx.AbstractVar[DimensionNumbers | None]
     # Whether blocks within a matrix are allowed.
@@ -59,20 +61,24 @@ class AbstractContracting(AbstractFused):
         return "outputs"
 
     @abc.abstractmethod
-    def _push(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
-        """The work of `_feed` if the mesh has no explicit axes."""
+    def _update(
+        self, updates: Updates, state: State, params: Params | None, extra: Any
+    ) -> tuple[Updates, State]:
+        """The work of `update` if the mesh has no explicit axes."""
 
-    def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, State]:
         check_state(self, state)
-        if not has_explicit_axes((pipeline.given, state)):
-            return self._push(pipeline, state)
-        updates = pipeline.wide()
-        arguments = self, updates, state, pipeline.params, pipeline.extra
-        updates, new = on_automatic_axes(
-            _at_once, *arguments, shardings=shardings_of((updates, state))
-        )
-        pipeline.replace(updates)
-        return lambda: new
+        arguments = updates, state, params, extra
+        if not has_explicit_axes((updates, state)):
+            return self._update(*arguments)
+        shardings = shardings_of((updates, state))
+        return on_automatic_axes(_update, self, *arguments, shardings=shardings)
 
     def _layouts(
         self, tree: PyTree, params: Params | None
@@ -128,12 +134,8 @@ class AbstractContracting(AbstractFused):
         return Axes(axes.stack, rows, columns)
 
 
-def _at_once(
-    self: AbstractContracting, updates: Any, state: State, params: Any, extra: Any
-) -> tuple[Any, State]:
-    pipeline = Pipeline(updates, params, extra)
-    promise = self._push(pipeline, state)
-    return pipeline.finish(), promise()
+def _update(self: AbstractContracting, *arguments: Any) -> tuple[Any, State]:
+    return self._update(*arguments)
 
 
 class AbstractMatrixwise(AbstractContracting):
@@ -158,7 +160,8 @@ class AbstractMatrixwise(AbstractContracting):
     - A tuple of arrays with other data for each matrix, such as a square factor. The
         first axes of each array are the axes of the stack. The equation receives the
         arrays of one matrix, without these axes.
-    - An `eqx.Module`, which the equation receives unchanged.
+    - An `eqx.Module` for each leaf, which the equation receives unchanged. (A module
+        that all leaves share is a keyword-only argument.)
 
     !!! example
 
@@ -241,38 +244,24 @@ class AbstractMatrixwise(AbstractContracting):
         make_one = lambda layout, x: made(make, x, layout, dtype)
         return map_layouts(make_one, self._layouts(params, params), zeros_like(params))
 
-    def _push(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
-        params = pipeline.params
+    def _update(
+        self, updates: Updates, state: State, params: Params | None, extra: Any
+    ) -> tuple[Updates, State]:
         division = current_division()
         if self._stays:
             check_stacks(self, state, division)
             if division is not None:
-                arguments = pipeline.wide(), state, params, division
-                updates, new = update_in_stacks(self, *arguments)
-                pipeline.replace(updates)
-                return lambda: new
-        leafwise = self._on_matrices(pipeline, state)
-        return pipeline.push(type(self).__name__, leafwise)
-
-    def _as_leafwise(self, pipeline: Pipeline, state: State) -> Leafwise | None:
-        """What `_feed` pushes, if that is all it does."""
-        check_state(self, state)
-        if self._stays or has_explicit_axes((pipeline.given, state)):
-            return None
-        return self._on_matrices(pipeline, state)
-
-    def _on_matrices(self, pipeline: Pipeline, state: State) -> Leafwise:
-        """The equation, for leaves instead of matrices."""
-        params, division = pipeline.params, current_division()
-        leafwise = filled(self, self.matrixwise(state, params, **pipeline.extra))
-        layouts = self._layouts(pipeline.given, params)
-        self._check_sizes(state, layouts, pipeline.given)
-        of_one = leafwise.equation
-        return leafwise._replace(
-            equation=on_matrices(of_one, self.in_batches, self._work, division),
-            reads={**leafwise.reads, "layout": layouts},
+                return update_in_stacks(self, updates, state, params, division)
+        step = filled(self, self.matrixwise(state, params, **extra))
+        layouts = self._layouts(updates, params)
+        self._check_sizes(state, layouts, updates)
+        of_leaves = on_matrices(step.equation, self.in_batches, self._work, division)
+        step = step._replace(
+            equation=of_leaves,
+            reads={**step.reads, "layout": layouts},
             mask=are_matrices(layouts),
         )
+        return run_leafwise(self, step, updates, params)
 
     def _check_sizes(
         self, state: State, layouts: PyTree[Layout | Pieces | None], updates: Updates
@@ -293,8 +282,3 @@ class AbstractMatrixwise(AbstractContracting):
 
     def _reject_state(self) -> None:
         raise OtherState("The state was made with other arguments.")
-
-
-def same_for_each_leaf(value: PyTree) -> Callable[[Updates], PyTree]:
-    """For [`eqopt.Leafwise.reads`][eqopt.Leafwise]: the same value for each leaf."""
-    return lambda updates: jtu.tree_map(lambda _: value, updates)

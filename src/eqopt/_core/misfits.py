@@ -1,7 +1,7 @@
 """Errors for leaves and numbers that do not fit together in an equation."""
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -17,38 +17,36 @@ from .._trees.leaves import (
     align,
     briefly,
     flatten_updates,
+    is_leaf,
+    is_parameter,
     keystr,
     listed,
     type_name,
 )
-from .equation import WrongResult
-from .kernel import Operation
+from .equation import Equation, WrongResult
 
 
 def misfit(
-    owners: Sequence[str],
-    operations: Sequence[Operation],
-    loose: Sequence[Any],
+    owner: str,
     path: str,
+    equation: Equation,
+    shared: Mapping[str, Any],
     arrays: Mapping[str, Any],
     error: Exception,
 ) -> Exception:
-    """The error for a leaf that an equation, or a sum over leaves, does not accept.
+    """The error for a leaf that an equation does not accept.
 
     **Arguments:**
 
-    - `owners`, `operations`: the names of the transformations, and their operations.
-    - `loose`: the values of the `loose` names of all operations.
+    - `owner`: the name of the transformation.
     - `path`: the key path of the leaf.
+    - `equation`, `shared`: the equation, and its shared values that are not floats.
     - `arrays`: the values that meet there, by the names that users know.
     - `error`: what was raised.
     """
-    for owner, operation in zip(owners, operations, strict=True):
-        wrong = _wrong_number(operation, loose[: len(operation.loose)])
-        loose = loose[len(operation.loose) :]
-        if wrong is not None:
-            return TypeError(f"{owner}: {wrong}")
-    owner = " and ".join(dict.fromkeys(owners)) or "apply_updates"
+    wrong = _wrong_number(equation, shared)
+    if wrong is not None:
+        return TypeError(f"{owner}: {wrong}")
     arrays = {name: x for name, x in arrays.items() if hasattr(x, "dtype")}
     found = ", ".join(
         f"`{name}` is {x.dtype}{list(x.shape)}" for name, x in arrays.items()
@@ -167,6 +165,18 @@ def check_real(owner: object, updates: PyTree, like: PyTree, name: str) -> None:
             )
 
 
+def check_wide(updates: PyTree) -> None:
+    """Raises a `TypeError` for an update that cannot reach a parameter in two parts."""
+    for i, g in enumerate(jtu.tree_leaves(updates, is_leaf=is_leaf)):
+        if is_parameter(g) and g.dtype.itemsize < 4:
+            raise TypeError(
+                f"StoreParams: the update at `{keystr(updates, i)}` has dtype "
+                f"{g.dtype}, which is too coarse to reach the new parameter. Call "
+                "`step`, which returns the parameters themselves, or cast the "
+                "gradients: `eqopt.tree.cast(grads, jnp.float32)`."
+            )
+
+
 def _complex_for_real(owner: str, path: str, found: str) -> str:
     return (
         f"{owner}: dtypes do not fit at `{path}`: {found}. A real parameter and its "
@@ -175,29 +185,27 @@ def _complex_for_real(owner: str, path: str, found: str) -> str:
     )
 
 
-def _wrong_number(operation: Operation, loose: Sequence[Any]) -> str | None:
+def _wrong_number(equation: Equation, shared: Mapping[str, Any]) -> str | None:
     """The error message if a value that all leaves share is of the wrong kind."""
-    expected = inspect.signature(operation.equation).parameters
-    is_array = lambda name: _is_array_type(expected[name].annotation)
-    for name, value in operation.static:
-        if is_array(name) and isinstance(value, Callable):
+    expected = inspect.signature(equation).parameters
+    for name, value in shared.items():
+        annotation = expected[name].annotation
+        is_static = value is None or isinstance(value, bool | str) or callable(value)
+        if is_static and _is_array_type(annotation):
+            if isinstance(value, Callable):
+                return (
+                    f"`{name}` is a function, but the equation `{equation.name}` needs a "
+                    "number. If it is a schedule, wrap the whole optimizer in "
+                    "`eqopt.Scheduled(optimizer)`, which evaluates all schedules in it."
+                )
             return (
-                f"`{name}` is a function, but the equation "
-                f"`{operation.equation.name}` needs a number. If it is a schedule, "
-                "wrap the whole optimizer in `eqopt.Scheduled(optimizer)`, which "
-                "evaluates all schedules in it."
+                f"`{name}` is {value!r}, but the equation `{equation.name}` needs a "
+                "number."
             )
-        if is_array(name):
-            return (
-                f"`{name}` is {value!r}, but the equation `{operation.equation.name}` "
-                "needs a number."
-            )
-    for name, value in zip(operation.loose, loose, strict=True):
-        if expected[name].annotation in (bool, str):
+        if not is_static and annotation in (bool, str):
             return (
                 f"`{name}` is an array of dtype {value.dtype}, but it determines the "
-                "compiled program. Pass a Python "
-                f"{expected[name].annotation.__name__}."
+                f"compiled program. Pass a Python {annotation.__name__}."
             )
     return None
 
@@ -225,7 +233,7 @@ def no_parameter(path: str, p: Any) -> Exception:
 def no_matrix(owner: str, slot: str, path: str) -> Exception:
     """The error for an update at `path`, which only `init` treated as a matrix."""
     return ValueError(
-        f"`{path}` was a matrix in `init`, but is not one now ({owner}, `{slot}`). By "
+        f"{owner}: `{path}` was a matrix in `init` (`{slot}`), but is not one now. By "
         "default, the layers next to an array decide whether it is a stack. Pass the "
         "same model to `init`, or pass `weight_dimension_numbers`."
     )
@@ -234,8 +242,8 @@ def no_matrix(owner: str, slot: str, path: str) -> Exception:
 def stateless(owner: str, slot: str, path: str) -> Exception:
     """The error for an update at `path`, where the state has nothing."""
     return ValueError(
-        f"`updates` has a value at `{path}`, which has no optimizer state ({owner}, "
-        f"`{slot}`). Was the parameter frozen, masked or missing in `init`? Call "
+        f"{owner}: `updates` has a value at `{path}`, which has no optimizer state "
+        f"(`{slot}`). Was the parameter frozen, masked or missing in `init`? Call "
         "`init` with the model whose gradients you pass, or remove this gradient: "
         "`eqx.filter(grads, is_trained)`."
     )

@@ -44,12 +44,15 @@ class _OnMatrices(Equation):
             turns -= {"tpu"}
         # With decompositions, numbers do not wait: compiled for an H100, Shampoo would
         # take 2.4 instead of 1.8.
-        self.batching = Batching(BATCH[work], turns, is_of_products, is_divided)
-        self.leaves = (*equation.leaves, "layout")
-        self.shared = equation.shared
+        self.batching = Batching(
+            BATCH[work], turns, is_of_products, work != "QR", is_divided
+        )
+        self.leaves, self.elementwise = (*equation.leaves, "layout"), False
+        self.is_of_matrices = True
+        self.shared, self.modules = equation.shared, equation.modules
         parameters = inspect.signature(inspect.unwrap(equation._fn)).parameters
-        types = [parameters[x].annotation for x in equation.leaves]
-        self._is_real = [*map(_is_real, types)]
+        self._is_real = [_is_real(parameters[x].annotation) for x in equation.leaves]
+        types = [parameters[x].annotation for x in equation.shared]
         has_whole = any(
             isinstance(x, type) and issubclass(x, AbstractWhole) for x in types
         )
@@ -158,12 +161,12 @@ class _OnMatrices(Equation):
         ]
         first: Any = together[0]
         stack = first.shape[:-2]
-        run = functools.partial(self._of_many, shared, len(stack))
         if self._division is None:
-            out = run(*together)
+            out = self._of_many(shared, len(stack), *together)
         else:
             division = self._division._replace(is_of_leaves=True)
-            together = [part_of(division, x) for x in together]
+            shared = {name: part_of(division, x) for name, x in shared.items()}
+            run = functools.partial(self._of_many, shared, len(stack))
             if self._moves_all:
                 out = division.run(run, together, stack)
             else:
@@ -212,7 +215,7 @@ def _stacked(leaves):
     there = [x if isinstance(x, eqx.Module) else jax.tree.map(of_one, x) for x in there]
     found, structure = jax.tree.flatten(there)
     types = [(x.shape, x.dtype) for x in found]
-    # Modules have no axis of matrices, so they must be the same arrays.
+    # Modules have no axis of matrices: those with arrays are in no batch.
     modules = jax.tree.leaves([x for x in there if isinstance(x, eqx.Module)])
-    key = structure, tuple(types), tuple(map(id, modules))
+    key = structure, tuple(types), object() if modules else None
     return _Stack(there, layout, g.shape, key)

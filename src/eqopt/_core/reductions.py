@@ -1,6 +1,5 @@
 """Sums over all leaves, for optimizers that need values of the whole model."""
 
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,10 +10,9 @@ from jaxtyping import Array, Float, PyTree
 
 from .._arguments.extra import given_norm
 from .._caches import cached
-from .._cpu.order import after, materialized
+from .._platforms import compute_once, read_apart
 from .._trees.leaves import align, flatten_updates
 from .._trees.precision import compute_dtype, widen
-from .._trees.stored import is_stored
 from .._types import Leaf, Scalar, Updates
 from ..numerics import as_float, at_least_float32, common_dtype
 from ..tree import norm
@@ -34,8 +32,6 @@ def sum_over_leaves(
     updates: Updates,
     reads: Mapping[str, PyTree] | None = None,
     shared: Mapping[str, Any] | None = None,
-    apart: bool = True,
-    in_turn: str | None = None,
     in_own_pass: bool = False,
 ) -> tuple[Float[Array, ""], ...]:
     """Sums the results of `equation` over all leaves.
@@ -65,12 +61,6 @@ def sum_over_leaves(
     - `reads`: trees like `updates`, by argument name.
     - `shared`: values by argument name. Numbers and 0-d arrays are traced; bools,
         strings and `None` are static.
-    - `apart`: whether to compile the sums separately from other equations of the step.
-        With `False`, XLA can share a result with them, such as new moments that both
-        compute. Defaults to `True`.
-    - `in_turn`: the name of a value in `shared`. On a CPU, XLA then reads this value
-        for each leaf only after the previous leaf has been summed. This saves memory if
-        the equation expands the value to an array.
     - `in_own_pass`: whether a GPU reads the leaves for the sums alone. XLA for a GPU can
         compute sums and new moments in one pass, but then it stores some of the moments
         in temporary memory, and copies them. Defaults to `False`.
@@ -91,64 +81,25 @@ def sum_over_leaves(
     ] or [(jnp.zeros(0),) * (1 + len(columns))]
     static = {k: v for k, v in shared.items() if v is None or isinstance(v, bool | str)}
     traced = {k: as_float(v) for k, v in shared.items() if k not in static}
-    run = _kernel(equation, tuple(static.items()), apart, in_turn, in_own_pass)
-    parts = []
-    for row in rows:
-        if in_turn is not None and parts:
-            traced[in_turn] = _after_all(parts[-1], traced[in_turn])
-        if parts:
-            row = [_after_all(parts[-1], x) if is_stored(x) else x for x in row]
-        parts.append(run(row, traced))
+    run = _kernel(equation, tuple(static.items()), in_own_pass)
+    parts = [run(row, traced) for row in rows]
     return tuple(_sum(column) for column in zip(*parts, strict=True))
-
-
-def _after_all(sums: tuple[Array, ...], x: Any) -> Any:
-    """`x`, read or loaded once these are known: one leaf comes after the other."""
-    for first in sums:
-        x = jax.tree.map(functools.partial(after, first), x)
-    return x
 
 
 @cached
 def _kernel(
-    equation: Equation,
-    static: tuple[tuple[str, Any], ...],
-    apart: bool,
-    in_turn: str | None,
-    in_own_pass: bool,
+    equation: Equation, static: tuple[tuple[str, Any], ...], in_own_pass: bool
 ) -> Callable:
     @jax.jit
     def run(row, traced):
         with jax.numpy_dtype_promotion("standard"):
             real = compute_dtype(row)
-            row = _in_own_pass(row) if in_own_pass else row
+            row = read_apart(row) if in_own_pass else row
             scalars = {k: jnp.asarray(v).astype(real) for k, v in traced.items()}
-            if apart:
-                # Otherwise, XLA on a CPU expands each scalar to an array that all
-                # leaves of one shape share.
-                g, scalars = materialized((row[0], scalars))
-                row = (g, *row[1:])
-            elif in_turn is not None:
-                scalars[in_turn] = materialized(scalars[in_turn])
-            # As part of a matrix product, XLA on a CPU would expand each constant of the
-            # arithmetic that loads an array.
-            wide = [
-                materialized(widen(x, real)) if is_stored(x) else widen(x, real)
-                for x in row
-            ]
-            out = equation(*wide, **scalars, **dict(static))
+            out = equation(*widen(list(row), real), **scalars, **dict(static))
         return out if isinstance(out, tuple) else (out,)
 
     return run
-
-
-def _in_own_pass(tree: PyTree) -> PyTree:
-    """`tree`; XLA for a GPU does not merge what reads it with other readers."""
-    leaves, treedef = jax.tree.flatten(tree)
-    barrier = lambda *leaves: lax.optimization_barrier(leaves)
-    same = lambda *leaves: leaves
-    leaves = lax.platform_dependent(*leaves, cuda=barrier, default=same)
-    return treedef.unflatten(leaves)
 
 
 def dot(x: Leaf, y: Leaf) -> Scalar:
@@ -170,4 +121,4 @@ def inner(x: Leaf, y: Leaf) -> Scalar:
 
 def _sum(parts: tuple[Array, ...]) -> Array:
     dtype = common_dtype(*(part.dtype for part in parts))
-    return jnp.sum(materialized(jnp.stack([x.astype(dtype) for x in parts])))
+    return jnp.sum(compute_once(jnp.stack([x.astype(dtype) for x in parts])))

@@ -4,26 +4,25 @@ import abc
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
+
+import jax.tree_util as jtu
 
 from .._arguments.annotations import kinds
 from .._arguments.checks import check_fields, check_no_schedule
 from .._arguments.construction import Module
 from .._arguments.owners import name_error, parts_of
+from .._jax_internals import is_traced
+from .._platforms import store_in_turn
 from .._trees.leaves import check_parameters
 from .._trees.masks import resolve_mask
 from .._trees.routes import route
 from .._trees.sharding import placed
 from .._trees.states import check_state
 from .._trees.stored import checked_for_hidden, full_params, with_arrays
-from .._typecheck import no_type_check
 from .._types import Params, State, Updates
-from .apply import apply_updates
-from .calls import explained
-from .pipeline import Leafwise, Pipeline, filled
-
-
-_Finished: TypeAlias = tuple[Params, Callable[[], State]]
+from .calls import checked_call
+from .leafwise import Leafwise, add_updates, run_leafwise, widened
 
 
 def _with_checks(init: Callable) -> Callable:
@@ -47,12 +46,13 @@ class AbstractTransformation(Module):
 
     Subclass it and implement `init` and `update`; both accept whole Equinox models. If
     the same equation applies to each leaf separately, subclass
-    [`eqopt.AbstractLeafwise`][] instead: it is shorter, and neighbours in an
-    [`eqopt.Chain`][] are fused.
+    [`eqopt.AbstractLeafwise`][] instead: it is shorter.
     """
 
     # Which arguments `update` and `step` read themselves: stored ones are loaded first.
     _loads: ClassVar[Literal["all", "params", "nothing"]] = "all"
+    # Whether a TPU stores its new state after the new parameters: see `store_in_turn`.
+    _stores_in_turn: ClassVar[bool] = False
     _route = route  # what it does to which parameters, for `eqopt.groups.routes`
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -62,7 +62,7 @@ class AbstractTransformation(Module):
             this.init = placed(_with_checks(this.init))
         for name in {"update", "step"} & vars(cls).keys():
             loads = with_arrays if cls._loads == "all" else lambda fn: fn
-            setattr(this, name, explained(loads(getattr(cls, name))))
+            setattr(this, name, checked_call(loads(getattr(cls, name))))
 
     def __check_init__(self):
         check_fields(self)
@@ -121,6 +121,7 @@ class AbstractTransformation(Module):
         something to train.
         """
 
+    @checked_call
     def step(
         self, grads: Updates, state: State, params: Params, **extra: Any
     ) -> tuple[Params, State]:
@@ -133,8 +134,11 @@ class AbstractTransformation(Module):
 
         The new parameters, with all other leaves of `params`, and the new state.
         """
-        updates, state = self.update(grads, state, params, **extra)
-        return apply_updates(params, updates), state
+        updates, state = self.update(widened(grads), state, params, **extra)
+        new = add_updates(params, updates)
+        if self._stores_in_turn:
+            state = store_in_turn(new, state, updates)
+        return new, state
 
     def eval_params(self, state: State, params: Params) -> Params:
         """The parameters to evaluate the model with: `params`, or an average of them.
@@ -152,57 +156,8 @@ class AbstractTransformation(Module):
         """The parameters, in float32 if [`eqopt.StoreParams`][] holds a part of them."""
         return full_params(state, params)
 
-    # How a chain calls its parts. A promise returns the new state after the run.
 
-    def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
-        updates, params = pipeline.wide(), pipeline.params
-        updates, state = self.update(updates, state, params, **pipeline.extra)
-        pipeline.replace(updates)
-        return lambda: state
-
-    def _finish(self, pipeline: Pipeline, state: State) -> _Finished:
-        updates, params = pipeline.flush(), pipeline.params
-        params, state = self.step(updates, state, params, **pipeline.extra)
-        return params, lambda: state
-
-
-class AbstractFused(AbstractTransformation):
-    """A transformation that works by feeding equations into a pipeline.
-
-    `update` and `step` follow from `_feed`. A step that is no plain sum has a `_finish`.
-    """
-
-    _loads = "nothing"
-
-    @abc.abstractmethod
-    def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]: ...
-
-    def _finish(self, pipeline: Pipeline, state: State) -> _Finished:
-        promise = self._feed(pipeline, state)
-        return pipeline.apply(), promise
-
-    @no_type_check  # the pipeline checks trees
-    def update(
-        self,
-        updates: Updates,
-        state: State,
-        params: Params | None = None,
-        **extra: Any,
-    ) -> tuple[Updates, State]:
-        pipeline = Pipeline(updates, params, extra)
-        promise = self._feed(pipeline, state)
-        return pipeline.finish(), pipeline.state_of(promise)
-
-    @no_type_check
-    def step(
-        self, grads: Updates, state: State, params: Params, **extra: Any
-    ) -> tuple[Params, State]:
-        pipeline = Pipeline(grads, params, extra)
-        params, promise = self._finish(pipeline, state)
-        return pipeline.end(params), pipeline.state_of(promise)
-
-
-class AbstractLeafwise(AbstractFused):
+class AbstractLeafwise(AbstractTransformation):
     """A transformation that applies one equation to each leaf separately.
 
     Subclass it and implement `init` and `leafwise`; `update` and `step` follow. If
@@ -216,7 +171,7 @@ class AbstractLeafwise(AbstractFused):
             trace: PyTree
 
 
-        @eqopt.equation
+        @eqopt.equation(elementwise=True)
         def heavy_ball(g, trace, *, decay):
             trace = decay * trace + g
             return trace, trace
@@ -233,6 +188,8 @@ class AbstractLeafwise(AbstractFused):
         ```
     """
 
+    _loads = "nothing"
+
     @abc.abstractmethod
     def leafwise(
         self, state: State, params: Params | None = None, **extra: Any
@@ -244,13 +201,17 @@ class AbstractLeafwise(AbstractFused):
         - `state`, `params`, `extra`: as in `update`.
         """
 
-    def _as_leafwise(self, pipeline: Pipeline, state: State) -> Leafwise:
-        """What `_feed` pushes."""
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, State]:
         check_state(self, state)
-        return filled(self, self.leafwise(state, pipeline.params, **pipeline.extra))
-
-    def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
-        return pipeline.push(type(self).__name__, self._as_leafwise(pipeline, state))
+        return run_leafwise(
+            self, self.leafwise(state, params, **extra), updates, params
+        )
 
 
 class AbstractStateless(AbstractLeafwise):
@@ -263,8 +224,10 @@ class AbstractStateless(AbstractLeafwise):
 _Part = TypeVar("_Part", bound=AbstractTransformation)
 
 
-class AbstractOptimizer(AbstractFused):
+class AbstractOptimizer(AbstractTransformation):
     """A named recipe: hyperparameters as fields, and the chain that they define."""
+
+    _loads = "nothing"
 
     @property
     @abc.abstractmethod
@@ -295,25 +258,44 @@ class AbstractOptimizer(AbstractFused):
     def __check_init__(self):
         # The parts check their hyperparameters here, not only in `init`.
         try:
-            self.chain  # noqa: B018
+            self._made  # noqa: B018
         except Exception as error:
             name_error(self, error)
             raise
 
+    @property
+    def _made(self) -> AbstractTransformation:
+        """`chain`, which is made once: not in each call, and not once for each check."""
+        made = vars(self).get("_kept")
+        if made is None:
+            made = self.chain
+            # What a trace has made must not leave it.
+            if not any(map(is_traced, jtu.tree_leaves(made))):
+                object.__setattr__(self, "_kept", made)
+        return made
+
     def init(self, params: Params) -> State:
         with parts_of(self):
-            return self.chain.init(params)
+            return self._made.init(params)
 
     def eval_params(self, state: State, params: Params) -> Params:
         with parts_of(self):
-            return self.chain.eval_params(state, params)
+            return self._made.eval_params(state, params)
 
-    def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, State]:
         check_no_schedule(self)
         with parts_of(self):
-            return self.chain._feed(pipeline, state)
+            return self._made.update(updates, state, params, **extra)
 
-    def _finish(self, pipeline: Pipeline, state: State) -> _Finished:
+    def step(
+        self, grads: Updates, state: State, params: Params, **extra: Any
+    ) -> tuple[Params, State]:
         check_no_schedule(self)
         with parts_of(self):
-            return self.chain._finish(pipeline, state)
+            return self._made.step(grads, state, params, **extra)

@@ -16,10 +16,9 @@ from .._trees.states import check_state
 from .._trees.stored import on_arrays, shapes_if_stored
 from .._types import Params, State, Updates
 from ..tree._like import zero_updates
-from .apply import apply_updates
 from .calls import pair_of
-from .pipeline import Pipeline
-from .transformation import AbstractFused, AbstractTransformation
+from .leafwise import add_updates
+from .transformation import AbstractTransformation
 
 
 class Call(NamedTuple):
@@ -100,7 +99,7 @@ class Call(NamedTuple):
     def unchanged(self) -> Any:
         """The result of passing the updates on unchanged."""
         if self.is_step:
-            return apply_updates(self.params, self.updates)
+            return add_updates(self.params, self.updates)
         return self.updates
 
 
@@ -206,40 +205,3 @@ class AbstractWrapper(AbstractComposite):
                 "implement `eval_params`."
             )
         return self.inner.eval_params(state.inner_state, params)
-
-
-class AbstractFusedWrapper(AbstractFused):
-    """A wrapper that passes its updates to the inner transformation unchanged.
-
-    So the inner transformation stays fused with its neighbours in a chain. Subclass
-    this and implement `init` and `_begin`.
-    """
-
-    inner: eqx.AbstractVar[AbstractTransformation]
-
-    @abc.abstractmethod
-    def _begin(
-        self, pipeline: Pipeline, state: State
-    ) -> tuple[AbstractTransformation, Callable[[State], State]]:
-        """The inner transformation of this step, and a converter of its new state.
-
-        The converter is called after the pipeline has run.
-        """
-
-    def eval_params(self, state: State, params: Params) -> Params:
-        check_state(self, state)
-        return self.inner.eval_params(state.inner_state, params)
-
-    def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
-        check_state(self, state)
-        inner, outer = self._begin(pipeline, state)
-        promise = inner._feed(pipeline, state.inner_state)
-        return lambda: outer(promise())
-
-    def _finish(
-        self, pipeline: Pipeline, state: State
-    ) -> tuple[Params, Callable[[], State]]:
-        check_state(self, state)
-        inner, outer = self._begin(pipeline, state)
-        params, promise = inner._finish(pipeline, state.inner_state)
-        return params, lambda: outer(promise())

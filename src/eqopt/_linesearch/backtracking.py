@@ -1,6 +1,5 @@
 """Step sizes with a sufficient decrease of the loss."""
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -9,8 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from .._arguments.checks import check_count, check_range
-from .._core.pipeline import Leafwise, Pipeline
-from .._core.transformation import AbstractFused
+from .._core.leafwise import leafwise
+from .._core.transformation import AbstractTransformation
 from .._trees.control import filter_cond, while_loop
 from .._trees.leaves import parameters
 from .._trees.precision import compute_dtype
@@ -67,7 +66,7 @@ class ScaleByBacktrackingLinesearchState(eqx.Module):
     info: BacktrackingLinesearchInfo
 
 
-class ScaleByBacktrackingLinesearch(AbstractFused):
+class ScaleByBacktrackingLinesearch(AbstractTransformation):
     r"""Scales updates so that the loss decreases sufficiently.
 
     It takes the first of the step sizes $\eta = \eta_0, d \eta_0, d^2 \eta_0, …$ along
@@ -147,6 +146,8 @@ class ScaleByBacktrackingLinesearch(AbstractFused):
         ```
     """
 
+    _loads = "nothing"
+
     max_backtracking_steps: IntegerLike
     slope_rtol: Hyperparameter = 1e-4
     decrease_factor: Hyperparameter = 0.8
@@ -177,11 +178,15 @@ class ScaleByBacktrackingLinesearch(AbstractFused):
             BacktrackingLinesearchInfo(jnp.zeros((), jnp.int32), jnp.copy(infinity)),
         )
 
-    def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, ScaleByBacktrackingLinesearchState]:
         check_state(self, state)
-        line = make_line(
-            self, pipeline.flush(), pipeline.params, pipeline.extra, state.value
-        )
+        line = make_line(self, updates, params, extra, state.value)
         atol = line.constant(self.atol)
         last = self._search(line, state.guess, atol)
         is_good = last.decrease_error <= atol
@@ -190,15 +195,14 @@ class ScaleByBacktrackingLinesearch(AbstractFused):
             _report(last, line, is_good, is_taken)
         value, grad = choose(is_taken, (last.value, last.grad), (line.value, line.grad))
         learning_rate = jnp.where(is_taken, last.step_size, 0)
-        shared = {"step_size": learning_rate}
-        pipeline.push("ScaleByBacktrackingLinesearch", Leafwise(move, shared=shared))
-        return lambda: ScaleByBacktrackingLinesearchState(
+        state = ScaleByBacktrackingLinesearchState(
             learning_rate,
             value,
             kept(grad, state.grad) if self.store_grad else None,
             last.step_size,
             BacktrackingLinesearchInfo(last.evaluations, last.decrease_error),
         )
+        return leafwise(move, updates, step_size=learning_rate), state
 
     def _search(self, line: Line, guess: Scalar, atol: Scalar) -> "_Trial":
         real = line.constant

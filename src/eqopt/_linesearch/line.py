@@ -11,9 +11,10 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, PyTree
 
 from .._arguments.extra import required, required_params, required_value
+from .._core.apply import add_updates
 from .._core.equation import equation
+from .._core.leafwise import leafwise
 from .._core.misfits import check_real
-from .._core.pipeline import Leafwise, Pipeline
 from .._core.reductions import inner, sum_over_leaves
 from .._trees.control import filter_cond
 from .._trees.leaves import align, flatten_updates, keystr, restrict
@@ -25,7 +26,7 @@ from ..second_order._loss import loss_of_arrays
 from ..tree import conj, norm
 
 
-@equation
+@equation(elementwise=True)
 def move(g: Leaf, *, step_size: Scalar) -> Leaf:
     # A step of size zero along a direction that is not finite changes nothing, and is
     # not NaN.
@@ -81,9 +82,8 @@ class Line(eqx.Module):
 
     def moved(self, step_size: Scalar) -> PyTree:
         """The parameters there, exactly as `step` computes them."""
-        pipeline = Pipeline(self.direction, self.params, {})
-        pipeline.push("move", Leafwise(move, shared={"step_size": step_size}))
-        return restrict(pipeline.apply(), self.grad)
+        updates = leafwise(move, self.direction, step_size=step_size)
+        return restrict(add_updates(self.params, updates), self.grad)
 
 
 def make_line(

@@ -1,6 +1,5 @@
 """Step sizes that satisfy the strong Wolfe conditions."""
 
-from collections.abc import Callable
 from typing import Any, Literal
 
 import equinox as eqx
@@ -9,8 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from .._arguments.checks import check_count, check_range
-from .._core.pipeline import Leafwise, Pipeline
-from .._core.transformation import AbstractFused
+from .._core.leafwise import leafwise
+from .._core.transformation import AbstractTransformation
 from .._trees.control import filter_cond
 from .._trees.leaves import parameters
 from .._trees.precision import compute_dtype
@@ -59,7 +58,7 @@ class ScaleByZoomLinesearchState(eqx.Module):
     info: ZoomLinesearchInfo
 
 
-class ScaleByZoomLinesearch(AbstractFused):
+class ScaleByZoomLinesearch(AbstractTransformation):
     r"""Scales updates so that the loss decreases and flattens sufficiently.
 
     It searches for a step size $\eta$ along the updates $u$ with
@@ -163,6 +162,8 @@ class ScaleByZoomLinesearch(AbstractFused):
         ```
     """
 
+    _loads = "nothing"
+
     max_linesearch_steps: IntegerLike
     max_learning_rate: Hyperparameter | None = None
     tol: Hyperparameter = 0.0
@@ -205,18 +206,20 @@ class ScaleByZoomLinesearch(AbstractFused):
             ),
         )
 
-    def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, ScaleByZoomLinesearchState]:
         check_state(self, state)
-        line = make_line(
-            self, pipeline.flush(), pipeline.params, pipeline.extra, state.value
-        )
+        line = make_line(self, updates, params, extra, state.value)
         found = self._search(line, state.learning_rate)
         if self.verbose:
             _report(found, line)
         learning_rate = found.result.step_size
-        shared = {"step_size": learning_rate}
-        pipeline.push("ScaleByZoomLinesearch", Leafwise(move, shared=shared))
-        return lambda: ScaleByZoomLinesearchState(
+        state = ScaleByZoomLinesearchState(
             learning_rate,
             found.result.value,
             kept(found.grad, state.grad),
@@ -224,6 +227,7 @@ class ScaleByZoomLinesearch(AbstractFused):
                 found.count, found.decrease_error, found.curvature_error
             ),
         )
+        return leafwise(move, updates, step_size=learning_rate), state
 
     def _search(self, line: Line, last: Scalar) -> Search:
         as_real = line.constant

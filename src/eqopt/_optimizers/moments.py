@@ -10,7 +10,7 @@ from jaxtyping import Array, Int
 
 from .._arguments.checks import check_range
 from .._core.equation import Equation
-from .._core.pipeline import Leafwise
+from .._core.leafwise import Leafwise
 from .._types import Leaf, Nonnegative, Params, Scalar, Updates
 from ..numerics import bias_correction, safe_increment
 from ..tree._like import real_full_like, wide_zeros_like
@@ -70,8 +70,6 @@ def counted(
     state: Any,
     *,
     count: Int[Array, ""] | None = None,
-    last: tuple[str, ...] = (),
-    on_cpu: Callable | None = None,
     **shared: Any,
 ) -> Leafwise:
     """The equation of the next step, with that step counted in the state.
@@ -85,8 +83,7 @@ def counted(
             ahead = name == "mu_correction" and getattr(owner, "nesterov", False)
             t = safe_increment(count) if ahead else count
             shared[name] = bias_correction(getattr(owner, _DECAYS[name]), t)
-    new = dataclasses.replace(state, count=count)
-    return Leafwise(equation, new, shared, last=last, on_cpu=on_cpu)
+    return Leafwise(equation, dataclasses.replace(state, count=count), shared)
 
 
 def unbiased(
@@ -99,8 +96,4 @@ def unbiased(
 ) -> Leaf:
     """The first moment without its bias, one step ahead if `nesterov`."""
     mu_hat = mu / mu_correction
-    if nesterov:
-        # One quotient of scalars, because XLA on a CPU stores a quotient of arrays that
-        # is read twice.
-        mu_hat = b1 * mu_hat + ((1 - b1) / g_correction) * g
-    return mu_hat
+    return b1 * mu_hat + (1 - b1) * g / g_correction if nesterov else mu_hat

@@ -9,12 +9,12 @@ import jax.tree_util as jtu
 from jaxtyping import Array, Int, PyTree
 
 from .._arguments.owners import name_error, parts_of
-from .._core.pipeline import Leafwise
+from .._core.leafwise import leafwise
 from .._core.transformation import AbstractOptimizer, AbstractTransformation
 from .._transforms.weight_decay import AddDecayedWeights, decay_weights, is_off
 from .._trees.leaves import is_leaf
 from .._trees.masks import resolve_mask
-from .._types import Mask, Params, Scalar
+from .._types import Mask, Params, Scalar, Updates
 
 
 class Decays(eqx.Module):
@@ -41,14 +41,17 @@ def shared_decay(owner: Any, count: Int[Array, ""]) -> dict[str, Any]:
         return decay_of(owner)._shared(count)
 
 
-def decay_by(owner: Any, step: Scalar, count: Int[Array, ""]) -> Leafwise | None:
-    """The decay in a step of size `step`, after updates that point downhill."""
+def add_decay(
+    owner: Any, updates: Updates, params: Params, step: Scalar, count: Int[Array, ""]
+) -> Updates:
+    """Adds the decay of a step of size `step` to updates that point downhill."""
     own = decay_of(owner)
     if is_off(own):
-        return None
+        return updates
     shared = shared_decay(owner, count)
     shared["weight_decay"] = -step * jnp.asarray(shared["weight_decay"], step.dtype)
-    return Leafwise(decay_weights, shared=shared, mask=own.mask)
+    reads = {"p": params}
+    return leafwise(decay_weights, updates, reads=reads, mask=own.mask, **shared)
 
 
 def check_decay_rate(owner: Any) -> None:

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Inexact, PyTree
 
 from .._arguments.checks import check_range
 from .._core.equation import equation
-from .._core.pipeline import Leafwise
+from .._core.leafwise import Leafwise
 from .._core.transformation import AbstractStateless
 from .._trees.axes import Axes, resolve_dimension_numbers
 from .._trees.layers import stacks

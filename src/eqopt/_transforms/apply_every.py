@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Int
 
 from .._arguments.checks import check_count
 from .._core.equation import equation
-from .._core.pipeline import Leafwise
+from .._core.leafwise import Leafwise
 from .._core.transformation import AbstractLeafwise
 from .._types import IntegerLike, Leaf, Params, Updates
 from ..tree._like import wide_zeros_like
@@ -27,7 +27,7 @@ class ApplyEveryState(eqx.Module):
     grad_acc: Updates
 
 
-@equation
+@equation(elementwise=True)
 def collect(g: Leaf, grad_acc: Leaf, *, is_last: Bool[Array, ""]) -> tuple[Leaf, Leaf]:
     total = grad_acc + g
     return jnp.where(is_last, total, 0), jnp.where(is_last, 0, total)

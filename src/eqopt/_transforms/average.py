@@ -8,7 +8,7 @@ from jaxtyping import Array, DTypeLike, Int
 
 from .._arguments.checks import check_range
 from .._core.equation import equation
-from .._core.pipeline import Leafwise
+from .._core.leafwise import Leafwise
 from .._core.transformation import AbstractLeafwise
 from .._types import Hyperparameter, Leaf, Params, Scalar, Updates
 from ..numerics import as_float, bias_correction, safe_increment
@@ -28,7 +28,7 @@ class EMAState(eqx.Module):
     ema: Updates
 
 
-@equation
+@equation(elementwise=True)
 def average(
     g: Leaf, ema: Leaf, *, decay: Scalar, correction: Scalar
 ) -> tuple[Leaf, Leaf]:
@@ -89,7 +89,7 @@ class GrokfastState(eqx.Module):
     ema: Updates
 
 
-@equation
+@equation(elementwise=True)
 def amplify_slow(g: Leaf, ema: Leaf, *, lamb: Scalar, new: Scalar) -> tuple[Leaf, Leaf]:
     # Written as a difference, so that the average of equal numbers is exactly that
     # number.

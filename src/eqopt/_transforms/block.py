@@ -9,10 +9,10 @@ from jaxtyping import Array, Int
 
 from .._arguments.checks import check_count, check_range
 from .._core.equation import equation
-from .._core.pipeline import Leafwise
+from .._core.leafwise import Leafwise
 from .._core.transformation import AbstractLeafwise, AbstractStateless
 from .._trees.leaves import map_parameters
-from .._types import Hyperparameter, IntegerLike, Leaf, Nonnegative, Params, Scalar
+from .._types import Hyperparameter, IntegerLike, Leaf, Params, PerLeaf, Scalar
 from ..numerics import (
     abs_sq,
     as_float,
@@ -148,9 +148,9 @@ class AdaClipGNState(eqx.Module):
     """
 
     count: Int[Array, ""]
-    max_abs: Nonnegative
-    norm: Nonnegative
-    norm_sq: Nonnegative
+    max_abs: PerLeaf
+    norm: PerLeaf
+    norm_sq: PerLeaf
 
 
 def _largest(x):

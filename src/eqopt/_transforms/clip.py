@@ -1,6 +1,6 @@
 """Bounds updates: each element, or all of them together, also by their own history."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -11,17 +11,26 @@ from jaxtyping import Array, Float, Int
 from .._arguments.checks import check_range
 from .._arguments.fields import static_choice
 from .._core.equation import equation
-from .._core.pipeline import Leafwise
+from .._core.leafwise import Leafwise, leafwise
 from .._core.reductions import global_norm
-from .._core.transformation import AbstractLeafwise, AbstractStateless
-from .._types import Hyperparameter, IntegerLike, Leaf, Params, Scalar, Updates
+from .._core.transformation import AbstractStateless, AbstractTransformation
+from .._trees.states import check_state
+from .._types import (
+    Hyperparameter,
+    IntegerLike,
+    Leaf,
+    Params,
+    Scalar,
+    State,
+    Updates,
+)
 from ..numerics import safe_sqrt
 from ..tree import norm
 from .history import check_window, is_known, present, remembered
 from .scale import scale
 
 
-@equation
+@equation(elementwise=True)
 def clip(g: Leaf, *, max_delta: Scalar) -> Leaf:
     return by_parts(lambda g: jnp.clip(g, -max_delta, max_delta), g)
 
@@ -59,7 +68,7 @@ class Clip(AbstractStateless):
         return Leafwise(clip)
 
 
-class ClipByGlobalNorm(AbstractStateless):
+class ClipByGlobalNorm(AbstractTransformation):
     r"""Scales all updates down together if their global norm is too large.
 
     $$u = g \cdot \min\left(1, \frac{c}{\|g\|_2}\right), \qquad
@@ -95,27 +104,34 @@ class ClipByGlobalNorm(AbstractStateless):
         ```
     """
 
+    _loads = "nothing"
+
     max_norm: Hyperparameter
 
     def __check_init__(self):
         check_range(self, "max_norm", 0)
 
-    def leafwise(
-        self, state: None, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
-        return Leafwise(scale, measure=lambda g: self._factor(g, extra))
+    def init(self, params: Params) -> None:
+        return None
 
-    def _factor(self, updates: Updates, extra: Mapping[str, Any]) -> dict[str, Scalar]:
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, None]:
+        check_state(self, state)
         # A norm that cannot overflow, with a second pass over the gradients in a branch,
         # takes twice as long to trace and to compile (measured with 1000 leaves).
         length = global_norm(self, updates, extra)
         max_norm = jnp.asarray(self.max_norm, length.dtype)
-        # A scalar factor for the next equation. `where` instead of `minimum` keeps a
-        # NaN norm visible. The denominator is 1 if it is not used, so that the
-        # derivative is finite.
+        # `where` instead of `minimum` keeps a NaN norm visible. The denominator is 1 if
+        # it is not used, so that the derivative is finite.
         exceeds = ~(length <= max_norm)
         denominator = jnp.where(exceeds, length, 1)
-        return {"step_size": jnp.where(exceeds, max_norm / denominator, 1)}
+        share = jnp.where(exceeds, max_norm / denominator, 1)
+        return leafwise(scale, updates, step_size=share), None
 
 
 class ClipByHistoryState(eqx.Module):
@@ -132,7 +148,7 @@ class ClipByHistoryState(eqx.Module):
     count: Int[Array, ""]
 
 
-class ClipByHistory(AbstractLeafwise):
+class ClipByHistory(AbstractTransformation):
     r"""Scales all updates down together if their norm is far above the previous ones.
 
     $$u = g \cdot \min\left(1, \frac{m + \sigma s}{\|g\|_2}\right),$$
@@ -167,6 +183,8 @@ class ClipByHistory(AbstractLeafwise):
         updates of an optimizer before the learning rate.
     """
 
+    _loads = "nothing"
+
     window: int = static_choice(static=True, default=128)
     sigma: Hyperparameter = 3.0
     min_history: IntegerLike | None = None
@@ -178,19 +196,15 @@ class ClipByHistory(AbstractLeafwise):
         zeros = jnp.zeros(self.window, jnp.float32)
         return ClipByHistoryState(zeros, jnp.zeros((), jnp.int32))
 
-    def leafwise(
+    def update(
         self,
-        state: ClipByHistoryState,
+        updates: Updates,
+        state: State,
         params: Params | None = None,
         **extra: Any,
-    ) -> Leafwise:
-        of_all = lambda updates: self._measured(norm(updates), state)
-        return Leafwise(scale, state, measure=of_all)
-
-    def _measured(
-        self, x: Scalar, state: ClipByHistoryState
-    ) -> tuple[dict[str, Scalar], ClipByHistoryState]:
-        x = x.astype(jnp.float32)
+    ) -> tuple[Updates, ClipByHistoryState]:
+        check_state(self, state)
+        x = norm(updates).astype(jnp.float32)
         is_there, n = present(state.count, self.window)
         # Divided by the largest, so that no square overflows.
         largest = jnp.max(state.norms)
@@ -203,4 +217,4 @@ class ClipByHistory(AbstractLeafwise):
         # The denominator is 1 if it is not used, so that the derivative is finite.
         share = jnp.where(exceeds, bound / jnp.where(exceeds, x, 1), 1)
         new = ClipByHistoryState(*remembered(x, state.norms, state.count))
-        return {"step_size": share}, new
+        return leafwise(scale, updates, step_size=share), new

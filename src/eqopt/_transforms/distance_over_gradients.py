@@ -8,11 +8,11 @@ from jaxtyping import DTypeLike
 
 from .._arguments.checks import check_range, check_scalar
 from .._core.equation import equation
-from .._core.pipeline import Leafwise
+from .._core.leafwise import Leafwise
 from .._core.transformation import AbstractLeafwise
 from .._trees.leaves import map_parameters
 from .._trees.precision import compute_dtype
-from .._types import Hyperparameter, Leaf, Params, Scalar, Updates
+from .._types import Hyperparameter, Leaf, Params, PerLeaf, Scalar
 from ..numerics import abs_sq, safe_sqrt
 from ..tree import norm
 from ..tree._like import copy
@@ -30,8 +30,8 @@ class ScaleByDistanceOverGradientsState(eqx.Module):
     - `init_params`: the parameters passed to `init`.
     """
 
-    max_dist: Updates
-    grad_sum_of_squares: Updates
+    max_dist: PerLeaf
+    grad_sum_of_squares: PerLeaf
     init_params: Params
 
 

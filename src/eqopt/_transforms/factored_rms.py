@@ -15,13 +15,20 @@ from .._arguments.checks import check_count, check_range, check_scalar
 from .._arguments.extra import required_params
 from .._arguments.fields import static_choice
 from .._core.equation import ShapeMismatch, equation
-from .._core.pipeline import Leafwise
+from .._core.leafwise import Leafwise
 from .._core.transformation import AbstractLeafwise
-from .._cpu.order import materialized
 from .._trees.axes import DimensionNumbers, resolve_dimension_numbers
 from .._trees.dimension_numbers import MatrixDimensionNumbers
 from .._trees.leaves import is_leaf, is_parameter
-from .._types import Hyperparameter, IntegerLike, Leaf, Nonnegative, Params, Scalar
+from .._types import (
+    Hyperparameter,
+    IntegerLike,
+    Leaf,
+    Nonnegative,
+    Params,
+    PerLeaf,
+    Scalar,
+)
 from ..numerics import abs_sq, as_float, safe_increment, safe_sqrt
 from ..tree._like import real_full_like_leaf
 
@@ -43,8 +50,8 @@ class ScaleByFactoredRMSState(eqx.Module):
     """
 
     count: Int[Array, ""]
-    v_row: PyTree
-    v_col: PyTree
+    v_row: PerLeaf
+    v_col: PerLeaf
     v: Nonnegative
 
 
@@ -72,20 +79,17 @@ def factored_rms(
     eps: Scalar,
     clipping_threshold: Scalar | None,
 ) -> tuple[Leaf, _Statistics, _Statistics, _Statistics]:
-    h = g
     if axes is None:
         v = _average(decay, v, abs_sq(g) + eps)
         factors = [inverse_root(v)]
     else:
         rows, columns = axes.rows, axes.columns
         v_row = _average(decay, v_row, jnp.mean(abs_sq(g), columns) + eps)
-        h, v_row = once_more(h, v_row)
-        v_col = _average(decay, v_col, jnp.mean(abs_sq(h), rows) + eps)
-        h, v_col = once_more(h, v_col)
+        v_col = _average(decay, v_col, jnp.mean(abs_sq(g), rows) + eps)
         r, c = jnp.expand_dims(v_row, columns), jnp.expand_dims(v_col, rows)
         factors = inverse_roots(r, c, rows)
     if clipping_threshold is not None:
-        rms = safe_sqrt(jnp.mean(squared_product(h, factors)))
+        rms = safe_sqrt(jnp.mean(squared_product(g, factors)))
         factors[-1] = factors[-1] / jnp.maximum(1, rms / clipping_threshold)
     return math.prod(factors, start=g), v_row, v_col, v
 
@@ -108,18 +112,7 @@ def squared_product(x, factors):
     product. Where a square overflows, the first factor is zero, so it comes first.
     """
     first, *others = factors
-    if others:
-        x, first, *others = once_more(x, first, *others)
     return math.prod((f * f for f in others), start=abs_sq(x * first))
-
-
-def once_more(*arrays):
-    """These arrays, opaque to XLA, which on a CPU stores what two reductions share.
-
-    (The stored squares and updates would take as much memory as the parameters, and
-    most of the time.)
-    """
-    return materialized(arrays)
 
 
 def _average(decay, old, new):

@@ -8,7 +8,7 @@ from jaxtyping import Array, Int, PRNGKeyArray, UInt32
 
 from .._arguments.checks import check_range, check_scalar
 from .._core.equation import equation
-from .._core.pipeline import Leafwise
+from .._core.leafwise import Leafwise
 from .._core.transformation import AbstractLeafwise
 from .._trees.keys import key_data, next_key, split_like
 from .._trees.threefry import normal

@@ -10,10 +10,11 @@ from jaxtyping import Array, Float
 
 from .._arguments.checks import check_range, check_scalar
 from .._core.equation import equation
-from .._core.pipeline import Leafwise
+from .._core.leafwise import Leafwise, leafwise
 from .._core.reductions import global_norm
-from .._core.transformation import AbstractStateless
-from .._types import Hyperparameter, Leaf, Params, Scalar
+from .._core.transformation import AbstractStateless, AbstractTransformation
+from .._trees.states import check_state
+from .._types import Hyperparameter, Leaf, Params, Scalar, State, Updates
 from .scale import scale
 
 
@@ -81,20 +82,30 @@ class Centralize(AbstractStateless):
         return Leafwise(centralize)
 
 
-class Normalize(AbstractStateless):
+class Normalize(AbstractTransformation):
     r"""Divides the updates by their global norm: $u = g / \|g\|_2$.
 
     The norm is taken over all leaves together. Zero updates stay zero.
     """
 
-    def leafwise(
-        self, state: None, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
-        measure = lambda g: _by_norm(1.0, global_norm(self, g, extra), 0.0)
-        return Leafwise(scale, measure=measure)
+    _loads = "nothing"
+
+    def init(self, params: Params) -> None:
+        return None
+
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, None]:
+        check_state(self, state)
+        step_size = _by_norm(1.0, global_norm(self, updates, extra), 0.0)
+        return leafwise(scale, updates, step_size=step_size), None
 
 
-class NormalizeByUpdateNorm(AbstractStateless):
+class NormalizeByUpdateNorm(AbstractTransformation):
     r"""Scales the updates to about a given length:
     $u = s\, g \,/\, (\|g\|_2 + \varepsilon)$.
 
@@ -111,6 +122,8 @@ class NormalizeByUpdateNorm(AbstractStateless):
     A `ValueError` if `eps` is negative.
     """
 
+    _loads = "nothing"
+
     scale_factor: Hyperparameter = 1.0
     eps: Hyperparameter = 1e-6
 
@@ -118,15 +131,23 @@ class NormalizeByUpdateNorm(AbstractStateless):
         check_scalar(self, "scale_factor")
         check_range(self, "eps", 0)
 
-    def leafwise(
-        self, state: None, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
-        factor, eps = self.scale_factor, self.eps
-        measure = lambda g: _by_norm(factor, global_norm(self, g, extra), eps)
-        return Leafwise(scale, measure=measure)
+    def init(self, params: Params) -> None:
+        return None
+
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, None]:
+        check_state(self, state)
+        length = global_norm(self, updates, extra)
+        step_size = _by_norm(self.scale_factor, length, self.eps)
+        return leafwise(scale, updates, step_size=step_size), None
 
 
-def _by_norm(factor: Any, length: Array, eps: Any) -> dict[str, Scalar]:
+def _by_norm(factor: Any, length: Array, eps: Any) -> Scalar:
     with jax.numpy_dtype_promotion("standard"):  # of hyperparameters of any dtype
         length = length + eps
-        return {"step_size": factor / jnp.where(length == 0, 1, length)}
+        return factor / jnp.where(length == 0, 1, length)

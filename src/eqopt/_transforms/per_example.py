@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Inexact, Int, PyTree
 
 from .._arguments.checks import check_interval
 from .._arguments.owners import name_of
-from .._cpu.order import materialized
+from .._platforms import compute_once
 from .._trees.leaves import align, flatten_updates, keystr
 from .._types import Leaf, Params, RealScalarLike, Updates
 from ..microbatching._clip_factors import clip_factors
@@ -188,7 +188,7 @@ def factors_of(
     parts = [_squared_norms(g) for g in leaves if g is not None] or [jnp.zeros(batch)]
     dtype = common_dtype(*(part.dtype for part in parts))
     stacked = jnp.stack([part.astype(dtype) for part in parts])
-    norms = safe_sqrt(jnp.sum(materialized(stacked), 0))
+    norms = safe_sqrt(jnp.sum(compute_once(stacked), 0))
     return clip_factors(norms, jnp.asarray(clip, dtype) * jnp.asarray(share, dtype))
 
 

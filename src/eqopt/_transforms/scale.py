@@ -15,7 +15,7 @@ from .._arguments.checks import check_returned, check_scalar
 from .._arguments.owners import name_of
 from .._combinators.freeze import zero
 from .._core.equation import equation
-from .._core.pipeline import Leafwise
+from .._core.leafwise import Leafwise
 from .._core.transformation import (
     AbstractLeafwise,
     AbstractOptimizer,
@@ -41,12 +41,12 @@ from ..numerics import as_float, safe_increment, wide_dtype
 from ..schedules import AbstractStatefulSchedule
 
 
-@equation
+@equation(elementwise=True)
 def scale(g: Leaf, *, step_size: Scalar) -> Leaf:
     return step_size * g
 
 
-@equation
+@equation(elementwise=True)
 def same(g: Leaf) -> Leaf:
     return g
 

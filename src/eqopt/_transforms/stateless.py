@@ -8,16 +8,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from .._core.equation import equation
-from .._core.pipeline import Leafwise
+from .._core.leafwise import Leafwise
 from .._core.transformation import AbstractStateless, AbstractTransformation
-from .._trees.leaves import (
-    align,
-    disagreement,
-    flatten_updates,
-    keystr,
-    map_parameters,
-    type_name,
-)
+from .._trees.leaves import align, disagreement, flatten_updates, keystr, type_name
 from .._trees.states import check_state
 from .._types import Leaf, Params, State, Updates
 
@@ -92,14 +85,24 @@ def _fits(u: Any, g: Any) -> bool:
     return u.shape == g.shape and (jnp.iscomplexobj(g) or not jnp.iscomplexobj(u))
 
 
-@equation
-def of_update(g: Leaf, arrays: PyTree, *, f: Callable) -> Leaf:
-    return eqx.combine(f, arrays)(g, None)
+class _Function(eqx.Module):
+    """A function; all but its arrays is static."""
+
+    arrays: PyTree
+    others: PyTree = eqx.field(static=True)
+
+    def __call__(self, g: Array, p: Array | None) -> Array:
+        return eqx.combine(self.arrays, self.others)(g, p)
 
 
 @equation
-def of_update_and_parameter(g: Leaf, p: Leaf, arrays: PyTree, *, f: Callable) -> Leaf:
-    return eqx.combine(f, arrays)(g, p)
+def of_update(g: Leaf, *, f: _Function) -> Leaf:
+    return f(g, None)
+
+
+@equation
+def of_update_and_parameter(g: Leaf, p: Leaf, *, f: _Function) -> Leaf:
+    return f(g, p)
 
 
 class StatelessWithTreeMap(AbstractStateless):
@@ -128,9 +131,6 @@ class StatelessWithTreeMap(AbstractStateless):
     def leafwise(
         self, state: None, params: Params | None = None, **extra: Any
     ) -> Leafwise:
-        arrays, f = eqx.partition(self.f, eqx.is_array)
-        return Leafwise(
-            of_update if params is None else of_update_and_parameter,
-            shared={"f": f},
-            reads={"arrays": lambda updates: map_parameters(lambda _: arrays, updates)},
-        )
+        f = _Function(*eqx.partition(self.f, eqx.is_array))
+        equation = of_update if params is None else of_update_and_parameter
+        return Leafwise(equation, shared={"f": f})

@@ -7,7 +7,7 @@ from jaxtyping import DTypeLike
 
 from .._arguments.checks import check_scalar
 from .._core.equation import equation
-from .._core.pipeline import Leafwise
+from .._core.leafwise import Leafwise
 from .._core.transformation import AbstractLeafwise
 from .._types import Hyperparameter, Leaf, Params, Scalar, Updates
 from ..tree._like import wide_zeros_like
@@ -19,7 +19,7 @@ class TraceState(eqx.Module):
     trace: Updates
 
 
-@equation
+@equation(elementwise=True)
 def accumulate(
     g: Leaf, trace: Leaf, *, decay: Scalar, nesterov: bool
 ) -> tuple[Leaf, Leaf]:

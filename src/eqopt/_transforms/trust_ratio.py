@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from .._arguments.checks import check_range, check_scalar
 from .._core.equation import equation
-from .._core.pipeline import Leafwise
+from .._core.leafwise import Leafwise
 from .._core.transformation import AbstractStateless
 from .._types import Hyperparameter, Leaf, Params, Scalar
 from .block import block_norm

@@ -18,9 +18,8 @@ from .._arguments.checks import (
 from .._arguments.fields import static_choice
 from .._arguments.owners import name_of
 from .._core.equation import equation
-from .._core.pipeline import Leafwise
+from .._core.leafwise import Leafwise
 from .._core.transformation import AbstractLeafwise, AbstractTransformation
-from .._cpu.order import after
 from .._trees.masks import mask_out
 from .._trees.routes import Report
 from .._types import (
@@ -62,7 +61,7 @@ class AddDecayedWeightsState(eqx.Module):
     count: Int[Array, ""] | None
 
 
-@equation
+@equation(elementwise=True)
 def decay_weights(g: Leaf, p: Leaf, *, weight_decay: Scalar, cautious: bool) -> Leaf:
     return decayed(g, p, weight_decay, cautious)
 
@@ -71,8 +70,6 @@ def decayed(
     g: Leaf, p: Leaf, weight_decay: Float[Array, "..."], cautious: bool
 ) -> Leaf:
     """The update `g` and the decay of `p`; if cautious, only where both go one way."""
-    if cautious:
-        g = after(p, g)  # XLA on a CPU would store it, because it is read twice
     decay = weight_decay * p
     return g + (jnp.where(alignment(g, decay) >= 0, decay, 0) if cautious else decay)
 

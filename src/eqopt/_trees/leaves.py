@@ -18,7 +18,7 @@ from jaxtyping import PyTree
 
 from .parts import sees_part
 from .roles import check_is_no_state
-from .stored import is_leaf, is_stored
+from .stored import is_leaf
 
 
 _SHOWN_PATHS = 5
@@ -36,9 +36,8 @@ def parameters(tree: PyTree) -> PyTree:
 
 def is_parameter(x: Any) -> bool:
     """Whether `x` is an inexact array, as below, or is stored or described as one."""
-    if isinstance(x, jax.ShapeDtypeStruct) or is_stored(x):
-        return _is_wide_inexact(x.dtype)
-    return is_inexact(x)
+    is_array = isinstance(x, _ARRAYS) or getattr(type(x), "_is_stored", False)
+    return is_array and jnp.issubdtype(x.dtype, jnp.inexact) and x.dtype.itemsize > 1
 
 
 def is_inexact(x: Any) -> bool:
@@ -47,12 +46,10 @@ def is_inexact(x: Any) -> bool:
     Floats of 4 or 8 bits are data, like integers: JAX does not promote them.
     `eqx.is_inexact_array` is true for these, and false for NumPy's arrays in bfloat16.
     """
-    is_array = isinstance(x, jax.Array | np.ndarray | np.generic)
-    return is_array and _is_wide_inexact(x.dtype)
+    return isinstance(x, _ARRAYS[:-1]) and is_parameter(x)
 
 
-def _is_wide_inexact(dtype: Any) -> bool:
-    return jnp.issubdtype(dtype, jnp.inexact) and dtype.itemsize > 1
+_ARRAYS = jax.Array, np.ndarray, np.generic, jax.ShapeDtypeStruct
 
 
 def check_parameters(owner: str, params: PyTree) -> None:

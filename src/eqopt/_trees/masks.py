@@ -64,18 +64,6 @@ def both(first: Mask, second: Mask) -> Mask:
     return mask
 
 
-def within(outer: Mask, inner: Mask) -> Mask:
-    """The mask of the leaves that `inner` chooses in the part that `outer` chooses."""
-
-    def mask(params: Params) -> PyTree:
-        part = mask_out(params, outer, params)
-        with seeing_part(params):
-            flags = resolve_mask(inner, part, part)
-        return jtu.tree_structure(params, is_leaf=is_leaf).unflatten(flags)
-
-    return mask
-
-
 def _is_bool(flag: Any) -> bool:
     """Whether it is a bool of Python, or one of NumPy or JAX with a known value."""
     is_array = isinstance(flag, np.bool_ | np.ndarray | jax.Array)

@@ -14,9 +14,12 @@ from .stored import is_stored
 
 def compute_dtype(*leaves: Any) -> Any:
     """The real dtype to compute in: float64 if any leaf has it, otherwise float32."""
-    found = jax.tree.leaves(leaves, is_leaf=is_stored)
-    dtypes = [x.dtype for x in found if _is_inexact(x)]
-    return jnp.finfo(common_dtype(jnp.float32, *dtypes)).dtype
+    dtypes = {jnp.dtype(jnp.float32)}
+    for x in leaves:
+        is_plain = isinstance(x, jax.Array)
+        found = [x] if is_plain else jax.tree.leaves(x, is_leaf=is_stored)
+        dtypes.update([y.dtype for y in found if jnp.issubdtype(y.dtype, jnp.inexact)])
+    return jnp.finfo(common_dtype(*dtypes) if len(dtypes) > 1 else jnp.float32).dtype
 
 
 def _is_inexact(x: Any) -> bool:
@@ -25,6 +28,8 @@ def _is_inexact(x: Any) -> bool:
 
 def widen(tree: Any, real: Any) -> Any:
     """The leaves of `tree`, loaded, in the precision of `real`; complex ones stay so."""
+    if isinstance(tree, jax.Array) and tree.dtype == real:
+        return tree
     return jax.tree.map(functools.partial(_widen, real), tree, is_leaf=is_stored)
 
 

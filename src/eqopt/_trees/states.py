@@ -11,7 +11,7 @@ import jax.tree_util as jtu
 
 from .._arguments.annotations import kinds, returned_type
 from .._arguments.checks import check_no_schedule
-from .._arguments.owners import name_of, recipe
+from .._arguments.owners import name_of
 from .leaves import keystr
 from .stored import is_leaf
 
@@ -52,7 +52,7 @@ def check_state(transformation: Any, state: Any, expected: type | None = None) -
         message = (
             f"{name_of(transformation)} got a state of type {found}, but expected a "
             f"state of type {own}. Is it the state of another optimizer? Pass the "
-            f"state that `init` or `update` of this {recipe() or own_name} returned."
+            f"state that `init` or `update` of this {own_name} returned."
         )
         raise TypeError(message.replace("a state of type NoneType", "None"))
     check_dtypes(transformation, state)
@@ -68,7 +68,7 @@ def check_keys(
     expected = [*names]
     if isinstance(state, dict) and {*state} == {*expected}:
         return
-    own_name = recipe() or type(transformation).__name__
+    own_name = type(transformation).__name__
     found = [*state] if isinstance(state, dict) else type(state).__name__
     raise TypeError(
         f"{name_of(transformation)}: `state{place}` must be a dictionary with the keys "

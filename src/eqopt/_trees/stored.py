@@ -162,7 +162,7 @@ def is_elsewhere(x: Any) -> bool:
 
 def is_leaf(x: Any) -> bool:
     """Whether `x` is a position in a tree like the parameters: `None`, or stored."""
-    return x is None or is_stored(x)
+    return x is None or getattr(type(x), "_is_stored", False)
 
 
 def standard_promotion() -> Any:

@@ -14,13 +14,13 @@ from .._arguments.owners import parts_of
 from .._combinators.chain import Chain
 from .._combinators.masked import Masked
 from .._core.equation import equation
-from .._core.pipeline import Leafwise, Pipeline
+from .._core.leafwise import Leafwise
 from .._core.transformation import (
-    AbstractFused,
     AbstractOptimizer,
     AbstractStateless,
     AbstractTransformation,
 )
+from .._core.wrapper import AbstractWrapper, Call
 from .._transforms.scale import ScaleByLearningRate, has_learning_rate
 from .._transforms.weight_decay import AddDecayedWeights, alignment
 from .._trees.leaves import is_leaf
@@ -62,7 +62,7 @@ class _Caution(AbstractStateless):
         return Leafwise(caution, reads={"grad": self.grads})
 
 
-class Cautious(AbstractFused):
+class Cautious(AbstractWrapper):
     r"""Zeroes the updates that point against the gradient of the current step.
 
     For each leaf, with the direction $d$ of `inner` and the gradient $g$,
@@ -120,6 +120,8 @@ class Cautious(AbstractFused):
         ```
     """
 
+    _keeps_gradients = True
+
     inner: AbstractTransformation
     rescale: Rescale = eqx.field(static=True, default="share")
 
@@ -134,17 +136,9 @@ class Cautious(AbstractFused):
         with parts_of(self), parts_of(self.inner):
             return self._chain(None, params).eval_params(state, params)
 
-    def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
+    def handle(self, call: Call, state: State) -> tuple[Any, State]:
         with parts_of(self), parts_of(self.inner):
-            chain = self._chain(pipeline.flush(), pipeline.params)
-            return chain._feed(pipeline, state)
-
-    def _finish(
-        self, pipeline: Pipeline, state: State
-    ) -> tuple[Params, Callable[[], State]]:
-        with parts_of(self), parts_of(self.inner):
-            chain = self._chain(pipeline.flush(), pipeline.params)
-            return chain._finish(pipeline, state)
+            return call.run(self._chain(call.updates, call.params), state)
 
     def _chain(self, grads: Updates, params: Params | None) -> Chain:
         return _cautious(self.inner, self.rescale, grads, params)

@@ -1,18 +1,17 @@
 """The matrices of a model, divided between devices for the work on them."""
 
-from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 from jax.sharding import AbstractMesh, Mesh
 
 from .._core.division import Division, divided
-from .._core.pipeline import Pipeline
-from .._core.transformation import AbstractFused, AbstractTransformation
+from .._core.transformation import AbstractTransformation
 from .._trees.sharding import axis_names, mesh_with
-from .._types import Params, State
+from .._types import Params, State, Updates
 
 
-class DistributeMatrices(AbstractFused):
+class DistributeMatrices(AbstractTransformation):
     r"""Each device computes its share of the matrices, instead of a part of each matrix.
 
     If matrices are sharded, the products of an iteration such as Newton-Schulz need
@@ -83,6 +82,8 @@ class DistributeMatrices(AbstractFused):
     matrices, or for another number of devices, or was made without this wrapper.
     """
 
+    _loads = "nothing"
+
     inner: AbstractTransformation
     axis_name: str | tuple[str, ...] = eqx.field(static=True, default="data")
     mesh: Mesh | AbstractMesh | None = eqx.field(static=True, default=None)
@@ -94,15 +95,21 @@ class DistributeMatrices(AbstractFused):
     def eval_params(self, state: State, params: Params) -> Params:
         return self.inner.eval_params(state, params)
 
-    def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, State]:
         with divided(self._division()):
-            return self.inner._feed(pipeline, state)
+            return self.inner.update(updates, state, params, **extra)
 
-    def _finish(
-        self, pipeline: Pipeline, state: State
-    ) -> tuple[Params, Callable[[], State]]:
+    def step(
+        self, grads: Updates, state: State, params: Params, **extra: Any
+    ) -> tuple[Params, State]:
         with divided(self._division()):
-            return self.inner._finish(pipeline, state)
+            return self.inner.step(grads, state, params, **extra)
 
     def _division(self) -> Division | None:
         name, purpose = self.axis_name, "the matrices are sharded"

@@ -12,10 +12,9 @@ from jaxtyping import Array, Inexact, PyTree
 
 from .._arguments.extra import with_functions
 from .._combinators.chain import Chain, NamedChain
-from .._core.apply import apply_updates
+from .._core.apply import add_updates
 from .._core.transformation import AbstractOptimizer, AbstractTransformation
 from .._core.wrapper import AbstractWrapper, Call
-from .._cpu.order import materialized
 from .._trees.keys import keys_of_part
 from .._trees.leaves import (
     ANOTHER_MODEL,
@@ -144,7 +143,7 @@ class Flatten(AbstractWrapper):
         flat, inner_state = of_vector.run(self.inner, state.inner_state)
         new = _unflatten(flat, old if is_step else given, leaves, treedef)
         if adds:
-            new = apply_updates(params, new)
+            new = add_updates(params, new)
         result = eqx.combine(new, params) if is_step else new
         return result, FlattenState(inner_state, state.shapes)
 
@@ -248,9 +247,6 @@ def _joined(leaves: list) -> Inexact[Array, " size"]:
 
 
 def _parted(flat: Inexact[Array, " size"], like: list) -> list[Inexact[Array, "..."]]:
-    # Otherwise, XLA on a CPU tries to compute each part from the sources of the vector,
-    # which takes 5 % longer to compile.
-    flat = materialized(flat)
     parts = lax.split(flat, [leaf.size for leaf in like])
     return [
         in_explicit_shards(x, _as(part, x.dtype).reshape(x.shape))

@@ -3,19 +3,20 @@
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from .._arguments.checks import check_count, check_range
 from .._arguments.extra import given_norm
 from .._core.equation import equation
-from .._core.pipeline import Leafwise, Pipeline
+from .._core.leafwise import leafwise, rounded_like, widened
+from .._core.misfits import check_wide
 from .._core.transformation import AbstractTransformation
 from .._core.wrapper import AbstractWrapper, Call
 from .._jax_internals import is_traced
 from .._trees.control import filter_cond
 from .._trees.states import check_state
+from .._trees.stored import hides_params
 from .._types import Hyperparameter, IntegerLike, Leaf, Params, Scalar, State
 from ..numerics import at_least_float32, safe_increment
 from .apply_if_finite import are_finite
@@ -46,11 +47,9 @@ class DynamicLossScaleState(eqx.Module):
     inner_state: State
 
 
-@equation
-def unscale(g: Leaf, *, inverse_scale: Scalar) -> Leaf:
-    # Not a division: XLA on a CPU stores a quotient that several outputs share, in an
-    # array of the size of the leaf. For powers of two, both are exact.
-    return inverse_scale * g
+@equation(elementwise=True)
+def unscale(g: Leaf, *, loss_scale: Scalar) -> Leaf:
+    return g / loss_scale
 
 
 def _check_first(first: Any, low: Any) -> None:
@@ -211,23 +210,18 @@ class DynamicLossScale(AbstractWrapper):
         )
 
     def _unscaled(self, call: Call, state: DynamicLossScaleState) -> tuple[Any, State]:
-        # Converted before any rounding. A pipeline returns updates in the dtype of its
-        # inputs, and not all inner transformations accept pending equations.
-        grads = Pipeline(call.updates, None, {}).wide()
-        pipeline = Pipeline(grads, call.params, call.extra)
-        shared = {"inverse_scale": 1 / state.loss_scale}
-        length = given_norm(self, call.extra)
-        pipeline.push("DynamicLossScale", Leafwise(unscale, shared=shared))
+        if not call.is_step and hides_params(state.inner_state):
+            check_wide(call.updates)
+        scale, extra = state.loss_scale, dict(call.extra)
+        unscaled = lambda grads: leafwise(unscale, widened(grads), loss_scale=scale)
         for name in ("grad", "previous_grad"):
-            if pipeline.extra.get(name) is not None:
-                own = Pipeline(pipeline.extra[name], None, {})
-                own.push("DynamicLossScale", Leafwise(unscale, shared=shared))
-                pipeline.extra = {**pipeline.extra, name: own.wide()}
+            if extra.get(name) is not None:
+                extra[name] = unscaled(extra[name])
+        length = given_norm(self, extra)
         if length is not None:
-            pipeline.extra = {**pipeline.extra, "grad_norm": length / state.loss_scale}
-        if call.is_step:
-            new, promise = self.inner._finish(pipeline, state.inner_state)
-            return pipeline.end(new), promise()
-        promise = self.inner._feed(pipeline, state.inner_state)
-        as_given = lambda u, g: u.astype(g.dtype)
-        return jax.tree.map(as_given, pipeline.finish(), call.updates), promise()
+            extra["grad_norm"] = length / scale
+        own = call._replace(updates=unscaled(call.updates), extra=extra)
+        result, inner_state = own.run(self.inner, state.inner_state)
+        if not call.is_step:
+            result = rounded_like(result, call.updates)
+        return result, inner_state

@@ -1,7 +1,7 @@
 """Learning the learning rate during training."""
 
 import dataclasses
-from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -13,9 +13,9 @@ from .._arguments.checks import check_count, check_range
 from .._arguments.extra import required_params
 from .._arguments.fields import static_choice
 from .._core.equation import equation
-from .._core.pipeline import Leafwise, Pipeline
+from .._core.leafwise import leafwise, rounded_like, widened
 from .._core.reductions import dot, sum_over_leaves
-from .._core.transformation import AbstractFused, AbstractTransformation
+from .._core.transformation import AbstractTransformation
 from .._trees.leaves import parameters
 from .._trees.precision import compute_dtype
 from .._trees.states import check_size, check_state
@@ -54,7 +54,7 @@ def mechanic_sums(g: Leaf, delta: Leaf, p: Leaf) -> tuple[Scalar, ...]:
     return dot(delta, g), dot(delta, p), jnp.sum(abs_sq(g)), jnp.sum(abs_sq(p))
 
 
-@equation
+@equation(elementwise=True)
 def mechanic(
     g: Leaf, delta: Leaf, *, s: Scalar, growth: Scalar, counts: Scalar
 ) -> tuple[Leaf, Leaf]:
@@ -64,7 +64,7 @@ def mechanic(
     return s * g + growth * delta, delta + g
 
 
-class Mechanic(AbstractFused):
+class Mechanic(AbstractTransformation):
     r"""Learns the factor by which to multiply the updates of an optimizer.
 
     $$\begin{aligned}
@@ -100,11 +100,10 @@ class Mechanic(AbstractFused):
     In float32, the squares of gradient norms and of $h$ overflow above 1.8e19: then
     nothing changes but the inner state. A NaN in the gradients makes the whole state
     NaN. To skip such steps, put this inside [`eqopt.ApplyIfFinite`][]. Also put it
-    inside [`eqopt.Lookahead`][], [`eqopt.GPA`][], [`eqopt.EMANesterov`][],
-    [`eqopt.OuterNesterov`][], [`eqopt.DiLoCo`][] and [`eqopt.ScheduleFree`][]: inside
-    Mechanic, they would use updates without the factor. [`eqopt.ParamEMA`][] and
-    [`eqopt.SWA`][] average the parameters after the whole step, so they may be directly
-    inside, but not inside another wrapper in it.
+    inside [`eqopt.ParamEMA`][], [`eqopt.SWA`][], [`eqopt.Lookahead`][],
+    [`eqopt.GPA`][], [`eqopt.EMANesterov`][], [`eqopt.OuterNesterov`][],
+    [`eqopt.DiLoCo`][] and [`eqopt.ScheduleFree`][]: inside Mechanic, they would use
+    updates without the factor.
 
     **Arguments:**
 
@@ -143,6 +142,8 @@ class Mechanic(AbstractFused):
     # experiments, has the first two differences from Algorithm 1 as well; the clipping
     # was added to it later.
 
+    _loads = "nothing"
+    _stores_in_turn = True
     _moves_params = True
 
     inner: AbstractTransformation
@@ -173,19 +174,29 @@ class Mechanic(AbstractFused):
         check_state(self, state)
         return self.inner.eval_params(state.inner_state, params)
 
-    def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, MechanicState]:
         check_state(self, state)
         check_size(self, "num_betas", len(state.r))
-        params = required_params("Mechanic", pipeline.params)
+        params = required_params("Mechanic", params)
         reads = {"delta": state.delta, "p": params}
-        sums = sum_over_leaves(mechanic_sums, pipeline.flush(), reads)
-        new, counts = self._tuned(state, *(x.astype(state.s.dtype) for x in sums))
-        inner = self.inner._feed(pipeline, state.inner_state)
-        s = jnp.sum(new.s)
-        shared = {"s": s, "growth": s - jnp.sum(state.s), "counts": counts}
-        leafwise = Leafwise(mechanic, new, shared, last=("delta",))
-        outer = pipeline.push("Mechanic", leafwise)
-        return lambda: dataclasses.replace(outer(), inner_state=inner())
+        sums = sum_over_leaves(mechanic_sums, updates, reads)
+        tuned, counts = self._tuned(state, *(x.astype(state.s.dtype) for x in sums))
+        new, inner_state = self.inner.update(
+            widened(updates), state.inner_state, params, **extra
+        )
+        s = jnp.sum(tuned.s)
+        growth = s - jnp.sum(state.s)
+        new, delta = leafwise(
+            mechanic, new, state.delta, s=s, growth=growth, counts=counts
+        )
+        new_state = dataclasses.replace(tuned, inner_state=inner_state, delta=delta)
+        return rounded_like(new, updates), new_state
 
     def _tuned(
         self,

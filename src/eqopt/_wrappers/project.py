@@ -10,10 +10,10 @@ from jaxtyping import PyTree
 
 from .._arguments.extra import required_params
 from .._arguments.fields import static_choice
-from .._core.apply import apply_updates
+from .._core.apply import add_updates
 from .._core.equation import equation
+from .._core.leafwise import leafwise
 from .._core.misfits import check_real
-from .._core.pipeline import Leafwise, Pipeline
 from .._core.transformation import AbstractTransformation
 from .._core.wrapper import AbstractWrapper, Call
 from .._trees.leaves import (
@@ -36,7 +36,7 @@ class ProjectState(eqx.Module):
     inner_state: State
 
 
-@equation
+@equation(elementwise=True)
 def towards(g: Leaf, projected: Leaf, p: Leaf) -> Leaf:
     return projected - p
 
@@ -131,13 +131,12 @@ class Project(AbstractWrapper):
         if not call.is_step:
             check_real(self, call.updates, params, "params")
         new, inner_state = call.run(self.inner, state.inner_state)
-        moved = new if call.is_step else apply_updates(params, new)
+        moved = new if call.is_step else add_updates(params, new)
         like = call.updates if call.is_step else new
         projected = self._projected(restrict(moved, like), params)
         if not call.is_step:
-            pipeline = Pipeline(restrict(new, projected), params, {})
-            pipeline.push("Project", Leafwise(towards, reads={"projected": projected}))
-            projected = pipeline.finish()
+            reads = {"projected": projected, "p": params}
+            projected = leafwise(towards, restrict(new, projected), reads=reads)
         return eqx.combine(projected, new), ProjectState(inner_state)
 
     def eval_params(self, state: State, params: Params) -> Params:

@@ -1,15 +1,14 @@
 """Measures the global norm of the gradients once, for logs and for inner parts."""
 
-from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._core.pipeline import Pipeline
 from .._core.reductions import global_norm
 from .._core.transformation import AbstractTransformation
-from .._core.wrapper import AbstractFusedWrapper
+from .._core.wrapper import AbstractWrapper, Call
 from .._trees.leaves import parameters
 from .._trees.precision import compute_dtype
 from .._types import Params, State
@@ -29,7 +28,7 @@ class RecordGradNormState(eqx.Module):
     inner_state: State
 
 
-class RecordGradNorm(AbstractFusedWrapper):
+class RecordGradNorm(AbstractWrapper):
     r"""Measures the global norm of the gradients, once for everything inside.
 
     $$\text{grad\_norm}_t = \|g_t\|_2$$
@@ -67,19 +66,20 @@ class RecordGradNorm(AbstractFusedWrapper):
     In `update`, a `ValueError` if `grad_norm` is not one real number.
     """
 
+    _keeps_gradients = True
+
     inner: AbstractTransformation
 
     def init(self, params: Params) -> RecordGradNormState:
         dtype = compute_dtype(parameters(params))
         return RecordGradNormState(jnp.zeros((), dtype), self.inner.init(params))
 
-    def _begin(
-        self, pipeline: Pipeline, state: RecordGradNormState
-    ) -> tuple[AbstractTransformation, Callable[[State], RecordGradNormState]]:
-        length = global_norm(self, pipeline.flush(), pipeline.extra)
-        pipeline.extra = {**pipeline.extra, "grad_norm": length}
+    def handle(
+        self, call: Call, state: RecordGradNormState
+    ) -> tuple[Any, RecordGradNormState]:
+        length = global_norm(self, call.updates, call.extra)
+        call = call._replace(extra={**call.extra, "grad_norm": length})
+        result, inner_state = call.run(self.inner, state.inner_state)
         # A copy: the state must not share a buffer with a norm that the caller passed.
         recorded = jnp.array(length, state.grad_norm.dtype, copy=True)
-        return self.inner, lambda inner_state: RecordGradNormState(
-            recorded, inner_state
-        )
+        return result, RecordGradNormState(recorded, inner_state)

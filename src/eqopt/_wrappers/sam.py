@@ -13,8 +13,9 @@ from jaxtyping import Array, Int
 from .._arguments.checks import check_count
 from .._arguments.extra import required, required_params
 from .._combinators.chain import Chain
+from .._core.apply import add_updates
 from .._core.equation import equation
-from .._core.pipeline import Leafwise, Pipeline
+from .._core.leafwise import leafwise, rounded_like, widened
 from .._core.transformation import AbstractTransformation
 from .._core.wrapper import AbstractWrapper, Call
 from .._transforms.normalize import Normalize
@@ -24,7 +25,7 @@ from .._trees.keys import keep_keys
 from .._trees.leaves import align, flatten_updates, is_inexact, keystr
 from .._trees.states import check_state
 from .._trees.stored import load, store_like
-from .._types import IntegerLike, Leaf, Params, State, Updates
+from .._types import Exact, IntegerLike, Leaf, Params, State, Updates
 from ..tree._like import copy
 from .averages.beside import beside, check_kept
 
@@ -42,15 +43,13 @@ class SAMState(eqx.Module):
         `None` in opaque mode.
     """
 
-    _exact_field = "cache"
-
     steps_since_sync: Int[Array, ""]
     opt_state: State
     adv_state: State
-    cache: Params | None
+    cache: Exact | None
 
 
-@equation
+@equation(elementwise=True)
 def go_back(g: Leaf, cache: Leaf, p: Leaf) -> Leaf:
     return (cache - p) + g
 
@@ -221,9 +220,10 @@ class SAM(AbstractWrapper):
             return result, opt_state, self._restarted(state.adv_state, cache)
 
         def ascend():
-            pipeline, promise = self._ascent(call, state.adv_state)
-            result = pipeline.apply() if call.is_step else pipeline.finish()
-            return result, state.opt_state, promise()
+            updates, adv_state = self._ascent(call, state.adv_state)
+            if call.is_step:
+                return add_updates(call.params, updates), state.opt_state, adv_state
+            return rounded_like(updates, call.updates), state.opt_state, adv_state
 
         result, opt_state, adv_state = filter_cond(is_last, sync, ascend)
         count = jnp.where(is_last, 0, state.steps_since_sync + 1).astype(jnp.int32)
@@ -233,8 +233,8 @@ class SAM(AbstractWrapper):
         grad_fn = required(self, call.extra, "grad_fn")
         climb, adv_state = call, state.adv_state
         for i in range(int(self.sync_period) - 1):
-            pipeline, promise = self._ascent(climb, adv_state)
-            adversarial, adv_state = pipeline.apply(), promise()
+            updates, adv_state = self._ascent(climb, adv_state)
+            adversarial = add_updates(climb.params, updates)
             grads = _called(grad_fn, adversarial, i)
             if self.batch_axis_name is not None:
                 grads = lax.pmean(grads, self.batch_axis_name)
@@ -251,18 +251,15 @@ class SAM(AbstractWrapper):
         """The result of `inner` for a call at `start`, for the parameters of the call."""
         result, opt_state = call._replace(params=start).run(self.inner, opt_state)
         if not (call.is_step or start is call.params):
-            back = Pipeline(result, call.params, {})
-            back.push("SAM", Leafwise(go_back, reads={"cache": start}))
-            result = back.finish()
+            result = leafwise(go_back, result, reads={"cache": start, "p": call.params})
         return result, opt_state
 
-    def _ascent(
-        self, call: Call, adv_state: State
-    ) -> tuple[Pipeline, Callable[[], State]]:
-        pipeline = Pipeline(call.updates, call.params, call.extra)
-        promise = self.adversary._feed(pipeline, adv_state)
-        pipeline.push("SAM", Leafwise(scale, shared={"step_size": -1.0}))
-        return pipeline, promise
+    def _ascent(self, call: Call, adv_state: State) -> tuple[Updates, State]:
+        """The updates of the adversary, which climbs, not yet rounded."""
+        updates, adv_state = self.adversary.update(
+            widened(call.updates), adv_state, call.params, **call.extra
+        )
+        return leafwise(scale, updates, step_size=-1.0), adv_state
 
     def _restarted(self, adv_state, params):
         if not self.reset_state:

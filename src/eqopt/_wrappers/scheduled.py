@@ -10,9 +10,8 @@ import jax.tree_util as jtu
 from jaxtyping import Array, Int
 
 from .._arguments.checks import check_returned, hyperparameters, waiting
-from .._core.pipeline import Pipeline
 from .._core.transformation import AbstractOptimizer, AbstractTransformation
-from .._core.wrapper import AbstractFusedWrapper
+from .._core.wrapper import AbstractWrapper, Call
 from .._transforms.scale import recorded
 from .._trees.states import check_keys, check_state
 from .._types import Params, Recorded, State
@@ -39,7 +38,7 @@ class ScheduledState(eqx.Module):
     inner_state: State
 
 
-class Scheduled(AbstractFusedWrapper):
+class Scheduled(AbstractWrapper):
     """Evaluates the schedules among the hyperparameters of a transformation in each step.
 
     Learning rates and weight decays accept schedules without this wrapper. Inside it,
@@ -86,6 +85,8 @@ class Scheduled(AbstractFusedWrapper):
     real number. Without this wrapper, `inner` raises a `TypeError` in `init`.
     """
 
+    _keeps_gradients = True
+
     inner: AbstractTransformation
 
     def init(self, params: Params) -> ScheduledState:
@@ -101,25 +102,21 @@ class Scheduled(AbstractFusedWrapper):
         self._check_keys(state)
         return self._at(state.hyperparams).eval_params(state.inner_state, params)
 
-    def _begin(
-        self, pipeline: Pipeline, state: ScheduledState
-    ) -> tuple[AbstractTransformation, Callable[[State], ScheduledState]]:
+    def handle(self, call: Call, state: ScheduledState) -> tuple[Any, ScheduledState]:
         self._check_keys(state)
-        extra = pipeline.extra
         stateful = self._stateful()
-        values = self._values(state.count, state.hyperparams_states, extra)
+        values = self._values(state.count, state.hyperparams_states, call.extra)
         states = {
-            name: stateful[name].update(old, **extra)
+            name: stateful[name].update(old, **call.extra)
             for name, old in state.hyperparams_states.items()
         }
         hyperparams = {
             name: recorded(value, state.hyperparams[name])
             for name, value in values.items()
         }
+        result, inner_state = call.run(self._at(values), state.inner_state)
         count = safe_increment(state.count)
-        return self._at(values), lambda inner_state: ScheduledState(
-            count, hyperparams, states, inner_state
-        )
+        return result, ScheduledState(count, hyperparams, states, inner_state)
 
     def _check_keys(self, state: ScheduledState) -> None:
         stateful = self._stateful()

@@ -1,6 +1,5 @@
 """Parameters in half precision, with the rounded-off bits in the state."""
 
-from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -8,9 +7,10 @@ import jax.tree_util as jtu
 from jaxtyping import PyTree
 
 from .._arguments.extra import required_params
-from .._core.calls import GIVEN
-from .._core.pipeline import Leafwise, Pipeline
-from .._core.transformation import AbstractFused, AbstractTransformation
+from .._core.leafwise import leafwise
+from .._core.misfits import check_wide
+from .._core.transformation import AbstractTransformation
+from .._core.wrapper import AbstractWrapper, Call
 from .._trees.leaves import (
     ANOTHER_MODEL,
     is_leaf,
@@ -28,7 +28,7 @@ from .._trees.stored import (
     standard_promotion,
     taken_apart,
 )
-from .._types import Params, State, Updates
+from .._types import Exact, Params, State
 from ..storage._base import (
     AbstractParamStorage,
     AbstractStateStorage,
@@ -51,13 +51,12 @@ class StoreParamsState(eqx.Module):
     """
 
     _has_hidden = True
-    _exact_field = "hidden"
 
-    hidden: PyTree
+    hidden: Exact
     inner_state: State
 
 
-class StoreParams(AbstractFused):
+class StoreParams(AbstractWrapper):
     """Keeps the parameters in two parts: one in the model, the rest in the state.
 
     The model is in half precision, and the forward pass uses it. In each step, the
@@ -95,6 +94,8 @@ class StoreParams(AbstractFused):
     `ValueError` if no parameter is. In `update`, a `TypeError` if the updates have half
     precision or another storage made the state, and a `ValueError` if `params` is `None`.
     """
+
+    _keeps_gradients = True
 
     inner: AbstractTransformation
     # A storage for states gets its own error message.
@@ -149,33 +150,24 @@ class StoreParams(AbstractFused):
             for p, x, y in zip(given, leaves, evaluated, strict=True)
         )
 
-    def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
-        _check_wide(pipeline.given)
-        params = required_params("StoreParams", pipeline.params)
-        inner = Pipeline(pipeline.wide(), params, pipeline.extra)
-        new, promise = self._finish(inner, state)
-        reads = {"projected": restrict(new, inner.flush(), "params")}
-        pipeline.push("StoreParams", Leafwise(towards, reads=reads))
-        return promise
-
-    def _finish(
-        self, pipeline: Pipeline, state: State
-    ) -> tuple[Params, Callable[[], State]]:
-        check_state(self, state)
+    def handle(
+        self, call: Call, state: StoreParamsState
+    ) -> tuple[Any, StoreParamsState]:
+        if not call.is_step:
+            check_wide(call.updates)
+        params = required_params("StoreParams", call.params)
         is_hidden = lambda x: isinstance(x, AbstractHidden)
         leaves = jtu.tree_leaves_with_path(state.hidden, is_leaf=is_hidden)
         made = [pair for pair in leaves if is_hidden(pair[1])]
         storage: Any = self.storage
         check_made_by("StoreParams", storage, made, storage._may_have_hidden, "")
-        params = required_params("StoreParams", pipeline.params)
-        pipeline.params = _joined(params, state.hidden)
-        new, promise = self.inner._finish(pipeline, state.inner_state)
-        # Called here, because parts of `inner` that average the parameters must get
-        # them in full precision.
-        pipeline.end(new)
-        inner_state = promise()
+        own = call._replace(params=_joined(params, state.hidden), is_step=True)
+        new, inner_state = own.run(self.inner, state.inner_state)
         new, hidden = taken_apart(new)
-        return new, lambda: StoreParamsState(hidden, inner_state)
+        if not call.is_step:
+            reads = {"projected": restrict(new, call.updates), "p": params}
+            new = leafwise(towards, call.updates, reads=reads)
+        return new, StoreParamsState(hidden, inner_state)
 
 
 def _joined(params: Params, hidden: PyTree) -> PyTree:
@@ -195,20 +187,3 @@ def _joined(params: Params, hidden: PyTree) -> PyTree:
         else:
             return joined(params, hidden)
     raise ValueError(f"StoreParams: {where}. {ANOTHER_MODEL}")
-
-
-def _check_wide(updates: Updates) -> None:
-    leaves, given = (
-        jtu.tree_leaves(x, is_leaf=is_leaf) for x in (updates, GIVEN.get())
-    )
-    # The outermost call rounds to what it got, after its parts have got wider updates.
-    rounded = given if len(given) == len(leaves) else leaves
-    for i, pair in enumerate(zip(leaves, rounded, strict=True)):
-        dtypes = [x.dtype for x in pair if is_parameter(x)]
-        if is_parameter(pair[0]) and min(x.itemsize for x in dtypes) < 4:
-            raise TypeError(
-                f"StoreParams: the update at `{keystr(updates, i)}` has dtype "
-                f"{dtypes[-1]}, which is too coarse to reach the new parameter. Call "
-                "`step`, which returns the parameters themselves, or cast the "
-                "gradients: `eqopt.tree.cast(grads, jnp.float32)`."
-            )

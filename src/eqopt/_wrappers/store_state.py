@@ -1,7 +1,6 @@
 """Stores the state of any transformation in fewer bytes."""
 
-import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
@@ -11,11 +10,9 @@ import jax.tree_util as jtu
 from jax import lax
 from jaxtyping import Array, Inexact
 
-from .._arguments.annotations import kinds
 from .._arguments.fields import static_choice
-from .._core.pipeline import Pipeline
 from .._core.transformation import AbstractTransformation
-from .._core.wrapper import AbstractFusedWrapper
+from .._core.wrapper import AbstractWrapper, Call
 from .._trees.leaves import is_leaf, parameters
 from .._trees.masks import resolve_mask
 from .._trees.stored import (
@@ -34,8 +31,7 @@ from ..storage._base import (
     check_storage,
     made_by,
 )
-from ..tree._places import places_of
-from ..tree._search import on_the_way
+from ..tree._slots import found_in
 from .flatten import FlattenState
 from .zero1 import ZeRO1State
 
@@ -50,7 +46,7 @@ class StoreStateState(eqx.Module):
     inner_state: State
 
 
-class StoreState(AbstractFusedWrapper):
+class StoreState(AbstractWrapper):
     """Stores the state of any other transformation in fewer bytes.
 
     It stores all parts of the state of `inner` that correspond to a parameter, in the
@@ -96,6 +92,8 @@ class StoreState(AbstractFusedWrapper):
     stored. In `update`, a `TypeError` if another storage made the state.
     """
 
+    _keeps_gradients = True
+
     inner: AbstractTransformation
     # A storage for parameters gets its own error message.
     storage: AbstractStateStorage | AbstractParamStorage
@@ -113,19 +111,19 @@ class StoreState(AbstractFusedWrapper):
             flags = resolve_mask(self.where, params, params)
         with_paths, treedef = jtu.tree_flatten_with_path(state, is_leaf=is_stored)
         kept = []
-        places = places_of(self.inner.init, params, state)
-        leaves = zip(places, _owners(state), with_paths, strict=True)
-        for i, (place, owner, (path, x)) in enumerate(leaves):
-            is_chosen = place is not None and flags[place]
+        leaves = zip(found_in(params, state), _owners(state), with_paths, strict=True)
+        for i, (found, owner, (path, x)) in enumerate(leaves):
+            place, is_like, kind = found
+            is_chosen = place is not None and is_like and flags[place]
             if is_chosen and is_elsewhere(x):
                 _check_is_seen(owner, path, x, is_chosen, True)
             is_asked = is_chosen or owner is not None
-            if is_asked and _can_be_kept(x) and not _is_exact(state, path):
+            if is_asked and _can_be_kept(x) and kind != "exact":
                 is_large = x.size >= _LARGE if self.where is None else any(flags)
                 _check_is_seen(owner, path, x, is_chosen, is_large)
                 if is_chosen and place is not None:
                     # Parts of a model have states with the same numbers.
-                    slot = Slot(i * len(flags) + place, _is_nonnegative(state, path))
+                    slot = Slot(i * len(flags) + place, kind == "nonnegative")
                     with standard_promotion():
                         x = self._kept(x, slot)
             kept.append(x)
@@ -142,9 +140,7 @@ class StoreState(AbstractFusedWrapper):
         imag = slot._replace(place=2**31 + slot.place)
         return Complex(keep(x.real, slot), keep(x.imag, imag))
 
-    def _begin(
-        self, pipeline: Pipeline, state: StoreStateState
-    ) -> tuple[AbstractTransformation, Callable[[State], StoreStateState]]:
+    def handle(self, call: Call, state: StoreStateState) -> tuple[Any, StoreStateState]:
         is_other = lambda x: isinstance(x, StoreStateState) or is_stored(x)
         leaves = jtu.tree_leaves_with_path(state.inner_state, is_leaf=is_other)
         here = [(path, x) for path, x in leaves if is_stored(x) and not is_elsewhere(x)]
@@ -152,7 +148,8 @@ class StoreState(AbstractFusedWrapper):
         storage: Any = self.storage
         fix = ", or convert the state: `eqopt.tree.migrate(opt, state, model)`"
         check_made_by("StoreState", storage, made, storage._may_have_kept, fix)
-        return self.inner, StoreStateState
+        result, inner_state = call.run(self.inner, state.inner_state)
+        return result, StoreStateState(inner_state)
 
 
 def _owners(state: State) -> list[type | None]:
@@ -181,24 +178,6 @@ def _check_is_seen(
         f"StoreState: `{jtu.keystr(tuple(path))}` in the state of `inner` cannot be "
         f"stored, because `{name}` has {has}. Put `{name}` outside: "
         f"`eqopt.{name}(eqopt.StoreState(opt, storage){rest})`."
-    )
-
-
-def _is_nonnegative(state: State, path: Sequence[Any]) -> bool:
-    """Whether a field on the path to the leaf is declared `Nonnegative`."""
-    return any(
-        isinstance(key, jtu.GetAttrKey)
-        and dataclasses.is_dataclass(node)
-        and kinds(type(node)).get(key.name) == "nonnegative"
-        for node, key in on_the_way(state, path)
-    )
-
-
-def _is_exact(state: State, path: Sequence[Any]) -> bool:
-    """Whether the leaf is part of the parameters themselves, which are not state."""
-    exact = lambda node: getattr(type(node), "_exact_field", None)
-    return any(
-        exact(node) == getattr(key, "name", "") for node, key in on_the_way(state, path)
     )
 
 

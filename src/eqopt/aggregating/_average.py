@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Inexact, Int
 from .._arguments.checks import check_count
 from .._combinators.collecting import fill_missing
 from .._core.equation import equation
-from .._core.pipeline import Leafwise, Pipeline
+from .._core.leafwise import leafwise
 from .._trees.leaves import flatten_updates
 from .._trees.states import check_state
 from .._trees.stored import load
@@ -80,7 +80,7 @@ class AccumulateAvgUpdatesState(eqx.Module):
     avg_grad: Updates
 
 
-@equation
+@equation(elementwise=True)
 def accumulate(
     g: Leaf, avg_grad: Leaf, *, part: Scalar, is_first: Bool[Array, ""]
 ) -> tuple[Leaf, Leaf]:
@@ -251,9 +251,6 @@ def _accumulated(
         return means, {}, None
     check_state(owner, state, AccumulateAvgUpdatesState)
     state, is_first, part = count_on(owner, state, size)
-    shared = {"part": part, "is_first": is_first}
-    pipeline = Pipeline(fill_missing(means, state.avg_grad), None, {})
-    promise = pipeline.push(type(owner).__name__, Leafwise(accumulate, state, shared))
-    pipeline.finish()
-    state = promise()
-    return load(state.avg_grad), {}, state
+    means = fill_missing(means, state.avg_grad)
+    _, mean = leafwise(accumulate, means, state.avg_grad, part=part, is_first=is_first)
+    return load(mean), {}, dataclasses.replace(state, avg_grad=mean)

@@ -1,5 +1,6 @@
 """Mean and variance over the elements of one or several calls."""
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -11,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Inexact, Int
 from .._arguments.checks import check_count
 from .._combinators.collecting import fill_missing
 from .._core.equation import equation
-from .._core.pipeline import Leafwise, Pipeline
+from .._core.leafwise import leafwise
 from .._trees.leaves import flatten_updates
 from .._trees.states import check_state
 from .._trees.stored import load
@@ -53,7 +54,7 @@ class PerElementMeanAndSumSqDiffGradsState(eqx.Module):
     sum_sq_diff_grads: Nonnegative
 
 
-@equation
+@equation(elementwise=True)
 def merge(
     g: Leaf,
     sum_sq_diff: RealLeaf,
@@ -154,8 +155,8 @@ class PerElementMeanAndSumSqDiffGrads(AbstractAggregator):
         params: Params | None = None,
         **extra: Any,
     ) -> tuple[Updates, dict[str, Any], PerElementMeanAndSumSqDiffGradsState | None]:
-        name, axes = type(self).__name__, self.per_elt_axis
-        size = size_of(name, updates, params, axes)
+        axes = self.per_elt_axis
+        size = size_of(type(self).__name__, updates, params, axes)
         mean, sum_sq_diff = _moments_of(updates, as_tuple(axes))
         if not is_accumulating(self):
             check_state(self, state, type(None))
@@ -164,17 +165,19 @@ class PerElementMeanAndSumSqDiffGrads(AbstractAggregator):
         check_state(self, state, PerElementMeanAndSumSqDiffGradsState)
         state, is_first, part = count_on(self, state, size)
         before = (state.sample_size - size).astype(part.dtype)
-        shared = {"part": part, "pairs": before * part, "is_first": is_first}
-        reads = {"sum_sq_diff": fill_missing(sum_sq_diff, state.sum_sq_diff_grads)}
-        pipeline = Pipeline(fill_missing(mean, state.mean_grads), None, {})
-        promise = pipeline.push(name, Leafwise(merge, state, shared, reads))
-        pipeline.finish()
-        state = promise()
-        aux = {
-            "sum_sq_diff_grads": load(state.sum_sq_diff_grads),
-            "sample_size": state.sample_size,
-        }
-        return load(state.mean_grads), aux, state
+        _, mean, sums = leafwise(
+            merge,
+            fill_missing(mean, state.mean_grads),
+            state.mean_grads,
+            state.sum_sq_diff_grads,
+            reads={"sum_sq_diff": fill_missing(sum_sq_diff, state.sum_sq_diff_grads)},
+            part=part,
+            pairs=before * part,
+            is_first=is_first,
+        )
+        state = dataclasses.replace(state, mean_grads=mean, sum_sq_diff_grads=sums)
+        aux = {"sum_sq_diff_grads": load(sums), "sample_size": state.sample_size}
+        return load(mean), aux, state
 
 
 def _moments_of(updates: Updates, axes: tuple[int, ...]) -> tuple[Updates, Updates]:

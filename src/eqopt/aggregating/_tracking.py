@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 from .._arguments.checks import check_range
 from .._arguments.extra import required
 from .._core.equation import equation
-from .._core.pipeline import Leafwise
+from .._core.leafwise import Leafwise
 from .._core.transformation import AbstractLeafwise
 from .._transforms.scale import recorded
 from .._types import (
@@ -47,7 +47,7 @@ class PerElementMeanAndVarianceEMAState(eqx.Module):
     variance_grads_ema: Nonnegative
 
 
-@equation
+@equation(elementwise=True)
 def track(
     g: Leaf,
     sum_sq_diff_grads: RealLeaf,

@@ -15,7 +15,7 @@ from .._trees.routes import Report
 from .._trees.stored import is_stored, shapes_if_stored
 from .._types import Params
 from ..tree._nbytes import bytes_of
-from ..tree._owners import owners_of
+from ..tree._slots import owners_of
 from ._table import _aligned, _merged, _span
 
 

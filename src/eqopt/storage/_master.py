@@ -9,6 +9,7 @@ from jax import lax
 from jaxtyping import Array, DTypeLike, Inexact, UInt8, UInt16
 
 from .._arguments.fields import static_choice
+from .._platforms import compute_once
 from .._trees.sharding import sharded_like
 from .._trees.stored import AbstractHidden
 from .._types import StaticInteger
@@ -131,6 +132,7 @@ class RoundingError(AbstractHidden):
         return seen.astype(jnp.float32) + self.error.astype(jnp.float32)
 
     def split(self, new, seen):
+        new = compute_once(new)  # or both parts may be of two numbers, rounded apart
         rounded = new.astype(seen.dtype)
         # An infinite parameter gets no error; otherwise, it would be NaN in the next
         # step.

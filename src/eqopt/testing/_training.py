@@ -10,8 +10,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from .._trees.leaves import is_leaf, parameters
-from ..tree._places import parts_like
-from ..tree._search import _children
+from ..tree._slots import slots_of
 from . import _trial
 from ._difference import of_values
 from ._hyperparameters import numbers, owners, with_numbers
@@ -118,16 +117,15 @@ def _outcome(opt: Any, params: PyTree, state: PyTree) -> PyTree:
     return params, opt.eval_params(state, params)
 
 
-def _slots(state: PyTree, model: PyTree, path: tuple = ()) -> list[tuple]:
+def _slots(state: PyTree, model: PyTree) -> list[tuple]:
     """The key paths of the trees in the state that are like the parameters."""
-    arrays, structure = jtu.tree_flatten(parameters(model), is_leaf=is_leaf)
-    shapes = [getattr(x, "shape", None) for x in arrays]
-    column = parts_like(structure, state)
-    if column and [getattr(x, "shape", None) for x in column] == shapes:
-        is_slot = any(map(eqx.is_inexact_array, column))
-        return [path] if is_slot else []
-    children = _children(state)
-    return [x for key, child in children for x in _slots(child, model, (*path, key))]
+    shapes = [np.shape(x) for x in jtu.tree_leaves(parameters(model), is_leaf=is_leaf)]
+    return [
+        slot.path
+        for slot in slots_of(model, state)
+        if any(map(eqx.is_inexact_array, slot.parts or ()))
+        and [*map(np.shape, slot.parts)] == shapes
+    ]
 
 
 def _disturbed(state: PyTree, slot: tuple, factor: float | None) -> PyTree:

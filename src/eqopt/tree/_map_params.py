@@ -1,21 +1,21 @@
 """The leaves of a state that stand for parameters."""
 
 import itertools
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import jax.tree_util as jtu
+import numpy as np
 from jaxtyping import PyTree
 
 from .._trees.leaves import disagreement, is_leaf, parameters
 from .._trees.roles import check_is_state
 from .._trees.stored import is_stored
 from .._types import Params, State
-from ._places import guessed, places_of
-from ._search import _children
+from ._slots import TREES, declared, found_in, has_state, without_padding
 from ._together import column_of
 
 
@@ -32,12 +32,13 @@ def map_params(
 
     Use it for shardings that follow the parameters, or to move averages to the host.
 
-    A leaf of the state *stands for a parameter* if the state has a tree with the
-    structure of the parameters, and the leaf has the position and the shape of that
+    A leaf of the state *stands for a parameter* if a field of the state is a tree with
+    the structure of the parameters, and the leaf has the position and the shape of that
     parameter in it. This includes first and second moments, averages, and copies of the
-    parameters. It excludes counts, keys, learning rates, NovoGrad's scalar for each
-    array, Adafactor's sums over rows and columns, and all vectors of
-    [`eqopt.Flatten`][]. Leaves that [`eqopt.ZeRO1`][] has padded are included.
+    parameters. It excludes counts, keys, learning rates and other fields whose class
+    [declares a number](../writing_a_transformation.md#the-whole-tree-at-once), factors,
+    Adafactor's sums over rows and columns, and all vectors of [`eqopt.Flatten`][].
+    Leaves that [`eqopt.ZeRO1`][] has padded are included.
 
     !!! example
 
@@ -62,8 +63,9 @@ def map_params(
     - `rest`: trees with the structure of the parameters, with any leaves.
     - `params`: the parameters, or the whole model, that the state belongs to; its
         arrays may be `jax.ShapeDtypeStruct`s. With `None`, the default, the parameters
-        are inferred from the state. This fails if a mask is a tree instead of a
-        function, or if the state has no tree with the shapes of the parameters.
+        are inferred from the trees that the classes of the state declare. This fails
+        if none of them has the shapes of the parameters. A state without a class needs
+        `params`.
     - `transform_non_params`: a function that is applied to all other leaves. By
         default, they stay unchanged.
 
@@ -85,85 +87,61 @@ def map_params(
         )
     check_is_state("map_params", "state", state)
     if params is None:
-        params = _inferred(init, state)
-        abstract = guessed(init, params)
+        params, abstract = _inferred(init, state), state
     else:
         abstract = eqx.filter_eval_shape(init, params)
-    values, treedef = _values(state, abstract)
-    places = places_of(init, params, abstract)
+    treedef = jtu.tree_structure(abstract, is_leaf=is_stored)
+    try:
+        values = treedef.flatten_up_to(state)
+    except (ValueError, TypeError):
+        raise ValueError(
+            f"map_params: {disagreement('state', state, 'init(params)', abstract)} Pass "
+            "the optimizer and the model that the state belongs to."
+        ) from None
     arrays = parameters(params)
     structure = jtu.tree_structure(arrays, is_leaf=is_leaf)
     columns = [
         column_of("map_params", structure, f"rest[{i}]", tree, "params", arrays)
         for i, tree in enumerate(rest)
-        if not isinstance(params, _Anything)
     ]
     other = transform_non_params or (lambda x: x)
     return treedef.unflatten(
-        other(x) if place is None else f(x, *(column[place] for column in columns))
-        for x, place in zip(values, places, strict=True)
+        f(x, *(column[found.owner] for column in columns))
+        if found.is_like
+        else other(x)
+        for x, found in zip(values, found_in(params, abstract), strict=True)
     )
-
-
-def _values(state: State, abstract: PyTree) -> tuple[list, Any]:
-    """The leaves of `state` at the leaves of `abstract`, and the inverse."""
-    treedef = jtu.tree_structure(abstract, is_leaf=is_stored)
-    try:
-        return treedef.flatten_up_to(state), treedef
-    except (ValueError, TypeError):
-        # If the parameters were not given, a static field that counts them differs.
-        found, structure = jtu.tree_flatten_with_path(state, is_leaf=is_stored)
-        expected = jtu.tree_leaves_with_path(abstract, is_leaf=is_stored)
-        if [path for path, _ in found] == [path for path, _ in expected]:
-            return [x for _, x in found], structure
-        raise ValueError(
-            f"map_params: {disagreement('state', state, 'init(params)', abstract)} Pass "
-            "the optimizer and the model that the state belongs to."
-        ) from None
-
-
-class _Anything(eqx.Module):
-    """Represents all parameters: a tree without leaves, and so are trees made from it."""
 
 
 def _inferred(init: Callable, state: State) -> Params:
     """Parameters for which `init` would return `state`; only their shapes matter.
 
-    `init` leaves `_Anything` at the positions of trees like the parameters. One of
-    these trees has the structure of the parameters. The largest shapes in it are the
-    shapes of the parameters, or the smallest if others are stacks. Candidates are
-    correct if `init` makes a tree like `state` from them.
+    One of the slots has the structure of the parameters. The largest shapes in slots
+    like it are the shapes of the parameters, or the smallest if others are stacks. They
+    are correct if `init` makes a tree like `state` from them.
     """
-    try:
-        marked = guessed(init, _Anything())
-        trees = [*_at_marks(marked, state)]
-    except Exception as error:
-        raise ValueError(_UNKNOWN) from error
-    if not trees:
-        return _Anything()
-    alike = {}
-    for tree in trees:
+    slots: dict[Any, list[list]] = {}
+    for tree in _declared(without_padding(state), "state"):
         leaves, structure = jtu.tree_flatten(tree, is_leaf=is_leaf)
-        alike.setdefault(structure, []).append(leaves)
-    for (structure, rows), pick in itertools.product(alike.items(), (max, min)):
+        if any(x is not None for x in leaves):
+            slots.setdefault(structure, []).append(leaves)
+    for (structure, rows), pick in itertools.product(slots.items(), (max, min)):
         columns = zip(*rows, strict=True)
         params = structure.unflatten(_picked(pick, column) for column in columns)
         if _is_state_of(init, params, state):
             return params
-    raise ValueError(_UNKNOWN)
+    if slots:
+        raise ValueError(_UNKNOWN)
+    return None
 
 
-def _at_marks(marked: Any, state: Any) -> Iterator[Any]:
-    """The parts of `state` at the marks. Static fields may differ."""
-    if isinstance(marked, _Anything):
-        yield state
-    elif not jtu.all_leaves([marked]):
-        for (key, x), (other_key, y) in zip(
-            _children(marked), _children(state), strict=True
-        ):
-            if key != other_key:
-                raise ValueError
-            yield from _at_marks(x, y)
+def _declared(node: Any, kind: str) -> Iterator[Any]:
+    """The trees in a state that its classes declare."""
+    if kind in TREES and not has_state(node):
+        yield node
+    elif not is_stored(node):
+        for _, child, below in declared(node, kind):
+            yield from _declared(child, below)
 
 
 _UNKNOWN = (
@@ -174,21 +152,24 @@ _UNKNOWN = (
 
 
 def _picked(pick: Callable, leaves: tuple) -> jax.ShapeDtypeStruct | None:
-    arrays = [x for x in leaves if hasattr(x, "shape")]
-    # A flag says which shape the parameter has only if nothing else does.
-    arrays = [x for x in arrays if x.dtype != bool] or arrays
-    if not arrays:
-        return None
-    shape = pick((x.shape for x in arrays), key=lambda shape: (len(shape), shape))
-    return jax.ShapeDtypeStruct(shape, jnp.float32)
+    # A flag does not say which shape the parameter has.
+    shapes = [x.shape for x in leaves if hasattr(x, "shape") and x.dtype != bool]
+    by_size = lambda shape: (len(shape), shape)
+    return (
+        jax.ShapeDtypeStruct(pick(shapes, key=by_size), "float32") if shapes else None
+    )
 
 
 def _is_state_of(init: Callable, params: Params, state: State) -> bool:
     try:
-        other = guessed(init, params)
+        with warnings.catch_warnings():  # about parameters that the user does not have
+            warnings.simplefilter("ignore")
+            other = eqx.filter_eval_shape(init, params)
     except Exception:
         return False
-    return jtu.tree_structure(other) == jtu.tree_structure(state) and all(
-        getattr(x, "shape", None) == getattr(y, "shape", None)
-        for x, y in zip(jtu.tree_leaves(other), jtu.tree_leaves(state), strict=True)
-    )
+    return _form(other) == _form(state)
+
+
+def _form(state: State) -> Any:
+    leaves, structure = jtu.tree_flatten(state)
+    return structure, [*map(np.shape, leaves)]

@@ -17,7 +17,7 @@ from .._trees.stored import is_stored, standard_promotion
 from .._types import Params, State
 from ..numerics import at_least_float32
 from ._migration_plan import Drop, MigrationPlan, planned
-from ._places import without_padding
+from ._slots import without_padding
 
 
 def migrate(

@@ -14,8 +14,9 @@ from .._trees.masks import resolve
 from .._trees.roles import check_is_tree
 from .._trees.stored import is_stored
 from .._types import Params, State
-from ._owners import is_state_beside, owners_of
 from ._search import on_the_way
+from ._slots import owners_of
+from ._state_parts import is_state_beside
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,7 +3,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Inexact, PyTree
 
-from .._cpu.order import materialized
+from .._platforms import compute_once
 from ..numerics import abs_sq, at_least_float32, common_dtype, max_or_nan, safe_sqrt
 from ._together import arrays_of
 
@@ -38,7 +38,7 @@ def norm(
     if not parts:
         return jnp.zeros(())
     dtype = common_dtype(*(part.dtype for part in parts))
-    value = total(materialized(jnp.stack([x.astype(dtype) for x in parts])))
+    value = total(compute_once(jnp.stack([x.astype(dtype) for x in parts])))
     if ord == 2:
         return value if squared else safe_sqrt(value)
     return value * value if squared else value

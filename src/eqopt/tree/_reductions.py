@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Inexact, PyTree
 
-from .._cpu.order import materialized
+from .._platforms import compute_once
 from .._types import RealScalarLike
 from ..numerics import common_dtype, max_or_nan
 from ._together import arrays_of, check_real, leaves_of, number, together, widened
@@ -173,4 +173,4 @@ def _total(parts: list) -> Any:
 
 def _stacked(parts: list) -> Any:
     dtype = common_dtype(*(part.dtype for part in parts))
-    return materialized(jnp.stack([x.astype(dtype) for x in parts]))
+    return compute_once(jnp.stack([x.astype(dtype) for x in parts]))

@@ -7,7 +7,6 @@ import jax.tree_util as jtu
 
 from .._trees.stored import is_stored
 from .._types import Params, State
-from ._owners import is_state_beside
 from ._search import _children, _name
 
 
@@ -54,6 +53,21 @@ class Part(NamedTuple):
         return self._replace(
             values={path: x for path, x in self.values.items() if path not in values}
         )
+
+
+def is_state_beside(params: Params) -> Callable[[Any], bool]:
+    """Whether a node is a state: its name ends with "State", and it is not in `params`.
+
+    `params` may be `None`. Models are also named like this, and slots are like the model.
+    """
+    seen: set = set()
+    jtu.tree_leaves(params, is_leaf=lambda x: bool(seen.add(_class(x))))
+    return lambda x: type(x).__name__.endswith("State") and _class(x) not in seen
+
+
+def _class(x: Any) -> tuple[str, str]:
+    # Not the class itself: a notebook may have executed its definition again.
+    return type(x).__module__, type(x).__qualname__
 
 
 def parts_of(state: State, params: Params | None = None) -> list[Part]:

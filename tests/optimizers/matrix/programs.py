@@ -1,13 +1,9 @@
 """Which expensive operations a program has, and whether they always run."""
 
-import contextlib
-import math
 import re
 
 import jax
 import jax.numpy as jnp
-
-from eqopt._cpu import order
 
 from ...interpreter import is_condition, opened, programs_in
 
@@ -26,22 +22,8 @@ def decompositions(fn, *arguments, names=DECOMPOSITIONS):
             for inner in programs_in(equation):
                 walk(inner, sometimes if is_condition(equation) else found)
 
-    with no_other_branches():
-        walk(jax.make_jaxpr(lambda *x: fn(*x))(*arguments), always)
+    walk(jax.make_jaxpr(lambda *x: fn(*x))(*arguments), always)
     return always, sometimes
-
-
-@contextlib.contextmanager
-def no_other_branches():
-    """Turns off the order for leaves on a CPU, whose branches are always taken.
-
-    Otherwise, everything in these branches would count as conditional.
-    """
-    small, order.SMALL = order.SMALL, math.inf
-    try:
-        yield
-    finally:
-        order.SMALL = small
 
 
 def compiled_decompositions(fn, *arguments):

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import eqopt
-from eqopt._core.pipeline import Pipeline
 
 from ...parity.matrices import NUMBERS
 from .programs import compiled_decompositions, decompositions
@@ -63,46 +62,6 @@ def test_decompositions_are_under_conditions(shape):
     assert decompositions(opt.update, *arguments) == (set(), {"svd"})
     if jax.default_backend() == "cpu":
         assert compiled_decompositions(opt.update, *arguments) == (0, 1)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("inner", "is_one"),
-    [
-        (eqopt.ScaleByAdam(), True),
-        (eqopt.Chain(eqopt.ClipByGlobalNorm(0.1), eqopt.ScaleByRMS()), False),
-        (eqopt.Masked(eqopt.Trace(0.9), lambda tree: [x.ndim > 1 for x in tree]), True),
-        (eqopt.Chain(eqopt.AddNoise(0.1, 0.5, key=1), eqopt.ScaleByAdam()), True),
-        (eqopt.ScaleByLion(), False),
-        (eqopt.ApplyIfFinite(eqopt.ScaleByAdam(), 5), False),
-        (eqopt.ScaleByMuon(), False),
-    ],
-    ids=repr,
-)
-def test_one_kernel_or_several(inner, is_one, monkeypatch):
-    """If possible, the inner equations run in the kernel that projects and restores."""
-    opt = eqopt.Chain(eqopt.ScaleByGaLore(2, 2, inner=inner), eqopt.SGD(0.1))
-    start = [
-        jr.normal(jr.key(i), shape) for i, shape in enumerate([(3, 5), (6,), (4, 2)])
-    ]
-    moved = []
-
-    def trail():
-        params, state = start, opt.init(start)
-        for t in range(3):
-            grads = [jr.normal(jr.key(t), p.shape) for p in params]
-            params, state = opt.step(grads, state, params)
-        return params, state
-
-    move = Pipeline.move
-    monkeypatch.setattr(
-        Pipeline, "move", lambda *a, **k: moved.append(move(*a, **k)) or moved[-1]
-    )
-    one = trail()
-    assert moved == [is_one] * 3
-    monkeypatch.setattr(Pipeline, "move", lambda self, to: False)
-    close = lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
-    jax.tree.map(close, one, trail())
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from jaxtyping import DTypeLike
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core.equation import equation
-from ..._core.pipeline import Leafwise
+from ..._core.leafwise import Leafwise
 from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
@@ -43,7 +43,7 @@ class ScaleByACPropState(AbstractMomentsState):
     """
 
 
-@equation
+@equation(elementwise=True)
 def acprop(
     g: Leaf,
     mu: Leaf,
@@ -60,7 +60,7 @@ def acprop(
     is_known = (rectifier > 0) & (nu > 0)
     denominator = jnp.where(is_known, safe_sqrt(nu / nu_correction) + eps, 1)
     mu = (1 - b1) * g + b1 * mu
-    nu = ((1 - b2) * abs_sq(g - mu) + eps_root) + b2 * nu
+    nu = (1 - b2) * abs_sq(g - mu) + b2 * nu + eps_root
     u = jnp.where(is_known, rectifier * g, mu / mu_correction) / denominator
     return u, mu, nu
 
@@ -119,6 +119,8 @@ class ScaleByACProp(AbstractLeafwise):
         ```
     """
 
+    _stores_in_turn = True
+
     b1: Hyperparameter = 0.9
     b2: Hyperparameter = 0.999
     eps: Hyperparameter = 1e-16
@@ -143,7 +145,6 @@ class ScaleByACProp(AbstractLeafwise):
             acprop,
             state,
             count=count,
-            last=("nu", "mu"),
             # In the first step, there is no bias to correct, and no division.
             nu_correction=bias_correction(self.b2, jnp.maximum(state.count, 1)),
             rectifier=rectification(b2, count, 5.0) if self.rectify else 1.0,

@@ -8,7 +8,7 @@ from jaxtyping import DTypeLike
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core.equation import equation
-from ..._core.pipeline import Leafwise
+from ..._core.leafwise import Leafwise
 from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
@@ -43,7 +43,7 @@ class ScaleByBeliefState(AbstractMomentsState):
     """
 
 
-@equation
+@equation(elementwise=True)
 def belief(
     g: Leaf,
     mu: Leaf,
@@ -59,10 +59,7 @@ def belief(
     nesterov: bool,
 ) -> tuple[Leaf, Leaf, RealLeaf]:
     mu = (1 - b1) * g + b1 * mu
-    # The brackets save a copy of the state. If the last operation on the moment were
-    # the addition of a number, XLA on a CPU would compute the moment twice, once for
-    # the update, and so would keep the old moment.
-    nu = ((1 - b2) * abs_sq(g - mu) + eps_root) + b2 * nu
+    nu = (1 - b2) * abs_sq(g - mu) + b2 * nu + eps_root
     mu_hat = unbiased(mu, g, b1, mu_correction, g_correction, nesterov)
     return mu_hat / (safe_sqrt(nu / nu_correction) + or_tiny(eps)), mu, nu
 

@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, DTypeLike, Int
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core.equation import equation
-from ..._core.pipeline import Leafwise
+from ..._core.leafwise import Leafwise
 from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate, at, same
 from ..._transforms.weight_decay import AddDecayedWeights, is_off
@@ -56,7 +56,7 @@ class ScaleByAdanState(eqx.Module):
 #    paper's beta_2 is `1 - b2` here; Optax converted the mean `v`, but not these two.
 # 2. Weight decay is proximal, see `ProximalDecay`.
 # 3. `eps_root` is zero by default, because the paper does not have it.
-@equation
+@equation(elementwise=True)
 def adan(
     g: Leaf,
     m: Leaf,
@@ -155,8 +155,7 @@ class ScaleByAdan(AbstractLeafwise):
     def leafwise(
         self, state: ScaleByAdanState, params: Params | None = None, **extra: Any
     ) -> Leafwise:
-        last, is_first = ("previous_gradient",), state.count == 0
-        return counted(self, adan, state, last=last, is_first=is_first)
+        return counted(self, adan, state, is_first=state.count == 0)
 
 
 class ProximalDecayState(eqx.Module):
@@ -165,7 +164,7 @@ class ProximalDecayState(eqx.Module):
     count: Int[Array, ""]
 
 
-@equation
+@equation(elementwise=True)
 def decay_proximally(g: Leaf, p: Leaf, *, eta: Scalar, weight_decay: Scalar) -> Leaf:
     return (g + weight_decay * p) / (1 + eta * weight_decay)
 

@@ -10,7 +10,7 @@ from ..._arguments.checks import check_scalar
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core.equation import equation
-from ..._core.pipeline import Leafwise
+from ..._core.leafwise import Leafwise
 from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate, at
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
@@ -48,7 +48,7 @@ class ScaleByAdEMAMixState(eqx.Module):
     nu: Nonnegative
 
 
-@equation
+@equation(elementwise=True)
 def ademamix(
     g: Leaf,
     m1: Leaf,

@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, DTypeLike, Int
 
 from ..._combinators.chain import Chain
 from ..._core.equation import equation
-from ..._core.pipeline import Leafwise
+from ..._core.leafwise import Leafwise
 from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.clip import clip
 from ..._transforms.scale import ScaleByLearningRate, at
@@ -31,7 +31,7 @@ class ScaleByADOPTState(AbstractMomentsState):
     """
 
 
-@equation
+@equation(elementwise=True)
 def adopt(
     g: Leaf,
     mu: Leaf,
@@ -140,7 +140,6 @@ class ScaleByADOPT(AbstractLeafwise):
             self,
             adopt,
             state,
-            last=("mu", "nu"),
             clip_value=clip_value,
             is_first=state.count == 0,
         )

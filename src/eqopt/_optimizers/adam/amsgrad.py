@@ -8,7 +8,7 @@ from jaxtyping import DTypeLike
 
 from ..._combinators.chain import Chain
 from ..._core.equation import equation
-from ..._core.pipeline import Leafwise
+from ..._core.leafwise import Leafwise
 from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate
 from ..._trees.precision import or_tiny
@@ -45,7 +45,7 @@ class ScaleByAMSGradState(AbstractMomentsState):
     nu_max: Nonnegative
 
 
-@equation
+@equation(elementwise=True)
 def amsgrad(
     g: Leaf,
     mu: Leaf,

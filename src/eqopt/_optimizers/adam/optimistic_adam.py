@@ -8,7 +8,7 @@ from jaxtyping import Array, DTypeLike, Int
 
 from ..._arguments.checks import check_scalar
 from ..._combinators.chain import Chain
-from ..._core.pipeline import Leafwise
+from ..._core.leafwise import Leafwise
 from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import at, negative, recorded
 from ..._types import Hyperparameter, Params, Recorded, ScalarOrSchedule, Updates
@@ -65,7 +65,6 @@ class DescendOptimistically(AbstractLeafwise):
                 state.previous_gradient,
             ),
             {"alpha": negative(eta), "beta": negative(optimism), "is_first": is_first},
-            last=("previous_gradient",),
         )
 
 

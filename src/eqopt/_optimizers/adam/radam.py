@@ -10,7 +10,7 @@ from jaxtyping import Array, DTypeLike, Int
 from ..._arguments.checks import check_range
 from ..._combinators.chain import Chain
 from ..._core.equation import equation
-from ..._core.pipeline import Leafwise
+from ..._core.leafwise import Leafwise
 from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate
 from ..._trees.precision import or_tiny
@@ -36,7 +36,7 @@ class ScaleByRAdamState(AbstractMomentsState):
     """
 
 
-@equation
+@equation(elementwise=True)
 def radam(
     g: Leaf,
     mu: Leaf,

@@ -10,7 +10,7 @@ from ..._arguments.extra import required_params
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core.equation import equation
-from ..._core.pipeline import Leafwise
+from ..._core.leafwise import Leafwise
 from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import WeightDecay, decayed, is_off
@@ -53,15 +53,6 @@ class ScaleByStableAdamState(AbstractMomentsState):
     """
 
 
-def _surprise(g: Leaf, nu: RealLeaf, nu_correction: Scalar, eps: Scalar) -> Scalar:
-    """How much larger than expected the gradient of a leaf is, at least 1."""
-    # XLA on a CPU would store the squares of `g`, or a root or quotient that the update
-    # shares. This form stores nothing.
-    least = jnp.maximum(eps * eps * nu_correction, jnp.finfo(nu.dtype).tiny)
-    ratios = (g / jnp.maximum(nu, least) * jnp.conj(g)).real
-    return jnp.maximum(1, safe_sqrt(nu_correction * jnp.mean(ratios)))
-
-
 @equation
 def stable_adam(
     g: Leaf,
@@ -100,9 +91,12 @@ def stable_adamw(
 def _stable(g, mu, nu, decay, b1, b2, eps, mu_correction, nu_correction):
     mu = (1 - b1) * g + b1 * mu
     nu = (1 - b2) * abs_sq(g) + b2 * nu
-    d = mu / mu_correction / (safe_sqrt(nu / nu_correction) + or_tiny(eps))
+    root = safe_sqrt(nu / nu_correction)
+    d = mu / mu_correction / (root + or_tiny(eps))
     d = d if decay is None else decay(d)
-    return d / _surprise(g, nu, nu_correction, eps), mu, nu
+    # Not the quotient of squares, which may both be infinite.
+    surprise = safe_sqrt(jnp.mean(abs_sq(g / jnp.maximum(root, or_tiny(eps)))))
+    return d / jnp.maximum(1, surprise), mu, nu
 
 
 class ScaleByStableAdam(AbstractLeafwise):

@@ -10,7 +10,7 @@ from ..._arguments.checks import check_count
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core.equation import equation
-from ..._core.pipeline import Leafwise
+from ..._core.leafwise import Leafwise
 from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.block import AdaClipGN, check_cosine, cosine_factor
 from ..._transforms.scale import ScaleByLearningRate
@@ -48,7 +48,7 @@ class ScaleByAdamWithResetState(AbstractMomentsState):
     """
 
 
-@equation
+@equation(elementwise=True)
 def adam_with_reset(
     g: Leaf,
     mu: Leaf,

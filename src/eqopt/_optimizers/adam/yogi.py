@@ -9,7 +9,7 @@ from jaxtyping import DTypeLike
 from ..._arguments.checks import check_range
 from ..._combinators.chain import Chain
 from ..._core.equation import equation
-from ..._core.pipeline import Leafwise
+from ..._core.leafwise import Leafwise
 from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate
 from ..._trees.precision import or_tiny
@@ -34,7 +34,7 @@ class ScaleByYogiState(AbstractMomentsState):
     """
 
 
-@equation
+@equation(elementwise=True)
 def yogi(
     g: Leaf,
     mu: Leaf,

@@ -9,9 +9,8 @@ from ..._arguments.checks import check_range
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core.equation import equation
-from ..._core.pipeline import Leafwise
+from ..._core.leafwise import Leafwise
 from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
-from ..._cpu import equations as on_cpu
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights
 from ..._types import (
@@ -41,7 +40,7 @@ class ScaleByAdadeltaState(eqx.Module):
     e_x: Nonnegative
 
 
-@equation
+@equation(elementwise=True)
 def adadelta(
     g: Leaf, e_g: RealLeaf, e_x: RealLeaf, *, rho: Scalar, eps: Scalar
 ) -> tuple[Leaf, RealLeaf, RealLeaf]:
@@ -87,6 +86,8 @@ class ScaleByAdadelta(AbstractLeafwise):
         ```
     """
 
+    _stores_in_turn = True
+
     rho: Hyperparameter = 0.9
     eps: Hyperparameter = 1e-6
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
@@ -105,7 +106,7 @@ class ScaleByAdadelta(AbstractLeafwise):
     def leafwise(
         self, state: ScaleByAdadeltaState, params: Params | None = None, **extra: Any
     ) -> Leafwise:
-        return Leafwise(adadelta, state, on_cpu=on_cpu.adadelta)
+        return Leafwise(adadelta, state)
 
 
 class Adadelta(AbstractOptimizer):

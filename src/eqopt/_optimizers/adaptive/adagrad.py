@@ -8,7 +8,7 @@ from jaxtyping import DTypeLike
 from ..._arguments.checks import check_range
 from ..._combinators.chain import Chain
 from ..._core.equation import equation
-from ..._core.pipeline import Leafwise
+from ..._core.leafwise import Leafwise
 from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate
 from ..._types import (
@@ -31,7 +31,7 @@ class ScaleByRSSState(eqx.Module):
     sum_of_squares: Nonnegative
 
 
-@equation
+@equation(elementwise=True)
 def rss(
     g: Leaf, sum_of_squares: RealLeaf, *, eps: Scalar, eps_in_sqrt: bool
 ) -> tuple[Leaf, RealLeaf]:

@@ -11,9 +11,8 @@ from ..._arguments.checks import check_range, check_scalar
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core.equation import equation
-from ..._core.pipeline import Leafwise
+from ..._core.leafwise import Leafwise
 from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
-from ..._cpu import equations as on_cpu
 from ..._transforms.scale import at, recorded
 from ..._transforms.weight_decay import AddDecayedWeights
 from ..._types import (
@@ -52,7 +51,7 @@ class ScaleByMADGRADState(eqx.Module):
     x0: Params
 
 
-@equation
+@equation(elementwise=True)
 def madgrad(
     g: Leaf,
     grad_sum_sq: RealLeaf,
@@ -76,8 +75,7 @@ def madgrad(
 def _safe_cbrt(x: RealLeaf) -> RealLeaf:
     """The cube root, with derivative 0 at 0, like `safe_sqrt`."""
     positive = x > 0
-    x_or_1 = jnp.where(positive, x, 1)
-    root = lax.platform_dependent(x_or_1, cpu=on_cpu.cbrt, default=jnp.cbrt)
+    root = jnp.cbrt(jnp.where(positive, x, 1))
     return jnp.where(positive, root, lax.stop_gradient(x))  # zero, or a NaN
 
 

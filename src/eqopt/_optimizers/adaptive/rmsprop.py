@@ -9,7 +9,7 @@ from jaxtyping import Array, DTypeLike, Int
 from ..._arguments.checks import check_range, check_scalar
 from ..._combinators.chain import Chain
 from ..._core.equation import Equation, equation
-from ..._core.pipeline import Leafwise
+from ..._core.leafwise import Leafwise
 from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.normalize import or_1
 from ..._transforms.scale import ScaleByLearningRate
@@ -48,7 +48,7 @@ class ScaleByRMSState(eqx.Module):
     nu: Nonnegative
 
 
-@equation
+@equation(elementwise=True)
 def rms(
     g: Leaf,
     nu: RealLeaf,
@@ -135,7 +135,7 @@ class ScaleByStddevState(AbstractMomentsState):
     """
 
 
-@equation
+@equation(elementwise=True)
 def stddev(
     g: Leaf,
     mu: Leaf,

@@ -14,12 +14,11 @@ from ..._arguments.checks import check_range
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core.equation import equation
-from ..._core.pipeline import Leafwise
+from ..._core.leafwise import Leafwise
 from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.factored_rms import (
     inverse_root,
     inverse_roots,
-    once_more,
     squared_product,
 )
 from ..._transforms.scale import ScaleByLearningRate
@@ -90,7 +89,8 @@ def came(
 ) -> tuple[Leaf, Leaf, _Statistics, _Statistics, _Statistics, _Statistics, _Statistics]:
     is_matrix = not isinstance(v_row, tuple)
     if is_matrix:
-        g, v_row, v_col = _averaged(abs_sq, g, v_row, v_col, b2, eps)
+        v_row = _average(b2, v_row, abs_sq(g), eps)
+        v_col = _average(b2, v_col, abs_sq(g), eps)
         factors = _inverse_root(v_row, v_col)
     else:
         v = b2 * v + (1 - b2) * (abs_sq(g) + eps)
@@ -101,25 +101,11 @@ def came(
     u = math.prod(factors, start=g)
     d = mu = b1 * mu + (1 - b1) * u
     if is_matrix:
-        pair, s_row, s_col = _averaged(
-            _residual, (u, mu), s_row, s_col, b3, eps_confidence
-        )
-        d = math.prod(_inverse_root(s_row, s_col), start=pair[1])
+        residual = abs_sq(u - mu)
+        s_row = _average(b3, s_row, residual, eps_confidence)
+        s_col = _average(b3, s_col, residual, eps_confidence)
+        d = math.prod(_inverse_root(s_row, s_col), start=mu)
     return d, mu, v_row, v_col, v, s_row, s_col
-
-
-def _residual(pair):
-    u, mu = pair
-    return abs_sq(u - mu)
-
-
-def _averaged(square, x, row, col, decay, eps):
-    """`x`, and the next means of `square(x)` over its columns and over its rows."""
-    row = _average(decay, row, square(x), eps)
-    x, row = once_more(x, row)
-    col = _average(decay, col, square(x), eps)
-    x, col = once_more(x, col)
-    return x, row, col
 
 
 def _average(decay, old, squares, eps):

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from ..._combinators.chain import Chain
 from ..._core.equation import equation
-from ..._core.pipeline import Leafwise
+from ..._core.leafwise import Leafwise
 from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate, ScaleByScheduleState, at
 from ..._transforms.trust_ratio import ScaleByTrustRatio
@@ -14,7 +14,7 @@ from ..._types import Hyperparameter, Leaf, Params, Scalar, ScalarOrSchedule
 from ..moments import counted
 
 
-@equation
+@equation(elementwise=True)
 def contract(g: Leaf, p: Leaf, *, learning_rate: Scalar) -> Leaf:
     # 1 / sqrt(1 + eta^2) - 1; computed as a difference, it would lose all digits.
     shrinkage = jnp.expm1(-jnp.log1p(learning_rate**2) / 2)

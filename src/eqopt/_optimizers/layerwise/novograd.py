@@ -1,6 +1,6 @@
 """NovoGrad: one second moment for each layer."""
 
-from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -10,8 +10,8 @@ from ..._arguments.fields import static_choice
 from ..._arguments.owners import parts_of
 from ..._combinators.chain import Chain
 from ..._core.equation import equation
-from ..._core.pipeline import Leafwise, Pipeline, filled
-from ..._core.transformation import AbstractFused, AbstractOptimizer
+from ..._core.leafwise import leafwise, rounded_like, widened
+from ..._core.transformation import AbstractOptimizer, AbstractTransformation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.trace import Trace, TraceState
 from ..._transforms.weight_decay import AddDecayedWeights, AddDecayedWeightsState
@@ -25,6 +25,7 @@ from ..._types import (
     Scalar,
     ScalarOrSchedule,
     State,
+    Updates,
 )
 from ...numerics import (
     abs_sq,
@@ -57,7 +58,7 @@ def normalize(
     return g / jnp.where(root == 0, 1, root), nu
 
 
-class ScaleByNovoGrad(AbstractFused):
+class ScaleByNovoGrad(AbstractTransformation):
     r"""Normalises the update of each layer, then adds momentum.
 
     $$\begin{aligned}
@@ -104,6 +105,8 @@ class ScaleByNovoGrad(AbstractFused):
         ```
     """
 
+    _loads = "nothing"
+
     b1: Hyperparameter = 0.9
     b2: Hyperparameter = 0.25
     eps: Hyperparameter = 1e-8
@@ -128,24 +131,30 @@ class ScaleByNovoGrad(AbstractFused):
             nu=map_parameters(zero, params),
         )
 
-    # Weights decay between the normalisation and the momentum, with their own mask. So
-    # there are three equations, two of which exist already.
-
-    def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, ScaleByNovoGradState]:
         check_state(self, state)
-        owner, params = type(self).__name__, pipeline.params
         b2 = jnp.where(state.count == 0, 0.0, as_float(self.b2))
+        u, nu = leafwise(
+            normalize,
+            widened(updates),
+            state.nu,
+            b2=b2,
+            eps=self.eps,
+            eps_root=self.eps_root,
+        )
+        # Weights decay between the normalisation and the momentum, with their own mask.
         decay = AddDecayedWeights(self.weight_decay, self.mask)
-        decay_state = AddDecayedWeightsState(state.count)
-        momentum, trace = Trace(self.b1), TraceState(state.mu)
-        leafwise = filled(self, Leafwise(normalize, state, {"b2": b2}))
-        nu = pipeline.push(owner, leafwise)
         with parts_of(self):
-            decayed = filled(decay, decay.leafwise(decay_state, params))
-            pipeline.push(owner, decayed._replace(state=None))  # the same count
-        mu = pipeline.push(owner, filled(momentum, momentum.leafwise(trace, params)))
+            u, _ = decay.update(u, AddDecayedWeightsState(state.count), params)
+        u, momentum = Trace(self.b1).update(u, TraceState(state.mu))
         count = safe_increment(state.count)
-        return lambda: ScaleByNovoGradState(count, mu().trace, nu().nu)
+        return rounded_like(u, updates), ScaleByNovoGradState(count, momentum.trace, nu)
 
 
 class NovoGrad(AbstractOptimizer):

@@ -11,7 +11,6 @@ from jaxtyping import PyTree
 
 from ..._arguments.checks import check_range, check_scalar
 from ..._arguments.extra import required_params
-from ..._cpu.order import materialized
 from ..._transforms.normalize import or_1
 from ..._transforms.weight_decay import is_off
 from ..._trees.axes import resolve_dimension_numbers, size
@@ -76,8 +75,6 @@ def projected(
     if not leaf.inputs:
         return d, 1.0
     along, is_across = 0.0, False  # how much of `p` to remove, and whether to
-    # XLA on a CPU would store the squares, which the second moment also uses.
-    [g] = materialized([g])
     pairs = (d, p), (g, p), (g, g), (p, p)
     dots = [_dots(x, y, leaf.inputs) for x, y in pairs]
     of_layer = _summed(dots, leaf.outputs)

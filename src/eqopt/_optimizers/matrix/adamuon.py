@@ -11,8 +11,8 @@ from ..._arguments.checks import check_range
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core.equation import equation
-from ..._core.matrixwise import AbstractMatrixwise, Rows, same_for_each_leaf
-from ..._core.pipeline import Leafwise
+from ..._core.leafwise import Leafwise
+from ..._core.matrixwise import AbstractMatrixwise, Rows
 from ..._core.transformation import AbstractOptimizer, AbstractTransformation
 from ..._transforms.normalize import or_1
 from ..._transforms.weight_decay import WeightDecay
@@ -52,8 +52,8 @@ def adamuon(
     g: Inexact[Array, "m n"],
     mu: Inexact[Array, "m n"],
     nu: Float[Array, "m n"],
-    newton_schulz: NewtonSchulz,
     *,
+    newton_schulz: NewtonSchulz,
     beta: Scalar,
     eps: Scalar,
     consistent_rms: Scalar,
@@ -151,8 +151,7 @@ class ScaleByAdaMuon(AbstractMatrixwise):
         **extra: Any,
     ) -> Leafwise:
         newton_schulz = orthogonalize_of(self).newton_schulz()
-        reads = {"newton_schulz": same_for_each_leaf(newton_schulz)}
-        return Leafwise(adamuon, state, reads=reads)
+        return Leafwise(adamuon, state, {"newton_schulz": newton_schulz})
 
 
 class AdaMuon(AbstractOptimizer):

@@ -15,8 +15,8 @@ from ..._combinators.chain import Chain
 from ..._core.batches import Work
 from ..._core.equation import equation
 from ..._core.layouts import Layout, Pieces, map_layouts
+from ..._core.leafwise import Leafwise
 from ..._core.matrixwise import AbstractMatrixwise
-from ..._core.pipeline import Leafwise
 from ..._core.transformation import AbstractOptimizer, AbstractTransformation
 from ..._transforms.weight_decay import WeightDecay
 from ..._trees.axes import DimensionNumbers

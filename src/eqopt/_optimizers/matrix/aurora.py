@@ -10,8 +10,8 @@ from ..._arguments.checks import check_count, check_range
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core.equation import equation
-from ..._core.matrixwise import AbstractMatrixwise, same_for_each_leaf
-from ..._core.pipeline import Leafwise
+from ..._core.leafwise import Leafwise
+from ..._core.matrixwise import AbstractMatrixwise
 from ..._core.transformation import AbstractOptimizer, AbstractTransformation
 from ..._transforms.weight_decay import WeightDecay
 from ..._trees.axes import DimensionNumbers
@@ -62,8 +62,8 @@ class Balanced(eqx.Module):
 def aurora(
     g: Inexact[Array, "m n"],
     mu: Inexact[Array, "m n"],
-    balanced: Balanced,
     *,
+    balanced: Balanced,
     beta: Scalar,
     pp_beta: Scalar,
     eps: Scalar,
@@ -164,7 +164,7 @@ class ScaleByAurora(AbstractMatrixwise):
     ) -> Leafwise:
         newton_schulz = orthogonalize_of(self).newton_schulz()
         balanced = Balanced(newton_schulz, self.pp_iterations)
-        return Leafwise(aurora, state, reads={"balanced": same_for_each_leaf(balanced)})
+        return Leafwise(aurora, state, {"balanced": balanced})
 
 
 class Aurora(AbstractOptimizer):

@@ -12,8 +12,8 @@ from ..._arguments.checks import check_range
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core.equation import equation
-from ..._core.matrixwise import AbstractMatrixwise, same_for_each_leaf
-from ..._core.pipeline import Leafwise
+from ..._core.leafwise import Leafwise
+from ..._core.matrixwise import AbstractMatrixwise
 from ..._core.transformation import AbstractOptimizer, AbstractTransformation
 from ..._transforms.weight_decay import WeightDecay
 from ..._trees.axes import DimensionNumbers
@@ -94,9 +94,9 @@ def _back(x: Any, places: Any, axis: int, size: int) -> tuple[Any, Any]:
 def dion2(
     g: Inexact[Array, "m n"],
     mu: Inexact[Array, "m n"],
+    *,
     newton_schulz: NewtonSchulz,
     largest: Largest,
-    *,
     ef_decay: Scalar,
     eps: Scalar,
     scale: str,
@@ -114,9 +114,9 @@ def nordion2(
     g: Inexact[Array, "m n"],
     mu: Inexact[Array, "m n"],
     nu: Float[Array, "m 1"],
+    *,
     newton_schulz: NewtonSchulz,
     largest: Largest,
-    *,
     ef_decay: Scalar,
     b2: Scalar,
     eps: Scalar,
@@ -229,11 +229,11 @@ class ScaleByDion2(AbstractMatrixwise):
         self, state: ScaleByDion2State, params: Params | None = None, **extra: Any
     ) -> Leafwise:
         by_row = self.b2 is not None
-        reads = {
-            "newton_schulz": same_for_each_leaf(orthogonalize_of(self).newton_schulz()),
-            "largest": same_for_each_leaf(Largest(self.fraction, by_row)),
+        shared = {
+            "newton_schulz": orthogonalize_of(self).newton_schulz(),
+            "largest": Largest(self.fraction, by_row),
         }
-        return Leafwise(nordion2 if by_row else dion2, state, reads=reads)
+        return Leafwise(nordion2 if by_row else dion2, state, shared)
 
 
 class Dion2(AbstractOptimizer):

@@ -1,7 +1,7 @@
 """GaLore: an optimizer whose state is for gradients projected to a low rank."""
 
 import functools
-from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -9,18 +9,18 @@ import jax.tree_util as jtu
 from jaxtyping import Array, Int, PyTree
 
 from ..._arguments.checks import check_count, check_scalar
+from ..._arguments.extra import without_norm
 from ..._arguments.fields import static_choice
-from ..._arguments.owners import name_of
 from ..._combinators.chain import Chain
 from ..._core.layouts import Layout, are_matrices, map_layouts
+from ..._core.leafwise import leafwise, rounded_like, widened
 from ..._core.matrixwise import AbstractContracting, Rows
 from ..._core.misfits import check_real
-from ..._core.pipeline import Leafwise, Pipeline
 from ..._core.transformation import AbstractOptimizer, AbstractTransformation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._trees.axes import DimensionNumbers
-from ..._trees.leaves import align, flatten_updates, parameters, restrict
+from ..._trees.leaves import parameters, restrict
 from ..._trees.routes import Report
 from ..._trees.sharding import unsharded
 from ..._trees.states import check_size
@@ -39,7 +39,6 @@ from ...tree._like import wide_zeros_like
 from ..adam.adam import ScaleByAdam
 from .parts.subspace import (
     is_missing,
-    low_shape,
     project,
     projected,
     restore,
@@ -155,38 +154,23 @@ class ScaleByGaLore(AbstractContracting):
             jnp.zeros((), jnp.int32), self.inner.init(low), projectors
         )
 
-    def _push(
-        self, pipeline: Pipeline, state: ScaleByGaLoreState
-    ) -> Callable[[], ScaleByGaLoreState]:
-        """Projects and restores in the kernels of the inner and of the outer parts."""
-        leaves, treedef = flatten_updates(pipeline.wide())
-        updates = treedef.unflatten(leaves)
-        align(treedef, state.projector, "state.projector", updates)
-        pipeline.replace(updates)
-        layouts = self._layouts(updates, pipeline.params)
+    def _update(
+        self, updates: Updates, state: State, params: Params | None, extra: Any
+    ) -> tuple[Updates, ScaleByGaLoreState]:
+        given, updates = updates, widened(updates)
+        layouts = self._layouts(updates, params)
         matrices = are_matrices(layouts)
         projectors = self._projectors(updates, state, layouts, matrices)
-        reads = {"full": updates, "projector": projectors, "layout": layouts}
-        low = map_layouts(
-            lambda layout, x, p: jnp.zeros(low_shape(layout, x, p), x.dtype),
-            layouts,
-            updates,
-            projectors,
-            otherwise=lambda x, p: x,
+        reads = {"projector": projectors, "layout": layouts}
+        low = leafwise(project, updates, reads=reads, mask=matrices)
+        low, inner_state = self.inner.update(
+            low, state.inner_state, None, **without_norm(extra)
         )
-        inner = Pipeline(low, None, pipeline.extra)
-        inner.push(
-            name_of(self), Leafwise(project, None, {"one": 1.0}, reads, matrices)
-        )
-        promise = self.inner._feed(inner, state.inner_state)
-        # One kernel projects, runs the inner optimizer and restores, if that is possible.
-        if not inner.move(to=pipeline):
-            pipeline.replace(inner.finish())
-        shared = {"scale": self.scale}
-        pipeline.push(name_of(self), Leafwise(restore, None, shared, reads, matrices))
-        return lambda: ScaleByGaLoreState(
-            safe_increment(state.count), inner.state_of(promise), projectors
-        )
+        reads = {"full": updates, **reads}
+        new = leafwise(restore, low, reads=reads, mask=matrices, scale=self.scale)
+        count = safe_increment(state.count)
+        new = rounded_like(new, given)
+        return new, ScaleByGaLoreState(count, inner_state, projectors)
 
     def _projectors(
         self,
@@ -204,14 +188,16 @@ class ScaleByGaLore(AbstractContracting):
         here = load(restrict(state.projector, updates, "state.projector"))
         missing = [is_missing(p) for p in jtu.tree_leaves(here)]
         some_missing = functools.reduce(jnp.logical_or, missing, jnp.bool_(False))
-        shared = {"is_due": is_due, "some_missing": some_missing}
-        pipeline = Pipeline(updates, None, {})
-        promise = pipeline.push(
-            name_of(self),
-            Leafwise(subspace, state, shared, {"layout": layouts}, matrices),
+        _, projectors = leafwise(
+            subspace,
+            updates,
+            state.projector,
+            reads={"layout": layouts},
+            mask=matrices,
+            is_due=is_due,
+            some_missing=some_missing,
         )
-        pipeline.finish()
-        return promise().projector
+        return projectors
 
 
 class GaLore(AbstractOptimizer):

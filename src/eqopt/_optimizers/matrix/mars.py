@@ -1,6 +1,5 @@
 """MARS: variance reduction of the gradients, for AdamW, Lion and Shampoo."""
 
-from collections.abc import Callable
 from typing import Any, Literal, TypeAlias, get_args
 
 import equinox as eqx
@@ -13,9 +12,8 @@ from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._combinators.masked import Masked
 from ..._core.equation import equation
-from ..._core.pipeline import Leafwise, Pipeline
+from ..._core.leafwise import Leafwise
 from ..._core.transformation import (
-    AbstractFused,
     AbstractLeafwise,
     AbstractOptimizer,
     AbstractTransformation,
@@ -32,6 +30,7 @@ from ..._types import (
     Params,
     Scalar,
     ScalarOrSchedule,
+    State,
     Updates,
 )
 from ...tree import zeros_like
@@ -161,7 +160,7 @@ class CorrectByMARS(AbstractLeafwise):
         self, state: CorrectByMARSState, params: Params | None = None, **extra: Any
     ) -> Leafwise:
         if self.is_approx:
-            return Leafwise(mars, state, last=("previous_gradient",))
+            return Leafwise(mars, state)
         previous_grad = required(self, extra, "previous_grad")
         return Leafwise(exact_mars, state, reads={"previous_grad": previous_grad})
 
@@ -169,7 +168,7 @@ class CorrectByMARS(AbstractLeafwise):
 MARSType: TypeAlias = Literal["adamw", "lion", "shampoo"]
 
 
-class _KnowsMatrices(AbstractFused):
+class _KnowsMatrices(AbstractTransformation):
     """Raises an error in `init` if it is not known whether a parameter is a matrix."""
 
     weight_dimension_numbers: DimensionNumbers | None = None
@@ -178,8 +177,14 @@ class _KnowsMatrices(AbstractFused):
         given = self.weight_dimension_numbers
         resolve_dimension_numbers(given, params, params, is_required=True)
 
-    def _feed(self, pipeline: Pipeline, state: None) -> Callable[[], None]:
-        return lambda: None
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, State]:
+        return updates, state
 
 
 class MARS(AbstractOptimizer):

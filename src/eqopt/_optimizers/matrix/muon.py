@@ -12,7 +12,7 @@ from ..._arguments.checks import check_scalar
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core.equation import equation
-from ..._core.pipeline import Leafwise
+from ..._core.leafwise import Leafwise
 from ..._core.transformation import (
     AbstractOptimizer,
     AbstractStateless,

@@ -11,8 +11,8 @@ from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._combinators.masked import Masked
 from ..._core.equation import equation
-from ..._core.matrixwise import AbstractMatrixwise, same_for_each_leaf
-from ..._core.pipeline import Leafwise
+from ..._core.leafwise import Leafwise
+from ..._core.matrixwise import AbstractMatrixwise
 from ..._core.transformation import AbstractOptimizer, AbstractTransformation
 from ..._transforms.normalize import or_1
 from ..._transforms.scale import at, recorded
@@ -69,8 +69,8 @@ def muown(
     gain_mu: Float[Array, "m 1"],
     gain_nu: Float[Array, "m 1"],
     p: Inexact[Array, "m n"],
-    newton_schulz: NewtonSchulz,
     *,
+    newton_schulz: NewtonSchulz,
     learning_rate: Scalar,
     weight_decay: Scalar,
     beta: Scalar,
@@ -222,6 +222,7 @@ class ScaleByMuown(AbstractMatrixwise):
     ) -> Leafwise:
         eta, count = at(self, "learning_rate", state.count), safe_increment(state.count)
         shared = {
+            "newton_schulz": orthogonalize_of(self).newton_schulz(),
             "learning_rate": eta,
             "mu_correction": bias_correction(self.b1, count),
             "nu_correction": bias_correction(self.b2, count),
@@ -234,9 +235,7 @@ class ScaleByMuown(AbstractMatrixwise):
             state.gain_mu,
             state.gain_nu,
         )
-        newton_schulz = orthogonalize_of(self).newton_schulz()
-        reads = {"newton_schulz": same_for_each_leaf(newton_schulz)}
-        return Leafwise(muown, new, shared, reads)
+        return Leafwise(muown, new, shared)
 
 
 class Muown(AbstractOptimizer):

@@ -10,8 +10,8 @@ from jaxtyping import Array, Float, Inexact, PyTree
 from ..._arguments.checks import check_choice, check_range
 from ..._core.equation import Equation, equation
 from ..._core.layouts import made, map_layouts
+from ..._core.leafwise import Leafwise
 from ..._core.matrixwise import AbstractMatrixwise, Rows
-from ..._core.pipeline import Leafwise
 from ..._trees.axes import DimensionNumbers, map_matrices
 from ..._types import Hyperparameter, Nonnegative, Params, RealScalarLike, Scalar
 from ...numerics import abs_sq, safe_sqrt

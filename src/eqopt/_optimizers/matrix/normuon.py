@@ -9,8 +9,8 @@ from ..._arguments.checks import check_choice, check_range
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core.equation import equation
-from ..._core.matrixwise import AbstractMatrixwise, same_for_each_leaf
-from ..._core.pipeline import Leafwise
+from ..._core.leafwise import Leafwise
+from ..._core.matrixwise import AbstractMatrixwise
 from ..._core.transformation import AbstractOptimizer, AbstractTransformation
 from ..._transforms.weight_decay import WeightDecay
 from ..._trees.axes import DimensionNumbers
@@ -49,8 +49,8 @@ def normuon(
     g: Inexact[Array, "m n"],
     mu: Inexact[Array, "m n"],
     nu: Float[Array, "#m #n"],
-    newton_schulz: NewtonSchulz,
     *,
+    newton_schulz: NewtonSchulz,
     beta: Scalar,
     b2: Scalar,
     eps: Scalar,
@@ -151,8 +151,7 @@ class ScaleByNorMuon(AbstractMatrixwise):
         **extra: Any,
     ) -> Leafwise:
         newton_schulz = orthogonalize_of(self).newton_schulz()
-        reads = {"newton_schulz": same_for_each_leaf(newton_schulz)}
-        return Leafwise(normuon, state, reads=reads)
+        return Leafwise(normuon, state, {"newton_schulz": newton_schulz})
 
 
 class NorMuon(AbstractOptimizer):

@@ -17,8 +17,8 @@ from ..._arguments.checks import (
 from ..._arguments.fields import static_choice
 from ..._core.division import AbstractWhole, Division, current_division
 from ..._core.equation import equation
-from ..._core.matrixwise import AbstractMatrixwise, same_for_each_leaf
-from ..._core.pipeline import Leafwise
+from ..._core.leafwise import Leafwise
+from ..._core.matrixwise import AbstractMatrixwise
 from ..._transforms.normalize import zero_if_infinite
 from ..._trees.axes import DimensionNumbers
 from ..._types import Hyperparameter, Params, Scalar
@@ -134,8 +134,8 @@ def _with_equal_rows(x: Matrix) -> Matrix:
 @equation
 def orthogonalize(
     g: Matrix,
-    newton_schulz: NewtonSchulz,
     *,
+    newton_schulz: NewtonSchulz,
     eps: Scalar,
     scale: str,
     row_normalize: bool,
@@ -300,5 +300,5 @@ class Orthogonalize(AbstractMatrixwise):
     def matrixwise(
         self, state: None, params: Params | None = None, **extra: Any
     ) -> Leafwise:
-        reads = {"newton_schulz": same_for_each_leaf(self.newton_schulz())}
-        return Leafwise(orthogonalize, state, reads=reads)
+        shared = {"newton_schulz": self.newton_schulz()}
+        return Leafwise(orthogonalize, state, shared)

@@ -11,8 +11,8 @@ from jaxtyping import Array, DTypeLike, Float, Inexact, Int
 from ..._arguments.checks import check_choice, check_count, check_range
 from ..._arguments.fields import static_choice
 from ..._core.equation import equation
-from ..._core.matrixwise import AbstractMatrixwise, Rows, same_for_each_leaf
-from ..._core.pipeline import Leafwise
+from ..._core.leafwise import Leafwise
+from ..._core.matrixwise import AbstractMatrixwise, Rows
 from ..._trees.axes import DimensionNumbers
 from ..._types import Hyperparameter, Params, Scalar, Updates
 from ...numerics import bias_correction, safe_increment
@@ -44,8 +44,8 @@ class ScaleByMuonState(eqx.Module):
 def muon(
     g: Inexact[Array, "m n"],
     mu: Inexact[Array, "m n"],
-    iteration: Iteration,
     *,
+    iteration: Iteration,
     beta: Scalar,
     of_mu: Scalar,
     of_g: Scalar | None,
@@ -211,6 +211,5 @@ class ScaleByMuon(AbstractMatrixwise):
         return Leafwise(
             muon,
             ScaleByMuonState(count, state.mu),
-            {"of_mu": of_mu, "of_g": of_g},
-            {"iteration": same_for_each_leaf(iteration)},
+            {"iteration": iteration, "of_mu": of_mu, "of_g": of_g},
         )

@@ -12,8 +12,8 @@ from ..._arguments.checks import check_count, check_range
 from ..._arguments.fields import static_choice
 from ..._core.batches import Work
 from ..._core.equation import equation
+from ..._core.leafwise import Leafwise
 from ..._core.matrixwise import AbstractMatrixwise, Rows
-from ..._core.pipeline import Leafwise
 from ..._trees.axes import DimensionNumbers
 from ..._types import Hyperparameter, IntegerLike, Nonnegative, Params, Scalar, Updates
 from ...numerics import bias_correction, safe_increment

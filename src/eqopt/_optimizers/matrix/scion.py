@@ -13,8 +13,8 @@ from ..._arguments.checks import check_choice, check_range
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core.equation import equation
-from ..._core.matrixwise import AbstractMatrixwise, same_for_each_leaf
-from ..._core.pipeline import Leafwise
+from ..._core.leafwise import Leafwise
+from ..._core.matrixwise import AbstractMatrixwise
 from ..._core.transformation import AbstractOptimizer, AbstractTransformation
 from ..._transforms.normalize import or_1
 from ..._transforms.weight_decay import WeightDecay
@@ -41,8 +41,8 @@ class ScaleByLMOState(eqx.Module):
 def lmo(
     g: Inexact[Array, "m n"],
     mu: Inexact[Array, "m n"],
-    newton_schulz: NewtonSchulz,
     *,
+    newton_schulz: NewtonSchulz,
     radius: Scalar,
     beta: Scalar,
     eps: Scalar,
@@ -166,8 +166,7 @@ class ScaleByLMO(AbstractMatrixwise):
         self, state: ScaleByLMOState, params: Params | None = None, **extra: Any
     ) -> Leafwise:
         newton_schulz = orthogonalize_of(self).newton_schulz()
-        reads = {"newton_schulz": same_for_each_leaf(newton_schulz)}
-        return Leafwise(lmo, state, reads=reads)
+        return Leafwise(lmo, state, {"newton_schulz": newton_schulz})
 
 
 def _columns(params: Params) -> Any:

@@ -11,8 +11,8 @@ from ..._arguments.checks import check_choice, check_count, check_range, check_s
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._combinators.masked import Masked
-from ..._core.matrixwise import AbstractMatrixwise, same_for_each_leaf
-from ..._core.pipeline import Leafwise
+from ..._core.leafwise import Leafwise
+from ..._core.matrixwise import AbstractMatrixwise
 from ..._core.transformation import AbstractOptimizer, AbstractTransformation
 from ..._transforms.average import EMA
 from ..._transforms.scale import Scale, ScaleByTree
@@ -170,11 +170,11 @@ class ScaleBySinkhorn(AbstractMatrixwise):
     ) -> Leafwise:
         has_target = self.spectral_target is not None
         check_state(self, state, ScaleBySinkhornState if has_target else type(None))
-        reads = {"iteration": same_for_each_leaf(Sinkhorn(self.steps))}
+        shared: dict[str, Any] = {"iteration": Sinkhorn(self.steps)}
         if not has_target:
-            return Leafwise(sinkhorn, reads=reads)
-        reads["spectral_norm"] = same_for_each_leaf(SpectralNorm(self.power_steps))
-        return Leafwise(spectral_sinkhorn, state, reads=reads)
+            return Leafwise(sinkhorn, None, shared)
+        shared["spectral_norm"] = SpectralNorm(self.power_steps)
+        return Leafwise(spectral_sinkhorn, state, shared)
 
 
 def _width_factors(

@@ -10,7 +10,7 @@ from ..._arguments.checks import check_range
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core.equation import equation
-from ..._core.pipeline import Leafwise
+from ..._core.leafwise import Leafwise
 from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights
@@ -47,7 +47,7 @@ class ScaleByCOCOBState(eqx.Module):
     reward: Nonnegative
 
 
-@equation
+@equation(elementwise=True)
 def cocob(
     g: Leaf,
     p: Leaf,
@@ -60,12 +60,10 @@ def cocob(
     alpha: Scalar,
     eps: Scalar,
 ) -> tuple[Leaf, Leaf, RealLeaf, RealLeaf, RealLeaf]:
-    # Two arrays meet last: XLA on a CPU computes what ends in an array and a number, as
-    # max(R, 0), again where it is used, from copies of the slots.
     theta = cumulative_gradients - g
-    scale = jnp.maximum(jnp.maximum(scale, eps), jnp.abs(g))
+    scale = jnp.maximum(jnp.maximum(scale, jnp.abs(g)), eps)
     subgradients = subgradients + jnp.abs(g)
-    reward = reward - jnp.minimum(reward, (g.conj() * (p - init_particles)).real)
+    reward = jnp.maximum(reward - (g.conj() * (p - init_particles)).real, 0)
     # There was no bet if all gradients were zero.
     safe_scale = jnp.where(scale > 0, scale, 1)
     fraction = theta / jnp.maximum(subgradients + safe_scale, alpha * safe_scale)

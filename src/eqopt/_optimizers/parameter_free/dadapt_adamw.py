@@ -1,7 +1,5 @@
 """D-Adaptation: Adam with a lower bound on the distance to the solution."""
 
-import dataclasses
-import functools
 from typing import Any
 
 import equinox as eqx
@@ -12,31 +10,31 @@ from ..._arguments.checks import check_range, check_scalar
 from ..._arguments.extra import required_params
 from ..._arguments.fields import static_choice
 from ..._core.equation import equation
-from ..._core.pipeline import Leafwise
+from ..._core.leafwise import leafwise, rounded_like, widened
 from ..._core.reductions import sum_over_leaves
-from ..._core.transformation import AbstractLeafwise
-from ..._cpu.order import after
+from ..._core.transformation import AbstractTransformation
 from ..._transforms.normalize import ratio
 from ..._transforms.scale import recorded
 from ..._transforms.weight_decay import WeightDecay
 from ..._trees.precision import or_tiny
+from ..._trees.states import check_state
 from ..._types import (
     Hyperparameter,
     Leaf,
     Mask,
-    Measured,
     Nonnegative,
     Params,
     RealLeaf,
     Recorded,
     Scalar,
     ScalarOrSchedule,
+    State,
     Updates,
 )
 from ...numerics import abs_sq, safe_increment, safe_sqrt
 from ...tree._like import real_full_like, wide_zeros_like
 from ..moments import check_moments
-from ..own_decay import check_decay, decay_by
+from ..own_decay import add_decay, check_decay
 from ..scalars import corrected_step, scalar
 
 
@@ -73,15 +71,13 @@ def dadapt_adamw_sums(
     b3: Scalar,
     step: Scalar,
     eps: Scalar,
-    tiny: Scalar,
 ) -> tuple[Scalar, Scalar]:
-    # Not `safe_sqrt`: for a sum, XLA on a CPU stores the result of a `where` in memory.
-    direction = grad_sum / (jnp.sqrt(exp_avg_sq + tiny) + eps)
+    direction = grad_sum / (safe_sqrt(exp_avg_sq) + or_tiny(eps))
     grad_sum = b3 * grad_sum + (1 - b3) * step * g
     return (jnp.conj(g) * direction).real.sum(), jnp.abs(grad_sum).sum()
 
 
-@equation
+@equation(elementwise=True)
 def dadapt_adamw(
     g: Leaf,
     exp_avg: Leaf,
@@ -105,7 +101,7 @@ def dadapt_adamw(
     )
 
 
-class DAdaptAdamW(AbstractLeafwise):
+class DAdaptAdamW(AbstractTransformation):
     r"""D-Adaptation: AdamW that finds its learning rate by itself.
 
     With $\beta_3 = \sqrt{\beta_2}$,
@@ -161,6 +157,7 @@ class DAdaptAdamW(AbstractLeafwise):
         ```
     """
 
+    _loads = "nothing"
     _descends = True
 
     # Differs from Optax in: 0 / 0 does not count as a bound, as in `Prodigy`.
@@ -193,35 +190,42 @@ class DAdaptAdamW(AbstractLeafwise):
             learning_rate=corrected_step(self, estim_lr, count),
         )
 
-    def leafwise(
-        self, state: DAdaptAdamWState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
-        required_params("DAdaptAdamW", params)
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, DAdaptAdamWState]:
+        check_state(self, state)
+        params = required_params("DAdaptAdamW", params)
         d, count = state.estim_lr, state.count
         now = lambda value: jnp.asarray(value, d.dtype)
-        step, b2 = corrected_step(self, d, count), now(self.b2)
-        b3, tiny = safe_sqrt(b2), jnp.finfo(d.dtype).tiny
-
-        def measure(updates: Updates) -> Measured:
-            progress, norm = sum_over_leaves(
-                dadapt_adamw_sums,
-                updates,
-                {"exp_avg_sq": state.exp_avg_sq, "grad_sum": state.grad_sum},
-                {"b3": b3, "step": step, "eps": self.eps, "tiny": tiny},
-                in_own_pass=True,
-            )
-            numerator = b3 * state.numerator_weighted + (1 - b3) * step * now(progress)
-            estimate = ratio(numerator, (1 - b3) * now(norm))
-            new = dataclasses.replace(
-                state,
-                estim_lr=jnp.maximum(d, estimate),
-                numerator_weighted=numerator,
-                count=safe_increment(count),
-                learning_rate=recorded(step, state.learning_rate),
-            )
-            # The sums come first; otherwise, XLA on a CPU copies the state before it
-            # sums it up.
-            first = functools.partial(after, progress + norm)
-            return {"b2": first(b2), "b3": b3, "step": first(step)}, new
-
-        return Leafwise(dadapt_adamw, measure=measure, then=decay_by(self, step, count))
+        step, b3 = corrected_step(self, d, count), safe_sqrt(now(self.b2))
+        shared: dict[str, Any] = {"b3": b3, "step": step, "eps": self.eps}
+        reads = {"exp_avg_sq": state.exp_avg_sq, "grad_sum": state.grad_sum}
+        progress, norm = sum_over_leaves(
+            dadapt_adamw_sums, updates, reads, shared, in_own_pass=True
+        )
+        numerator = b3 * state.numerator_weighted + (1 - b3) * step * now(progress)
+        estimate = ratio(numerator, (1 - b3) * now(norm))
+        u, exp_avg, exp_avg_sq, grad_sum = leafwise(
+            dadapt_adamw,
+            widened(updates),
+            state.exp_avg,
+            state.exp_avg_sq,
+            state.grad_sum,
+            b1=self.b1,
+            b2=self.b2,
+            **shared,
+        )
+        new = DAdaptAdamWState(
+            exp_avg=exp_avg,
+            exp_avg_sq=exp_avg_sq,
+            grad_sum=grad_sum,
+            estim_lr=jnp.maximum(d, estimate),
+            numerator_weighted=numerator,
+            count=safe_increment(count),
+            learning_rate=recorded(step, state.learning_rate),
+        )
+        return rounded_like(add_decay(self, u, params, step, count), updates), new

@@ -11,21 +11,22 @@ from ..._arguments.extra import required_params
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core.equation import equation
-from ..._core.pipeline import Leafwise
+from ..._core.leafwise import leafwise
 from ..._core.reductions import sum_over_leaves
-from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
+from ..._core.transformation import AbstractOptimizer, AbstractTransformation
 from ..._transforms.normalize import ratio
 from ..._transforms.scale import ScaleByLearningRate, scale
 from ..._transforms.weight_decay import AddDecayedWeights
+from ..._trees.states import check_state
 from ..._types import (
     Hyperparameter,
     Leaf,
     Mask,
-    Measured,
     Params,
     RealScalarLike,
     Scalar,
     ScalarOrSchedule,
+    State,
     Updates,
 )
 from ...numerics import abs_sq, safe_sqrt
@@ -56,8 +57,10 @@ class DoGState(eqx.Module):
     sum_sq_norm_grads: Float[Array, ""]
 
 
-class ScaleByDoG(AbstractLeafwise):
+class ScaleByDoG(AbstractTransformation):
     """[`eqopt.DoG`][] without the learning rate and the decay."""
+
+    _loads = "nothing"
 
     kind: str = eqx.field(static=True)
     init_step: Hyperparameter
@@ -80,29 +83,29 @@ class ScaleByDoG(AbstractLeafwise):
             sum_sq_norm_grads=scalar(0, params),
         )
 
-    def leafwise(
-        self, state: DoGState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, DoGState]:
+        check_state(self, state)
         params = required_params("ScaleByDoG", params)
         now = lambda value: jnp.asarray(value, state.max_dist.dtype)
-
-        def measure(updates: Updates) -> Measured:
-            sq_dist, sq_norm = map(now, _squares(updates, state.init_params, params))
-            max_dist = jnp.maximum(state.max_dist, safe_sqrt(sq_dist))
-            total = state.sum_sq_norm_grads + sq_norm
-            step_size = ratio(max_dist, safe_sqrt(total + now(self.eps)))
-            if self.kind == "learning_rate":
-                first = now(self.init_step)
-                # Also later if nothing has moved, as a distance of 0 stays 0.
-                is_first = state.is_init_step | (max_dist == 0)
-                step_size = jnp.where(is_first, first, step_size)
-            step_size = jnp.where(jnp.isinf(total), 0, step_size)
-            # No sum of squares is negative. A constant would be copied: see `recorded`.
-            is_init_step = state.is_init_step & (total < 0)
-            new = DoGState(is_init_step, state.init_params, max_dist, total)
-            return {"step_size": step_size}, new
-
-        return Leafwise(scale, measure=measure)
+        sq_dist, sq_norm = map(now, _squares(updates, state.init_params, params))
+        max_dist = jnp.maximum(state.max_dist, safe_sqrt(sq_dist))
+        total = state.sum_sq_norm_grads + sq_norm
+        step_size = ratio(max_dist, safe_sqrt(total + now(self.eps)))
+        if self.kind == "learning_rate":
+            # Also later if nothing has moved, as a distance of 0 stays 0.
+            is_first = state.is_init_step | (max_dist == 0)
+            step_size = jnp.where(is_first, now(self.init_step), step_size)
+        step_size = jnp.where(jnp.isinf(total), 0, step_size)
+        # No sum of squares is negative. A constant would be copied: see `recorded`.
+        is_init_step = state.is_init_step & (total < 0)
+        updates = leafwise(scale, updates, step_size=step_size)
+        return updates, DoGState(is_init_step, state.init_params, max_dist, total)
 
 
 def _relative(alpha: Hyperparameter, params: Params) -> Scalar:
@@ -196,8 +199,10 @@ class DoWGState(eqx.Module):
     estim_sq_dist: Float[Array, ""]
 
 
-class ScaleByDoWG(AbstractLeafwise):
+class ScaleByDoWG(AbstractTransformation):
     """[`eqopt.DoWG`][] without the learning rate and the decay."""
+
+    _loads = "nothing"
 
     init_estim_sq_dist: Hyperparameter | None
     eps: Hyperparameter
@@ -215,22 +220,22 @@ class ScaleByDoWG(AbstractLeafwise):
             estim_sq_dist=scalar(self.eps if first is None else first, params),
         )
 
-    def leafwise(
-        self, state: DoWGState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, DoWGState]:
+        check_state(self, state)
         params = required_params("ScaleByDoWG", params)
         now = lambda value: jnp.asarray(value, state.estim_sq_dist.dtype)
-
-        def measure(updates: Updates) -> Measured:
-            sq_dist, sq_norm = map(now, _squares(updates, state.init_params, params))
-            sq_dist = jnp.maximum(state.estim_sq_dist, sq_dist)
-            total = state.weighted_sq_norm_grads + sq_dist * sq_norm
-            step_size = ratio(sq_dist, safe_sqrt(total) + now(self.eps))
-            return {"step_size": step_size}, DoWGState(
-                state.init_params, total, sq_dist
-            )
-
-        return Leafwise(scale, measure=measure)
+        sq_dist, sq_norm = map(now, _squares(updates, state.init_params, params))
+        sq_dist = jnp.maximum(state.estim_sq_dist, sq_dist)
+        total = state.weighted_sq_norm_grads + sq_dist * sq_norm
+        step_size = ratio(sq_dist, safe_sqrt(total) + now(self.eps))
+        updates = leafwise(scale, updates, step_size=step_size)
+        return updates, DoWGState(state.init_params, total, sq_dist)
 
 
 class DoWG(AbstractOptimizer):

@@ -1,6 +1,5 @@
 """Prodigy: Adam with an estimate of the distance to the solution."""
 
-import dataclasses
 from typing import Any
 
 import equinox as eqx
@@ -11,31 +10,31 @@ from ..._arguments.checks import check_range, check_scalar
 from ..._arguments.extra import required_params
 from ..._arguments.fields import static_choice
 from ..._core.equation import equation
-from ..._core.pipeline import Leafwise, Pipeline
+from ..._core.leafwise import leafwise, rounded_like, widened
 from ..._core.reductions import sum_over_leaves
-from ..._core.transformation import AbstractLeafwise
-from ..._cpu.order import after
+from ..._core.transformation import AbstractTransformation
 from ..._transforms.normalize import ratio
 from ..._transforms.scale import recorded
 from ..._transforms.weight_decay import WeightDecay
 from ..._trees.leaves import restrict
 from ..._trees.precision import or_tiny
+from ..._trees.states import check_state
 from ..._types import (
     Hyperparameter,
     Leaf,
     Mask,
-    Measured,
     Nonnegative,
     Params,
     RealLeaf,
     Recorded,
     Scalar,
     ScalarOrSchedule,
+    State,
     Updates,
 )
 from ...numerics import abs_sq, safe_increment, safe_sqrt
 from ...tree._like import copy, real_full_like, wide_zeros_like
-from ..own_decay import check_decay, decay_by
+from ..own_decay import add_decay, check_decay
 from ..scalars import corrected_step, scalar
 
 
@@ -66,7 +65,7 @@ class ProdigyState(eqx.Module):
     learning_rate: Recorded
 
 
-@equation
+@equation(elementwise=True)
 def weighted_sum(
     g: Leaf, grad_sum: Leaf, *, b3: Scalar, weight: Scalar
 ) -> tuple[Leaf, Leaf]:
@@ -83,7 +82,7 @@ def size(grad_sum: Leaf) -> Scalar:
     return jnp.abs(grad_sum).sum()
 
 
-@equation
+@equation(elementwise=True)
 def prodigy(
     g: Leaf,
     exp_avg: Leaf,
@@ -101,7 +100,7 @@ def prodigy(
     return update, exp_avg, exp_avg_sq
 
 
-class Prodigy(AbstractLeafwise):
+class Prodigy(AbstractTransformation):
     r"""Prodigy: AdamW that finds its learning rate by itself.
 
     $$\begin{aligned}
@@ -160,6 +159,7 @@ class Prodigy(AbstractLeafwise):
         ```
     """
 
+    _loads = "nothing"
     _descends = True
 
     # Differs from Optax in: 0 / 0 does not count as an estimate. In Optax, a gradient
@@ -203,9 +203,14 @@ class Prodigy(AbstractLeafwise):
             learning_rate=corrected_step(self, estim_lr, count),
         )
 
-    def leafwise(
-        self, state: ProdigyState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, ProdigyState]:
+        check_state(self, state)
         params = required_params("Prodigy", params)
         d, count = state.estim_lr, state.count
         now = lambda value: jnp.asarray(value, d.dtype)
@@ -213,32 +218,37 @@ class Prodigy(AbstractLeafwise):
         b3 = safe_sqrt(now(self.b2)) if self.b3 is None else now(self.b3)
         growth = d / now(self.estim_lr0)
         weight = growth * (d if self.safeguard_warmup else step)
-
-        def measure(updates: Updates) -> Measured:
-            reads = {"params0": state.params0, "p": params}
-            (gain,) = sum_over_leaves(progress, updates, reads)
-            # Slots that are not plain arrays are loaded for one of the passes at a time.
-            shared = {"b3": b3, "weight": after(gain, weight)}
-            # Stored first, then read: computing the sum from g and s again would read
-            # one more array.
-            pipeline = Pipeline(updates, None, {})
-            promise = pipeline.push("Prodigy", Leafwise(weighted_sum, state, shared))
-            pipeline.finish()
-            grad_sum = promise().grad_sum
-            # A leaf without an update counts neither here nor in the gain.
-            of_updates = restrict(grad_sum, updates, "state.grad_sum")
-            (norm,) = sum_over_leaves(size, of_updates)
-            numerator = b3 * state.numerator_weighted + growth * step * now(gain)
-            estimate = ratio(now(self.estim_lr_coef) * numerator, now(norm))
-            new = dataclasses.replace(
-                state,
-                grad_sum=grad_sum,
-                estim_lr=jnp.maximum(d, estimate),
-                numerator_weighted=numerator,
-                count=safe_increment(count),
-                learning_rate=recorded(step, state.learning_rate),
-            )
-            eps = new.estim_lr * now(self.eps)
-            return {"d": after(norm, d), "step": step, "eps": eps}, new
-
-        return Leafwise(prodigy, measure=measure, then=decay_by(self, step, count))
+        reads = {"params0": state.params0, "p": params}
+        (gain,) = sum_over_leaves(progress, updates, reads)
+        # Stored first, then read: computing the sum from g and s again would read one
+        # more array.
+        _, grad_sum = leafwise(
+            weighted_sum, updates, state.grad_sum, b3=b3, weight=weight
+        )
+        # A leaf without an update counts neither here nor in the gain.
+        (norm,) = sum_over_leaves(size, restrict(grad_sum, updates, "state.grad_sum"))
+        numerator = b3 * state.numerator_weighted + growth * step * now(gain)
+        estimate = ratio(now(self.estim_lr_coef) * numerator, now(norm))
+        estim_lr = jnp.maximum(d, estimate)
+        u, exp_avg, exp_avg_sq = leafwise(
+            prodigy,
+            widened(updates),
+            state.exp_avg,
+            state.exp_avg_sq,
+            b1=self.b1,
+            b2=self.b2,
+            d=d,
+            step=step,
+            eps=estim_lr * now(self.eps),
+        )
+        new = ProdigyState(
+            exp_avg=exp_avg,
+            exp_avg_sq=exp_avg_sq,
+            grad_sum=grad_sum,
+            params0=state.params0,
+            estim_lr=estim_lr,
+            numerator_weighted=numerator,
+            count=safe_increment(count),
+            learning_rate=recorded(step, state.learning_rate),
+        )
+        return rounded_like(add_decay(self, u, params, step, count), updates), new

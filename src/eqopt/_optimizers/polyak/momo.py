@@ -7,7 +7,7 @@ from jaxtyping import Array, DTypeLike, Float, Int
 from ..._arguments.checks import check_range
 from ..._arguments.fields import static_choice
 from ..._core.equation import equation
-from ..._cpu.order import after
+from ..._trees.precision import or_tiny
 from ..._types import (
     Hyperparameter,
     Leaf,
@@ -20,7 +20,13 @@ from ..._types import (
     ScalarOrSchedule,
     Updates,
 )
-from ...numerics import abs_sq, as_float, bias_correction, safe_increment
+from ...numerics import (
+    abs_sq,
+    as_float,
+    bias_correction,
+    safe_increment,
+    safe_sqrt,
+)
 from ...tree._like import real_full_like, wide_zeros_like
 from ..moments import check_moments
 from .momo_model import AbstractMoMo, Momentum, Products, initial_scalars
@@ -68,7 +74,7 @@ class MoMoAdamState(eqx.Module):
     count: Int[Array, ""]
 
 
-@equation
+@equation(elementwise=True)
 def momo(g: Leaf, exp_avg: Leaf, *, b1: Scalar) -> tuple[Leaf, Leaf]:
     exp_avg = b1 * exp_avg + (1 - b1) * g
     return exp_avg, exp_avg
@@ -155,7 +161,7 @@ class MoMo(AbstractMoMo):
         return Momentum(momo, momo_products, averages, {"b1": b1}, rho=1)
 
 
-@equation
+@equation(elementwise=True)
 def momo_adam(
     g: Leaf,
     exp_avg: Leaf,
@@ -168,12 +174,8 @@ def momo_adam(
 ) -> tuple[Leaf, Leaf, RealLeaf]:
     exp_avg = b1 * exp_avg + (1 - b1) * g
     exp_avg_sq = b2 * exp_avg_sq + (1 - b2) * abs_sq(g)
-    # The bound keeps the derivative of the root finite and the denominator positive. On
-    # a CPU, each leaf has its own: XLA expands what two sums share to an array.
-    bound = jnp.asarray(jnp.finfo(exp_avg_sq.dtype).tiny, exp_avg_sq.dtype)
-    bound = after(correction, bound)
-    nu_hat = jnp.maximum(exp_avg_sq / correction, bound)
-    return exp_avg / (jnp.sqrt(nu_hat) + eps), exp_avg, exp_avg_sq
+    root = safe_sqrt(exp_avg_sq / correction)
+    return exp_avg / (root + or_tiny(eps)), exp_avg, exp_avg_sq
 
 
 momo_adam_products = Products(momo_adam)
@@ -247,5 +249,4 @@ class MoMoAdam(AbstractMoMo):
             {"exp_avg": state.exp_avg, "exp_avg_sq": state.exp_avg_sq},
             {"b1": self.b1, "b2": self.b2, "eps": self.eps, "correction": correction},
             rho=bias_correction(self.b1, count),
-            in_turn="correction",
         )

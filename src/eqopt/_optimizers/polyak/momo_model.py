@@ -12,19 +12,18 @@ from jaxtyping import Array, Float
 from ..._arguments.checks import check_range, check_scalar
 from ..._arguments.extra import required_params, required_value
 from ..._core.equation import Equation, equation
-from ..._core.pipeline import Leafwise
+from ..._core.leafwise import leafwise, rounded_like, widened
 from ..._core.reductions import dot, sum_over_leaves
-from ..._core.transformation import AbstractLeafwise
-from ..._cpu.order import after
+from ..._core.transformation import AbstractTransformation
 from ..._transforms.scale import recorded, scale
 from ..._transforms.weight_decay import is_off
 from ..._trees.leaves import parameters
 from ..._trees.precision import compute_dtype
+from ..._trees.states import check_state
 from ..._types import (
     Hyperparameter,
     Leaf,
     Mask,
-    Measured,
     Params,
     Scalar,
     ScalarOrSchedule,
@@ -40,8 +39,7 @@ from .polyak import capped_ratio
 class Products(Equation):
     """The products for the step size, from the equation of the direction.
 
-    The first three are for leaves that decay, the others for leaves that do not. If both
-    equations are compiled together, the new averages are computed once, in place.
+    The first three are for leaves that decay, the others for leaves that do not.
     """
 
     def __init__(self, direction: Equation):
@@ -52,8 +50,6 @@ class Products(Equation):
     def __call__(
         self, g: Leaf, p: Leaf, decays: Decays | None, *averages: Leaf, **shared: Scalar
     ) -> tuple[Scalar, ...]:
-        if "eps" in shared:  # each leaf has its own, like the bound of the root
-            shared["eps"] = after(shared["correction"], shared["eps"])
         d, exp_avg, *_ = self._direction(g, *averages, **shared)
         products = dot(g, p), dot(exp_avg, p), dot(exp_avg, d)
         zeros = tuple(map(jnp.zeros_like, products))
@@ -70,7 +66,6 @@ class Momentum(NamedTuple):
     - `averages`: the old averages, by name.
     - `shared`: values for the equation, including `b1`.
     - `rho`: the sum of the weights in the averages.
-    - `in_turn`: one of `shared`: see [`eqopt.sum_over_leaves`][].
     """
 
     direction: Equation
@@ -78,16 +73,15 @@ class Momentum(NamedTuple):
     averages: dict[str, Updates]
     shared: dict[str, Any]
     rho: Any
-    in_turn: str | None = None
 
 
-@equation
+@equation(elementwise=True)
 def shrink(g: Leaf, p: Leaf, *, decay: Scalar) -> Leaf:
     # p + u = (p + g) / (1 + decay), without the cancellation.
     return (g - decay * p) / (1 + decay)
 
 
-class AbstractMoMo(AbstractLeafwise):
+class AbstractMoMo(AbstractTransformation):
     """The step size, the lower bound and the decay, for any momentum.
 
     Differs from Optax in: with weight decay, both the step and the parameters are
@@ -95,6 +89,7 @@ class AbstractMoMo(AbstractLeafwise):
     are.)
     """
 
+    _loads = "nothing"
     _descends = True
 
     learning_rate: eqx.AbstractVar[ScalarOrSchedule]
@@ -112,35 +107,30 @@ class AbstractMoMo(AbstractLeafwise):
                 check_range(self, name, 0)
         check_scalar(self, "lower_bound")
 
-    def leafwise(
-        self, state: State, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, State]:
+        check_state(self, state)
         params = required_params(type(self).__name__, params)
         value = required_value(self, extra)
         now = lambda name: value_at(self, name, state.count, state.barf)
         decay = now("learning_rate") * now("weight_decay")
-        direction, products, averages, shared, rho, in_turn = self._momentum(state)
-        decays = which_decay(self.mask, params)
-
-        def measure(updates: Updates) -> Measured:
-            reads = {"p": params, "decays": decays, **averages}
-            sums = sum_over_leaves(
-                products,
-                updates,
-                reads,
-                shared,
-                apart=False,
-                in_turn=in_turn,
-                in_own_pass=True,
-            )
-            sums = jnp.stack(sums).astype(decay.dtype)
-            numbers = value, shared["b1"], rho, decay
-            new = self._model(state, *numbers, sums[:3], sums[3:])
-            return {"step_size": -new.learning_rate}, new
-
-        last = Leafwise(shrink, shared={"decay": decay}, mask=self.mask)
-        then = Leafwise(scale, then=None if is_off(self.weight_decay) else last)
-        return Leafwise(direction, shared=shared, measure=measure, then=then)
+        direction, products, averages, shared, rho = self._momentum(state)
+        reads = {"p": params, "decays": which_decay(self.mask, params), **averages}
+        sums = sum_over_leaves(products, updates, reads, shared, in_own_pass=True)
+        sums = jnp.stack(sums).astype(decay.dtype)
+        numbers = value, shared["b1"], rho, decay
+        new = self._model(state, *numbers, sums[:3], sums[3:])
+        d, *moved = leafwise(direction, widened(updates), *averages.values(), **shared)
+        u = leafwise(scale, d, step_size=-new.learning_rate)
+        if not is_off(self.weight_decay):
+            u = leafwise(shrink, u, reads={"p": params}, mask=self.mask, decay=decay)
+        new = dataclasses.replace(new, **dict(zip(averages, moved, strict=True)))
+        return rounded_like(u, updates), new
 
     def _model(
         self,

@@ -1,6 +1,5 @@
 """Polyak's step size, from the value of the loss."""
 
-import functools
 from typing import Any, Literal
 
 import equinox as eqx
@@ -10,10 +9,18 @@ from jaxtyping import Array, Int
 from ..._arguments.checks import check_range, check_scalar
 from ..._arguments.extra import required_value
 from ..._combinators.chain import Chain
-from ..._core.pipeline import Leafwise
-from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
+from ..._core.leafwise import leafwise
+from ..._core.transformation import AbstractOptimizer, AbstractTransformation
 from ..._transforms.scale import ScaleByLearningRate, at, scale
-from ..._types import Hyperparameter, Params, Scalar, ScalarOrSchedule, Updates
+from ..._trees.states import check_state
+from ..._types import (
+    Hyperparameter,
+    Params,
+    Scalar,
+    ScalarOrSchedule,
+    State,
+    Updates,
+)
 from ...numerics import safe_increment
 from ...tree import norm
 
@@ -37,7 +44,7 @@ class ScaleByPolyakState(eqx.Module):
     count: Int[Array, ""] | None
 
 
-class ScaleByPolyak(AbstractLeafwise):
+class ScaleByPolyak(AbstractTransformation):
     r"""Scales all updates together, by Polyak's step size.
 
     $$u = g \cdot \min\left(\frac{f - f^*}{\|g\|_2^2 + \varepsilon},
@@ -87,6 +94,8 @@ class ScaleByPolyak(AbstractLeafwise):
         ```
     """
 
+    _loads = "nothing"
+
     f_min: Hyperparameter = 0.0
     max_learning_rate: ScalarOrSchedule = 1.0
     eps: Hyperparameter = 0.0
@@ -107,17 +116,16 @@ class ScaleByPolyak(AbstractLeafwise):
         is_scheduled = callable(self.max_learning_rate)
         return ScaleByPolyakState(jnp.zeros((), jnp.int32) if is_scheduled else None)
 
-    def leafwise(
-        self, state: ScaleByPolyakState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, ScaleByPolyakState]:
+        check_state(self, state)
         value = required_value(self, extra)
         cap = at(self, "max_learning_rate", state.count)
-        if state.count is not None:
-            state = ScaleByPolyakState(safe_increment(state.count))
-        measure = functools.partial(self._step_size, value, cap)
-        return Leafwise(scale, state, measure=measure)
-
-    def _step_size(self, value: Any, cap: Any, updates: Updates) -> dict[str, Scalar]:
         squared_norm = norm(updates, squared=True)
         value, f_min, eps, cap = (
             jnp.asarray(x, squared_norm.dtype)
@@ -126,7 +134,10 @@ class ScaleByPolyak(AbstractLeafwise):
         gap = value - f_min
         if self.variant == "sps+":
             gap = jnp.maximum(gap, 0)
-        return {"step_size": capped_ratio(gap, squared_norm + eps, cap)}
+        step_size = capped_ratio(gap, squared_norm + eps, cap)
+        if state.count is not None:
+            state = ScaleByPolyakState(safe_increment(state.count))
+        return leafwise(scale, updates, step_size=step_size), state
 
 
 class PolyakSGD(AbstractOptimizer):

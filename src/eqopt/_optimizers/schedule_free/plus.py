@@ -1,7 +1,5 @@
 """Schedule-Free+: AdamW without a schedule, and with a step size from the loss."""
 
-import dataclasses
-import functools
 import math
 from typing import Any
 
@@ -13,10 +11,9 @@ from ..._arguments.checks import check_count, check_range
 from ..._arguments.extra import required_params, required_value
 from ..._arguments.fields import static_choice
 from ..._core.equation import equation
-from ..._core.pipeline import Leafwise
+from ..._core.leafwise import leafwise
 from ..._core.reductions import dot, sum_over_leaves
-from ..._core.transformation import AbstractLeafwise
-from ..._cpu import equations as on_cpu
+from ..._core.transformation import AbstractTransformation
 from ..._transforms.normalize import ratio
 from ..._transforms.scale import recorded
 from ..._trees.precision import or_tiny
@@ -26,7 +23,6 @@ from ..._types import (
     IntegerLike,
     Leaf,
     Mask,
-    Measured,
     Nonnegative,
     Params,
     RealLeaf,
@@ -39,7 +35,7 @@ from ..._types import (
 from ..._wrappers.averages.schedule_free import with_average
 from ...numerics import abs_sq, bias_correction, safe_increment, safe_sqrt
 from ...tree._like import real_full_like, wide_copy, wide_zeros_like
-from ..moments import check_moments, counted
+from ..moments import check_moments
 from ..own_decay import Decays, which_decay
 from ..scalars import scalar, value_at
 
@@ -80,7 +76,7 @@ def norm_and_slope(g: Leaf, z: Leaf, p: Leaf) -> tuple[Scalar, Scalar]:
     return jnp.sum(modulus), dot(g, z - p)  # z - p is beta (z - x), with the old beta
 
 
-@equation
+@equation(elementwise=True)
 def schedule_free_plus(
     g: Leaf,
     mu: Leaf,
@@ -110,7 +106,7 @@ def schedule_free_plus(
     return z + next_beta * (x - z) - p, mu, nu, z
 
 
-class ScheduleFreePlus(AbstractLeafwise):
+class ScheduleFreePlus(AbstractTransformation):
     r"""AdamW without a schedule, with step sizes computed from the loss.
 
     $$\begin{aligned}
@@ -170,6 +166,7 @@ class ScheduleFreePlus(AbstractLeafwise):
         `facebookresearch/schedule_free`: `adamc_schedulefree_plus_paper.py`.
     """
 
+    _loads = "nothing"
     _descends = True
 
     learning_rate: ScalarOrSchedule = 1.0
@@ -220,25 +217,16 @@ class ScheduleFreePlus(AbstractLeafwise):
         check_state(self, state)
         return with_average(state, params, state.beta)
 
-    def leafwise(
+    def update(
         self,
-        state: ScheduleFreePlusState,
+        updates: Updates,
+        state: State,
         params: Params | None = None,
         **extra: Any,
-    ) -> Leafwise:
+    ) -> tuple[Updates, ScheduleFreePlusState]:
+        check_state(self, state)
         params = required_params("ScheduleFreePlus", params)
         value = required_value(self, extra)
-        return counted(self, schedule_free_plus, state)._replace(
-            reads={"decays": which_decay(self.mask, params)},
-            measure=functools.partial(self._measure, state, params, value),
-            first=("z",),
-            on_cpu=on_cpu.schedule_free_plus,
-        )
-
-    def _measure(
-        self, state: ScheduleFreePlusState, params: Params, value: Any, updates: Updates
-    ) -> Measured:
-        """The step size and the weight of the new value in the average."""
         dtype, t = state.max_lr.dtype, safe_increment(state.count)
         now = lambda name: value_at(self, name, state.count, state.max_lr)
         sums = sum_over_leaves(norm_and_slope, updates, {"z": state.z, "p": params})
@@ -253,19 +241,35 @@ class ScheduleFreePlus(AbstractLeafwise):
         w = t.astype(dtype) ** now("weight_power") * max_lr ** now("weight_lr_power")
         is_early = t <= jnp.asarray(self.average_from, t.dtype)
         weight_sum = state.weight_sum + jnp.where(is_early, 0, w)
-        c = jnp.where(is_early, 1, ratio(w, weight_sum))
-        decay = eta**2 * now("weight_decay")
-        new = dataclasses.replace(
-            state,
+        updates, mu, nu, z = leafwise(
+            schedule_free_plus,
+            updates,
+            state.mu,
+            state.nu,
+            state.z,
+            reads={"p": params, "decays": which_decay(self.mask, params)},
+            b1=self.b1,
+            b2=self.b2,
+            eps=self.eps,
+            mu_correction=bias_correction(self.b1, t),
+            nu_correction=bias_correction(self.b2, t),
+            eta=eta,
+            c=jnp.where(is_early, 1, ratio(w, weight_sum)),
+            beta=state.beta,
+            next_beta=beta,
+            decay=eta**2 * now("weight_decay"),
+        )
+        return updates, ScheduleFreePlusState(
             count=t,
             learning_rate=recorded(eta, state.learning_rate),
             max_lr=max_lr,
             weight_sum=weight_sum,
             grad_norm=a,
             beta=beta,
+            mu=mu,
+            nu=nu,
+            z=z,
         )
-        betas = {"beta": state.beta, "next_beta": beta}
-        return {"eta": eta, "c": c, "decay": decay, **betas}, new
 
     def _beta(self, state: ScheduleFreePlusState) -> Scalar:
         now = lambda name: value_at(self, name, state.count, state.beta)

@@ -11,8 +11,9 @@ from ..._arguments.checks import check_count
 from ..._arguments.extra import required_params
 from ..._arguments.fields import static_choice
 from ..._arguments.owners import name_error
+from ..._core.apply import add_updates
+from ..._core.leafwise import leafwise, widened
 from ..._core.misfits import check_real
-from ..._core.pipeline import Leafwise, Pipeline
 from ..._core.wrapper import AbstractComposite, Call
 from ..._linesearch.arc import Trial, search_arc
 from ..._linesearch.backtracking import (
@@ -181,7 +182,7 @@ class ProjectedLBFGS(AbstractComposite):
         self, call: Call, state: ProjectedLBFGSState
     ) -> tuple[Any, ProjectedLBFGSState]:
         params = required_params("ProjectedLBFGS", call.params)
-        grads, start = call.updates, restrict(params, call.updates)
+        grads, start = widened(call.updates), restrict(params, call.updates)
         check_real(self, grads, params, "params")
         to_bound, is_free = self._bounds(start, grads)
         inside, memory = times_inverse(
@@ -212,9 +213,8 @@ class ProjectedLBFGS(AbstractComposite):
         )
         if call.is_step:
             return eqx.combine(new, params), state
-        pipeline = Pipeline(grads, params, {})
-        pipeline.push("ProjectedLBFGS", Leafwise(towards, reads={"projected": new}))
-        return pipeline.finish(), state
+        reads = {"projected": new, "p": params}
+        return leafwise(towards, call.updates, reads=reads), state
 
     def _projected(self, tree: PyTree) -> PyTree:
         return _between(tree, self.lower, self.upper)
@@ -251,9 +251,8 @@ def _between(tree: PyTree, lower: PyTree, upper: PyTree) -> PyTree:
 
 
 def _moved(direction: Updates, params: Params, step_size: Scalar) -> Params:
-    pipeline = Pipeline(direction, params, {})
-    pipeline.push("move", Leafwise(move, shared={"step_size": step_size}))
-    return restrict(pipeline.apply(), direction)
+    updates = leafwise(move, direction, step_size=step_size)
+    return restrict(add_updates(params, updates), direction)
 
 
 def _result(

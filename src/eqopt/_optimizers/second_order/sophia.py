@@ -1,31 +1,24 @@
 """Sophia: momentum, divided by an estimate of the curvature and clipped."""
 
-import dataclasses
-from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, Float, PyTree
+from jaxtyping import Array, DTypeLike, Float
 
 from ..._arguments.checks import check_count, check_range
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core.equation import equation
-from ..._core.pipeline import Leafwise, Pipeline, filled
+from ..._core.leafwise import leafwise
 from ..._core.reductions import sum_over_leaves
-from ..._core.transformation import (
-    AbstractFused,
-    AbstractOptimizer,
-    AbstractTransformation,
-)
-from ..._cpu.order import after
+from ..._core.transformation import AbstractOptimizer, AbstractTransformation
 from ..._transforms.clip import clip
 from ..._transforms.hutchinson import HutchinsonDiagHessian
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._trees.control import filter_cond
-from ..._trees.leaves import is_leaf, restrict
+from ..._trees.leaves import restrict
 from ..._trees.precision import or_tiny
 from ..._trees.states import check_state
 from ..._types import (
@@ -40,7 +33,8 @@ from ..._types import (
     State,
     Updates,
 )
-from ..moments import AbstractMomentsState, check_moments, counted, init_moments
+from ...numerics import bias_correction, safe_increment
+from ..moments import AbstractMomentsState, check_moments, init_moments
 
 
 class SophiaState(AbstractMomentsState):
@@ -62,7 +56,7 @@ class SophiaState(AbstractMomentsState):
     win_rate: Float[Array, ""] | None
 
 
-@equation
+@equation(elementwise=True)
 def sophia(
     g: Leaf,
     mu: Leaf,
@@ -81,7 +75,7 @@ def sophia(
     return u, mu
 
 
-@equation
+@equation(elementwise=True)
 def average(h: Leaf, nu: RealLeaf, *, b2: Scalar) -> tuple[Leaf, RealLeaf]:
     return h, (1 - b2) * h.real + b2 * nu
 
@@ -100,8 +94,10 @@ def wins(
     return jnp.sum(size < clip_threshold, dtype=nu.dtype), jnp.sum(jnp.ones_like(nu))
 
 
-class ScaleBySophia(AbstractFused):
+class ScaleBySophia(AbstractTransformation):
     """[`eqopt.Sophia`][] without weight decay and learning rate."""
+
+    _loads = "nothing"
 
     b1: Hyperparameter = 0.965
     b2: Hyperparameter = 0.99
@@ -136,47 +132,41 @@ class ScaleBySophia(AbstractFused):
             win_rate=jnp.zeros((), jnp.float32) if self.track_win_rate else None,
         )
 
-    def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, SophiaState]:
         check_state(self, state)
-        grads, params, extra = pipeline.flush(), pipeline.params, pipeline.extra
         nu, hessian_state = filter_cond(
             state.count % jnp.asarray(self.update_interval, jnp.int32) == 0,
-            lambda: self._estimated(grads, state, params, extra),
+            lambda: self._estimated(updates, state, params, extra),
             lambda: (state.nu, state.hessian_state),
         )
-        # The estimate is for the old parameters, so it comes before the step.
-        pipeline.replace(_after(nu, grads))
-        step = filled(self, counted(self, sophia, state))
-        new = dataclasses.replace(step.state, nu=nu, hessian_state=hessian_state)
-        step = step._replace(state=new, reads={"nu": state.nu})
-        promise = pipeline.push("Sophia", step)
-        if not self.track_win_rate:
-            return promise
-        return lambda: _with_win_rate(promise(), grads, step)
+        count, reads = safe_increment(state.count), {"nu": state.nu}
+        shared = {
+            "eps": self.eps,
+            "gamma": self.gamma,
+            "clip_threshold": self.clip_threshold,
+            "mu_correction": bias_correction(self.b1, count),
+        }
+        new, mu = leafwise(sophia, updates, state.mu, reads=reads, b1=self.b1, **shared)
+        win_rate = None
+        if self.track_win_rate:
+            of_updates = restrict(mu, updates, "state.mu")
+            unclipped, total = sum_over_leaves(wins, of_updates, reads, shared)
+            win_rate = (unclipped / jnp.maximum(total, 1)).astype(jnp.float32)
+        return new, SophiaState(count, mu, nu, hessian_state, win_rate)
 
     def _estimated(self, grads, state, params, extra):
         """The curvature with a new estimate, and the state of the estimator."""
         estimate, hessian_state = self.hessian_diagonal_fn.update(
             grads, state.hessian_state, params, **extra
         )
-        pipeline = Pipeline(estimate, None, {})
-        promise = pipeline.push("Sophia", filled(self, Leafwise(average, state)))
-        pipeline.flush()
-        return promise().nu, hessian_state
-
-
-def _with_win_rate(new: SophiaState, grads: Updates, step: Leafwise) -> SophiaState:
-    mu = restrict(new.mu, grads, "state.mu")
-    shared = {name: step.shared[name] for name in wins.shared}
-    unclipped, total = sum_over_leaves(wins, mu, step.reads, shared)
-    rate = (unclipped / jnp.maximum(total, 1)).astype(jnp.float32)
-    return dataclasses.replace(new, win_rate=rate)
-
-
-def _after(first: PyTree, tree: PyTree) -> PyTree:
-    """`tree`, each leaf of which is read after the same leaf of `first` is known."""
-    wait = lambda x, y: jax.tree.map(lambda x: after(jax.tree.leaves(y)[-1], x), x)
-    return jax.tree.map(wait, tree, first, is_leaf=is_leaf)
+        _, nu = leafwise(average, estimate, state.nu, b2=self.b2)
+        return nu, hessian_state
 
 
 class Sophia(AbstractOptimizer):

@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Int
 from ..._arguments.checks import check_scalar
 from ..._combinators.chain import Chain
 from ..._core.equation import equation
-from ..._core.pipeline import Leafwise
+from ..._core.leafwise import Leafwise
 from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate, at
 from ..._types import Leaf, Params, Scalar, ScalarOrSchedule, Updates
@@ -30,7 +30,7 @@ class ScaleByOptimisticGradientState(eqx.Module):
     previous_gradient: Updates
 
 
-@equation
+@equation(elementwise=True)
 def optimistic(
     g: Leaf,
     previous_gradient: Leaf,
@@ -39,8 +39,8 @@ def optimistic(
     beta: Scalar,
     is_first: Bool[Array, ""],
 ) -> tuple[Leaf, Leaf]:
-    beta = jnp.where(is_first, 0, beta)
-    return (alpha + beta) * g - beta * previous_gradient, g
+    change = jnp.where(is_first, 0, g - previous_gradient)
+    return alpha * g + beta * change, g
 
 
 class ScaleByOptimisticGradient(AbstractLeafwise):
@@ -93,7 +93,6 @@ class ScaleByOptimisticGradient(AbstractLeafwise):
             self,
             optimistic,
             state,
-            last=("previous_gradient",),
             alpha=at(self, "alpha", state.count),
             beta=at(self, "beta", state.count),
             is_first=state.count == 0,

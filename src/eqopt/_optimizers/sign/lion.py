@@ -11,9 +11,8 @@ from ..._arguments.checks import check_choice, check_scalar
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core.equation import equation
-from ..._core.pipeline import Leafwise
+from ..._core.leafwise import Leafwise
 from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
-from ..._cpu import equations as on_cpu
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._types import (
@@ -42,7 +41,7 @@ class ScaleByLionState(eqx.Module):
     mu: Updates
 
 
-@equation
+@equation(elementwise=True)
 def lion(
     g: Leaf,
     mu: Leaf,
@@ -119,14 +118,7 @@ class ScaleByLion(AbstractLeafwise):
     def leafwise(
         self, state: ScaleByLionState, params: Params | None = None, **extra: Any
     ) -> Leafwise:
-        # The equation for a CPU divides by `b2`.
-        for_cpu = on_cpu.lion if _is_half(self.b2) else None
-        return counted(self, lion, state, sign=_SIGNS[self.mode], on_cpu=for_cpu)
-
-
-def _is_half(x: Any) -> bool:
-    """Whether `x` is known to be at least 1/2."""
-    return isinstance(x, float) and bool(x >= 0.5)
+        return counted(self, lion, state, sign=_SIGNS[self.mode])
 
 
 class Lion(AbstractOptimizer):

@@ -10,7 +10,7 @@ from jaxtyping import Array, Int
 from ..._arguments.checks import check_range, check_scalar
 from ..._combinators.chain import Chain
 from ..._core.equation import equation
-from ..._core.pipeline import Leafwise
+from ..._core.leafwise import Leafwise
 from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
 from ..._jax_internals import is_traced
 from ..._transforms.scale import Scale, at
@@ -46,7 +46,7 @@ class ScaleByRpropState(eqx.Module):
     count: Int[Array, ""]
 
 
-@equation
+@equation(elementwise=True)
 def rprop(
     g: Leaf,
     step_sizes: RealLeaf,

@@ -4,18 +4,18 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, PyTree
+from jaxtyping import Array, Bool
 
 from ..._core.equation import equation
-from ..._core.pipeline import Leafwise
+from ..._core.leafwise import Leafwise
 from ..._core.transformation import AbstractLeafwise, AbstractStateless
 from ..._trees.leaves import map_parameters
-from ..._types import Leaf, Params
+from ..._types import Leaf, Params, PerLeaf
 from ...numerics import has_nan
 from ..clip import by_parts
 
 
-@equation
+@equation(elementwise=True)
 def keep_nonnegative(g: Leaf, p: Leaf) -> Leaf:
     return by_parts(lambda g, p: jnp.maximum(g, -p), g, p)
 
@@ -45,7 +45,7 @@ class ZeroNaNsState(eqx.Module):
     last update of the leaf had a NaN.
     """
 
-    found_nan: PyTree
+    found_nan: PerLeaf
 
 
 @equation

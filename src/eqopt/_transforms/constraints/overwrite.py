@@ -6,15 +6,15 @@ import jax.numpy as jnp
 
 from ..._arguments.extra import required_params
 from ..._core.equation import equation
+from ..._core.leafwise import leafwise
 from ..._core.misfits import check_real
-from ..._core.pipeline import Leafwise, Pipeline
 from ..._core.transformation import AbstractTransformation
 from ..._trees.leaves import align, flatten_updates, is_parameter, keystr, type_name
 from ..._trees.states import check_state
 from ..._types import Leaf, Params, State, Updates
 
 
-@equation
+@equation(elementwise=True)
 def overwrite(g: Leaf, p: Leaf) -> Leaf:
     return g - p
 
@@ -63,9 +63,7 @@ class Overwrite(AbstractTransformation):
     ) -> tuple[Updates, State]:
         check_state(self, state)
         check_real(self, updates, required_params("Overwrite", params), "params")
-        pipeline = Pipeline(updates, params, {})
-        pipeline.push("Overwrite", Leafwise(overwrite))
-        return pipeline.finish(), state
+        return leafwise(overwrite, updates, reads={"p": params}), state
 
     def step(
         self, grads: Updates, state: State, params: Params, **extra: Any

@@ -12,7 +12,7 @@ from ..._arguments.checks import check_count, check_range
 from ..._arguments.extra import required
 from ..._arguments.fields import static_choice
 from ..._core.equation import equation
-from ..._core.pipeline import Leafwise
+from ..._core.leafwise import Leafwise
 from ..._core.transformation import AbstractLeafwise
 from ..._trees.leaves import disagreement, is_parameter, keystr, selected, type_name
 from ..._trees.stored import is_leaf

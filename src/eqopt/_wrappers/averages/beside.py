@@ -1,15 +1,15 @@
 """Moves an average towards the parameters, and replaces the parameters by it."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from ..._core.equation import equation
+from ..._core.equation import Equation, equation
+from ..._core.leafwise import leafwise
 from ..._core.misfits import stateless
-from ..._core.pipeline import Leafwise, Pipeline
+from ..._core.wrapper import Call
 from ..._trees.leaves import (
     align,
     flatten_updates,
@@ -21,54 +21,39 @@ from ..._trees.leaves import (
 from ..._types import IntegerLike, Leaf, Params, Scalar, Updates
 
 
-class Slow(eqx.Module):
-    """What an equation of slow parameters keeps."""
-
-    slow: Params
-
-
-@equation
-def follow(g: Leaf, average: Leaf, *, weight: Scalar) -> tuple[Leaf, Leaf]:
-    """Here `g` is the parameter itself, not an update."""
+@equation(elementwise=True)
+def follow(p: Leaf, average: Leaf, *, weight: Scalar) -> tuple[Leaf, Leaf]:
     # The first value becomes the average itself, without the rounding of a difference.
-    moved = average + weight * (g - average)
-    return g, jnp.where(weight == 1, g, moved)
+    moved = average + weight * (p - average)
+    return p, jnp.where(weight == 1, p, moved)
 
 
-@equation
+@equation(elementwise=True)
 def follow_updated(
     g: Leaf, average: Leaf, p: Leaf, *, weight: Scalar
 ) -> tuple[Leaf, Leaf]:
     return g, follow(p + g, average, weight=weight)[1]
 
 
-@equation
-def choose(g: Leaf, average: Leaf, *, weight_sum: Scalar) -> Leaf:
-    return jnp.where(weight_sum == 0, g, average)
+@equation(elementwise=True)
+def choose(p: Leaf, average: Leaf, *, weight_sum: Scalar) -> Leaf:
+    return jnp.where(weight_sum == 0, p, average)
 
 
-def followed(
-    params: Params,
-    updates: Updates | None,
-    grads: Updates,
-    state: Any,
-    shared: Mapping[str, Any],
-) -> Any:
-    """`state` with the average moved towards the updated parameters.
+def move_average(call: Call, result: Any, average: Params, weight: Scalar) -> Params:
+    """Moves `average` towards the parameters after a call with this result.
 
-    Where `grads` has `None`, the average stays unchanged.
+    Where the call has no update, the average stays unchanged.
     """
-    owner = type(state).__name__.removesuffix("State")
-    if updates is None:
-        here = restrict(beside(owner, "average", state.average, params), grads)
-        pipeline = Pipeline(here, None, {})
-        leafwise = Leafwise(follow, state, shared)
+    if call.is_step:
+        here = restrict(result, call.updates)
+        _, average = leafwise(follow, here, average, weight=weight)
     else:
-        pipeline = Pipeline(updates, params, {})
-        leafwise = Leafwise(follow_updated, state, shared)
-    promise = pipeline.push(owner, leafwise)
-    pipeline.finish()
-    return promise()
+        reads = {"p": call.params}
+        _, average = leafwise(
+            follow_updated, result, average, reads=reads, weight=weight
+        )
+    return average
 
 
 def synced(
@@ -82,17 +67,17 @@ def synced(
 
 def averaged_or(params: Params, state: Any, weight_sum: Array) -> Params:
     """`params` replaced by the average, unless the average has no weight yet."""
-    shared, reads = {"weight_sum": weight_sum}, {"average": state.average}
-    return put_beside(state, params, Leafwise(choose, shared=shared, reads=reads))
+    return put_beside(state, params, choose, "average", weight_sum=weight_sum)
 
 
-def put_beside(state: Any, params: Params, leafwise: Leafwise) -> Params:
-    """The result of the equation for `params` and the one tree that it reads."""
-    owner = type(state).__name__.removesuffix("State")
-    ((slot, tree),) = leafwise.reads.items()
-    pipeline = Pipeline(beside(owner, slot, tree, params), None, {})
-    pipeline.push(owner, leafwise)
-    return eqx.combine(pipeline.finish(), params, is_leaf=is_leaf)
+def put_beside(
+    state: Any, params: Params, equation: Equation, slot: str, **shared: Any
+) -> Params:
+    """Replaces `params` by an equation of them and of `slot`, a field of the state."""
+    owner, tree = type(state).__name__.removesuffix("State"), getattr(state, slot)
+    here = beside(owner, slot, tree, params)
+    new = leafwise(equation, here, reads={slot: tree}, **shared)
+    return eqx.combine(new, params, is_leaf=is_leaf)
 
 
 def beside(owner: str, slot: str, tree: Params, params: Params) -> Params:

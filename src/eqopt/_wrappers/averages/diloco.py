@@ -13,7 +13,7 @@ from ..._arguments.checks import check_count, check_integer, check_range
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core.equation import equation
-from ..._core.pipeline import Leafwise, Pipeline
+from ..._core.leafwise import leafwise
 from ..._core.transformation import AbstractTransformation
 from ..._core.wrapper import Call
 from ..._jax_internals import is_traced
@@ -34,7 +34,6 @@ from ..._types import (
 )
 from ...compression._base import AbstractCompressor, compressed, memory_like
 from ...tree._like import copy, wide_copy, wide_zeros_like
-from .beside import Slow
 from .fragments import DiLoCoState, Outer, fragments_of, joined, parts_of
 from .outer import AbstractOuter
 
@@ -259,7 +258,7 @@ class DiLoCo(AbstractOuter):
         return store_like(result, copy(jax.tree.map(rounded, end, load(result))))
 
 
-@equation
+@equation(elementwise=True)
 def add_slow(g: Leaf, slow: Leaf, p: Leaf) -> tuple[Leaf, Leaf]:
     return g, p + g
 
@@ -269,10 +268,8 @@ def _parameters_now(call: Call, result: Any, like: Params) -> Params:
     if call.is_step:
         params = restrict(load(result), call.updates)
         return jax.tree.map(lambda x, p: p.astype(x.dtype), like, params)
-    pipeline = Pipeline(result, call.params, {})
-    promise = pipeline.push("DiLoCo", Leafwise(add_slow, Slow(like)))
-    pipeline.flush()
-    return promise().slow
+    _, params = leafwise(add_slow, result, like, reads={"p": call.params})
+    return params
 
 
 def _is_zero(x: Any) -> bool:

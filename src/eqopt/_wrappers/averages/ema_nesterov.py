@@ -1,7 +1,6 @@
 """Gradients at parameters that are extrapolated along their recent movement."""
 
-import dataclasses
-from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -10,8 +9,8 @@ from jaxtyping import Array, Float, Int
 
 from ..._arguments.checks import check_count, check_range, check_scalar
 from ..._core.equation import equation
-from ..._core.pipeline import Leafwise, Pipeline
-from ..._core.transformation import AbstractFused, AbstractTransformation
+from ..._core.leafwise import leafwise, rounded_like, widened
+from ..._core.transformation import AbstractTransformation
 from ..._transforms.scale import at
 from ..._trees.leaves import parameters
 from ..._trees.precision import compute_dtype
@@ -24,6 +23,7 @@ from ..._types import (
     Scalar,
     ScalarOrSchedule,
     State,
+    Updates,
 )
 from ...numerics import as_float, safe_increment
 from ...tree._like import wide_zeros_like
@@ -48,7 +48,7 @@ class EMANesterovState(eqx.Module):
     velocity: Params
 
 
-@equation
+@equation(elementwise=True)
 def ema_nesterov(
     g: Leaf, velocity: Leaf, *, beta: Scalar, next_beta: Scalar, decay: Scalar
 ) -> tuple[Leaf, Leaf]:
@@ -56,12 +56,12 @@ def ema_nesterov(
     return g + next_beta * velocity, velocity
 
 
-@equation
+@equation(elementwise=True)
 def behind(p: Leaf, velocity: Leaf, *, beta: Scalar) -> Leaf:
     return p - beta * velocity
 
 
-class EMANesterov(AbstractFused):
+class EMANesterov(AbstractTransformation):
     r"""Extrapolates the parameters along the average of the last steps.
 
     $$\begin{aligned}
@@ -104,6 +104,7 @@ class EMANesterov(AbstractFused):
         `KellerJordan/modded-nanogpt`.
     """
 
+    _loads = "nothing"
     _moves_params = True
 
     inner: AbstractTransformation
@@ -138,23 +139,31 @@ class EMANesterov(AbstractFused):
             of `inner` are ignored: the outermost wrapper counts.
         """
         check_state(self, state)
-        reads, shared = {"velocity": state.velocity}, {"beta": state.beta}
-        return put_beside(state, params, Leafwise(behind, shared=shared, reads=reads))
+        return put_beside(state, params, behind, "velocity", beta=state.beta)
 
-    def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, EMANesterovState]:
         check_state(self, state)
-        inner = self.inner._feed(pipeline, state.inner_state)
+        new, inner_state = self.inner.update(
+            widened(updates), state.inner_state, params, **extra
+        )
         count = safe_increment(state.count)
         next_beta = self._beta(count).astype(state.beta.dtype)
-        new = EMANesterovState(count, next_beta, None, state.velocity)
-        shared = {
-            "beta": state.beta,
-            "next_beta": next_beta,
-            "decay": self.decay,
-        }
-        leafwise = pipeline.in_order(Leafwise(ema_nesterov, new, shared), "velocity")
-        outer = pipeline.push("EMANesterov", leafwise)
-        return lambda: dataclasses.replace(outer(), inner_state=inner())
+        new, velocity = leafwise(
+            ema_nesterov,
+            new,
+            state.velocity,
+            beta=state.beta,
+            next_beta=next_beta,
+            decay=self.decay,
+        )
+        new_state = EMANesterovState(count, next_beta, inner_state, velocity)
+        return rounded_like(new, updates), new_state
 
     def _beta(self, count: Int[Array, ""]) -> Array:
         beta = as_float(at(self, "beta", count))

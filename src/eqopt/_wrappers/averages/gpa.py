@@ -1,9 +1,6 @@
 """Generalized primal averaging: gradients between the iterate and its average."""
 
-import contextlib
-import dataclasses
-from collections.abc import Callable
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import equinox as eqx
 import jax
@@ -13,13 +10,13 @@ from jaxtyping import Array, DTypeLike, Float
 from ..._arguments.checks import check_choice, check_range
 from ..._arguments.extra import required_params
 from ..._core.equation import equation
-from ..._core.pipeline import Leafwise, Pipeline
-from ..._core.transformation import AbstractFused, AbstractTransformation
+from ..._core.leafwise import leafwise, rounded_like, widened
+from ..._core.transformation import AbstractTransformation
 from ..._transforms.scale import recorded
 from ..._trees.leaves import is_leaf, parameters
 from ..._trees.precision import compute_dtype
 from ..._trees.states import check_state
-from ..._types import Hyperparameter, Leaf, Params, Scalar, State
+from ..._types import Hyperparameter, Leaf, Params, Scalar, State, Updates
 from ...tree._like import wide_copy
 from .schedule_free import fall_of, with_average
 
@@ -42,27 +39,16 @@ class GPAState(eqx.Module):
     z: Params
 
 
-@equation
+@equation(elementwise=True)
 def gpa(
-    g: Leaf,
-    z: Leaf,
-    p: Leaf,
-    *,
-    mu_x: Scalar,
-    mu_y: Scalar,
-    fall: Scalar,
-    z_is_first: bool,
+    g: Leaf, z: Leaf, p: Leaf, *, mu_x: Scalar, mu_y: Scalar, fall: Scalar
 ) -> tuple[Leaf, Leaf]:
-    # Solved for the parameters, so that the average is not stored. Two forms of the same
-    # sum: whichever of z and p is replaced first, its old value is not needed any more.
+    # Solved for the parameters, so that the average is not stored.
     share = (1 - mu_x) + mu_x * fall
-    if z_is_first:
-        z = z + g
-        return share * (z - p) + mu_x * (1 - mu_y - fall) * g, z
     return share * (z - p) + (1 - mu_x * mu_y) * g, z + g
 
 
-class GPA(AbstractFused):
+class GPA(AbstractTransformation):
     r"""Takes the gradients between the parameters and a running average of them.
 
     $$\begin{aligned}
@@ -115,6 +101,8 @@ class GPA(AbstractFused):
         ```
     """
 
+    _loads = "nothing"
+    _stores_in_turn = True
     _moves_params = True
 
     inner: AbstractTransformation
@@ -148,23 +136,29 @@ class GPA(AbstractFused):
         check_state(self, state)
         return with_average(state, params, state.mu_y)
 
-    def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, GPAState]:
         check_state(self, state)
-        required_params("GPA", pipeline.params)
-        # A whole model, because `inner` may call the loss.
-        z = eqx.combine(state.z, pipeline.params, is_leaf=is_leaf)
-        sees_z = self.sees == "z"
-        with pipeline.showing(z) if sees_z else contextlib.nullcontext():
-            inner = self.inner._feed(pipeline, state.inner_state)
-        is_first = pipeline.reads_params
-        shared = {
-            "mu_x": self.mu_x,
-            "mu_y": self.mu_y,
-            "fall": fall_of(self.mu_y, state.mu_y),
-            "z_is_first": is_first,
-        }
+        seen = params = required_params("GPA", params)
+        if self.sees == "z":
+            # A whole model, because `inner` may call the loss.
+            seen = eqx.combine(state.z, params, is_leaf=is_leaf)
+        new, inner_state = self.inner.update(
+            widened(updates), state.inner_state, seen, **extra
+        )
+        new, z = leafwise(
+            gpa,
+            new,
+            state.z,
+            reads={"p": params},
+            mu_x=self.mu_x,
+            mu_y=self.mu_y,
+            fall=fall_of(self.mu_y, state.mu_y),
+        )
         mu_y = recorded(self.mu_y, state.mu_y)
-        new = GPAState(mu_y=mu_y, inner_state=None, z=state.z)
-        leafwise = pipeline.in_order(Leafwise(gpa, new, shared), "z")
-        outer = pipeline.push("GPA", leafwise)
-        return lambda: dataclasses.replace(outer(), inner_state=inner())
+        return rounded_like(new, updates), GPAState(mu_y, inner_state, z)

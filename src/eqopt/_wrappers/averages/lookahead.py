@@ -10,9 +10,9 @@ from jaxtyping import Array, Int
 from ..._arguments.checks import check_count, check_range
 from ..._arguments.construction import Module
 from ..._arguments.extra import required_params
-from ..._core.apply import apply_updates, incremental_update
+from ..._core.apply import add_updates, incremental_update
 from ..._core.equation import equation
-from ..._core.pipeline import Leafwise, Pipeline
+from ..._core.leafwise import leafwise
 from ..._core.transformation import AbstractTransformation
 from ..._core.wrapper import AbstractWrapper, Call
 from ..._trees.control import filter_cond
@@ -22,7 +22,7 @@ from ..._trees.states import check_state
 from ..._trees.stored import load, shapes_if_stored, store_like
 from ..._types import Hyperparameter, IntegerLike, Leaf, Params, Scalar, State
 from ...tree._like import copy, wide_copy, zero_updates
-from .beside import Slow, beside, check_kept, synced
+from .beside import beside, check_kept, synced
 
 
 class LookaheadParams(Module):
@@ -144,7 +144,7 @@ class Lookahead(AbstractWrapper):
         if isinstance(params, LookaheadParams):
             result, moved = LookaheadParams(result, moved), None
         elif not call.is_step:
-            moved = apply_updates(slow, moved)
+            moved = add_updates(slow, moved)
         return result, LookaheadState(fast_state, count, moved)
 
     def eval_params(self, state: State, params: Params) -> Params:
@@ -175,14 +175,14 @@ class Lookahead(AbstractWrapper):
 
     def _moved(self, updates, fast, slow, fast_state):
         """A synchronization: the updates of the fast and the slow parameters."""
-        pipeline = Pipeline(updates, fast, {})
-        shared = {"slow_step_size": self.slow_step_size}
-        promise = pipeline.push("Lookahead", Leafwise(synchronize, Slow(slow), shared))
-        updates = pipeline.finish()
+        reads, step_size = {"p": fast}, self.slow_step_size
+        updates, move = leafwise(
+            synchronize, updates, slow, reads=reads, slow_step_size=step_size
+        )
         # Without an update, this still has the slow parameter, not a move.
-        move = restrict(promise().slow, updates, "state.slow")
+        move = restrict(move, updates, "state.slow")
         moved = restrict(fast, parameters(slow), like_name="state.slow")
-        fast_state = self._restarted(apply_updates(slow, move), moved, fast_state)
+        fast_state = self._restarted(add_updates(slow, move), moved, fast_state)
         return updates, move, fast_state
 
     def _synced(self, grads, fast, slow, fast_state):
@@ -212,7 +212,7 @@ def _rounded(slow, fast):
     return jax.tree.map(lambda x, p: x.astype(p.dtype), parameters(slow), fast)
 
 
-@equation
+@equation(elementwise=True)
 def synchronize(
     g: Leaf, slow: Leaf, p: Leaf, *, slow_step_size: Scalar
 ) -> tuple[Leaf, Leaf]:

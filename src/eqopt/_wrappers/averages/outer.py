@@ -4,11 +4,16 @@ import abc
 from typing import Any
 
 from ..._arguments.extra import required_params
-from ..._core.pipeline import Leafwise
+from ..._core.equation import equation
 from ..._core.wrapper import AbstractWrapper, Call
 from ..._trees.states import check_state
-from ..._types import Params, State
-from .beside import check_kept, choose, put_beside
+from ..._types import Leaf, Params, State
+from .beside import check_kept, put_beside
+
+
+@equation(elementwise=True)
+def take_slow(p: Leaf, slow: Leaf) -> Leaf:
+    return slow
 
 
 class AbstractOuter(AbstractWrapper):
@@ -25,8 +30,7 @@ class AbstractOuter(AbstractWrapper):
             of `inner` are ignored: the outermost average counts.
         """
         check_state(self, state)
-        reads, shared = {"average": state.slow}, {"weight_sum": 1.0}
-        return put_beside(state, params, Leafwise(choose, shared=shared, reads=reads))
+        return put_beside(state, params, take_slow, "slow")
 
     def handle(self, call: Call, state: Any) -> tuple[Any, Any]:
         name = type(self).__name__

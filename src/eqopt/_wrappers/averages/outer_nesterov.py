@@ -7,14 +7,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from ..._arguments.checks import check_count, check_range
+from ..._core.apply import add_updates
 from ..._core.equation import equation
-from ..._core.pipeline import Leafwise, Pipeline
+from ..._core.leafwise import leafwise, widened
 from ..._core.transformation import AbstractTransformation
 from ..._core.wrapper import Call
 from ..._trees.control import filter_cond
 from ..._trees.leaves import restrict
 from ..._trees.stored import shapes_if_stored
-from ..._types import Hyperparameter, IntegerLike, Leaf, Params, Scalar, State, Updates
+from ..._types import Hyperparameter, IntegerLike, Leaf, Params, Scalar, State
 from ...tree._like import wide_copy, wide_zeros_like, zero_updates
 from .beside import synced
 from .outer import AbstractOuter
@@ -40,12 +41,7 @@ class OuterNesterovState(eqx.Module):
     trace: Params
 
 
-class _Outer(eqx.Module):
-    slow: Params
-    trace: Params
-
-
-@equation
+@equation(elementwise=True)
 def outer_nesterov(
     g: Leaf,
     slow: Leaf,
@@ -145,24 +141,29 @@ class OuterNesterov(AbstractOuter):
         self, call: Call, result: Any, inner_state: State, state: OuterNesterovState
     ) -> tuple[Any, OuterNesterovState]:
         due, count = synced(state.steps_since_sync, self.period)
-        outer = _Outer(state.slow, state.trace)
-        result, outer = filter_cond(
+        result, slow, trace = filter_cond(
             due,
-            lambda: self._synced(call, result, outer),
-            lambda: (result, outer),
+            lambda: self._synced(call, result, state.slow, state.trace),
+            lambda: (result, state.slow, state.trace),
         )
-        return result, OuterNesterovState(inner_state, count, outer.slow, outer.trace)
+        return result, OuterNesterovState(inner_state, count, slow, trace)
 
-    def _synced(self, call: Call, result: Any, outer: _Outer) -> tuple[Any, _Outer]:
+    def _synced(
+        self, call: Call, result: Any, slow: Params, trace: Params
+    ) -> tuple[Any, Params, Params]:
         """The result of an outer step, from the result of the inner one."""
-        shared = {"learning_rate": self.learning_rate, "momentum": self.momentum}
-        leafwise = Leafwise(outer_nesterov, outer, shared, first=("trace", "slow"))
-        params: Params = result if call.is_step else call.params
-        updates: Updates = result
+        params, updates = call.params, result
         if call.is_step:
-            part = restrict(params, call.updates)
-            updates = zero_updates(shapes_if_stored(part))
-        pipeline = Pipeline(updates, params, {})
-        promise = pipeline.push("OuterNesterov", leafwise)
-        made = pipeline.apply() if call.is_step else pipeline.finish()
-        return made, promise()
+            part = shapes_if_stored(restrict(result, call.updates))
+            params, updates = result, widened(zero_updates(part))
+        updates, slow, trace = leafwise(
+            outer_nesterov,
+            updates,
+            slow,
+            trace,
+            reads={"p": params},
+            learning_rate=self.learning_rate,
+            momentum=self.momentum,
+        )
+        result = add_updates(params, updates) if call.is_step else updates
+        return result, slow, trace

@@ -1,7 +1,5 @@
 """Exponential moving averages of the parameters, for evaluation."""
 
-import dataclasses
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import equinox as eqx
@@ -11,9 +9,8 @@ from jaxtyping import Array, DTypeLike, Float, Int
 
 from ..._arguments.checks import check_range
 from ..._arguments.extra import required_params
-from ..._core.pipeline import Leafwise, Pipeline
 from ..._core.transformation import AbstractTransformation
-from ..._core.wrapper import AbstractFusedWrapper
+from ..._core.wrapper import AbstractWrapper, Call
 from ..._transforms.normalize import ratio
 from ..._transforms.scale import at
 from ..._trees.leaves import parameters
@@ -21,7 +18,7 @@ from ..._trees.precision import compute_dtype
 from ..._types import Params, ScalarOrSchedule, State
 from ...numerics import safe_increment
 from ...tree._like import wide_copy
-from .beside import averaged_or, follow_updated, followed
+from .beside import averaged_or, move_average
 
 
 class ParamEMAState(eqx.Module):
@@ -42,7 +39,7 @@ class ParamEMAState(eqx.Module):
     average: Params
 
 
-class ParamEMA(AbstractFusedWrapper):
+class ParamEMA(AbstractWrapper):
     r"""Keeps an exponential moving average of the parameters for evaluation.
 
     $$\begin{aligned}
@@ -60,10 +57,9 @@ class ParamEMA(AbstractFusedWrapper):
     Before the first step, it returns the parameters themselves, or the evaluation
     parameters of `inner`. An average that `inner` keeps is only used until then.
 
-    The average uses the parameters before they are rounded to their dtype, if `inner`
-    leaves the addition of its updates to others. Transformations that follow in a chain
-    are included in the average. But inside another wrapper, they are not visible:
-    nothing may follow in `Chain(MultiSteps(ParamEMA(AdamW(1e-3)), 8))`.
+    The updates must be added to the parameters unchanged: nothing may follow this in a
+    chain. `step` averages the parameters that it returns. Parameters in half precision
+    are rounded then; `StoreParams(ParamEMA(AdamW(1e-3)), storage)` averages them before.
 
     !!! warning
 
@@ -101,6 +97,8 @@ class ParamEMA(AbstractFusedWrapper):
         ```
     """
 
+    _keeps_gradients = True
+
     inner: AbstractTransformation
     decay: ScalarOrSchedule = 0.999
     debias: bool = True
@@ -128,31 +126,14 @@ class ParamEMA(AbstractFusedWrapper):
         params = super().eval_params(state, params)
         return averaged_or(params, state, state.weight_sum)
 
-    def _begin(
-        self, pipeline: Pipeline, state: ParamEMAState
-    ) -> tuple[AbstractTransformation, Callable[[State], ParamEMAState]]:
-        required_params("ParamEMA", pipeline.params)
-        new, shared = self._next(state)
-        leafwise = Leafwise(follow_updated, new, shared)
-        promise = pipeline.push_last("ParamEMA", leafwise)
-        # A lambda, because the run-time checks would wrap a `def` again in each step.
-        moved = lambda: (
-            promise() or followed(*pipeline.outcome, pipeline.given, new, shared)
-        )
-        return self.inner, lambda inner_state: dataclasses.replace(
-            moved(), inner_state=inner_state
-        )
-
-    def _next(self, state: ParamEMAState) -> tuple[ParamEMAState, Mapping[str, Any]]:
-        """The state without the average, and the equation that moves the average."""
-        dtype = state.weight_sum.dtype
+    def handle(self, call: Call, state: ParamEMAState) -> tuple[Any, ParamEMAState]:
+        required_params("ParamEMA", call.params)
+        result, inner_state = call.run(self.inner, state.inner_state)
         # Not `1 - jnp.asarray(decay)`: a Python number still has all its digits here.
         new: Any = 1 - at(self, "decay", state.count)
-        new = jnp.asarray(new).astype(dtype)
+        new = jnp.asarray(new).astype(state.weight_sum.dtype)
         weight_sum = state.weight_sum + new * (1 - state.weight_sum)
         weight = ratio(new, weight_sum)  # 0 if the decay has always been 1
+        average = move_average(call, result, state.average, weight)
         count = safe_increment(state.count)
-        return (
-            ParamEMAState(count, weight_sum, None, state.average),
-            {"weight": weight},
-        )
+        return result, ParamEMAState(count, weight_sum, inner_state, average)

@@ -1,7 +1,5 @@
 """Averages of the parameters instead of a schedule."""
 
-import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -10,15 +8,24 @@ import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Int
 
 from ..._arguments.checks import check_range, check_scalar
+from ..._arguments.extra import required_params
 from ..._core.equation import equation
-from ..._core.pipeline import Leafwise, Pipeline
-from ..._core.transformation import AbstractFused, AbstractTransformation
+from ..._core.leafwise import leafwise, rounded_like, widened
+from ..._core.transformation import AbstractTransformation
 from ..._transforms.normalize import ratio
 from ..._transforms.scale import at, recorded
 from ..._trees.leaves import parameters
 from ..._trees.precision import compute_dtype
 from ..._trees.states import check_state
-from ..._types import Hyperparameter, Leaf, Params, Scalar, ScalarOrSchedule, State
+from ..._types import (
+    Hyperparameter,
+    Leaf,
+    Params,
+    Scalar,
+    ScalarOrSchedule,
+    State,
+    Updates,
+)
 from ...numerics import safe_increment
 from ...tree._like import wide_copy
 from .beside import put_beside
@@ -45,21 +52,17 @@ class ScheduleFreeState(eqx.Module):
     z: Params
 
 
-@equation
+@equation(elementwise=True)
 def schedule_free(
-    g: Leaf, z: Leaf, p: Leaf, *, b1: Scalar, fall: Scalar, c: Scalar, z_is_first: bool
+    g: Leaf, z: Leaf, p: Leaf, *, b1: Scalar, fall: Scalar, c: Scalar
 ) -> tuple[Leaf, Leaf]:
     # The averages before and after the step, solved for the parameters, so that neither
-    # is stored. There are two forms of the same sum, one for each order of replacing z
-    # and p: the old value of the one replaced first is not needed afterwards.
+    # is stored.
     share = c + (1 - c) * fall
-    if z_is_first:
-        z = z + g
-        return share * (z - p) + (1 - c) * (1 - b1 - fall) * g, z
     return share * (z - p) + (1 - b1 + b1 * c) * g, z + g
 
 
-@equation
+@equation(elementwise=True)
 def recover_average(p: Leaf, z: Leaf, *, b1: Scalar) -> Leaf:
     return z + (p - z) / b1
 
@@ -75,13 +78,10 @@ def fall_of(share: Any, last: Array) -> Scalar:
 
 def with_average(state: Any, params: Params, b1: Any) -> Params:
     """The model with the average, $x$, whose share in the parameters is `b1`."""
-    reads, shared = {"z": state.z}, {"b1": b1}
-    return put_beside(
-        state, params, Leafwise(recover_average, shared=shared, reads=reads)
-    )
+    return put_beside(state, params, recover_average, "z", b1=b1)
 
 
-class ScheduleFree(AbstractFused):
+class ScheduleFree(AbstractTransformation):
     r"""Averages the parameters instead of decaying the learning rate.
 
     $$\begin{aligned}
@@ -136,6 +136,7 @@ class ScheduleFree(AbstractFused):
     # Differs from Optax in: the schedule is evaluated at the same count as in `inner`,
     # starting at 0. In Optax, it is one step ahead, so weights and steps do not match.
 
+    _loads = "nothing"
     _moves_params = True
 
     inner: AbstractTransformation
@@ -173,29 +174,38 @@ class ScheduleFree(AbstractFused):
         check_state(self, state)
         return with_average(state, params, state.b1)
 
-    def _feed(self, pipeline: Pipeline, state: State) -> Callable[[], State]:
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, ScheduleFreeState]:
         check_state(self, state)
-        inner = self.inner._feed(pipeline, state.inner_state)
+        params = required_params("ScheduleFree", params)
+        new, inner_state = self.inner.update(
+            widened(updates), state.inner_state, params, **extra
+        )
         dtype = state.max_lr.dtype
         eta = jnp.asarray(at(self, "learning_rate", state.step_count), dtype)
         max_lr = jnp.maximum(state.max_lr, eta)
         weight = max_lr ** jnp.asarray(self.weight_lr_power, dtype)
         weight_sum = state.weight_sum + weight
         c = ratio(weight, weight_sum)  # 0 while a warm-up from zero gives no weight
-        new = ScheduleFreeState(
+        new, z = leafwise(
+            schedule_free,
+            new,
+            state.z,
+            reads={"p": params},
+            b1=self.b1,
+            fall=fall_of(self.b1, state.b1),
+            c=c,
+        )
+        return rounded_like(new, updates), ScheduleFreeState(
             b1=recorded(self.b1, state.b1),
             weight_sum=weight_sum,
             step_count=safe_increment(state.step_count),
             max_lr=max_lr,
-            inner_state=None,
-            z=state.z,
+            inner_state=inner_state,
+            z=z,
         )
-        shared = {
-            "b1": self.b1,
-            "fall": fall_of(self.b1, state.b1),
-            "c": c,
-            "z_is_first": pipeline.reads_params,
-        }
-        leafwise = pipeline.in_order(Leafwise(schedule_free, new, shared), "z")
-        outer = pipeline.push("ScheduleFree", leafwise)
-        return lambda: dataclasses.replace(outer(), inner_state=inner())

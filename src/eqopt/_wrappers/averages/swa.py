@@ -1,6 +1,6 @@
 """Stochastic weight averaging."""
 
-from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -8,16 +8,15 @@ from jaxtyping import Array, DTypeLike, Int
 
 from ..._arguments.checks import check_count
 from ..._arguments.extra import required_params
-from ..._core.pipeline import Pipeline
 from ..._core.transformation import AbstractTransformation
-from ..._core.wrapper import AbstractFusedWrapper
+from ..._core.wrapper import AbstractWrapper, Call
 from ..._trees.control import filter_cond
 from ..._trees.leaves import parameters
 from ..._trees.precision import compute_dtype
-from ..._types import IntegerLike, Params, State, Updates
+from ..._types import IntegerLike, Params, State
 from ...numerics import safe_increment
 from ...tree._like import wide_copy
-from .beside import averaged_or, followed
+from .beside import averaged_or, move_average
 
 
 class SWAState(eqx.Module):
@@ -38,7 +37,7 @@ class SWAState(eqx.Module):
     average: Params
 
 
-class SWA(AbstractFusedWrapper):
+class SWA(AbstractWrapper):
     r"""Averages the parameters of late steps with equal weights, for evaluation.
 
     $$\bar\theta = \frac{1}{n} \sum_{i=0}^{n-1} \theta_{s + ic}$$
@@ -50,9 +49,9 @@ class SWA(AbstractFusedWrapper):
     The average does not affect training. `opt.eval_params(state, params)` returns it.
     Before step $s$, it returns the parameters themselves, or the evaluation parameters
     of `inner`. A step that adds nothing to the average does not touch it.
-    Transformations that follow in a chain are included in the average. But inside
-    another wrapper, they are not visible: nothing may follow in
-    `Chain(MultiSteps(SWA(AdamW(1e-3), 1000), 8))`.
+
+    The updates must be added to the parameters unchanged: nothing may follow this in a
+    chain.
 
     Every call is a step, even if `inner` leaves the parameters unchanged. So put
     wrappers that skip or accumulate outside: `MultiSteps(SWA(AdamW(1e-3), 1000), 8)`.
@@ -87,6 +86,8 @@ class SWA(AbstractFusedWrapper):
         ```
     """
 
+    _keeps_gradients = True
+
     inner: AbstractTransformation
     start: IntegerLike
     period: IntegerLike = 1
@@ -114,34 +115,20 @@ class SWA(AbstractFusedWrapper):
         params = super().eval_params(state, params)
         return averaged_or(params, state, state.n_averaged)
 
-    def _begin(
-        self, pipeline: Pipeline, state: SWAState
-    ) -> tuple[AbstractTransformation, Callable[[State], SWAState]]:
-        required_params("SWA", pipeline.params)
-        outcome = lambda: (*pipeline.outcome, pipeline.given)
-        moved = lambda inner: self._moved(state, *outcome(), inner)
-        return self.inner, moved
-
-    def _moved(
-        self,
-        state: SWAState,
-        params: Params,
-        updates: Updates | None,
-        grads: Updates,
-        inner_state: State,
-    ) -> SWAState:
+    def handle(self, call: Call, state: SWAState) -> tuple[Any, SWAState]:
+        params = required_params("SWA", call.params)
+        result, inner_state = call.run(self.inner, state.inner_state)
         count = safe_increment(state.count)
         start, period = (jnp.asarray(n, jnp.int32) for n in (self.start, self.period))
         late = count - start
         due = (late >= 0) & (late % period == 0)
         more = safe_increment(state.n_averaged)
-        shared = {"weight": 1 / more.astype(compute_dtype(parameters(params)))}
-        # Not fused with the step, so that the other steps neither read nor write the
-        # average, on any backend and whether or not it is donated.
+        weight = 1 / more.astype(compute_dtype(parameters(params)))
+        # A branch, so that the other steps neither read nor write the average.
         average = filter_cond(
             due,
-            lambda: followed(params, updates, grads, state, shared).average,
+            lambda: move_average(call, result, state.average, weight),
             lambda: state.average,
         )
         n_averaged = jnp.where(due, more, state.n_averaged)
-        return SWAState(count, n_averaged, inner_state, average)
+        return result, SWAState(count, n_averaged, inner_state, average)

@@ -10,8 +10,8 @@ import optax
 from jaxtyping import PyTree
 
 from ..._combinators.masked import extra_of_part
+from ..._core.leafwise import rounded_like
 from ..._core.misfits import check_real
-from ..._core.narrowing import as_given
 from ..._core.transformation import AbstractTransformation
 from ..._trees.leaves import ANOTHER_MODEL, flatten_updates, parameters, restrict
 from ..._trees.states import check_state
@@ -56,7 +56,7 @@ class FromOptax(AbstractTransformation):
         except (TypeError, ValueError) as error:
             error.add_note(_NOTE)
             raise
-        return as_given(new_updates, updates), FromOptaxState(new)
+        return rounded_like(new_updates, updates), FromOptaxState(new)
 
 
 _NOTE = (

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Inexact
 
-from ...._cpu.order import after
 from ...._transforms.normalize import zero_if_infinite
 from ...._trees.control import cond
 from ...._types import Scalar
@@ -215,17 +214,12 @@ def started(factors: Sides, g: Any) -> Sides:
 
 
 def renewed(is_due: Any, renew: Callable, factors: Sides, old: Sides) -> Sides:
-    """If due, `renew` of each factor and its old value; otherwise the old values.
-
-    On a CPU, one side comes after the other. Two decompositions at once would take
-    memory for both. They would also take longer, because LAPACK uses all cores for one.
-    """
+    """If due, `renew` of each factor and its old value; otherwise the old values."""
     new = []
     for factor, x in zip(factors, old, strict=True):
         if factor is not None:
             new_x = functools.partial(renew, factor, x)
             x = cond(is_due, new_x, lambda x=x: x)
-            is_due = after(x, is_due)
         new.append(x)
     return tuple(new)
 

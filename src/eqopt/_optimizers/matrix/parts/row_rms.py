@@ -9,8 +9,8 @@ from jaxtyping import Array, Float, Inexact
 from ...._arguments.checks import check_choice, check_range
 from ...._arguments.fields import static_choice
 from ...._core.equation import equation
+from ...._core.leafwise import Leafwise
 from ...._core.matrixwise import AbstractMatrixwise
-from ...._core.pipeline import Leafwise
 from ...._transforms.normalize import or_1, zero_if_infinite
 from ...._trees.axes import DimensionNumbers
 from ...._types import Hyperparameter, Nonnegative, Params, Scalar

@@ -45,7 +45,7 @@ class Sinkhorn(eqx.Module):
 
 
 @equation
-def sinkhorn(g: Matrix, iteration: Sinkhorn, *, eps: Scalar) -> Inexact[Array, "m n"]:
+def sinkhorn(g: Matrix, *, iteration: Sinkhorn, eps: Scalar) -> Inexact[Array, "m n"]:
     return iteration(g, eps)
 
 
@@ -83,9 +83,9 @@ def _of_length_one(x: Any) -> Any:
 def spectral_sinkhorn(
     g: Matrix,
     right: Inexact[Array, "1 n"],
+    *,
     iteration: Sinkhorn,
     spectral_norm: SpectralNorm,
-    *,
     eps: Scalar,
     spectral_target: str,
 ) -> tuple[Inexact[Array, "m n"], Inexact[Array, "1 n"]]:

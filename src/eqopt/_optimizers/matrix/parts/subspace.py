@@ -12,7 +12,6 @@ from jaxtyping import Array, Bool, Inexact
 from ...._core.batches import BATCH, Batching, batches, largest_batch
 from ...._core.equation import Call, Equation, ShapeMismatch
 from ...._core.layouts import Layout
-from ...._cpu.order import after
 from ...._trees.control import filter_cond
 from ...._types import Leaf, Scalar
 
@@ -24,11 +23,6 @@ def leading(
     # The derivative is stopped, because it is infinite if singular values are equal.
     u, _, _ = jnp.linalg.svd(lax.stop_gradient(matrices), full_matrices=False)
     return u[..., :rank]
-
-
-def low_shape(layout: Layout, x: Array, projector: Any) -> tuple[int, ...]:
-    *stack, _, rank = projector.shape
-    return *stack, rank, layout.sides(x.shape)[1]
 
 
 def projected(
@@ -111,15 +105,9 @@ def is_missing(projector: Inexact[Array, "*stack short rank"]) -> Bool[Array, ""
 
 @_Reshaping
 def project(
-    g: Inexact[Array, "..."],
-    full: Leaf,
-    projector: Inexact[Array, "*stack short rank"],
-    layout: Layout,
-    *,
-    one: Scalar,
+    g: Leaf, projector: Inexact[Array, "*stack short rank"], layout: Layout
 ) -> Inexact[Array, "*stack rank long"]:
-    # Leaves wait for each other. Otherwise, XLA on a CPU would project all of them first.
-    return projected(after(one, projector), layout.split(full))
+    return projected(projector, layout.split(g))
 
 
 @_Reshaping
@@ -131,5 +119,4 @@ def restore(
     *,
     scale: Scalar,
 ) -> Leaf:
-    # Leaves wait for each other, because the product is as large as the leaf.
-    return layout.joined(scale * (projector @ after(scale, g)), full.shape)
+    return layout.joined(scale * (projector @ g), full.shape)

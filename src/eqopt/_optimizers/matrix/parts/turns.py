@@ -8,7 +8,7 @@ import jax.tree_util as jtu
 from jaxtyping import Array, Bool
 
 from ...._core.layouts import is_layout
-from ...._core.matrixwise import AbstractMatrixwise, same_for_each_leaf
+from ...._core.matrixwise import AbstractMatrixwise
 from ...._types import Params, Updates
 
 
@@ -28,7 +28,7 @@ def turns(
 ) -> Updates:
     """The position of each leaf among the matrices; without `stagger`, all are equal."""
     if not getattr(owner, "stagger", False):
-        return same_for_each_leaf(Turn(0, 1))(updates)
+        return jtu.tree_map(lambda _: Turn(0, 1), updates)
     layouts = owner._layouts(updates, params)
     matrices, treedef = jtu.tree_flatten(layouts, is_leaf=is_layout)
     count = len(matrices)

@@ -1,0 +1,491 @@
+"""Maps equations over trees: `leafwise`, as `jax.tree.map` for the maths of one leaf.
+
+An equation is a function of the arrays of one leaf. `leafwise` applies it to each leaf of
+the updates, with the leaves of other trees at the same positions. It loads every array in
+at least float32, computes, and stores each result like the array that it replaces. For
+each equation, there is one jitted function, so equal leaves are traced once.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Inexact, PyTree, TypeCheckError
+
+from .._arguments.extra import required_params
+from .._arguments.owners import name_of
+from .._caches import cached
+from .._jax_internals import is_traced
+from .._platforms import store_in_two_passes
+from .._trees.leaves import (
+    align,
+    briefly,
+    flatten_updates,
+    is_leaf,
+    is_parameter,
+    keystr,
+    listed,
+)
+from .._trees.masks import is_function, resolve_mask
+from .._trees.precision import compute_dtype, widen
+from .._trees.sharding import is_in_shard_map, sharded_like
+from .._trees.stored import has_stored, is_stored
+from .._types import Mask, Params, State, Updates
+from .equation import Equation, ShapeMismatch, WrongResult, equation
+from .misfits import misfit, no_matrix, no_parameter, stateless
+from .turns import compute_matrices
+
+
+def leafwise(
+    equation: Equation,
+    updates: Updates,
+    *slots: PyTree,
+    reads: Mapping[str, PyTree | Callable[[Updates], PyTree]] | None = None,
+    mask: Mask | None = None,
+    **shared: Any,
+) -> Any:
+    """Applies an equation to each leaf of trees, as `jax.tree.map` applies a function.
+
+    !!! example
+
+        ```python
+        @eqopt.equation(elementwise=True)
+        def heavy_ball(g, trace, *, decay):
+            trace = decay * trace + g
+            return trace, trace
+
+
+        updates, trace = eqopt.leafwise(heavy_ball, updates, trace, decay=0.9)
+        ```
+
+    **Arguments:**
+
+    - `equation`: an [`eqopt.equation`][].
+    - `updates`: a tree of inexact arrays, with `None` at every leaf that is not updated.
+    - `slots`: trees with the structure of the parameters, for the positional arguments
+        of the equation after the first one, in their order, without those in `reads`.
+        Where `updates` is `None`, they stay unchanged.
+    - `reads`: trees which the equation only reads, by argument name. Instead of a tree,
+        you can pass a function, for example to make random keys. It gets the tree of
+        updates, with `jax.ShapeDtypeStruct`s for arrays, and returns the tree.
+    - `mask`: as in [`eqopt.Masked`][]. Leaves that it excludes stay unchanged.
+    - `shared`: the keyword-only arguments of the equation. Numbers and 0-d arrays are
+        traced (integers as floats); bools, strings, functions and `None` are static. An
+        `eqx.Module` is passed as it is, if the argument is annotated with its class.
+
+    **Returns:**
+
+    The new updates, in the dtypes of `updates`; followed by the new slots, in their own
+    dtypes, if there are any.
+
+    **Raises:**
+
+    A `ValueError` or `TypeError` that names the key path, if trees do not fit together.
+    """
+    reads = reads or {}
+    names = [name for name in equation.leaves if name not in reads]
+    if len(names) != len(slots):
+        raise TypeError(
+            f"leafwise: the equation `{equation.name}` takes the slots {listed(names)}, "
+            f"but {len(slots)} trees were passed. Pass one tree for each."
+        )
+    step = Leafwise(equation, None, shared, reads, mask)
+    named = dict(zip(names, slots, strict=True))
+    params = {**reads, **named}.get("p")
+    try:
+        updates, new = _map(equation.name, step, updates, named, params, "")
+    except (TypeError, ValueError) as error:
+        setattr(error, "_equation", equation.name)  # noqa: B010  # for `name_owner`
+        raise
+    return (updates, *new.values()) if slots else updates
+
+
+class Leafwise(NamedTuple):
+    """One step of a leafwise transformation: an equation and its arguments.
+
+    **Attributes:**
+
+    - `equation`: the result of [`eqopt.equation`][] for a function of arrays.
+    - `state`: the new state. Fields with the name of an argument of the equation still
+        hold their old values. The equation computes the new ones.
+    - `shared`: the equation's keyword-only arguments. Missing ones are taken from the
+        fields of the transformation with the same names. Numbers and 0-d arrays are
+        traced (integers as floats); bools, strings, functions and `None` are static. An
+        `eqx.Module` is passed as it is, if the argument is annotated with its class.
+    - `reads`: other trees with the structure of the parameters, which the equation only
+        reads, by argument name. (The parameters themselves are always available, as
+        `p`.) Instead of a tree, you can pass a function, for example to make random
+        keys. It gets the tree of updates, with `jax.ShapeDtypeStruct`s for arrays, and
+        returns the tree.
+    - `mask`: as in [`eqopt.Masked`][]. Leaves that it excludes pass unchanged.
+    """
+
+    equation: Equation
+    state: State = None
+    shared: Mapping[str, Any] = {}
+    reads: Mapping[str, PyTree | Callable[[Updates], PyTree]] = {}
+    mask: Mask | None = None
+
+
+def run_leafwise(
+    owner: Any, step: Leafwise, updates: Updates, params: Params | None
+) -> tuple[Updates, State]:
+    """The new updates and the new state of a leafwise transformation."""
+    step = filled(owner, step)
+    equation, reads, name = step.equation, dict(step.reads), name_of(owner)
+    slots = {}
+    for leaf in equation.leaves:
+        if leaf == "p" and leaf not in reads:
+            reads["p"] = required_params(owner, params)
+        elif leaf not in reads and hasattr(step.state, leaf):
+            slots[leaf] = getattr(step.state, leaf)
+        elif leaf not in reads:
+            raise TypeError(
+                f"{name}: the equation `{equation.name}` takes `{leaf}`, which is not a "
+                f"field of its state, {type(step.state).__name__}. Fields: "
+                f"{listed([*getattr(step.state, '__dict__', ())]) or 'none'}."
+            )
+    step = step._replace(reads=reads)
+    updates, new = _map(name, step, updates, slots, params, "state.")
+    return updates, dataclasses.replace(step.state, **new) if new else step.state
+
+
+def filled(owner: object, step: Leafwise) -> Leafwise:
+    """`step` with missing shared values taken from the fields of `owner`."""
+    if not isinstance(step, Leafwise):
+        wrong = f"must return an `eqopt.Leafwise`, but returned {briefly(step)}."
+        raise TypeError(f"{name_of(owner)}: `leafwise` and `matrixwise` {wrong}")
+    if not isinstance(step.equation, Equation):
+        raise TypeError(
+            f"{name_of(owner)}: the first argument of `Leafwise` must be an "
+            f"equation, but is {briefly(step.equation)}. Put `@eqopt.equation` "
+            "above the function."
+        )
+    given, fields = step.shared, vars(owner)
+    names = [x for x in step.equation.shared if x not in given and x in fields]
+    lacks = {x: fields[x] for x in names}
+    return step._replace(shared={**lacks, **given}) if lacks else step
+
+
+def _map(
+    owner: str,
+    step: Leafwise,
+    updates: Updates,
+    slots: Mapping[str, PyTree],
+    params: Params | None,
+    prefix: str,
+) -> tuple[Updates, dict[str, PyTree]]:
+    """The new updates and slots. Errors name slots with `prefix`."""
+    equation = step.equation
+    leaves, treedef = flatten_updates(updates)
+    columns, labels = {}, []
+    for name in equation.leaves:
+        tree = slots[name] if name in slots else _read(step.reads[name], updates)
+        labels.append("params" if name == "p" else prefix * (name in slots) + name)
+        columns[name] = align(treedef, tree, labels[-1], updates)
+    flags = [True] * len(leaves)
+    if step.mask is not None:
+        flags = resolve_mask(step.mask, updates, params)
+    _check_slots(owner, equation, updates, leaves, flags, columns, slots)
+    operation, packed, loose = _bind(owner, equation, tuple(slots), step.shared)
+    rows = {
+        i: (g, *[column[i] for column in columns.values()])
+        for i, g in enumerate(leaves)
+        if g is not None and flags[i]
+    }
+    run = kernel(operation)
+
+    def of_leaves(packed, rows, loose):
+        outs = {}
+        for i, row in rows.items():
+            try:
+                outs[i] = run(packed, row, loose)
+            except (ShapeMismatch, TypeCheckError) as error:
+                arrays = dict(zip(("updates", *labels), row, strict=True))
+                shared = dict(zip(operation.loose, loose, strict=True))
+                shared |= operation.static
+                path = keystr(updates, i)
+                raise misfit(owner, path, equation, shared, arrays, error) from error
+        return outs
+
+    if equation.is_of_matrices and any(is_traced(row[0]) for row in rows.values()):
+        of_all = functools.partial(kernel_of_all, operation)
+        outs = compute_matrices(equation, of_leaves, of_all, packed, rows, loose)
+    else:
+        outs = of_leaves(packed, rows, loose)
+    for i, out in outs.items():
+        leaves[i] = out[0]
+        for name, x in zip(slots, out[1:], strict=True):
+            columns[name][i] = x
+    new = {name: treedef.unflatten(columns[name]) for name in slots}
+    return treedef.unflatten(leaves), new
+
+
+def _read(tree: PyTree, updates: Updates) -> PyTree:
+    if not is_function(tree):
+        return tree
+    # Inside `jax.shard_map`, types also say along which axes an array varies.
+    if is_in_shard_map():
+        return tree(jax.eval_shape(lambda updates: updates, updates))
+    return tree(jax.tree.map(lambda g: jax.ShapeDtypeStruct(g.shape, g.dtype), updates))
+
+
+def _check_slots(owner, equation, updates, leaves, flags, columns, slots):
+    """Raises an error where an update meets nothing, or what is no parameter."""
+    for name, column in columns.items():
+        if name not in slots and name != "p":
+            continue
+        for i, (flag, g, x) in enumerate(zip(flags, leaves, column, strict=True)):
+            if g is None:
+                continue
+            if flag and name == "p" and not is_parameter(x):
+                raise no_parameter(keystr(updates, i), x)
+            if flag and x is None:
+                raise stateless(owner, name, keystr(updates, i))
+            if not flag and x is not None and equation.is_of_matrices and name in slots:
+                raise no_matrix(owner, name, keystr(updates, i))
+
+
+#
+# The arguments that all leaves share
+#
+
+
+class Operation(NamedTuple):
+    """An equation with the static part of its arguments; hashable."""
+
+    equation: Equation
+    slots: tuple[str, ...]  # the positional names whose new values are stored
+    packed: tuple[str, ...]  # shared floats, which are passed in one vector
+    loose: tuple[str, ...]  # shared values of other types
+    static: tuple[tuple[str, Any], ...]
+
+
+def _bind(
+    owner: str, equation: Equation, slots: tuple[str, ...], given: Mapping[str, Any]
+) -> tuple[Operation, Array, list]:
+    """The operation, the vector of shared floats, and the other shared values."""
+    static, packed, loose = {}, {}, {}
+    for name in equation.shared:
+        if name not in given:
+            raise TypeError(
+                f"{owner}: the equation `{equation.name}` needs `{name}`. Pass it in "
+                f"`shared`, or give {owner} a field `{name}`."
+            )
+        value = given[name]
+        if name in equation.modules:
+            loose[name] = value
+            continue
+        inside = [x for x in jax.tree.leaves(value) if x is not value]
+        if any(map(eqx.is_inexact_array, inside)):
+            raise TypeError(
+                f"{owner}: `{name}` is {briefly(value)}, but the equation "
+                f"`{equation.name}` takes single numbers after the `*`. Pass a tree like "
+                "the parameters in `reads`; `p` is the parameters themselves."
+            )
+        if value is None or isinstance(value, bool | str) or callable(value):
+            static[name] = value
+            continue
+        value = _as_scalar(owner, name, value)
+        is_float = jnp.issubdtype(value.dtype, jnp.floating)
+        (packed if is_float else loose)[name] = value
+    names = tuple(packed), tuple(loose), tuple(static.items())
+    vector = _pack(tuple(packed.values()))
+    return Operation(equation, slots, *names), vector, [*loose.values()]
+
+
+def _as_scalar(owner: str, name: str, value: Any) -> Any:
+    if np.ndim(value) != 0:
+        raise ValueError(
+            f"{owner}: `{name}` has shape {np.shape(value)}, but a hyperparameter must "
+            "be a number or a 0-d array. For a population, build and use the optimizer "
+            "under `eqx.filter_vmap`."
+        )
+    # A float keeps all of its digits, for float64 parameters. Equations compute with
+    # real numbers, so integer hyperparameters become floats.
+    if isinstance(value, int | float):
+        return np.asarray(value, float)
+    is_integer = jnp.issubdtype(value.dtype, jnp.integer)
+    return jnp.asarray(value, float) if is_integer else value
+
+
+@jax.jit
+def _pack(values: tuple) -> Array:
+    # Tracing and calling a function take time for each argument.
+    dtype = jax.dtypes.canonicalize_dtype(float)
+    return jnp.stack([jnp.asarray(x, dtype) for x in values] or [jnp.zeros((), dtype)])
+
+
+#
+# One leaf: load, compute, store
+#
+
+
+@cached
+def kernel(operation: Operation) -> Callable:
+    """The jitted function of one leaf; it returns the update and the new slots."""
+
+    def run(packed, row, loose):
+        compute = functools.partial(_compute, operation, loose)
+        with jax.numpy_dtype_promotion("standard"):
+            if operation.equation.elementwise and has_stored(row):
+                return store_in_two_passes(compute, packed, row, stored_like)
+            return compute(packed, row, stored_like)
+
+    # The profiler shows this name.
+    run.__name__ = run.__qualname__ = operation.equation.name
+    return jax.jit(run)
+
+
+def _compute(
+    operation: Operation,
+    loose: Sequence[Any],
+    packed: Array,
+    row: Sequence[Any],
+    store: Callable,
+) -> tuple:
+    arguments, shared = _load(operation, packed, row, loose)
+    out = operation.equation(*arguments, **shared)
+    return _store(operation, row, arguments, out, store)
+
+
+@cached
+def kernel_of_all(operation: Operation, limit: int) -> Callable:
+    """The jitted function of many leaves, with batches of at most `limit` elements."""
+
+    def run(packed, rows, loose):
+        with jax.numpy_dtype_promotion("standard"):
+            calls = [_load(operation, packed, row, loose) for row in rows]
+            outs = operation.equation.of_all(calls, limit)
+            return [
+                _store(operation, row, arguments, out, stored_like)
+                for row, (arguments, _), out in zip(rows, calls, outs, strict=True)
+            ]
+
+    run.__name__ = run.__qualname__ = operation.equation.name
+    return jax.jit(run)
+
+
+def _load(
+    operation: Operation, packed: Array, row: Sequence[Any], loose: Sequence[Any]
+) -> tuple[tuple, dict[str, Any]]:
+    """The arguments of the equation, all in one precision."""
+    real = compute_dtype(*row)
+    shared = dict(zip(operation.packed, jnp.unstack(packed.astype(real)), strict=False))
+    shared |= zip(operation.loose, widen(list(loose), real), strict=True)
+    shared |= operation.static
+    return tuple([widen(x, real) for x in row]), shared
+
+
+def _store(
+    operation: Operation,
+    row: Sequence[Any],
+    arguments: Sequence[Any],
+    out: Any,
+    store: Callable,
+) -> tuple:
+    """What an equation returned for a row, stored like the arrays in it."""
+    u, *new = out if isinstance(out, tuple) else (out,)
+    equation, names = operation.equation, operation.equation.leaves
+    places = [1 + names.index(name) for name in operation.slots]
+    old = [row[k] for k in places]
+    _check_outputs(operation, u, arguments[0] if equation.keeps_shape else u, new, old)
+    if equation.is_of_matrices and equation.batching.is_divided:
+        there = arguments[0], [arguments[k] for k in places]  # back to where they were
+        u, new = jax.tree.map(sharded_like, there, (u, new))
+    if jnp.iscomplexobj(u) and not jnp.iscomplexobj(row[0]):
+        raise ShapeMismatch("a complex value for a real slot")
+    slots = [jax.tree.map(store, *pair) for pair in zip(new, old, strict=True)]
+    return u.astype(row[0].dtype), *slots
+
+
+def stored_like(new: Array, slot: Any) -> Any:
+    """`new`, stored like `slot`."""
+    if jnp.iscomplexobj(new) and not jnp.issubdtype(slot.dtype, jnp.complexfloating):
+        raise ShapeMismatch("a complex value for a real slot")
+    if is_stored(slot):
+        return slot.store(new if slot._is_differentiable else lax.stop_gradient(new))
+    new = new.astype(slot.dtype)
+    if not getattr(slot, "weak_type", False):
+        return new
+    # A parameter such as `jnp.array(1.0)` stays so, or the second step compiles again.
+    # JAX makes only scalars weakly typed.
+    weakly = jnp.full_like
+    for _ in range(new.ndim):
+        weakly = jax.vmap(weakly)
+    return weakly(slot, new)
+
+
+def _check_outputs(
+    operation: Operation, u: Any, before: Any, new: Sequence[Any], old: Sequence[Any]
+) -> None:
+    name = operation.equation.name
+    if len(new) != len(old):
+        raise TypeError(
+            f"The equation `{name}` must return the update and the new "
+            f"{operation.slots}, which are {1 + len(old)} values, but returned "
+            f"{1 + len(new)}."
+        )
+    for x, like in zip((u, *new), (before, *old), strict=True):
+        if isinstance(x, jax.Array) and x.shape == getattr(like, "shape", None):
+            continue
+        likes, structure = jax.tree.flatten(like, is_leaf=is_stored)
+        found, other = jax.tree.flatten(x)
+        turned = f"the equation `{name}` turned"
+        if structure != other:
+            raise WrongResult(f"{turned} {structure} into {other}")
+        for y, z in zip(found, likes, strict=True):
+            if y.shape != z.shape:
+                raise WrongResult(
+                    f"{turned} an array of shape {z.shape} into one of shape {y.shape}"
+                )
+
+
+#
+# The last equation of a step, and the precision of trees
+#
+
+
+@equation(elementwise=True)
+def add(g: Inexact[Array, "..."], p: Inexact[Array, "..."]) -> tuple[Any, Any]:
+    if g.shape != p.shape:
+        raise ShapeMismatch(f"{g.shape} is added to {p.shape}")
+    return g, p + g
+
+
+def add_updates(params: Params, updates: Updates) -> Params:
+    """Adds `updates` to `params`; the sum is rounded once, to the dtype of `params`."""
+    _, params = leafwise(add, updates, params)
+    return params
+
+
+def widened(updates: Updates) -> Updates:
+    """`updates` in at least float32, for transformations that follow each other."""
+    if not any(u.dtype in _HALF for u in jax.tree.leaves(updates)):
+        return updates
+    wide = lambda u: u.astype(jnp.float32) if u.dtype in _HALF else u
+    return jax.tree.map(wide, updates)
+
+
+_HALF = jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float16)
+
+
+def rounded_like(updates: Updates, given: Updates) -> Updates:
+    """`updates` in the dtypes of `given`, if both have the same structure.
+
+    They have different structures for `LookaheadParams`.
+    """
+    leaves, treedef = jax.tree.flatten(updates, is_leaf=is_leaf)
+    likes, structure = jax.tree.flatten(given, is_leaf=is_leaf)
+    if treedef != structure:
+        return updates
+    return treedef.unflatten(
+        u if u is None or u.dtype == like.dtype else u.astype(like.dtype)
+        for u, like in zip(leaves, likes, strict=True)
+    )
