@@ -1,4 +1,4 @@
-"""All code for a single platform: XLA would otherwise move or keep more memory there.
+"""Code for a single platform, where XLA would otherwise move or keep more memory.
 
 Each function returns what it is given, or computes what it is asked to compute, on all
 platforms. `benchmarks/accelerators` compiles steps for an H100 and a TPU v5e, and counts

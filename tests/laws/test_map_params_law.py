@@ -31,20 +31,9 @@ NOT_INFERRED = {
 
 # Rows whose state does not declare `PerLeaf`: a number for each parameter then stands
 # for a scalar parameter.
-BY_SHAPE = {"AdamMini", "NovoGrad", "NovoGrad(schedules, mask)", "ScaleByNovoGrad"} | {
-    *("LBFGS", "LBFGS(schedule, no line search)", "ProjectedLBFGS"),
-    *("ScaleByLBFGS", "ScaleByLBFGS(2, unscaled)"),
-}
+BY_SHAPE = {"AdamMini"}
 # The same, without any tree like the parameters: what is inferred is something else.
-ONLY_OTHERS = {
-    "KeepNorm(initial)",
-    "Monitor",
-    "ScaleByGaLore",
-    "SinkGD(width rule)",
-} | {
-    *("ScaleByRowRMS", "ScaleByRowRMS(long side)"),
-    "ScaleBySinkhorn(spectral target)",
-}
+ONLY_OTHERS = {"Monitor", "ScaleByGaLore", "SinkGD(width rule)"}
 
 # By path in `params_of`: the shape there, and another one with as many axes.
 PLACES = {

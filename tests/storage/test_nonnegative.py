@@ -33,7 +33,7 @@ def fields(opt):
         leaves, _ = jtu.tree_flatten_with_path(state)
         slots = found_in(PARAMS, state)
         for (path, x), slot in zip(leaves, slots, strict=True):
-            if not (slot.is_like and jnp.issubdtype(x.dtype, jnp.floating)):
+            if slot.place is None or not jnp.issubdtype(x.dtype, jnp.floating):
                 continue
             names = [key for key in path if isinstance(key, jtu.GetAttrKey)]
             last = max(i for i, key in enumerate(path) if key in names)

@@ -8,9 +8,13 @@ import equinox as eqx
 
 from .._arguments.construction import described
 from .._arguments.extra import without_norm
-from .._core.leafwise import add_updates, rounded_like, widened
-from .._core.misfits import check_wide
-from .._core.transformation import AbstractTransformation
+from .._core import (
+    AbstractTransformation,
+    add_updates,
+    check_wide,
+    rounded_like,
+    widened,
+)
 from .._platforms import store_in_turn
 from .._trees.leaves import listed, same_leaves
 from .._trees.routes import Report

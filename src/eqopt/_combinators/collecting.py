@@ -10,8 +10,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, PyTree
 
-from .._core.transformation import AbstractTransformation
-from .._core.wrapper import Call
+from .._core import AbstractTransformation, Call
 from .._trees.control import filter_cond
 from .._trees.leaves import is_leaf, restrict
 from .._trees.stored import is_stored, load

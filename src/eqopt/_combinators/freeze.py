@@ -5,9 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from .._arguments.fields import static_choice
-from .._core.equation import equation
-from .._core.leafwise import Leafwise
-from .._core.transformation import AbstractStateless
+from .._core import AbstractStateless, Leafwise, equation
 from .._trees.masks import mask_out
 from .._trees.routes import Report
 from .._types import Leaf, Mask, Params

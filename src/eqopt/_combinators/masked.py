@@ -9,8 +9,7 @@ from jaxtyping import PyTree
 
 from .._arguments.extra import required_params, with_functions, without_norm
 from .._arguments.fields import static_choice
-from .._core.transformation import AbstractTransformation
-from .._core.wrapper import AbstractWrapper, Call
+from .._core import AbstractTransformation, AbstractWrapper, Call
 from .._trees.leaves import is_leaf, parameters, restrict
 from .._trees.masks import is_function, mask_out, resolve
 from .._trees.parts import seeing_part

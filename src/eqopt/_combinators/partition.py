@@ -10,8 +10,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from .._arguments.fields import static_choice
-from .._core.transformation import AbstractTransformation
-from .._core.wrapper import AbstractComposite, AbstractWrapper, Call
+from .._core import AbstractComposite, AbstractTransformation, AbstractWrapper, Call
 from .._trees.leaves import (
     flatten_updates,
     is_label,

@@ -26,7 +26,7 @@ class Batching(NamedTuple):
     - `limits`: the number of elements in a batch, by platform.
     - `turns`: the platforms on which a batch waits for the results of the last one.
     - `numbers_wait`: whether the numbers that all batches share wait, too.
-    - `results_wait`: whether what reads the results of a batch waits for the next batch.
+    - `results_wait`: whether the readers of its results wait, too.
     - `is_divided`: whether devices divide the matrices of a batch.
     """
 

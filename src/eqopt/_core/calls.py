@@ -26,7 +26,7 @@ from .misuses import OF_MANY, is_of_axes, misuse, of_examples, where
 def checked_call(method: Callable) -> Callable:
     """`update` or `step` of a class, with the checks of its arguments and its result.
 
-    Without any update, it returns at once: nothing is trained, and no count changes.
+    If there is no update, because all parameters are frozen, it returns at once.
     """
     name, signature = method.__name__, inspect.signature(method).parameters
     names = [*signature]
@@ -44,8 +44,8 @@ def checked_call(method: Callable) -> Callable:
                 args = *[given[x] for x in names[: len(args)]], *args[len(names) :]
                 kwargs = {x: given[x] for x in kwargs}
             is_empty = not jtu.tree_leaves(given[updates])
-            has_params = is_empty and given.get("params") is not None
-            if has_params and _are_all_frozen(given, *names[:2], name):
+            if is_empty and given.get("params") is not None:
+                _check_all_frozen(given, names[0], updates, name)
                 return given["params" if name == "step" else updates], given[state]
         try:
             result = method(*args, **kwargs)
@@ -106,10 +106,10 @@ def pair_of(transformation: Any, name: str, first: str, result: Any) -> Any:
     )
 
 
-def _are_all_frozen(
+def _check_all_frozen(
     given: Mapping[str, Any], own: str, argument: str, name: str
-) -> bool:
-    """Whether there are parameters, all of them frozen; an error if one is not.
+) -> None:
+    """Raises a `ValueError` if a parameter is not frozen.
 
     Gradients may be `None` at each parameter that a part of the transformation freezes.
     """
@@ -121,7 +121,6 @@ def _are_all_frozen(
             raise _nothing(
                 f"{type(transformation).__name__}.{name}", argument, params, i
             )
-    return bool(jtu.tree_leaves(params))
 
 
 _FREEZING = "Freeze", "SetToZero", "frozen"

@@ -190,7 +190,7 @@ _CURRENT: ContextVar[Division | None] = ContextVar("_CURRENT", default=None)
 
 @contextlib.contextmanager
 def divided(division: Division | None) -> Generator[None, None, None]:
-    """In this context, equations of matrices are pushed with this division."""
+    """In this context, equations of matrices are computed with this division."""
     token = _CURRENT.set(division)
     try:
         yield

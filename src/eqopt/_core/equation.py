@@ -36,12 +36,11 @@ class Equation:
         functools.update_wrapper(self, fn)
         is_annotated = bool(getattr(fn, "__annotations__", None))
         self._fn = checked(fn) if is_annotated else fn
-        self.is_of_matrices = self.batching is not None
 
     def __call__(self, *leaves: Any, **shared: Any) -> Any:
         return self._fn(*leaves, **shared)
 
-    def of_all(self, calls: "Sequence[Call]", limit: int) -> list[Any]:
+    def of_all(self, calls: "Sequence[Arguments]", limit: int) -> list[Any]:
         """The results for several leaves; a batch has at most `limit` elements."""
         return [self(*leaves, **shared) for leaves, shared in calls]
 
@@ -109,7 +108,7 @@ def equation(fn: Callable | None = None, *, elementwise: bool = False) -> Any:
 
 
 # The positional and the keyword-only arguments of an equation.
-Call: TypeAlias = tuple[tuple, dict[str, Any]]
+Arguments: TypeAlias = tuple[tuple, dict[str, Any]]
 
 
 class ShapeMismatch(Exception):

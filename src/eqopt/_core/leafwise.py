@@ -214,7 +214,8 @@ def _map(
                 raise misfit(owner, path, equation, shared, arrays, error) from error
         return outs
 
-    if equation.is_of_matrices and any(is_traced(row[0]) for row in rows.values()):
+    is_of_matrices = equation.batching is not None
+    if is_of_matrices and any(is_traced(row[0]) for row in rows.values()):
         of_all = functools.partial(kernel_of_all, operation)
         outs = compute_matrices(equation, of_leaves, of_all, packed, rows, loose)
     else:
@@ -248,7 +249,7 @@ def _check_slots(owner, equation, updates, leaves, flags, columns, slots):
                 raise no_parameter(keystr(updates, i), x)
             if flag and x is None:
                 raise stateless(owner, name, keystr(updates, i))
-            if not flag and x is not None and equation.is_of_matrices and name in slots:
+            if not flag and x is not None and equation.batching and name in slots:
                 raise no_matrix(owner, name, keystr(updates, i))
 
 
@@ -396,7 +397,7 @@ def _store(
     places = [1 + names.index(name) for name in operation.slots]
     old = [row[k] for k in places]
     _check_outputs(operation, u, arguments[0] if equation.keeps_shape else u, new, old)
-    if equation.is_of_matrices and equation.batching.is_divided:
+    if equation.batching is not None and equation.batching.is_divided:
         there = arguments[0], [arguments[k] for k in places]  # back to where they were
         u, new = jax.tree.map(sharded_like, there, (u, new))
     if jnp.iscomplexobj(u) and not jnp.iscomplexobj(row[0]):

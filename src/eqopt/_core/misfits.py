@@ -72,7 +72,7 @@ ONE_MODEL = (
 
 
 class OtherState(ValueError):
-    """The state of an optimizer with other arguments; `explained` says what differs."""
+    """The state of an optimizer with other arguments; `where` says what differs."""
 
 
 def other_shards(owner: str, trees: Mapping[str, tuple[PyTree, PyTree]]) -> str | None:

@@ -15,7 +15,7 @@ from .._caches import cached
 from ..numerics import common_dtype
 from .batches import BATCH, Batching, Work, batches, largest_batch
 from .division import AbstractWhole, Division, part_of
-from .equation import Call, Equation, ShapeMismatch
+from .equation import Arguments, Equation, ShapeMismatch
 from .layouts import Layout, Pieces, over_stack
 
 
@@ -45,10 +45,13 @@ class _OnMatrices(Equation):
         # With decompositions, numbers do not wait: compiled for an H100, Shampoo would
         # take 2.4 instead of 1.8.
         self.batching = Batching(
-            BATCH[work], turns, is_of_products, work != "QR", is_divided
+            BATCH[work],
+            turns,
+            numbers_wait=is_of_products,
+            results_wait=work != "QR",
+            is_divided=is_divided,
         )
         self.leaves, self.elementwise = (*equation.leaves, "layout"), False
-        self.is_of_matrices = True
         self.shared, self.modules = equation.shared, equation.modules
         parameters = inspect.signature(inspect.unwrap(equation._fn)).parameters
         self._is_real = [_is_real(parameters[x].annotation) for x in equation.leaves]
@@ -109,7 +112,7 @@ class _OnMatrices(Equation):
         """
         return bool(stack) and self._work == "products" and not self._moves_all
 
-    def of_all(self, calls: Sequence[Call], limit: int) -> list[Any]:
+    def of_all(self, calls: Sequence[Arguments], limit: int) -> list[Any]:
         """The results for several leaves, with equal matrices in batches."""
         is_alone = len(calls) == 1 and not self._moves_all
         if is_alone or not self._in_batches:
@@ -134,7 +137,7 @@ class _OnMatrices(Equation):
                 results[places[i]] = out
         return results
 
-    def _of_pieces(self, calls: Sequence[Call], limit: int) -> list[Any]:
+    def _of_pieces(self, calls: Sequence[Arguments], limit: int) -> list[Any]:
         """The results for leaves some of which are cut into pieces."""
         parts, counts = [], []
         for (*leaves, layout), shared in calls:

@@ -30,21 +30,22 @@ def compute_matrices(
     batching: Any = equation.batching
     keys = [equation.batch_key(*row) for row in rows.values()]
     known = [key for key in keys if key is not None]
-    # What is as small as one batch need not wait: tracing it for accelerators, too, would
-    # take twice as long. In a `shard_map`, JAX 0.10 would take all results for varying if
-    # one of them is.
+    has_equal = len({*known}) < len(known)
+    # What is as small as a batch of a GPU need not wait: tracing it for accelerators,
+    # too, would take twice as long. In a `shard_map`, JAX 0.10 would take all results for
+    # varying if one of them is.
     is_large = sum(row[0].size for row in rows.values()) > batching.limits["default"]
     may_wait = is_large and len(rows) > 1 and not is_in_shard_map()
     turns = batching.turns if may_wait else frozenset()
 
-    if not (batching.is_divided or turns or len({*known}) < len(known)):
+    if not (batching.is_divided or turns or has_equal):
         return of_leaves(packed, rows, loose)
 
     def in_batches(platform, limit):
         groups = [[*rows]]
         if platform in turns:
-            # A row without a batch is alone.
-            own = [key or i for key, i in zip(keys, rows, strict=True)]
+            # A leaf without a key is alone, named by its position.
+            own = [i if key is None else key for key, i in zip(keys, rows, strict=True)]
             sizes = [row[0].size for row in rows.values()]
             groups = [[[*rows][k] for k in x] for x in batches(own, sizes, limit)]
         run = of_all(limit)
@@ -81,7 +82,7 @@ def _take_turns(
 
     With `numbers_wait`, the numbers that all groups share wait, too. Otherwise, XLA would
     compute with them for all groups at once, and lay out these groups alike. Without
-    `results_wait`, other equations are fused with the last group: compiled for an H100,
+    `results_wait`, later equations are fused with each group: compiled for an H100,
     with the transformer of the benchmarks, SOAP then moves 57 instead of 72, but Muon
     keeps 1.1 instead of 0.5.
     """

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Float, Int, PyTree
 
-from .._core.reductions import inner
+from .._core import inner
 from .._trees.control import while_loop
 from .._trees.precision import widen
 from .._types import Scalar, Updates

@@ -11,11 +11,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, PyTree
 
 from .._arguments.extra import required, required_params, required_value
-from .._core.apply import add_updates
-from .._core.equation import equation
-from .._core.leafwise import leafwise
-from .._core.misfits import check_real
-from .._core.reductions import inner, sum_over_leaves
+from .._core import add_updates, check_real, equation, inner, leafwise, sum_over_leaves
 from .._trees.control import filter_cond
 from .._trees.leaves import align, flatten_updates, keystr, restrict
 from .._trees.precision import compute_dtype, widen

@@ -8,8 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from .._arguments.checks import check_count, check_range
-from .._core.leafwise import leafwise
-from .._core.transformation import AbstractTransformation
+from .._core import AbstractTransformation, leafwise
 from .._trees.control import filter_cond
 from .._trees.leaves import parameters
 from .._trees.precision import compute_dtype

@@ -9,8 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from .._arguments.checks import check_range
-from .._core.equation import Equation
-from .._core.leafwise import Leafwise
+from .._core import Equation, Leafwise
 from .._types import Leaf, Nonnegative, Params, Scalar, Updates
 from ..numerics import bias_correction, safe_increment
 from ..tree._like import real_full_like, wide_zeros_like

@@ -9,8 +9,7 @@ import jax.tree_util as jtu
 from jaxtyping import Array, Int, PyTree
 
 from .._arguments.owners import name_error, parts_of
-from .._core.leafwise import leafwise
-from .._core.transformation import AbstractOptimizer, AbstractTransformation
+from .._core import AbstractOptimizer, AbstractTransformation, leafwise
 from .._transforms.weight_decay import AddDecayedWeights, decay_weights, is_off
 from .._trees.leaves import is_leaf
 from .._trees.masks import resolve_mask

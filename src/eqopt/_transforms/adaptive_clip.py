@@ -9,9 +9,7 @@ import jax.tree_util as jtu
 from jaxtyping import Array, Float, Inexact, PyTree
 
 from .._arguments.checks import check_range
-from .._core.equation import equation
-from .._core.leafwise import Leafwise
-from .._core.transformation import AbstractStateless
+from .._core import AbstractStateless, Leafwise, equation
 from .._trees.axes import Axes, resolve_dimension_numbers
 from .._trees.layers import stacks
 from .._trees.leaves import align, is_leaf

@@ -7,9 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 from .._arguments.checks import check_count
-from .._core.equation import equation
-from .._core.leafwise import Leafwise
-from .._core.transformation import AbstractLeafwise
+from .._core import AbstractLeafwise, Leafwise, equation
 from .._types import IntegerLike, Leaf, Params, Updates
 from ..tree._like import wide_zeros_like
 

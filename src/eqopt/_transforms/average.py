@@ -7,9 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Int
 
 from .._arguments.checks import check_range
-from .._core.equation import equation
-from .._core.leafwise import Leafwise
-from .._core.transformation import AbstractLeafwise
+from .._core import AbstractLeafwise, Leafwise, equation
 from .._types import Hyperparameter, Leaf, Params, Scalar, Updates
 from ..numerics import as_float, bias_correction, safe_increment
 from ..tree._like import wide_zeros_like

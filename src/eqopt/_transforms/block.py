@@ -8,9 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from .._arguments.checks import check_count, check_range
-from .._core.equation import equation
-from .._core.leafwise import Leafwise
-from .._core.transformation import AbstractLeafwise, AbstractStateless
+from .._core import AbstractLeafwise, AbstractStateless, Leafwise, equation
 from .._trees.leaves import map_parameters
 from .._types import Hyperparameter, IntegerLike, Leaf, Params, PerLeaf, Scalar
 from ..numerics import (

@@ -10,10 +10,14 @@ from jaxtyping import Array, Float, Int
 
 from .._arguments.checks import check_range
 from .._arguments.fields import static_choice
-from .._core.equation import equation
-from .._core.leafwise import Leafwise, leafwise
-from .._core.reductions import global_norm
-from .._core.transformation import AbstractStateless, AbstractTransformation
+from .._core import (
+    AbstractStateless,
+    AbstractTransformation,
+    Leafwise,
+    equation,
+    global_norm,
+    leafwise,
+)
 from .._trees.states import check_state
 from .._types import (
     Hyperparameter,

@@ -7,9 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import DTypeLike
 
 from .._arguments.checks import check_range, check_scalar
-from .._core.equation import equation
-from .._core.leafwise import Leafwise
-from .._core.transformation import AbstractLeafwise
+from .._core import AbstractLeafwise, Leafwise, equation
 from .._trees.leaves import map_parameters
 from .._trees.precision import compute_dtype
 from .._types import Hyperparameter, Leaf, Params, PerLeaf, Scalar

@@ -14,9 +14,7 @@ from jaxtyping import Array, DTypeLike, Float, Int, PyTree
 from .._arguments.checks import check_count, check_range, check_scalar
 from .._arguments.extra import required_params
 from .._arguments.fields import static_choice
-from .._core.equation import ShapeMismatch, equation
-from .._core.leafwise import Leafwise
-from .._core.transformation import AbstractLeafwise
+from .._core import AbstractLeafwise, Leafwise, ShapeMismatch, equation
 from .._trees.axes import DimensionNumbers, resolve_dimension_numbers
 from .._trees.dimension_numbers import MatrixDimensionNumbers
 from .._trees.leaves import is_leaf, is_parameter

@@ -7,8 +7,7 @@ import jax
 from jaxtyping import Array, UInt32
 
 from .._arguments.extra import required, required_params
-from .._core.misfits import check_real, check_shapes
-from .._core.transformation import AbstractTransformation
+from .._core import AbstractTransformation, check_real, check_shapes
 from .._trees.keys import key_data, next_key
 from .._trees.leaves import align, flatten_updates
 from .._trees.states import check_state

@@ -10,7 +10,7 @@ from jaxtyping import DTypeLike, PyTree
 
 from .._arguments.construction import Module
 from .._arguments.owners import name_error, parts_of
-from .._core.transformation import AbstractTransformation
+from .._core import AbstractTransformation
 from .._trees.leaves import parameters
 from .._trees.states import check_keys, check_state
 from .._types import Hyperparameter, Params, State, Updates

@@ -7,9 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int, PRNGKeyArray, UInt32
 
 from .._arguments.checks import check_range, check_scalar
-from .._core.equation import equation
-from .._core.leafwise import Leafwise
-from .._core.transformation import AbstractLeafwise
+from .._core import AbstractLeafwise, Leafwise, equation
 from .._trees.keys import key_data, next_key, split_like
 from .._trees.threefry import normal
 from .._types import Hyperparameter, Key, Leaf, Params, Scalar

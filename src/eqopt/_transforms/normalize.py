@@ -9,10 +9,14 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from .._arguments.checks import check_range, check_scalar
-from .._core.equation import equation
-from .._core.leafwise import Leafwise, leafwise
-from .._core.reductions import global_norm
-from .._core.transformation import AbstractStateless, AbstractTransformation
+from .._core import (
+    AbstractStateless,
+    AbstractTransformation,
+    Leafwise,
+    equation,
+    global_norm,
+    leafwise,
+)
 from .._trees.states import check_state
 from .._types import Hyperparameter, Leaf, Params, Scalar, State, Updates
 from .scale import scale

@@ -6,8 +6,7 @@ import equinox as eqx
 from jaxtyping import Array, Float, Int
 
 from .._arguments.extra import required_value
-from .._core.leafwise import Leafwise
-from .._core.transformation import AbstractLeafwise
+from .._core import AbstractLeafwise, Leafwise
 from .._trees.leaves import parameters
 from .._trees.precision import compute_dtype
 from .._types import Hyperparameter, IntegerLike, Params

@@ -9,7 +9,7 @@ from jaxtyping import Array, PRNGKeyArray, UInt32
 
 from .._arguments.checks import check_range
 from .._arguments.owners import name_of
-from .._core.transformation import AbstractTransformation
+from .._core import AbstractTransformation
 from .._trees.keys import key_data, next_key, split_like
 from .._trees.leaves import align, flatten_updates, keystr
 from .._trees.states import check_state

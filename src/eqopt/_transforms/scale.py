@@ -14,13 +14,13 @@ from jaxtyping import Array, Float, Int, PyTree
 from .._arguments.checks import check_returned, check_scalar
 from .._arguments.owners import name_of
 from .._combinators.freeze import zero
-from .._core.equation import equation
-from .._core.leafwise import Leafwise
-from .._core.transformation import (
+from .._core import (
     AbstractLeafwise,
     AbstractOptimizer,
     AbstractStateless,
     AbstractTransformation,
+    Leafwise,
+    equation,
 )
 from .._jax_internals import is_traced
 from .._trees.leaves import is_none, keystr, parameters

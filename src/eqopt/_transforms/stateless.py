@@ -7,9 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from .._core.equation import equation
-from .._core.leafwise import Leafwise
-from .._core.transformation import AbstractStateless, AbstractTransformation
+from .._core import AbstractStateless, AbstractTransformation, Leafwise, equation
 from .._trees.leaves import align, disagreement, flatten_updates, keystr, type_name
 from .._trees.states import check_state
 from .._types import Leaf, Params, State, Updates

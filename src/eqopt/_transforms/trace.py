@@ -6,9 +6,7 @@ import equinox as eqx
 from jaxtyping import DTypeLike
 
 from .._arguments.checks import check_scalar
-from .._core.equation import equation
-from .._core.leafwise import Leafwise
-from .._core.transformation import AbstractLeafwise
+from .._core import AbstractLeafwise, Leafwise, equation
 from .._types import Hyperparameter, Leaf, Params, Scalar, Updates
 from ..tree._like import wide_zeros_like
 

@@ -5,9 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from .._arguments.checks import check_range, check_scalar
-from .._core.equation import equation
-from .._core.leafwise import Leafwise
-from .._core.transformation import AbstractStateless
+from .._core import AbstractStateless, Leafwise, equation
 from .._types import Hyperparameter, Leaf, Params, Scalar
 from .block import block_norm
 

@@ -17,9 +17,7 @@ from .._arguments.checks import (
 )
 from .._arguments.fields import static_choice
 from .._arguments.owners import name_of
-from .._core.equation import equation
-from .._core.leafwise import Leafwise
-from .._core.transformation import AbstractLeafwise, AbstractTransformation
+from .._core import AbstractLeafwise, AbstractTransformation, Leafwise, equation
 from .._trees.masks import mask_out
 from .._trees.routes import Report
 from .._types import (

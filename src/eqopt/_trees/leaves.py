@@ -1,7 +1,4 @@
-"""Tree traversal: leaves, their positions, and whether two trees agree.
-
-Only this module handles `None`, and only this module reports where two trees differ.
-"""
+"""Tree traversal: leaves, their positions, and whether two trees agree."""
 
 import dataclasses
 import operator

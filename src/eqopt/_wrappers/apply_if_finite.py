@@ -9,8 +9,7 @@ from jaxtyping import Array, Bool, Int
 
 from .._arguments.checks import check_count
 from .._arguments.extra import given_norm
-from .._core.transformation import AbstractTransformation
-from .._core.wrapper import AbstractWrapper, Call
+from .._core import AbstractTransformation, AbstractWrapper, Call
 from .._trees.control import filter_cond
 from .._trees.leaves import flatten_updates
 from .._types import IntegerLike, Params, State, Updates

@@ -13,14 +13,15 @@ from .._arguments.checks import check_choice
 from .._arguments.owners import parts_of
 from .._combinators.chain import Chain
 from .._combinators.masked import Masked
-from .._core.equation import equation
-from .._core.leafwise import Leafwise
-from .._core.transformation import (
+from .._core import (
     AbstractOptimizer,
     AbstractStateless,
     AbstractTransformation,
+    AbstractWrapper,
+    Call,
+    Leafwise,
+    equation,
 )
-from .._core.wrapper import AbstractWrapper, Call
 from .._transforms.scale import ScaleByLearningRate, has_learning_rate
 from .._transforms.weight_decay import AddDecayedWeights, alignment
 from .._trees.leaves import is_leaf

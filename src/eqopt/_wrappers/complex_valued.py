@@ -11,9 +11,7 @@ from jaxtyping import Array, Float, PyTree
 
 from .._arguments.construction import Module
 from .._arguments.extra import with_functions
-from .._core.misfits import check_real
-from .._core.transformation import AbstractTransformation
-from .._core.wrapper import AbstractWrapper, Call
+from .._core import AbstractTransformation, AbstractWrapper, Call, check_real
 from .._trees.keys import keys_of_part
 from .._trees.stored import full_params
 from .._types import Params, State

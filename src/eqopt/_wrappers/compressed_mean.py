@@ -5,9 +5,7 @@ from typing import Any
 import equinox as eqx
 
 from .._arguments.checks import check_range
-from .._core.misfits import check_real
-from .._core.transformation import AbstractTransformation
-from .._core.wrapper import AbstractWrapper, Call
+from .._core import AbstractTransformation, AbstractWrapper, Call, check_real
 from .._trees.workers import Workers
 from .._types import Hyperparameter, Params, State
 from ..compression._base import AbstractCompressor, compressed, memory_like

@@ -7,8 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from .._core.transformation import AbstractTransformation
-from .._core.wrapper import AbstractWrapper, Call
+from .._core import AbstractTransformation, AbstractWrapper, Call
 from .._trees.control import filter_cond
 from .._types import Params, State
 from ..numerics import safe_increment

@@ -5,8 +5,7 @@ from typing import Any
 import equinox as eqx
 from jax.sharding import AbstractMesh, Mesh
 
-from .._core.division import Division, divided
-from .._core.transformation import AbstractTransformation
+from .._core import AbstractTransformation, Division, divided
 from .._trees.sharding import axis_names, mesh_with
 from .._types import Params, State, Updates
 

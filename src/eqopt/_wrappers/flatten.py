@@ -12,9 +12,13 @@ from jaxtyping import Array, Inexact, PyTree
 
 from .._arguments.extra import with_functions
 from .._combinators.chain import Chain, NamedChain
-from .._core.apply import add_updates
-from .._core.transformation import AbstractOptimizer, AbstractTransformation
-from .._core.wrapper import AbstractWrapper, Call
+from .._core import (
+    AbstractOptimizer,
+    AbstractTransformation,
+    AbstractWrapper,
+    Call,
+    add_updates,
+)
 from .._trees.keys import keys_of_part
 from .._trees.leaves import (
     ANOTHER_MODEL,

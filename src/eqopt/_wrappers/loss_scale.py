@@ -8,11 +8,16 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._arguments.checks import check_count, check_range
 from .._arguments.extra import given_norm
-from .._core.equation import equation
-from .._core.leafwise import leafwise, rounded_like, widened
-from .._core.misfits import check_wide
-from .._core.transformation import AbstractTransformation
-from .._core.wrapper import AbstractWrapper, Call
+from .._core import (
+    AbstractTransformation,
+    AbstractWrapper,
+    Call,
+    check_wide,
+    equation,
+    leafwise,
+    rounded_like,
+    widened,
+)
 from .._jax_internals import is_traced
 from .._trees.control import filter_cond
 from .._trees.states import check_state

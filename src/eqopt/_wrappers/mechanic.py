@@ -12,10 +12,15 @@ from jaxtyping import Array, Float
 from .._arguments.checks import check_count, check_range
 from .._arguments.extra import required_params
 from .._arguments.fields import static_choice
-from .._core.equation import equation
-from .._core.leafwise import leafwise, rounded_like, widened
-from .._core.reductions import dot, sum_over_leaves
-from .._core.transformation import AbstractTransformation
+from .._core import (
+    AbstractTransformation,
+    dot,
+    equation,
+    leafwise,
+    rounded_like,
+    sum_over_leaves,
+    widened,
+)
 from .._trees.leaves import parameters
 from .._trees.precision import compute_dtype
 from .._trees.states import check_size, check_state

@@ -11,10 +11,7 @@ from jaxtyping import Array, Bool, DTypeLike, Float, Int, PyTree
 
 from .._arguments.checks import check_count, check_interval
 from .._combinators.collecting import fill_missing, run_collected
-from .._core.equation import equation
-from .._core.leafwise import leafwise
-from .._core.transformation import AbstractTransformation
-from .._core.wrapper import AbstractWrapper, Call
+from .._core import AbstractTransformation, AbstractWrapper, Call, equation, leafwise
 from .._transforms.scale import at
 from .._trees.control import filter_cond
 from .._trees.leaves import is_inexact, restrict

@@ -11,8 +11,7 @@ from jaxtyping import Array, PyTree
 
 from .._arguments.checks import check_count
 from .._arguments.fields import static_choice
-from .._core.transformation import AbstractTransformation
-from .._core.wrapper import AbstractWrapper, Call
+from .._core import AbstractTransformation, AbstractWrapper, Call
 from .._trees.stored import AbstractStored, fetched, is_stored
 from .._types import Params, State
 from ..checkpoint._layout import layout

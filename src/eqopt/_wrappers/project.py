@@ -10,12 +10,15 @@ from jaxtyping import PyTree
 
 from .._arguments.extra import required_params
 from .._arguments.fields import static_choice
-from .._core.apply import add_updates
-from .._core.equation import equation
-from .._core.leafwise import leafwise
-from .._core.misfits import check_real
-from .._core.transformation import AbstractTransformation
-from .._core.wrapper import AbstractWrapper, Call
+from .._core import (
+    AbstractTransformation,
+    AbstractWrapper,
+    Call,
+    add_updates,
+    check_real,
+    equation,
+    leafwise,
+)
 from .._trees.leaves import (
     align,
     disagreement,

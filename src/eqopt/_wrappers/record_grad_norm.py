@@ -6,9 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._core.reductions import global_norm
-from .._core.transformation import AbstractTransformation
-from .._core.wrapper import AbstractWrapper, Call
+from .._core import AbstractTransformation, AbstractWrapper, Call, global_norm
 from .._trees.leaves import parameters
 from .._trees.precision import compute_dtype
 from .._types import Params, State

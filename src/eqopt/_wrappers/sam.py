@@ -13,11 +13,16 @@ from jaxtyping import Array, Int
 from .._arguments.checks import check_count
 from .._arguments.extra import required, required_params
 from .._combinators.chain import Chain
-from .._core.apply import add_updates
-from .._core.equation import equation
-from .._core.leafwise import leafwise, rounded_like, widened
-from .._core.transformation import AbstractTransformation
-from .._core.wrapper import AbstractWrapper, Call
+from .._core import (
+    AbstractTransformation,
+    AbstractWrapper,
+    Call,
+    add_updates,
+    equation,
+    leafwise,
+    rounded_like,
+    widened,
+)
 from .._transforms.normalize import Normalize
 from .._transforms.scale import Scale, scale
 from .._trees.control import filter_cond

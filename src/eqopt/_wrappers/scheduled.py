@@ -10,8 +10,7 @@ import jax.tree_util as jtu
 from jaxtyping import Array, Int
 
 from .._arguments.checks import check_returned, hyperparameters, waiting
-from .._core.transformation import AbstractOptimizer, AbstractTransformation
-from .._core.wrapper import AbstractWrapper, Call
+from .._core import AbstractOptimizer, AbstractTransformation, AbstractWrapper, Call
 from .._transforms.scale import recorded
 from .._trees.states import check_keys, check_state
 from .._types import Params, Recorded, State

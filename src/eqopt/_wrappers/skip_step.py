@@ -11,9 +11,7 @@ from jaxtyping import Array, Bool, Int
 from .._arguments.checks import check_no_schedule, check_range
 from .._arguments.construction import Module
 from .._arguments.extra import required_value
-from .._core.reductions import global_norm
-from .._core.transformation import AbstractTransformation
-from .._core.wrapper import AbstractWrapper, Call
+from .._core import AbstractTransformation, AbstractWrapper, Call, global_norm
 from .._trees.control import filter_cond
 from .._trees.leaves import parameters
 from .._types import Hyperparameter, Params, State, Updates

@@ -7,10 +7,7 @@ import jax.tree_util as jtu
 from jaxtyping import PyTree
 
 from .._arguments.extra import required_params
-from .._core.leafwise import leafwise
-from .._core.misfits import check_wide
-from .._core.transformation import AbstractTransformation
-from .._core.wrapper import AbstractWrapper, Call
+from .._core import AbstractTransformation, AbstractWrapper, Call, check_wide, leafwise
 from .._trees.leaves import (
     ANOTHER_MODEL,
     is_leaf,

@@ -11,8 +11,7 @@ from jax import lax
 from jaxtyping import Array, Inexact
 
 from .._arguments.fields import static_choice
-from .._core.transformation import AbstractTransformation
-from .._core.wrapper import AbstractWrapper, Call
+from .._core import AbstractTransformation, AbstractWrapper, Call
 from .._trees.leaves import is_leaf, parameters
 from .._trees.masks import resolve_mask
 from .._trees.stored import (
@@ -112,9 +111,8 @@ class StoreState(AbstractWrapper):
         with_paths, treedef = jtu.tree_flatten_with_path(state, is_leaf=is_stored)
         kept = []
         leaves = zip(found_in(params, state), _owners(state), with_paths, strict=True)
-        for i, (found, owner, (path, x)) in enumerate(leaves):
-            place, is_like, kind = found
-            is_chosen = place is not None and is_like and flags[place]
+        for i, ((_, place, kind), owner, (path, x)) in enumerate(leaves):
+            is_chosen = place is not None and flags[place]
             if is_chosen and is_elsewhere(x):
                 _check_is_seen(owner, path, x, is_chosen, True)
             is_asked = is_chosen or owner is not None

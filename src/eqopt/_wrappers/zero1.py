@@ -11,8 +11,7 @@ import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec as P
 from jaxtyping import PyTree
 
-from .._core.transformation import AbstractTransformation
-from .._core.wrapper import AbstractWrapper, Call
+from .._core import AbstractTransformation, AbstractWrapper, Call
 from .._jax_internals import is_traced
 from .._trees.leaves import is_parameter
 from .._trees.sharding import (

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
-from .._core.transformation import AbstractTransformation
+from .._core import AbstractTransformation
 from .._trees.leaves import restrict
 from .._types import Params, State, Updates
 from ..tree import get_all_with_path

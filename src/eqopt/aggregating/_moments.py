@@ -11,8 +11,7 @@ from jaxtyping import Array, Bool, Float, Inexact, Int
 
 from .._arguments.checks import check_count
 from .._combinators.collecting import fill_missing
-from .._core.equation import equation
-from .._core.leafwise import leafwise
+from .._core import equation, leafwise
 from .._trees.leaves import flatten_updates
 from .._trees.states import check_state
 from .._trees.stored import load

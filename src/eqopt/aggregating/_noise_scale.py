@@ -7,8 +7,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._arguments.construction import Module
-from .._core.equation import equation
-from .._core.reductions import sum_over_leaves
+from .._core import equation, sum_over_leaves
 from .._jax_internals import is_traced
 from .._types import Leaf, RealScalarLike, Scalar, Updates
 from ..tree import norm

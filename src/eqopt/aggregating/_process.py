@@ -4,8 +4,7 @@ from typing import Any
 
 from .._combinators.chain import Chain, checked_states
 from .._combinators.collecting import run_collected
-from .._core.transformation import AbstractTransformation
-from .._core.wrapper import AbstractComposite, Call
+from .._core import AbstractComposite, AbstractTransformation, Call
 from .._transforms.scale import Identity
 from .._trees.control import filter_cond
 from .._trees.leaves import restrict

@@ -9,9 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from .._arguments.checks import check_range
 from .._arguments.extra import required
-from .._core.equation import equation
-from .._core.leafwise import Leafwise
-from .._core.transformation import AbstractLeafwise
+from .._core import AbstractLeafwise, Leafwise, equation
 from .._transforms.scale import recorded
 from .._types import (
     Hyperparameter,

@@ -11,7 +11,7 @@ from jaxtyping import Array
 
 from .._combinators.chain import Chain, NamedChain
 from .._combinators.partition import Partition
-from .._core.transformation import AbstractOptimizer, AbstractTransformation
+from .._core import AbstractOptimizer, AbstractTransformation
 from .._jax_internals import is_traced
 from .._transforms.scale import ScaleByLearningRate, at, recorded
 from .._trees.leaves import label_dict

@@ -6,7 +6,7 @@ from collections.abc import Collection
 import jax
 from jaxtyping import PyTree
 
-from .._core.transformation import AbstractTransformation
+from .._core import AbstractTransformation
 from .._trees.leaves import briefly, parameters
 from ..tree._search import did_you_mean
 from . import _hyperparameters, _training, _transformable, _types, _values

@@ -10,7 +10,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array
 
-from .._core.transformation import AbstractTransformation
+from .._core import AbstractTransformation
 from .._trees.leaves import parameters
 from . import _trial
 from ._difference import of_types

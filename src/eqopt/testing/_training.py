@@ -124,7 +124,7 @@ def _slots(state: PyTree, model: PyTree) -> list[tuple]:
         slot.path
         for slot in slots_of(model, state)
         if any(map(eqx.is_inexact_array, slot.parts or ()))
-        and [*map(np.shape, slot.parts)] == shapes
+        and [*map(np.shape, slot.parts or ())] == shapes
     ]
 
 

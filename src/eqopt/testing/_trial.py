@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from .._core.transformation import AbstractTransformation
+from .._core import AbstractTransformation
 from .._trees.leaves import parameters
 from ..tree._cast import cast
 from ..tree._random import is_typed_key

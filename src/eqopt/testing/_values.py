@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from .._core.apply import apply_updates
+from .._core import apply_updates
 from ._difference import first_not_finite, of_values
 from ._law import expect, expect_same, law
 from ._trial import Trial, grads_of

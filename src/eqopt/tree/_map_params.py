@@ -106,10 +106,8 @@ def map_params(
     ]
     other = transform_non_params or (lambda x: x)
     return treedef.unflatten(
-        f(x, *(column[found.owner] for column in columns))
-        if found.is_like
-        else other(x)
-        for x, found in zip(values, found_in(params, abstract), strict=True)
+        other(x) if place is None else f(x, *(column[place] for column in columns))
+        for x, (_, place, _) in zip(values, found_in(params, abstract), strict=True)
     )
 
 

@@ -17,7 +17,7 @@ TREES = ("exact", "nonnegative", "unknown")
 
 
 class Slot(NamedTuple):
-    """A slot of a state, or a leaf beside the slots.
+    """A slot of a state, or a leaf that is in no slot.
 
     - `parts`: what a slot has for each parameter, counting `None`s; `None` for a leaf.
     - `kind`: what the field declares.
@@ -29,7 +29,7 @@ class Slot(NamedTuple):
 
 
 def slots_of(params: Params, state: State) -> Iterator[Slot]:
-    """The slots of a state, and the leaves beside them, in order.
+    """The slots of a state, and the leaves in no slot, in order.
 
     A slot is a field of a state with the structure of the parameters, unless the class
     declares a number or another state. A tree that no field declares is a slot if its

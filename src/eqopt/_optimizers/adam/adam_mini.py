@@ -11,9 +11,13 @@ from jaxtyping import Array, DTypeLike, Float
 
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._core.equation import ShapeMismatch, equation
-from ..._core.leafwise import Leafwise
-from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
+from ..._core import (
+    AbstractLeafwise,
+    AbstractOptimizer,
+    Leafwise,
+    ShapeMismatch,
+    equation,
+)
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._trees.leaves import is_leaf, parameters

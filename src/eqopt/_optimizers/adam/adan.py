@@ -8,9 +8,7 @@ from jaxtyping import Array, Bool, DTypeLike, Int
 
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._core.equation import equation
-from ..._core.leafwise import Leafwise
-from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
+from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
 from ..._transforms.scale import ScaleByLearningRate, at, same
 from ..._transforms.weight_decay import AddDecayedWeights, is_off
 from ..._trees.precision import or_tiny

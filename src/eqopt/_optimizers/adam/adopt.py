@@ -8,9 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, DTypeLike, Int
 
 from ..._combinators.chain import Chain
-from ..._core.equation import equation
-from ..._core.leafwise import Leafwise
-from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
+from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
 from ..._transforms.clip import clip
 from ..._transforms.scale import ScaleByLearningRate, at
 from ..._trees.precision import or_tiny

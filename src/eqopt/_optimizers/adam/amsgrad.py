@@ -7,9 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import DTypeLike
 
 from ..._combinators.chain import Chain
-from ..._core.equation import equation
-from ..._core.leafwise import Leafwise
-from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
+from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._trees.precision import or_tiny
 from ..._types import (

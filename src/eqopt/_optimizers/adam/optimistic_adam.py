@@ -8,8 +8,7 @@ from jaxtyping import Array, DTypeLike, Int
 
 from ..._arguments.checks import check_scalar
 from ..._combinators.chain import Chain
-from ..._core.leafwise import Leafwise
-from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
+from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise
 from ..._transforms.scale import at, negative, recorded
 from ..._types import Hyperparameter, Params, Recorded, ScalarOrSchedule, Updates
 from ...numerics import safe_increment

@@ -9,9 +9,7 @@ from jaxtyping import Array, Bool, DTypeLike
 from ..._arguments.checks import check_count
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._core.equation import equation
-from ..._core.leafwise import Leafwise
-from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
+from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
 from ..._transforms.block import AdaClipGN, check_cosine, cosine_factor
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay

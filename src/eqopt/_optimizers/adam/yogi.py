@@ -8,9 +8,7 @@ from jaxtyping import DTypeLike
 
 from ..._arguments.checks import check_range
 from ..._combinators.chain import Chain
-from ..._core.equation import equation
-from ..._core.leafwise import Leafwise
-from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
+from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._trees.precision import or_tiny
 from ..._types import Hyperparameter, Leaf, Params, RealLeaf, Scalar, ScalarOrSchedule

@@ -10,9 +10,7 @@ from jaxtyping import Array, DTypeLike, Int
 from ..._arguments.checks import check_range, check_scalar
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._core.equation import equation
-from ..._core.leafwise import Leafwise
-from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
+from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
 from ..._transforms.scale import at, recorded
 from ..._transforms.weight_decay import AddDecayedWeights
 from ..._types import (

@@ -8,9 +8,7 @@ from jaxtyping import Array, DTypeLike, Int
 
 from ..._arguments.checks import check_range, check_scalar
 from ..._combinators.chain import Chain
-from ..._core.equation import Equation, equation
-from ..._core.leafwise import Leafwise
-from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
+from ..._core import AbstractLeafwise, AbstractOptimizer, Equation, Leafwise, equation
 from ..._transforms.normalize import or_1
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.trace import Trace

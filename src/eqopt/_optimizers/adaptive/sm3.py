@@ -10,9 +10,7 @@ from jaxtyping import Array, DTypeLike, Float
 
 from ..._arguments.checks import check_range
 from ..._combinators.chain import Chain
-from ..._core.equation import equation
-from ..._core.leafwise import Leafwise
-from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
+from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._trees.axes import Axes, DimensionNumbers, resolve_dimension_numbers
 from ..._trees.leaves import is_leaf, parameters

@@ -7,7 +7,7 @@ from jaxtyping import DTypeLike
 from ..._arguments.checks import check_count, check_range
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._core.transformation import AbstractOptimizer, AbstractTransformation
+from ..._core import AbstractOptimizer, AbstractTransformation
 from ..._transforms.average import EMA
 from ..._transforms.block import ScaleByParamBlockRMS
 from ..._transforms.factored_rms import ScaleByFactoredRMS

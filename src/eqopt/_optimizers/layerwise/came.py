@@ -13,9 +13,7 @@ from jaxtyping import Array, DTypeLike, Float, PyTree
 from ..._arguments.checks import check_range
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._core.equation import equation
-from ..._core.leafwise import Leafwise
-from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
+from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
 from ..._transforms.factored_rms import (
     inverse_root,
     inverse_roots,

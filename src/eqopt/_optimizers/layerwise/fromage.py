@@ -5,9 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from ..._combinators.chain import Chain
-from ..._core.equation import equation
-from ..._core.leafwise import Leafwise
-from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
+from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
 from ..._transforms.scale import ScaleByLearningRate, ScaleByScheduleState, at
 from ..._transforms.trust_ratio import ScaleByTrustRatio
 from ..._types import Hyperparameter, Leaf, Params, Scalar, ScalarOrSchedule

@@ -5,7 +5,7 @@ from jaxtyping import DTypeLike
 
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._core.transformation import AbstractOptimizer
+from ..._core import AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.trust_ratio import ScaleByTrustRatio
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay

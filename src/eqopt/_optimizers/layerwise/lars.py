@@ -7,7 +7,7 @@ from ..._arguments.checks import check_scalar
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._combinators.masked import Masked
-from ..._core.transformation import AbstractOptimizer
+from ..._core import AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.trace import Trace
 from ..._transforms.trust_ratio import ScaleByTrustRatio

@@ -9,9 +9,14 @@ from jaxtyping import DTypeLike
 from ..._arguments.fields import static_choice
 from ..._arguments.owners import parts_of
 from ..._combinators.chain import Chain
-from ..._core.equation import equation
-from ..._core.leafwise import leafwise, rounded_like, widened
-from ..._core.transformation import AbstractOptimizer, AbstractTransformation
+from ..._core import (
+    AbstractOptimizer,
+    AbstractTransformation,
+    equation,
+    leafwise,
+    rounded_like,
+    widened,
+)
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.trace import Trace, TraceState
 from ..._transforms.weight_decay import AddDecayedWeights, AddDecayedWeightsState
@@ -22,6 +27,7 @@ from ..._types import (
     Leaf,
     Mask,
     Params,
+    PerLeaf,
     Scalar,
     ScalarOrSchedule,
     State,
@@ -47,6 +53,8 @@ class ScaleByNovoGradState(AbstractMomentsState):
     - `mu`: the decaying sum of normalised updates, a tree like the parameters.
     - `nu`: the mean of their squared norms so far, a 0-d real array for each parameter.
     """
+
+    nu: PerLeaf
 
 
 @equation

@@ -10,10 +10,14 @@ from jaxtyping import Array, DTypeLike, Float, Inexact
 from ..._arguments.checks import check_range
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._core.equation import equation
-from ..._core.leafwise import Leafwise
-from ..._core.matrixwise import AbstractMatrixwise, Rows
-from ..._core.transformation import AbstractOptimizer, AbstractTransformation
+from ..._core import (
+    AbstractMatrixwise,
+    AbstractOptimizer,
+    AbstractTransformation,
+    Leafwise,
+    Rows,
+    equation,
+)
 from ..._transforms.normalize import or_1
 from ..._transforms.weight_decay import WeightDecay
 from ..._trees.axes import DimensionNumbers

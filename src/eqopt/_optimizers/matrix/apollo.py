@@ -12,12 +12,17 @@ from jaxtyping import Array, Bool, Float, Inexact, Int
 from ..._arguments.checks import check_choice, check_count, check_range
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._core.batches import Work
-from ..._core.equation import equation
-from ..._core.layouts import Layout, Pieces, map_layouts
-from ..._core.leafwise import Leafwise
-from ..._core.matrixwise import AbstractMatrixwise
-from ..._core.transformation import AbstractOptimizer, AbstractTransformation
+from ..._core import (
+    AbstractMatrixwise,
+    AbstractOptimizer,
+    AbstractTransformation,
+    Layout,
+    Leafwise,
+    Pieces,
+    Work,
+    equation,
+    map_layouts,
+)
 from ..._transforms.weight_decay import WeightDecay
 from ..._trees.axes import DimensionNumbers
 from ..._trees.control import cond
@@ -32,6 +37,7 @@ from ..._types import (
     Mask,
     Nonnegative,
     Params,
+    PerLeaf,
     Scalar,
     ScalarOrSchedule,
     Updates,
@@ -67,7 +73,7 @@ class ScaleByAPOLLOState(eqx.Module):
     count: Int[Array, ""]
     mu: Updates
     nu: Nonnegative
-    projector: Updates
+    projector: PerLeaf
     norm: Nonnegative
 
 

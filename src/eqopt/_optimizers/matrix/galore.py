@@ -12,11 +12,19 @@ from ..._arguments.checks import check_count, check_scalar
 from ..._arguments.extra import without_norm
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._core.layouts import Layout, are_matrices, map_layouts
-from ..._core.leafwise import leafwise, rounded_like, widened
-from ..._core.matrixwise import AbstractContracting, Rows
-from ..._core.misfits import check_real
-from ..._core.transformation import AbstractOptimizer, AbstractTransformation
+from ..._core import (
+    AbstractContracting,
+    AbstractOptimizer,
+    AbstractTransformation,
+    Layout,
+    Rows,
+    are_matrices,
+    check_real,
+    leafwise,
+    map_layouts,
+    rounded_like,
+    widened,
+)
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._trees.axes import DimensionNumbers
@@ -30,6 +38,7 @@ from ..._types import (
     IntegerLike,
     Mask,
     Params,
+    PerLeaf,
     ScalarOrSchedule,
     State,
     Updates,
@@ -59,7 +68,7 @@ class ScaleByGaLoreState(eqx.Module):
 
     count: Int[Array, ""]
     inner_state: State
-    projector: Updates
+    projector: PerLeaf
 
 
 class ScaleByGaLore(AbstractContracting):

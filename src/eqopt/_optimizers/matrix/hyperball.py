@@ -3,7 +3,7 @@
 import equinox as eqx
 
 from ..._combinators.chain import Chain
-from ..._core.transformation import AbstractOptimizer, AbstractTransformation
+from ..._core import AbstractOptimizer, AbstractTransformation
 from ..._transforms.scale import ScaleByLearningRate, has_learning_rate
 from ..._trees.axes import DimensionNumbers
 from ..._types import ScalarOrSchedule

@@ -11,12 +11,12 @@ from ..._arguments.extra import required
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._combinators.masked import Masked
-from ..._core.equation import equation
-from ..._core.leafwise import Leafwise
-from ..._core.transformation import (
+from ..._core import (
     AbstractLeafwise,
     AbstractOptimizer,
     AbstractTransformation,
+    Leafwise,
+    equation,
 )
 from ..._transforms.block import block_norm
 from ..._transforms.scale import ScaleByLearningRate

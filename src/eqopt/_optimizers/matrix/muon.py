@@ -11,12 +11,12 @@ from jaxtyping import Array, DTypeLike, Float
 from ..._arguments.checks import check_scalar
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._core.equation import equation
-from ..._core.leafwise import Leafwise
-from ..._core.transformation import (
+from ..._core import (
     AbstractOptimizer,
     AbstractStateless,
     AbstractTransformation,
+    Leafwise,
+    equation,
 )
 from ..._transforms.weight_decay import WeightDecay
 from ..._trees.axes import DimensionNumbers

@@ -10,10 +10,13 @@ from ..._arguments.checks import check_range, check_scalar
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._combinators.masked import Masked
-from ..._core.equation import equation
-from ..._core.leafwise import Leafwise
-from ..._core.matrixwise import AbstractMatrixwise
-from ..._core.transformation import AbstractOptimizer, AbstractTransformation
+from ..._core import (
+    AbstractMatrixwise,
+    AbstractOptimizer,
+    AbstractTransformation,
+    Leafwise,
+    equation,
+)
 from ..._transforms.normalize import or_1
 from ..._transforms.scale import at, recorded
 from ..._trees.axes import DimensionNumbers

@@ -8,12 +8,23 @@ from jax import lax
 from jaxtyping import Array, Float, Inexact, PyTree
 
 from ..._arguments.checks import check_choice, check_range
-from ..._core.equation import Equation, equation
-from ..._core.layouts import made, map_layouts
-from ..._core.leafwise import Leafwise
-from ..._core.matrixwise import AbstractMatrixwise, Rows
+from ..._core import (
+    AbstractMatrixwise,
+    Equation,
+    Leafwise,
+    Rows,
+    equation,
+    made,
+    map_layouts,
+)
 from ..._trees.axes import DimensionNumbers, map_matrices
-from ..._types import Hyperparameter, Nonnegative, Params, RealScalarLike, Scalar
+from ..._types import (
+    Hyperparameter,
+    Params,
+    PerLeaf,
+    RealScalarLike,
+    Scalar,
+)
 from ...numerics import abs_sq, safe_sqrt
 from ...tree import zeros_like
 
@@ -264,7 +275,7 @@ class KeepNormState(eqx.Module):
     each matrix or row.
     """
 
-    radius: Nonnegative | None
+    radius: PerLeaf | None
 
 
 class KeepNorm(_NormControl):

@@ -15,10 +15,14 @@ from ..._arguments.checks import (
     check_real_dtype,
 )
 from ..._arguments.fields import static_choice
-from ..._core.division import AbstractWhole, Division, current_division
-from ..._core.equation import equation
-from ..._core.leafwise import Leafwise
-from ..._core.matrixwise import AbstractMatrixwise
+from ..._core import (
+    AbstractMatrixwise,
+    AbstractWhole,
+    Division,
+    Leafwise,
+    current_division,
+    equation,
+)
 from ..._transforms.normalize import zero_if_infinite
 from ..._trees.axes import DimensionNumbers
 from ..._types import Hyperparameter, Params, Scalar

@@ -11,10 +11,13 @@ from jaxtyping import Array, DTypeLike, Inexact, Int
 from ..._arguments.checks import check_count, check_range
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._core.equation import equation
-from ..._core.leafwise import Leafwise
-from ..._core.matrixwise import AbstractMatrixwise
-from ..._core.transformation import AbstractOptimizer, AbstractTransformation
+from ..._core import (
+    AbstractMatrixwise,
+    AbstractOptimizer,
+    AbstractTransformation,
+    Leafwise,
+    equation,
+)
 from ..._transforms.weight_decay import WeightDecay
 from ..._trees.axes import DimensionNumbers
 from ..._trees.control import cond
@@ -23,6 +26,7 @@ from ..._types import (
     IntegerLike,
     Mask,
     Params,
+    PerLeaf,
     Scalar,
     ScalarOrSchedule,
     Updates,
@@ -56,8 +60,8 @@ class ScaleByPSGDKronState(eqx.Module):
 
     count: Int[Array, ""]
     mu: Updates
-    factors: Updates
-    lipschitz: Updates
+    factors: PerLeaf
+    lipschitz: PerLeaf
 
 
 @equation

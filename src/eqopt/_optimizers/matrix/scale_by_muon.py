@@ -10,9 +10,7 @@ from jaxtyping import Array, DTypeLike, Float, Inexact, Int
 
 from ..._arguments.checks import check_choice, check_count, check_range
 from ..._arguments.fields import static_choice
-from ..._core.equation import equation
-from ..._core.leafwise import Leafwise
-from ..._core.matrixwise import AbstractMatrixwise, Rows
+from ..._core import AbstractMatrixwise, Leafwise, Rows, equation
 from ..._trees.axes import DimensionNumbers
 from ..._types import Hyperparameter, Params, Scalar, Updates
 from ...numerics import bias_correction, safe_increment

@@ -10,12 +10,17 @@ from jaxtyping import Array, Bool, DTypeLike, Inexact, Int
 
 from ..._arguments.checks import check_count, check_range
 from ..._arguments.fields import static_choice
-from ..._core.batches import Work
-from ..._core.equation import equation
-from ..._core.leafwise import Leafwise
-from ..._core.matrixwise import AbstractMatrixwise, Rows
+from ..._core import AbstractMatrixwise, Leafwise, Rows, Work, equation
 from ..._trees.axes import DimensionNumbers
-from ..._types import Hyperparameter, IntegerLike, Nonnegative, Params, Scalar, Updates
+from ..._types import (
+    Hyperparameter,
+    IntegerLike,
+    Nonnegative,
+    Params,
+    PerLeaf,
+    Scalar,
+    Updates,
+)
 from ...numerics import bias_correction, safe_increment
 from .parts.eigenbasis import (
     Sides,
@@ -51,8 +56,8 @@ class ScaleByShampooState(eqx.Module):
     count: Int[Array, ""]
     mu: Updates
     nu: Nonnegative
-    factors: Updates
-    roots: Updates
+    factors: PerLeaf
+    roots: PerLeaf
 
 
 # Shampoo itself. The same two functions for KL-Shampoo are in its own file.

@@ -7,7 +7,7 @@ from jaxtyping import DTypeLike
 
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._core.transformation import AbstractOptimizer, AbstractTransformation
+from ..._core import AbstractOptimizer, AbstractTransformation
 from ..._transforms.weight_decay import WeightDecay
 from ..._trees.axes import DimensionNumbers
 from ..._types import Hyperparameter, IntegerLike, Mask, ScalarOrSchedule

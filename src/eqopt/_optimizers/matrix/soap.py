@@ -10,11 +10,15 @@ from jaxtyping import Array, Bool, DTypeLike, Float, Inexact, Int
 from ..._arguments.checks import check_count, check_range
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._core.batches import Work
-from ..._core.equation import equation
-from ..._core.leafwise import Leafwise
-from ..._core.matrixwise import AbstractMatrixwise, Rows
-from ..._core.transformation import AbstractOptimizer, AbstractTransformation
+from ..._core import (
+    AbstractMatrixwise,
+    AbstractOptimizer,
+    AbstractTransformation,
+    Leafwise,
+    Rows,
+    Work,
+    equation,
+)
 from ..._transforms.weight_decay import WeightDecay
 from ..._trees.axes import DimensionNumbers
 from ..._trees.control import cond
@@ -25,6 +29,7 @@ from ..._types import (
     Mask,
     Nonnegative,
     Params,
+    PerLeaf,
     Scalar,
     ScalarOrSchedule,
     Updates,
@@ -64,8 +69,8 @@ class ScaleBySOAPState(eqx.Module):
     count: Int[Array, ""]
     mu: Updates
     nu: Nonnegative
-    factors: Updates
-    basis: Updates
+    factors: PerLeaf
+    basis: PerLeaf
 
 
 @equation

@@ -11,16 +11,26 @@ from ..._arguments.checks import check_choice, check_count, check_range, check_s
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._combinators.masked import Masked
-from ..._core.leafwise import Leafwise
-from ..._core.matrixwise import AbstractMatrixwise
-from ..._core.transformation import AbstractOptimizer, AbstractTransformation
+from ..._core import (
+    AbstractMatrixwise,
+    AbstractOptimizer,
+    AbstractTransformation,
+    Leafwise,
+)
 from ..._transforms.average import EMA
 from ..._transforms.scale import Scale, ScaleByTree
 from ..._transforms.weight_decay import WeightDecay
 from ..._trees.axes import DimensionNumbers, map_matrices
 from ..._trees.masks import both
 from ..._trees.states import check_state
-from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, State, Updates
+from ..._types import (
+    Hyperparameter,
+    Mask,
+    Params,
+    PerLeaf,
+    ScalarOrSchedule,
+    State,
+)
 from .parts.recipe import are_matrices, matrices_and_others
 from .parts.sinkhorn import (
     Sinkhorn,
@@ -90,7 +100,7 @@ class ScaleBySinkhornState(eqx.Module):
     that are not matrices.
     """
 
-    right: Updates
+    right: PerLeaf
 
 
 class ScaleBySinkhorn(AbstractMatrixwise):

@@ -10,10 +10,13 @@ from ..._arguments.checks import check_range
 from ..._arguments.extra import required_params
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._core.equation import equation
-from ..._core.leafwise import leafwise
-from ..._core.reductions import sum_over_leaves
-from ..._core.transformation import AbstractOptimizer, AbstractTransformation
+from ..._core import (
+    AbstractOptimizer,
+    AbstractTransformation,
+    equation,
+    leafwise,
+    sum_over_leaves,
+)
 from ..._transforms.normalize import ratio
 from ..._transforms.scale import ScaleByLearningRate, scale
 from ..._transforms.weight_decay import AddDecayedWeights

@@ -9,10 +9,14 @@ from jaxtyping import Array, DTypeLike, Float, Int
 from ..._arguments.checks import check_range, check_scalar
 from ..._arguments.extra import required_params
 from ..._arguments.fields import static_choice
-from ..._core.equation import equation
-from ..._core.leafwise import leafwise, rounded_like, widened
-from ..._core.reductions import sum_over_leaves
-from ..._core.transformation import AbstractTransformation
+from ..._core import (
+    AbstractTransformation,
+    equation,
+    leafwise,
+    rounded_like,
+    sum_over_leaves,
+    widened,
+)
 from ..._transforms.normalize import ratio
 from ..._transforms.scale import recorded
 from ..._transforms.weight_decay import WeightDecay

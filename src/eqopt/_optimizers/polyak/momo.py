@@ -6,7 +6,7 @@ from jaxtyping import Array, DTypeLike, Float, Int
 
 from ..._arguments.checks import check_range
 from ..._arguments.fields import static_choice
-from ..._core.equation import equation
+from ..._core import equation
 from ..._trees.precision import or_tiny
 from ..._types import (
     Hyperparameter,

@@ -11,10 +11,16 @@ from jaxtyping import Array, Float
 
 from ..._arguments.checks import check_range, check_scalar
 from ..._arguments.extra import required_params, required_value
-from ..._core.equation import Equation, equation
-from ..._core.leafwise import leafwise, rounded_like, widened
-from ..._core.reductions import dot, sum_over_leaves
-from ..._core.transformation import AbstractTransformation
+from ..._core import (
+    AbstractTransformation,
+    Equation,
+    dot,
+    equation,
+    leafwise,
+    rounded_like,
+    sum_over_leaves,
+    widened,
+)
 from ..._transforms.scale import recorded, scale
 from ..._transforms.weight_decay import is_off
 from ..._trees.leaves import parameters

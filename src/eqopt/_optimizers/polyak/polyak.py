@@ -9,8 +9,7 @@ from jaxtyping import Array, Int
 from ..._arguments.checks import check_range, check_scalar
 from ..._arguments.extra import required_value
 from ..._combinators.chain import Chain
-from ..._core.leafwise import leafwise
-from ..._core.transformation import AbstractOptimizer, AbstractTransformation
+from ..._core import AbstractOptimizer, AbstractTransformation, leafwise
 from ..._transforms.scale import ScaleByLearningRate, at, scale
 from ..._trees.states import check_state
 from ..._types import (

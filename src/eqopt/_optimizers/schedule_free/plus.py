@@ -10,10 +10,7 @@ from jaxtyping import Array, DTypeLike, Float, Int
 from ..._arguments.checks import check_count, check_range
 from ..._arguments.extra import required_params, required_value
 from ..._arguments.fields import static_choice
-from ..._core.equation import equation
-from ..._core.leafwise import leafwise
-from ..._core.reductions import dot, sum_over_leaves
-from ..._core.transformation import AbstractTransformation
+from ..._core import AbstractTransformation, dot, equation, leafwise, sum_over_leaves
 from ..._transforms.normalize import ratio
 from ..._transforms.scale import recorded
 from ..._trees.precision import or_tiny

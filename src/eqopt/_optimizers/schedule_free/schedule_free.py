@@ -9,7 +9,7 @@ from jaxtyping import DTypeLike
 from ..._arguments.checks import check_count, check_range, check_scalar
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
+from ..._core import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate, at
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._types import Hyperparameter, IntegerLike, Mask, Scalar, ScalarOrSchedule

@@ -10,8 +10,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Inexact, Int, PyTree
 
 from ..._arguments.owners import name_of
-from ..._core.misfits import check_real
-from ..._core.reductions import inner
+from ..._core import check_real, inner
 from ..._trees.leaves import align, flatten_updates, keystr
 from ..._trees.precision import compute_dtype, widen
 from ..._types import Params, Scalar, Updates

@@ -4,19 +4,19 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
 from ..._arguments.checks import check_count
 from ..._arguments.extra import required_params
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._core.transformation import AbstractOptimizer, AbstractTransformation
+from ..._core import AbstractOptimizer, AbstractTransformation
 from ..._linesearch.zoom import ScaleByZoomLinesearch
 from ..._transforms.scale import Scale, ScaleByLearningRate
 from ..._trees.leaves import map_parameters, parameters
 from ..._trees.precision import compute_dtype
 from ..._trees.states import check_size, check_state
-from ..._types import Params, ScalarOrSchedule, State, Updates
+from ..._types import Params, PerLeaf, ScalarOrSchedule, State, Updates
 from ...tree import zeros_like
 from ...tree._like import wide_zeros_like
 from .inverse_hessian import times_inverse
@@ -40,10 +40,10 @@ class ScaleByLBFGSState(eqx.Module):
     count: Int[Array, ""]
     params: PyTree
     updates: PyTree
-    diff_params_memory: PyTree
-    diff_updates_memory: PyTree
+    diff_params_memory: PerLeaf
+    diff_updates_memory: PerLeaf
     weights_memory: Float[Array, " memory"]
-    trained: PyTree[Bool[Array, ""]]
+    trained: PerLeaf
 
 
 class ScaleByLBFGS(AbstractTransformation):

@@ -11,10 +11,7 @@ from ..._arguments.checks import check_count
 from ..._arguments.extra import required_params
 from ..._arguments.fields import static_choice
 from ..._arguments.owners import name_error
-from ..._core.apply import add_updates
-from ..._core.leafwise import leafwise, widened
-from ..._core.misfits import check_real
-from ..._core.wrapper import AbstractComposite, Call
+from ..._core import AbstractComposite, Call, add_updates, check_real, leafwise, widened
 from ..._linesearch.arc import Trial, search_arc
 from ..._linesearch.backtracking import (
     BacktrackingLinesearchInfo,

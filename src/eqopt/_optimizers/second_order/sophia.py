@@ -9,10 +9,13 @@ from jaxtyping import Array, DTypeLike, Float
 from ..._arguments.checks import check_count, check_range
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._core.equation import equation
-from ..._core.leafwise import leafwise
-from ..._core.reductions import sum_over_leaves
-from ..._core.transformation import AbstractOptimizer, AbstractTransformation
+from ..._core import (
+    AbstractOptimizer,
+    AbstractTransformation,
+    equation,
+    leafwise,
+    sum_over_leaves,
+)
 from ..._transforms.clip import clip
 from ..._transforms.hutchinson import HutchinsonDiagHessian
 from ..._transforms.scale import ScaleByLearningRate

@@ -4,7 +4,7 @@ import equinox as eqx
 from jaxtyping import DTypeLike
 
 from ..._combinators.chain import Chain
-from ..._core.transformation import AbstractOptimizer
+from ..._core import AbstractOptimizer
 from ..._transforms.privacy import DifferentiallyPrivateAggregate
 from ..._types import Hyperparameter, Key, ScalarOrSchedule
 from .sgd import SGD

@@ -1,7 +1,7 @@
 """Gradient descent with noise."""
 
 from ..._combinators.chain import Chain
-from ..._core.transformation import AbstractOptimizer
+from ..._core import AbstractOptimizer
 from ..._transforms.noise import AddNoise
 from ..._transforms.scale import ScaleByLearningRate
 from ..._types import Hyperparameter, Key, ScalarOrSchedule

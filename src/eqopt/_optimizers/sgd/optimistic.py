@@ -8,9 +8,7 @@ from jaxtyping import Array, Bool, Int
 
 from ..._arguments.checks import check_scalar
 from ..._combinators.chain import Chain
-from ..._core.equation import equation
-from ..._core.leafwise import Leafwise
-from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
+from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
 from ..._transforms.scale import ScaleByLearningRate, at
 from ..._types import Leaf, Params, Scalar, ScalarOrSchedule, Updates
 from ...tree import zeros_like

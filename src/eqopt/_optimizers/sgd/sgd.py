@@ -5,7 +5,7 @@ from jaxtyping import DTypeLike
 
 from ..._arguments.checks import check_scalar
 from ..._combinators.chain import Chain
-from ..._core.transformation import AbstractOptimizer
+from ..._core import AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.trace import Trace
 from ..._types import Hyperparameter, ScalarOrSchedule

@@ -9,9 +9,7 @@ from jaxtyping import Array, Int
 
 from ..._arguments.checks import check_range, check_scalar
 from ..._combinators.chain import Chain
-from ..._core.equation import equation
-from ..._core.leafwise import Leafwise
-from ..._core.transformation import AbstractLeafwise, AbstractOptimizer
+from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
 from ..._jax_internals import is_traced
 from ..._transforms.scale import Scale, at
 from ..._types import (

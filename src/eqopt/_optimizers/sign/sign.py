@@ -8,9 +8,7 @@ from jaxtyping import DTypeLike
 
 from ..._arguments.checks import check_range
 from ..._combinators.chain import Chain
-from ..._core.equation import equation
-from ..._core.leafwise import Leafwise
-from ..._core.transformation import AbstractOptimizer, AbstractStateless
+from ..._core import AbstractOptimizer, AbstractStateless, Leafwise, equation
 from ..._transforms.average import EMA
 from ..._transforms.scale import ScaleByLearningRate
 from ..._types import Hyperparameter, Leaf, Params, ScalarOrSchedule

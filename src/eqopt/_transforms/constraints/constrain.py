@@ -6,9 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
-from ..._core.equation import equation
-from ..._core.leafwise import Leafwise
-from ..._core.transformation import AbstractLeafwise, AbstractStateless
+from ..._core import AbstractLeafwise, AbstractStateless, Leafwise, equation
 from ..._trees.leaves import map_parameters
 from ..._types import Leaf, Params, PerLeaf
 from ...numerics import has_nan

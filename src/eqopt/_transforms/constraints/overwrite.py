@@ -5,10 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from ..._arguments.extra import required_params
-from ..._core.equation import equation
-from ..._core.leafwise import leafwise
-from ..._core.misfits import check_real
-from ..._core.transformation import AbstractTransformation
+from ..._core import AbstractTransformation, check_real, equation, leafwise
 from ..._trees.leaves import align, flatten_updates, is_parameter, keystr, type_name
 from ..._trees.states import check_state
 from ..._types import Leaf, Params, State, Updates

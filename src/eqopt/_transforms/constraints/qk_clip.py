@@ -11,9 +11,7 @@ from jaxtyping import Array, Float, PyTree
 from ..._arguments.checks import check_count, check_range
 from ..._arguments.extra import required
 from ..._arguments.fields import static_choice
-from ..._core.equation import equation
-from ..._core.leafwise import Leafwise
-from ..._core.transformation import AbstractLeafwise
+from ..._core import AbstractLeafwise, Leafwise, equation
 from ..._trees.leaves import disagreement, is_parameter, keystr, selected, type_name
 from ..._trees.stored import is_leaf
 from ..._types import Hyperparameter, Leaf, Params

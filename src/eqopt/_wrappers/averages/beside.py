@@ -6,10 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from ..._core.equation import Equation, equation
-from ..._core.leafwise import leafwise
-from ..._core.misfits import stateless
-from ..._core.wrapper import Call
+from ..._core import Call, Equation, equation, leafwise, stateless
 from ..._trees.leaves import (
     align,
     flatten_updates,

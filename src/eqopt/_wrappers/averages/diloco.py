@@ -12,10 +12,7 @@ from jaxtyping import Array
 from ..._arguments.checks import check_count, check_integer, check_range
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._core.equation import equation
-from ..._core.leafwise import leafwise
-from ..._core.transformation import AbstractTransformation
-from ..._core.wrapper import Call
+from ..._core import AbstractTransformation, Call, equation, leafwise
 from ..._jax_internals import is_traced
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.trace import Trace

@@ -8,9 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from ..._arguments.checks import check_count, check_range, check_scalar
-from ..._core.equation import equation
-from ..._core.leafwise import leafwise, rounded_like, widened
-from ..._core.transformation import AbstractTransformation
+from ..._core import AbstractTransformation, equation, leafwise, rounded_like, widened
 from ..._transforms.scale import at
 from ..._trees.leaves import parameters
 from ..._trees.precision import compute_dtype

@@ -9,9 +9,7 @@ from jaxtyping import Array, DTypeLike, Float
 
 from ..._arguments.checks import check_choice, check_range
 from ..._arguments.extra import required_params
-from ..._core.equation import equation
-from ..._core.leafwise import leafwise, rounded_like, widened
-from ..._core.transformation import AbstractTransformation
+from ..._core import AbstractTransformation, equation, leafwise, rounded_like, widened
 from ..._transforms.scale import recorded
 from ..._trees.leaves import is_leaf, parameters
 from ..._trees.precision import compute_dtype

@@ -10,11 +10,15 @@ from jaxtyping import Array, Int
 from ..._arguments.checks import check_count, check_range
 from ..._arguments.construction import Module
 from ..._arguments.extra import required_params
-from ..._core.apply import add_updates, incremental_update
-from ..._core.equation import equation
-from ..._core.leafwise import leafwise
-from ..._core.transformation import AbstractTransformation
-from ..._core.wrapper import AbstractWrapper, Call
+from ..._core import (
+    AbstractTransformation,
+    AbstractWrapper,
+    Call,
+    add_updates,
+    equation,
+    incremental_update,
+    leafwise,
+)
 from ..._trees.control import filter_cond
 from ..._trees.keys import keep_keys
 from ..._trees.leaves import is_leaf, parameters, restrict

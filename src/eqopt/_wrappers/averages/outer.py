@@ -4,8 +4,7 @@ import abc
 from typing import Any
 
 from ..._arguments.extra import required_params
-from ..._core.equation import equation
-from ..._core.wrapper import AbstractWrapper, Call
+from ..._core import AbstractWrapper, Call, equation
 from ..._trees.states import check_state
 from ..._types import Leaf, Params, State
 from .beside import check_kept, put_beside

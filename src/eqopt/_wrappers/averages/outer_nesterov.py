@@ -7,11 +7,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from ..._arguments.checks import check_count, check_range
-from ..._core.apply import add_updates
-from ..._core.equation import equation
-from ..._core.leafwise import leafwise, widened
-from ..._core.transformation import AbstractTransformation
-from ..._core.wrapper import Call
+from ..._core import (
+    AbstractTransformation,
+    Call,
+    add_updates,
+    equation,
+    leafwise,
+    widened,
+)
 from ..._trees.control import filter_cond
 from ..._trees.leaves import restrict
 from ..._trees.stored import shapes_if_stored

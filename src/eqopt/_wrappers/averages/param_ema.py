@@ -9,8 +9,7 @@ from jaxtyping import Array, DTypeLike, Float, Int
 
 from ..._arguments.checks import check_range
 from ..._arguments.extra import required_params
-from ..._core.transformation import AbstractTransformation
-from ..._core.wrapper import AbstractWrapper, Call
+from ..._core import AbstractTransformation, AbstractWrapper, Call
 from ..._transforms.normalize import ratio
 from ..._transforms.scale import at
 from ..._trees.leaves import parameters

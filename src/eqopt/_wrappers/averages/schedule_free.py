@@ -9,9 +9,7 @@ from jaxtyping import Array, DTypeLike, Float, Int
 
 from ..._arguments.checks import check_range, check_scalar
 from ..._arguments.extra import required_params
-from ..._core.equation import equation
-from ..._core.leafwise import leafwise, rounded_like, widened
-from ..._core.transformation import AbstractTransformation
+from ..._core import AbstractTransformation, equation, leafwise, rounded_like, widened
 from ..._transforms.normalize import ratio
 from ..._transforms.scale import at, recorded
 from ..._trees.leaves import parameters

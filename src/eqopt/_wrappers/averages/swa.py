@@ -8,8 +8,7 @@ from jaxtyping import Array, DTypeLike, Int
 
 from ..._arguments.checks import check_count
 from ..._arguments.extra import required_params
-from ..._core.transformation import AbstractTransformation
-from ..._core.wrapper import AbstractWrapper, Call
+from ..._core import AbstractTransformation, AbstractWrapper, Call
 from ..._trees.control import filter_cond
 from ..._trees.leaves import parameters
 from ..._trees.precision import compute_dtype

@@ -10,9 +10,7 @@ import optax
 from jaxtyping import PyTree
 
 from ..._combinators.masked import extra_of_part
-from ..._core.leafwise import rounded_like
-from ..._core.misfits import check_real
-from ..._core.transformation import AbstractTransformation
+from ..._core import AbstractTransformation, check_real, rounded_like
 from ..._trees.leaves import ANOTHER_MODEL, flatten_updates, parameters, restrict
 from ..._trees.states import check_state
 from ..._types import Params, State, Updates

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import optax
 
-from ..._core.transformation import AbstractTransformation
+from ..._core import AbstractTransformation
 from ..._types import IntegerLike, Params, State
 from .._parts import learning_rates, with_rate
 from ._from_optax import FromOptax, FromOptaxState

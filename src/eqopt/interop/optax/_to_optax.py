@@ -12,7 +12,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, PyTree
 
-from ..._core.transformation import AbstractTransformation
+from ..._core import AbstractTransformation
 from ..._trees.leaves import is_inexact, parameters
 from ..._types import Params, State, Updates
 

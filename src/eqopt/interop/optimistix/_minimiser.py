@@ -10,8 +10,7 @@ import optimistix as optx
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ..._arguments.checks import check_range
-from ..._core.apply import apply_updates
-from ..._core.transformation import AbstractTransformation
+from ..._core import AbstractTransformation, apply_updates
 from ..._linesearch.value_and_grad import searches_in
 from ..._types import Params, RealScalarLike, State, Updates
 from ...tree import conj

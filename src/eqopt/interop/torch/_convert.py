@@ -12,7 +12,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array
 
-from ..._core.transformation import AbstractTransformation
+from ..._core import AbstractTransformation
 from ..._trees.leaves import listed
 from ..._types import IntegerLike
 from ..._wrappers.averages.swa import SWA

@@ -6,7 +6,7 @@ from typing import Any
 import jax.tree_util as jtu
 
 from ..._combinators.partition import Partition
-from ..._core.transformation import AbstractTransformation
+from ..._core import AbstractTransformation
 from ..._transforms.scale import SetToZero
 from ..._trees.axes import DimensionNumbers
 from ..._trees.dimension_numbers import MatrixDimensionNumbers

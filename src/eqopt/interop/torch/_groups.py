@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..._combinators.chain import Chain
-from ..._core.transformation import AbstractTransformation
+from ..._core import AbstractTransformation
 from ..._optimizers.adam.adam import Adam, AdamW, NAdam, NAdamW
 from ..._optimizers.adam.adamax import Adamax
 from ..._optimizers.adam.amsgrad import ScaleByAMSGrad

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..._core.transformation import AbstractTransformation
+from ..._core import AbstractTransformation
 from ..._types import IntegerLike, Mask, Params, State
 from ._arrays import array_of, shape_of
 from ._convert import Converter

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, DTypeLike, Float, Inexact
 
-from ...._core.division import AbstractWhole, Division, current_division
+from ...._core import AbstractWhole, Division, current_division
 from ....numerics import abs_sq, safe_sqrt
 from .eigenbasis import gram, short_side
 

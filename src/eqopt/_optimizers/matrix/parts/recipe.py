@@ -9,7 +9,7 @@ from jaxtyping import PyTree
 
 from ...._combinators.chain import Chain
 from ...._combinators.masked import Masked
-from ...._core.transformation import AbstractTransformation
+from ...._core import AbstractTransformation
 from ...._transforms.scale import ScaleByLearningRate
 from ...._transforms.weight_decay import AddDecayedWeights
 from ...._trees.axes import DimensionNumbers, map_matrices

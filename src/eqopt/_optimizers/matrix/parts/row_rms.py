@@ -8,12 +8,10 @@ from jaxtyping import Array, Float, Inexact
 
 from ...._arguments.checks import check_choice, check_range
 from ...._arguments.fields import static_choice
-from ...._core.equation import equation
-from ...._core.leafwise import Leafwise
-from ...._core.matrixwise import AbstractMatrixwise
+from ...._core import AbstractMatrixwise, Leafwise, equation
 from ...._transforms.normalize import or_1, zero_if_infinite
 from ...._trees.axes import DimensionNumbers
-from ...._types import Hyperparameter, Nonnegative, Params, Scalar
+from ...._types import Hyperparameter, Nonnegative, Params, PerLeaf, Scalar
 from ....numerics import abs_sq, safe_norm, safe_sqrt
 
 
@@ -29,7 +27,7 @@ class ScaleByRowRMSState(eqx.Module):
         with size 1 along the inputs, and is `None` for parameters that are not matrices.
     """
 
-    nu: Nonnegative
+    nu: PerLeaf
 
 
 def _axis(shape: tuple[int, ...], side: Side) -> int:

@@ -7,7 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Inexact
 
-from ...._core.equation import equation
+from ...._core import equation
 from ...._types import Scalar
 from ....numerics import abs_sq, safe_norm
 

@@ -9,9 +9,16 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Inexact
 
-from ...._core.batches import BATCH, Batching, batches, largest_batch
-from ...._core.equation import Call, Equation, ShapeMismatch
-from ...._core.layouts import Layout
+from ...._core import (
+    BATCH,
+    Arguments,
+    Batching,
+    Equation,
+    Layout,
+    ShapeMismatch,
+    batches,
+    largest_batch,
+)
 from ...._trees.control import filter_cond
 from ...._types import Leaf, Scalar
 
@@ -48,7 +55,7 @@ class _Reshaping(Equation):
         is_large = 2 * _largest(arrays) > largest_batch("decompositions")
         return None if is_large else (treedef, tuple(map(jax.typeof, arrays)))
 
-    def of_all(self, calls: Sequence[Call], limit: int) -> list[Any]:
+    def of_all(self, calls: Sequence[Arguments], limit: int) -> list[Any]:
         results: list[Any] = [None] * len(calls)
         keys = [self.batch_key(*leaves) for leaves, _ in calls]
         elements = [_largest(jax.tree.leaves(leaves)) for leaves, _ in calls]
