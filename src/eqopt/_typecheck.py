@@ -70,7 +70,7 @@ def needs_check(fn: Any) -> bool:
     )
 
 
-# Trees that each call checks by itself, and what they are passed to.
+# Methods that take trees, whose calls are checked by the transformation itself.
 _PROTOCOL = "update", "step", "leafwise", "matrixwise", "handle"
 
 

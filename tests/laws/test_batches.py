@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import eqopt
-from eqopt._core import batches
+from eqopt._core.batches import BATCH
 from eqopt._core.leafwise import kernel_of_all
 from eqopt.testing._check import check
 from eqopt.testing._trial import Trial
@@ -118,7 +118,7 @@ def model():
 @pytest.fixture
 def limit_batches(monkeypatch):
     def limit(size):
-        for limits in batches.BATCH.values():
+        for limits in BATCH.values():
             for platform in limits:
                 monkeypatch.setitem(limits, platform, size)
         kernel_of_all.cache_clear()  # programs traced before have other batches

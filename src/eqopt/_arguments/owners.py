@@ -5,6 +5,7 @@ so the messages also name the recipe.
 """
 
 import contextlib
+import dataclasses
 import re
 from collections.abc import Generator
 
@@ -14,15 +15,34 @@ def parts_of(optimizer: object) -> Generator[None, None, None]:
     """Errors of parts of `optimizer` also name it, such as `Adam (ScaleByAdam)`."""
     try:
         yield
-    except Exception as error:
+    except (TypeError, ValueError) as error:
         name = type(optimizer).__name__
         message = str(error.args[0]) if error.args else ""
         found = re.match(
             r"([A-Z]\w+)(?: \(([\w, ]+)\))?(?=:| needs| takes| got)", message
         )
-        if found and name != found[1]:
+        if found and name != found[1] and _is_part(found[1], optimizer):
             parts = ", ".join(filter(None, found.groups()))
             error.args = (f"{name} ({parts}){message[found.end() :]}", *error.args[1:])
+        raise
+
+
+def _is_part(name: str, optimizer: object) -> bool:
+    """Whether a class of transformations, of which `optimizer` is one, has that name."""
+    first, *_ = [x for x in type(optimizer).__mro__ if "init" in vars(x)][::-1]
+    rest = [first]
+    for cls in rest:
+        rest.extend(cls.__subclasses__())
+    return name in {cls.__name__ for cls in rest}
+
+
+@contextlib.contextmanager
+def naming(owner: str) -> Generator[None, None, None]:
+    """Errors of an equation name `owner`, the function that applies it."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        name_owner(error, owner)
         raise
 
 
@@ -55,7 +75,8 @@ def name_error(owner: object, error: Exception) -> None:
 
 def why_no_hash(owner: object) -> str:
     """The message for a module of which `jax.jit` needs a hash, but which has none."""
-    fields = [f"`{name}`" for name, x in vars(owner).items() if not _has_hash(x)]
+    names = [x.name for x in dataclasses.fields(owner)]  # type: ignore  # it is a module
+    fields = [f"`{name}`" for name in names if not _has_hash(getattr(owner, name))]
     return (
         f"{type(owner).__name__} has no hash, which `jax.jit` needs, because there is "
         f"an array, a list or a dictionary in {' and '.join(fields)}. Use "

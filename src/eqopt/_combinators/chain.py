@@ -7,7 +7,7 @@ from typing import Any
 import equinox as eqx
 
 from .._arguments.construction import described
-from .._arguments.extra import without_norm
+from .._arguments.extra import required_params, without_norm
 from .._core import (
     AbstractTransformation,
     add_updates,
@@ -69,6 +69,7 @@ class AbstractChain(AbstractTransformation):
     ) -> tuple[Params, State]:
         states = self._states(state)
         if not self.transformations:
+            required_params(type(self).__name__, params)
             return add_updates(params, grads), state
         updates, new = widened(grads), []
         for part, own in zip(self.transformations[:-1], states[:-1], strict=True):

@@ -28,7 +28,8 @@ class MaskedState(eqx.Module):
 class Masked(AbstractWrapper):
     """Applies a transformation to some leaves; all other updates stay unchanged.
 
-    Leaves that are masked out have no state.
+    Leaves that are masked out have no state. Without any update for its leaves, `inner`
+    does not run, so its counts are of steps in which something was trained.
 
     !!! warning
 

@@ -4,7 +4,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from .._arguments.owners import name_owner
+from .._arguments.owners import naming
 from .._jax_internals import is_traced
 from .._trees.control import filter_cond
 from .._trees.leaves import keystr, parameters
@@ -41,11 +41,8 @@ def apply_updates(params: Params, updates: Updates) -> Params:
             "`apply_updates(model, updates)`."
         )
     check_any(params, updates)
-    try:
+    with naming("apply_updates"):
         return add_updates(params, updates)
-    except (TypeError, ValueError) as error:
-        name_owner(error, "apply_updates")
-        raise
 
 
 @equation(elementwise=True)
@@ -98,7 +95,8 @@ def incremental_update(
     ]
     # The moved arrays are passed as the updates: the result has their dtype.
     updates, reads = treedef.unflatten(moved), {"p": new_tensors}
-    moved = leafwise(interpolate, updates, reads=reads, step_size=step_size)
+    with naming("incremental_update"):
+        moved = leafwise(interpolate, updates, reads=reads, step_size=step_size)
     return eqx.combine(moved, old_tensors)
 
 

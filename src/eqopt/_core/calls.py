@@ -26,7 +26,8 @@ from .misuses import OF_MANY, is_of_axes, misuse, of_examples, where
 def checked_call(method: Callable) -> Callable:
     """`update` or `step` of a class, with the checks of its arguments and its result.
 
-    If there is no update, because all parameters are frozen, it returns at once.
+    If `params` are given, but no update, all parameters must be frozen. Then it returns
+    at once, and no count changes.
     """
     name, signature = method.__name__, inspect.signature(method).parameters
     names = [*signature]
@@ -53,8 +54,6 @@ def checked_call(method: Callable) -> Callable:
             name_owner(error, type(args[0]).__name__ if args else name)
             explain(error, method, args, kwargs)
             raise
-        if isinstance(result, tuple) and len(result) == 2:
-            return result
         return pair_of(args[0], name, first, result)
 
     return call

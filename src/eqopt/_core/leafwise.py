@@ -95,6 +95,9 @@ def leafwise(
             f"leafwise: the equation `{equation.name}` takes the slots {listed(names)}, "
             f"but {len(slots)} trees were passed. Pass one tree for each."
         )
+    for name in (*reads, *shared):
+        if name not in (*equation.leaves, *equation.shared):
+            raise TypeError(f"leafwise: `{equation.name}` has no argument `{name}`.")
     step = Leafwise(equation, None, shared, reads, mask)
     named = dict(zip(names, slots, strict=True))
     params = {**reads, **named}.get("p")
@@ -400,10 +403,8 @@ def _store(
     if equation.batching is not None and equation.batching.is_divided:
         there = arguments[0], [arguments[k] for k in places]  # back to where they were
         u, new = jax.tree.map(sharded_like, there, (u, new))
-    if jnp.iscomplexobj(u) and not jnp.iscomplexobj(row[0]):
-        raise ShapeMismatch("a complex value for a real slot")
     slots = [jax.tree.map(store, *pair) for pair in zip(new, old, strict=True)]
-    return u.astype(row[0].dtype), *slots
+    return stored_like(u, row[0]), *slots
 
 
 def stored_like(new: Array, slot: Any) -> Any:
@@ -431,7 +432,7 @@ def _check_outputs(
         raise TypeError(
             f"The equation `{name}` must return the update and the new "
             f"{operation.slots}, which are {1 + len(old)} values, but returned "
-            f"{1 + len(new)}."
+            f"{1 + len(new)}. A tree that it only reads belongs in `reads`."
         )
     for x, like in zip((u, *new), (before, *old), strict=True):
         if isinstance(x, jax.Array) and x.shape == getattr(like, "shape", None):
@@ -468,10 +469,10 @@ def add_updates(params: Params, updates: Updates) -> Params:
 
 def widened(updates: Updates) -> Updates:
     """`updates` in at least float32, for transformations that follow each other."""
-    if not any(u.dtype in _HALF for u in jax.tree.leaves(updates)):
+    is_half = lambda u: getattr(u, "dtype", None) in _HALF
+    if not any(map(is_half, jax.tree.leaves(updates))):
         return updates
-    wide = lambda u: u.astype(jnp.float32) if u.dtype in _HALF else u
-    return jax.tree.map(wide, updates)
+    return jax.tree.map(lambda u: u.astype(jnp.float32) if is_half(u) else u, updates)
 
 
 _HALF = jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float16)
@@ -486,7 +487,9 @@ def rounded_like(updates: Updates, given: Updates) -> Updates:
     likes, structure = jax.tree.flatten(given, is_leaf=is_leaf)
     if treedef != structure:
         return updates
-    return treedef.unflatten(
-        u if u is None or u.dtype == like.dtype else u.astype(like.dtype)
-        for u, like in zip(leaves, likes, strict=True)
-    )
+
+    def rounded(u, like):
+        dtype = None if like is None else jax.dtypes.canonicalize_dtype(like.dtype)
+        return u if u is None or dtype in (None, u.dtype) else u.astype(dtype)
+
+    return treedef.unflatten(map(rounded, leaves, likes))

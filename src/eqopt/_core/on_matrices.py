@@ -29,7 +29,7 @@ class _OnMatrices(Equation):
         work: Work,
         division: Division | None,
     ):
-        functools.update_wrapper(self, equation)
+        functools.update_wrapper(self, equation, updated=())
         self.name, self._equation = equation.name, equation
         self._in_batches = in_batches
         self._work: Work = work

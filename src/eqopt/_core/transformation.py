@@ -6,13 +6,11 @@ import functools
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal, TypeVar
 
-import jax.tree_util as jtu
-
 from .._arguments.annotations import kinds
 from .._arguments.checks import check_fields, check_no_schedule
 from .._arguments.construction import Module
+from .._arguments.extra import required_params
 from .._arguments.owners import name_error, parts_of
-from .._jax_internals import is_traced
 from .._platforms import store_in_turn
 from .._trees.leaves import check_parameters
 from .._trees.masks import resolve_mask
@@ -134,7 +132,10 @@ class AbstractTransformation(Module):
 
         The new parameters, with all other leaves of `params`, and the new state.
         """
-        updates, state = self.update(widened(grads), state, params, **extra)
+        required_params(type(self).__name__, params)
+        # A class that handles trees itself gets its gradients as they are.
+        grads = grads if self._loads == "all" else widened(grads)
+        updates, state = self.update(grads, state, params, **extra)
         new = add_updates(params, updates)
         if self._stores_in_turn:
             state = store_in_turn(new, state, updates)
@@ -258,29 +259,18 @@ class AbstractOptimizer(AbstractTransformation):
     def __check_init__(self):
         # The parts check their hyperparameters here, not only in `init`.
         try:
-            self._made  # noqa: B018
+            self.chain  # noqa: B018
         except Exception as error:
             name_error(self, error)
             raise
 
-    @property
-    def _made(self) -> AbstractTransformation:
-        """`chain`, which is made once: not in each call, and not once for each check."""
-        made = vars(self).get("_kept")
-        if made is None:
-            made = self.chain
-            # What a trace has made must not leave it.
-            if not any(map(is_traced, jtu.tree_leaves(made))):
-                object.__setattr__(self, "_kept", made)
-        return made
-
     def init(self, params: Params) -> State:
         with parts_of(self):
-            return self._made.init(params)
+            return self.chain.init(params)
 
     def eval_params(self, state: State, params: Params) -> Params:
         with parts_of(self):
-            return self._made.eval_params(state, params)
+            return self.chain.eval_params(state, params)
 
     def update(
         self,
@@ -291,11 +281,11 @@ class AbstractOptimizer(AbstractTransformation):
     ) -> tuple[Updates, State]:
         check_no_schedule(self)
         with parts_of(self):
-            return self._made.update(updates, state, params, **extra)
+            return self.chain.update(updates, state, params, **extra)
 
     def step(
         self, grads: Updates, state: State, params: Params, **extra: Any
     ) -> tuple[Params, State]:
         check_no_schedule(self)
         with parts_of(self):
-            return self._made.step(grads, state, params, **extra)
+            return self.chain.step(grads, state, params, **extra)

@@ -57,7 +57,7 @@ def compute_matrices(
 
     branches = {x: in_batches(x, limit) for x, limit in batching.limits.items()}
     if not batching.is_divided:
-        branches["cpu"] = of_leaves
+        branches["cpu"] = of_leaves  # type: ignore  # its arguments have names, too
     try:
         return lax.platform_dependent(packed, rows, loose, **branches)
     except (ShapeMismatch, TypeCheckError):
