@@ -6,7 +6,7 @@ the memory that they move and keep. Figures are in sizes of the parameters.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -70,8 +70,12 @@ def read_apart(tree: _Tree) -> _Tree:
 _WAITING = 2**16
 
 
-def store_in_turn(params: PyTree, state: PyTree, updates: PyTree) -> PyTree:
+def store_in_turn(
+    params: PyTree, state: PyTree, updates: PyTree, owners: Sequence[int | None]
+) -> PyTree:
     """`state`, whose slots a TPU stores after the new parameters, one after the other.
+
+    `owners`: for each leaf of `state`, the position of its parameter.
 
     XLA for a TPU copies a donated array if one result needs its old value and the new
     value of another array: it computes them in two passes. It computes a chain of values
@@ -81,27 +85,16 @@ def store_in_turn(params: PyTree, state: PyTree, updates: PyTree) -> PyTree:
     passes, as in LAMB and Muon, would move more.
     """
     is_large = lambda g: g is not None and g.size >= _WAITING
-    large = [g for g in jtu.tree_leaves(updates) if is_large(g)]
+    grads, treedef = jtu.tree_flatten(updates, is_leaf=is_leaf)
+    large = [g for g in grads if is_large(g)]
     if not any(map(is_traced, large)) or is_in_shard_map() or has_explicit_axes(large):
         return state
-    leaves, treedef = jtu.tree_flatten(updates, is_leaf=is_leaf)
-    places = [i for i, g in enumerate(leaves) if is_large(g)]
     last = treedef.flatten_up_to(params)
-    is_slot = lambda x: _is_like(treedef, x)
-    nodes, whole = jtu.tree_flatten(state, is_leaf=is_slot)
-    for k, node in enumerate(nodes):
-        if not is_slot(node):
-            continue
-        column = treedef.flatten_up_to(node)
-        for i in places:
-            if _can_wait(column[i], last[i]):
-                column[i] = last[i] = _after(column[i], last[i])
-        nodes[k] = treedef.unflatten(column)
-    return whole.unflatten(nodes)
-
-
-def _is_like(treedef: Any, tree: PyTree) -> bool:
-    return jtu.tree_structure(tree, is_leaf=is_leaf) == treedef
+    leaves, whole = jtu.tree_flatten(state, is_leaf=is_stored)
+    for k, i in enumerate(owners):
+        if i is not None and is_large(grads[i]) and _can_wait(leaves[k], last[i]):
+            leaves[k] = last[i] = _after(leaves[k], last[i])
+    return whole.unflatten(leaves)
 
 
 def _can_wait(x: Any, first: Any) -> bool:

@@ -100,7 +100,7 @@ def given_norm(owner: object, extra: Mapping[str, Any]) -> Any:
     return _number(owner, extra, "grad_norm", "Pass `eqopt.tree.norm(grads)`.")
 
 
-def without_norm(extra: Mapping[str, Any]) -> Mapping[str, Any]:
+def without_norm(extra: Mapping[str, Any]) -> dict[str, Any]:
     """`extra` for updates that are not the gradients whose norm was given."""
     return {name: x for name, x in extra.items() if name != "grad_norm"}
 

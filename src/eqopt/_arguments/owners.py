@@ -6,34 +6,8 @@ so the messages also name the recipe.
 
 import contextlib
 import dataclasses
-import re
 from collections.abc import Generator
-
-
-@contextlib.contextmanager
-def parts_of(optimizer: object) -> Generator[None, None, None]:
-    """Errors of parts of `optimizer` also name it, such as `Adam (ScaleByAdam)`."""
-    try:
-        yield
-    except (TypeError, ValueError) as error:
-        name = type(optimizer).__name__
-        message = str(error.args[0]) if error.args else ""
-        found = re.match(
-            r"([A-Z]\w+)(?: \(([\w, ]+)\))?(?=:| needs| takes| got)", message
-        )
-        if found and name != found[1] and _is_part(found[1], optimizer):
-            parts = ", ".join(filter(None, found.groups()))
-            error.args = (f"{name} ({parts}){message[found.end() :]}", *error.args[1:])
-        raise
-
-
-def _is_part(name: str, optimizer: object) -> bool:
-    """Whether a class of transformations, of which `optimizer` is one, has that name."""
-    first, *_ = [x for x in type(optimizer).__mro__ if "init" in vars(x)][::-1]
-    rest = [first]
-    for cls in rest:
-        rest.extend(cls.__subclasses__())
-    return name in {cls.__name__ for cls in rest}
+from typing import Any
 
 
 @contextlib.contextmanager
@@ -73,9 +47,9 @@ def name_error(owner: object, error: Exception) -> None:
         error.add_note(f"This is an error in a part of `{name}`.")
 
 
-def why_no_hash(owner: object) -> str:
+def why_no_hash(owner: Any) -> str:
     """The message for a module of which `jax.jit` needs a hash, but which has none."""
-    names = [x.name for x in dataclasses.fields(owner)]  # type: ignore  # it is a module
+    names = [x.name for x in dataclasses.fields(owner)]
     fields = [f"`{name}`" for name in names if not _has_hash(getattr(owner, name))]
     return (
         f"{type(owner).__name__} has no hash, which `jax.jit` needs, because there is "

@@ -15,7 +15,6 @@ from .._core import (
     rounded_like,
     widened,
 )
-from .._platforms import store_in_turn
 from .._trees.leaves import listed, same_leaves
 from .._trees.routes import Report
 from .._trees.states import check_keys
@@ -53,16 +52,11 @@ class AbstractChain(AbstractTransformation):
         params: Params | None = None,
         **extra: Any,
     ) -> tuple[Updates, State]:
-        given, states = updates, self._states(state)
         if hides_params(state):
             check_wide(updates)
-        updates, new = widened(updates), []
-        for part, own in zip(self.transformations, states, strict=True):
-            before = updates
-            updates, own = part.update(updates, own, params, **extra)
-            extra = _extra_after(before, updates, extra)
-            new.append(own)
-        return rounded_like(updates, given), self._joined(new)
+        states = self._states(state)
+        new, states, _ = _apply(self.transformations, updates, states, params, extra)
+        return rounded_like(new, updates), self._joined(states)
 
     def step(
         self, grads: Updates, state: State, params: Params, **extra: Any
@@ -71,20 +65,15 @@ class AbstractChain(AbstractTransformation):
         if not self.transformations:
             required_params(type(self).__name__, params)
             return add_updates(params, grads), state
-        updates, new = widened(grads), []
-        for part, own in zip(self.transformations[:-1], states[:-1], strict=True):
-            before = updates
-            updates, own = part.update(updates, own, params, **extra)
-            extra = _extra_after(before, updates, extra)
-            new.append(own)
+        *parts, last = self.transformations
+        updates, new, extra = _apply(parts, grads, states[:-1], params, extra)
         # The last part computes the new parameters.
-        params, last = self.transformations[-1].step(
-            updates, states[-1], params, **extra
-        )
-        for i, part in enumerate(self.transformations[:-1]):
-            if part._stores_in_turn:
-                new[i] = store_in_turn(params, new[i], updates)
-        return params, self._joined([*new, last])
+        params, own = last.step(updates, states[-1], params, **extra)
+        new = [
+            part._in_turn(params, x, updates)
+            for part, x in zip(parts, new, strict=True)
+        ]
+        return params, self._joined([*new, own])
 
     def eval_params(self, state: State, params: Params) -> Params:
         for part, own in zip(self.transformations, self._states(state), strict=True):
@@ -96,11 +85,23 @@ class AbstractChain(AbstractTransformation):
             part._route(report, params)
 
 
-def _extra_after(before: Updates, updates: Updates, extra: Mapping) -> Mapping:
-    """`extra` without the norm of the gradients, once the updates are others."""
-    if "grad_norm" in extra and not same_leaves(before, updates):
-        return without_norm(extra)
-    return extra
+def _apply(
+    parts: Sequence[AbstractTransformation],
+    updates: Updates,
+    states: Sequence[State],
+    params: Params | None,
+    extra: dict[str, Any],
+) -> tuple[Updates, list[State], dict[str, Any]]:
+    """The updates after these parts, their new states, and what is true of `extra`."""
+    updates, new = widened(updates), []
+    for part, own in zip(parts, states, strict=True):
+        before = updates
+        updates, own = part.update(updates, own, params, **extra)
+        new.append(own)
+        # Other updates than the gradients have another norm.
+        if "grad_norm" in extra and not same_leaves(before, updates):
+            extra = without_norm(extra)
+    return updates, new, extra
 
 
 class Chain(AbstractChain):

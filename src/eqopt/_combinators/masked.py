@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 from jaxtyping import PyTree
 
-from .._arguments.extra import required_params, with_functions, without_norm
+from .._arguments.extra import required_params, with_functions
 from .._arguments.fields import static_choice
 from .._core import AbstractTransformation, AbstractWrapper, Call
 from .._trees.leaves import is_leaf, parameters, restrict
@@ -101,7 +101,7 @@ def part_of(
     """
     updates, params, extra, is_step = call
     part = choose(params, params)
-    extra = extra_of_part(without_norm(extra), part, params)
+    extra = extra_of_part(extra, part, params)
     return Call(choose(updates, params), part, extra, is_step)
 
 

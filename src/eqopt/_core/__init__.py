@@ -69,6 +69,7 @@ from .transformation import (
     AbstractOptimizer as AbstractOptimizer,
     AbstractStateless as AbstractStateless,
     AbstractTransformation as AbstractTransformation,
+    naming_recipe as naming_recipe,
 )
 from .wrapper import (
     AbstractComposite as AbstractComposite,

@@ -16,6 +16,8 @@ class Equation:
 
     batching: Batching | None = None  # for an equation of matrices
     keeps_shape = True  # whether the result has the shape of the update
+    elementwise = False  # see `equation`
+    modules: frozenset[str] = frozenset()  # shared values that are modules
 
     def __init__(self, fn: Callable, elementwise: bool = False):
         parameters = inspect.signature(fn).parameters.values()
@@ -105,6 +107,11 @@ def equation(fn: Callable | None = None, *, elementwise: bool = False) -> Any:
     if fn is None:
         return functools.partial(Equation, elementwise=elementwise)
     return Equation(fn, elementwise)
+
+
+def is_static(value: Any) -> bool:
+    """Whether a value that all leaves share is part of the compiled program."""
+    return value is None or isinstance(value, bool | str) or callable(value)
 
 
 # The positional and the keyword-only arguments of an equation.

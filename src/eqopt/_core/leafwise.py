@@ -8,7 +8,7 @@ each equation, there is one jitted function, so equal leaves are traced once.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -37,7 +37,7 @@ from .._trees.precision import compute_dtype, widen
 from .._trees.sharding import is_in_shard_map, sharded_like
 from .._trees.stored import has_stored, is_stored
 from .._types import Mask, Params, State, Updates
-from .equation import Equation, ShapeMismatch, WrongResult, equation
+from .equation import Equation, ShapeMismatch, WrongResult, equation, is_static
 from .misfits import misfit, no_matrix, no_parameter, stateless
 from .turns import compute_matrices
 
@@ -95,9 +95,7 @@ def leafwise(
             f"leafwise: the equation `{equation.name}` takes the slots {listed(names)}, "
             f"but {len(slots)} trees were passed. Pass one tree for each."
         )
-    for name in (*reads, *shared):
-        if name not in (*equation.leaves, *equation.shared):
-            raise TypeError(f"leafwise: `{equation.name}` has no argument `{name}`.")
+    check_names("leafwise", equation, (*reads, *shared))
     step = Leafwise(equation, None, shared, reads, mask)
     named = dict(zip(names, slots, strict=True))
     params = {**reads, **named}.get("p")
@@ -107,6 +105,13 @@ def leafwise(
         setattr(error, "_equation", equation.name)  # noqa: B010  # for `name_owner`
         raise
     return (updates, *new.values()) if slots else updates
+
+
+def check_names(owner: str, equation: Equation, names: Iterable[str]) -> None:
+    """Raises a `TypeError` for a name that is no argument of the equation."""
+    for name in names:
+        if name not in (*equation.leaves, *equation.shared):
+            raise TypeError(f"{owner}: `{equation.name}` has no argument `{name}`.")
 
 
 class Leafwise(NamedTuple):
@@ -196,7 +201,7 @@ def _map(
     if step.mask is not None:
         flags = resolve_mask(step.mask, updates, params)
     _check_slots(owner, equation, updates, leaves, flags, columns, slots)
-    operation, packed, loose = _bind(owner, equation, tuple(slots), step.shared)
+    operation, packed, loose = bind(owner, equation, tuple(slots), step.shared)
     rows = {
         i: (g, *[column[i] for column in columns.values()])
         for i, g in enumerate(leaves)
@@ -210,7 +215,7 @@ def _map(
             try:
                 outs[i] = run(packed, row, loose)
             except (ShapeMismatch, TypeCheckError) as error:
-                arrays = dict(zip(("updates", *labels), row, strict=True))
+                arrays = {"updates": row[0], **dict(zip(labels, row[1:], strict=True))}
                 shared = dict(zip(operation.loose, loose, strict=True))
                 shared |= operation.static
                 path = keystr(updates, i)
@@ -271,7 +276,7 @@ class Operation(NamedTuple):
     static: tuple[tuple[str, Any], ...]
 
 
-def _bind(
+def bind(
     owner: str, equation: Equation, slots: tuple[str, ...], given: Mapping[str, Any]
 ) -> tuple[Operation, Array, list]:
     """The operation, the vector of shared floats, and the other shared values."""
@@ -293,7 +298,7 @@ def _bind(
                 f"`{equation.name}` takes single numbers after the `*`. Pass a tree like "
                 "the parameters in `reads`; `p` is the parameters themselves."
             )
-        if value is None or isinstance(value, bool | str) or callable(value):
+        if is_static(value):
             static[name] = value
             continue
         value = _as_scalar(owner, name, value)
@@ -354,7 +359,7 @@ def _compute(
     row: Sequence[Any],
     store: Callable,
 ) -> tuple:
-    arguments, shared = _load(operation, packed, row, loose)
+    arguments, shared = load_row(operation, packed, row, loose)
     out = operation.equation(*arguments, **shared)
     return _store(operation, row, arguments, out, store)
 
@@ -365,7 +370,7 @@ def kernel_of_all(operation: Operation, limit: int) -> Callable:
 
     def run(packed, rows, loose):
         with jax.numpy_dtype_promotion("standard"):
-            calls = [_load(operation, packed, row, loose) for row in rows]
+            calls = [load_row(operation, packed, row, loose) for row in rows]
             outs = operation.equation.of_all(calls, limit)
             return [
                 _store(operation, row, arguments, out, stored_like)
@@ -376,7 +381,7 @@ def kernel_of_all(operation: Operation, limit: int) -> Callable:
     return jax.jit(run)
 
 
-def _load(
+def load_row(
     operation: Operation, packed: Array, row: Sequence[Any], loose: Sequence[Any]
 ) -> tuple[tuple, dict[str, Any]]:
     """The arguments of the equation, all in one precision."""

@@ -23,7 +23,7 @@ from .._trees.leaves import (
     listed,
     type_name,
 )
-from .equation import Equation, WrongResult
+from .equation import Equation, WrongResult, is_static
 
 
 def misfit(
@@ -190,8 +190,7 @@ def _wrong_number(equation: Equation, shared: Mapping[str, Any]) -> str | None:
     expected = inspect.signature(equation).parameters
     for name, value in shared.items():
         annotation = expected[name].annotation
-        is_static = value is None or isinstance(value, bool | str) or callable(value)
-        if is_static and _is_array_type(annotation):
+        if is_static(value) and _is_array_type(annotation):
             if isinstance(value, Callable):
                 return (
                     f"`{name}` is a function, but the equation `{equation.name}` needs a "
@@ -202,7 +201,7 @@ def _wrong_number(equation: Equation, shared: Mapping[str, Any]) -> str | None:
                 f"`{name}` is {value!r}, but the equation `{equation.name}` needs a "
                 "number."
             )
-        if not is_static and annotation in (bool, str):
+        if not is_static(value) and annotation in (bool, str):
             return (
                 f"`{name}` is an array of dtype {value.dtype}, but it determines the "
                 f"compiled program. Pass a Python {annotation.__name__}."

@@ -51,7 +51,7 @@ class _OnMatrices(Equation):
             results_wait=work != "QR",
             is_divided=is_divided,
         )
-        self.leaves, self.elementwise = (*equation.leaves, "layout"), False
+        self.leaves = (*equation.leaves, "layout")
         self.shared, self.modules = equation.shared, equation.modules
         parameters = inspect.signature(inspect.unwrap(equation._fn)).parameters
         self._is_real = [_is_real(parameters[x].annotation) for x in equation.leaves]

@@ -12,11 +12,11 @@ from .._arguments.extra import given_norm
 from .._caches import cached
 from .._platforms import compute_once, read_apart
 from .._trees.leaves import align, flatten_updates
-from .._trees.precision import compute_dtype, widen
 from .._types import Leaf, Scalar, Updates
-from ..numerics import as_float, at_least_float32, common_dtype
+from ..numerics import at_least_float32, common_dtype
 from ..tree import norm
 from .equation import Equation
+from .leafwise import Operation, bind, check_names, load_row
 
 
 def global_norm(
@@ -59,8 +59,7 @@ def sum_over_leaves(
         It computes in at least float32.
     - `updates`: a tree of arrays. Where it has `None`, nothing is added.
     - `reads`: trees like `updates`, by argument name.
-    - `shared`: values by argument name. Numbers and 0-d arrays are traced; bools,
-        strings and `None` are static.
+    - `shared`: values by argument name, as for [`eqopt.leafwise`][].
     - `in_own_pass`: whether a GPU reads the leaves for the sums alone. XLA for a GPU can
         compute sums and new moments in one pass, but then it stores some of the moments
         in temporary memory, and copies them. Defaults to `False`.
@@ -79,24 +78,21 @@ def sum_over_leaves(
     rows = [
         row for row in zip(leaves, *columns, strict=True) if row[0] is not None
     ] or [(jnp.zeros(0),) * (1 + len(columns))]
-    static = {k: v for k, v in shared.items() if v is None or isinstance(v, bool | str)}
-    traced = {k: as_float(v) for k, v in shared.items() if k not in static}
-    run = _kernel(equation, tuple(static.items()), in_own_pass)
-    parts = [run(row, traced) for row in rows]
+    check_names("sum_over_leaves", equation, shared)
+    operation, packed, loose = bind("sum_over_leaves", equation, (), shared)
+    run = _kernel(operation, in_own_pass)
+    parts = [run(packed, row, loose) for row in rows]
     return tuple(_sum(column) for column in zip(*parts, strict=True))
 
 
 @cached
-def _kernel(
-    equation: Equation, static: tuple[tuple[str, Any], ...], in_own_pass: bool
-) -> Callable:
+def _kernel(operation: Operation, in_own_pass: bool) -> Callable:
     @jax.jit
-    def run(row, traced):
+    def run(packed, row, loose):
         with jax.numpy_dtype_promotion("standard"):
-            real = compute_dtype(row)
             row = read_apart(row) if in_own_pass else row
-            scalars = {k: jnp.asarray(v).astype(real) for k, v in traced.items()}
-            out = equation(*widen(list(row), real), **scalars, **dict(static))
+            arguments, shared = load_row(operation, packed, row, loose)
+            out = operation.equation(*arguments, **shared)
         return out if isinstance(out, tuple) else (out,)
 
     return run

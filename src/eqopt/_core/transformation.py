@@ -1,16 +1,18 @@
 """The protocol: the base class of gradient transformations, and its three variants."""
 
 import abc
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Generator
 from typing import Any, ClassVar, Literal, TypeVar
 
 from .._arguments.annotations import kinds
 from .._arguments.checks import check_fields, check_no_schedule
 from .._arguments.construction import Module
 from .._arguments.extra import required_params
-from .._arguments.owners import name_error, parts_of
+from .._arguments.owners import name_error
 from .._platforms import store_in_turn
 from .._trees.leaves import check_parameters
 from .._trees.masks import resolve_mask
@@ -19,6 +21,7 @@ from .._trees.sharding import placed
 from .._trees.states import check_state
 from .._trees.stored import checked_for_hidden, full_params, with_arrays
 from .._types import Params, State, Updates
+from ..tree._slots import owners_of
 from .calls import checked_call
 from .leafwise import Leafwise, add_updates, run_leafwise, widened
 
@@ -137,9 +140,13 @@ class AbstractTransformation(Module):
         grads = grads if self._loads == "all" else widened(grads)
         updates, state = self.update(grads, state, params, **extra)
         new = add_updates(params, updates)
-        if self._stores_in_turn:
-            state = store_in_turn(new, state, updates)
-        return new, state
+        return new, self._in_turn(new, state, updates)
+
+    def _in_turn(self, params: Params, state: State, updates: Updates) -> State:
+        """`state`, made with these updates, which a TPU may store after `params`."""
+        if not self._stores_in_turn:
+            return state
+        return store_in_turn(params, state, updates, owners_of(updates, state))
 
     def eval_params(self, state: State, params: Params) -> Params:
         """The parameters to evaluate the model with: `params`, or an average of them.
@@ -222,6 +229,31 @@ class AbstractStateless(AbstractLeafwise):
         return None
 
 
+@contextlib.contextmanager
+def naming_recipe(owner: AbstractTransformation) -> Generator[None, None, None]:
+    """Errors of the parts of a recipe also name it, such as `Adam (ScaleByAdam)`."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        name = type(owner).__name__
+        message = str(error.args[0]) if error.args else ""
+        found = re.match(
+            r"([A-Z]\w+)(?: \(([\w, ]+)\))?(?=:| needs| takes| got)", message
+        )
+        if found and name != found[1] and _is_transformation(found[1]):
+            parts = ", ".join(filter(None, found.groups()))
+            error.args = (f"{name} ({parts}){message[found.end() :]}", *error.args[1:])
+        raise
+
+
+def _is_transformation(name: str) -> bool:
+    """Whether a class has that name; other words may begin an error of the user."""
+    rest: list[type] = [AbstractTransformation]
+    for cls in rest:
+        rest.extend(cls.__subclasses__())
+    return name in {cls.__name__ for cls in rest}
+
+
 _Part = TypeVar("_Part", bound=AbstractTransformation)
 
 
@@ -265,11 +297,11 @@ class AbstractOptimizer(AbstractTransformation):
             raise
 
     def init(self, params: Params) -> State:
-        with parts_of(self):
+        with naming_recipe(self):
             return self.chain.init(params)
 
     def eval_params(self, state: State, params: Params) -> Params:
-        with parts_of(self):
+        with naming_recipe(self):
             return self.chain.eval_params(state, params)
 
     def update(
@@ -280,12 +312,12 @@ class AbstractOptimizer(AbstractTransformation):
         **extra: Any,
     ) -> tuple[Updates, State]:
         check_no_schedule(self)
-        with parts_of(self):
+        with naming_recipe(self):
             return self.chain.update(updates, state, params, **extra)
 
     def step(
         self, grads: Updates, state: State, params: Params, **extra: Any
     ) -> tuple[Params, State]:
         check_no_schedule(self)
-        with parts_of(self):
+        with naming_recipe(self):
             return self.chain.step(grads, state, params, **extra)

@@ -55,9 +55,11 @@ def compute_matrices(
 
         return run_groups
 
-    branches = {x: in_batches(x, limit) for x, limit in batching.limits.items()}
+    branches: dict[str, Callable] = {
+        x: in_batches(x, limit) for x, limit in batching.limits.items()
+    }
     if not batching.is_divided:
-        branches["cpu"] = of_leaves  # type: ignore  # its arguments have names, too
+        branches["cpu"] = of_leaves
     try:
         return lax.platform_dependent(packed, rows, loose, **branches)
     except (ShapeMismatch, TypeCheckError):

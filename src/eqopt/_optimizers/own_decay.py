@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Int, PyTree
 
-from .._arguments.owners import name_error, parts_of
-from .._core import AbstractOptimizer, AbstractTransformation, leafwise
+from .._arguments.owners import name_error
+from .._core import AbstractOptimizer, AbstractTransformation, leafwise, naming_recipe
 from .._transforms.weight_decay import AddDecayedWeights, decay_weights, is_off
 from .._trees.leaves import is_leaf
 from .._trees.masks import resolve_mask
@@ -36,7 +36,7 @@ def decay_of(owner: Any) -> AddDecayedWeights:
 
 def shared_decay(owner: Any, count: Int[Array, ""]) -> dict[str, Any]:
     """The arguments of `decayed` for an equation of `owner`, after `count` steps."""
-    with parts_of(owner):
+    with naming_recipe(owner):
         return decay_of(owner)._shared(count)
 
 
@@ -55,7 +55,7 @@ def add_decay(
 
 def check_decay_rate(owner: Any) -> None:
     """Raises a `ValueError` if the decay of `owner` needs a learning rate."""
-    with parts_of(owner):
+    with naming_recipe(owner):
         decay_of(owner)._check_rate()
 
 

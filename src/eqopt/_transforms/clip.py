@@ -15,7 +15,6 @@ from .._core import (
     AbstractTransformation,
     Leafwise,
     equation,
-    global_norm,
     leafwise,
 )
 from .._trees.states import check_state
@@ -31,6 +30,7 @@ from .._types import (
 from ..numerics import safe_sqrt
 from ..tree import norm
 from .history import check_window, is_known, present, remembered
+from .normalize import AbstractScaleByNorm
 from .scale import scale
 
 
@@ -72,7 +72,7 @@ class Clip(AbstractStateless):
         return Leafwise(clip)
 
 
-class ClipByGlobalNorm(AbstractTransformation):
+class ClipByGlobalNorm(AbstractScaleByNorm):
     r"""Scales all updates down together if their global norm is too large.
 
     $$u = g \cdot \min\left(1, \frac{c}{\|g\|_2}\right), \qquad
@@ -108,34 +108,20 @@ class ClipByGlobalNorm(AbstractTransformation):
         ```
     """
 
-    _loads = "nothing"
-
     max_norm: Hyperparameter
 
     def __check_init__(self):
         check_range(self, "max_norm", 0)
 
-    def init(self, params: Params) -> None:
-        return None
-
-    def update(
-        self,
-        updates: Updates,
-        state: State,
-        params: Params | None = None,
-        **extra: Any,
-    ) -> tuple[Updates, None]:
-        check_state(self, state)
+    def _share(self, length: Array) -> Scalar:
         # A norm that cannot overflow, with a second pass over the gradients in a branch,
         # takes twice as long to trace and to compile (measured with 1000 leaves).
-        length = global_norm(self, updates, extra)
         max_norm = jnp.asarray(self.max_norm, length.dtype)
         # `where` instead of `minimum` keeps a NaN norm visible. The denominator is 1 if
         # it is not used, so that the derivative is finite.
         exceeds = ~(length <= max_norm)
         denominator = jnp.where(exceeds, length, 1)
-        share = jnp.where(exceeds, max_norm / denominator, 1)
-        return leafwise(scale, updates, step_size=share), None
+        return jnp.where(exceeds, max_norm / denominator, 1)
 
 
 class ClipByHistoryState(eqx.Module):

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jaxtyping import DTypeLike, PyTree
 
 from .._arguments.construction import Module
-from .._arguments.owners import name_error, parts_of
-from .._core import AbstractTransformation
+from .._arguments.owners import name_error
+from .._core import AbstractTransformation, naming_recipe
 from .._trees.leaves import parameters
 from .._trees.states import check_keys, check_state
 from .._types import Hyperparameter, Params, State, Updates
@@ -118,7 +118,7 @@ class MeasureWithEMA(Module):
 
         - `params`: the parameters.
         """
-        with parts_of(self):
+        with naming_recipe(self):
             return self._ema.init(_blank(self._measured, params))
 
     def update(
@@ -134,7 +134,7 @@ class MeasureWithEMA(Module):
 
         - `updates`, `state`, `params`, `extra`: as in a transformation.
         """
-        with parts_of(self):
+        with naming_recipe(self):
             return self._ema.update(self._measured(updates), state)
 
     def _measured(self, updates: Updates) -> PyTree:

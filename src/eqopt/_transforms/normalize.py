@@ -1,5 +1,6 @@
 """Divides updates by their norm, and subtracts their mean."""
 
+import abc
 import math
 from typing import Any
 
@@ -86,13 +87,14 @@ class Centralize(AbstractStateless):
         return Leafwise(centralize)
 
 
-class Normalize(AbstractTransformation):
-    r"""Divides the updates by their global norm: $u = g / \|g\|_2$.
-
-    The norm is taken over all leaves together. Zero updates stay zero.
-    """
+class AbstractScaleByNorm(AbstractTransformation):
+    """Multiplies all updates by a factor that depends on their global norm."""
 
     _loads = "nothing"
+
+    @abc.abstractmethod
+    def _share(self, length: Array) -> Scalar:
+        """The factor for updates of this length."""
 
     def init(self, params: Params) -> None:
         return None
@@ -105,11 +107,21 @@ class Normalize(AbstractTransformation):
         **extra: Any,
     ) -> tuple[Updates, None]:
         check_state(self, state)
-        step_size = _by_norm(1.0, global_norm(self, updates, extra), 0.0)
-        return leafwise(scale, updates, step_size=step_size), None
+        share = self._share(global_norm(self, updates, extra))
+        return leafwise(scale, updates, step_size=share), None
 
 
-class NormalizeByUpdateNorm(AbstractTransformation):
+class Normalize(AbstractScaleByNorm):
+    r"""Divides the updates by their global norm: $u = g / \|g\|_2$.
+
+    The norm is taken over all leaves together. Zero updates stay zero.
+    """
+
+    def _share(self, length: Array) -> Scalar:
+        return _by_norm(1.0, length, 0.0)
+
+
+class NormalizeByUpdateNorm(AbstractScaleByNorm):
     r"""Scales the updates to about a given length:
     $u = s\, g \,/\, (\|g\|_2 + \varepsilon)$.
 
@@ -126,8 +138,6 @@ class NormalizeByUpdateNorm(AbstractTransformation):
     A `ValueError` if `eps` is negative.
     """
 
-    _loads = "nothing"
-
     scale_factor: Hyperparameter = 1.0
     eps: Hyperparameter = 1e-6
 
@@ -135,20 +145,8 @@ class NormalizeByUpdateNorm(AbstractTransformation):
         check_scalar(self, "scale_factor")
         check_range(self, "eps", 0)
 
-    def init(self, params: Params) -> None:
-        return None
-
-    def update(
-        self,
-        updates: Updates,
-        state: State,
-        params: Params | None = None,
-        **extra: Any,
-    ) -> tuple[Updates, None]:
-        check_state(self, state)
-        length = global_norm(self, updates, extra)
-        step_size = _by_norm(self.scale_factor, length, self.eps)
-        return leafwise(scale, updates, step_size=step_size), None
+    def _share(self, length: Array) -> Scalar:
+        return _by_norm(self.scale_factor, length, self.eps)
 
 
 def _by_norm(factor: Any, length: Array, eps: Any) -> Scalar:

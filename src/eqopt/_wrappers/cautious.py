@@ -10,7 +10,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from .._arguments.checks import check_choice
-from .._arguments.owners import parts_of
 from .._combinators.chain import Chain
 from .._combinators.masked import Masked
 from .._core import (
@@ -21,6 +20,7 @@ from .._core import (
     Call,
     Leafwise,
     equation,
+    naming_recipe,
 )
 from .._transforms.scale import ScaleByLearningRate, has_learning_rate
 from .._transforms.weight_decay import AddDecayedWeights, alignment
@@ -130,15 +130,15 @@ class Cautious(AbstractWrapper):
         check_choice(self, "rescale", _RESCALE)
 
     def init(self, params: Params) -> State:
-        with parts_of(self), parts_of(self.inner):
+        with naming_recipe(self), naming_recipe(self.inner):
             return self._chain(None, params).init(params)
 
     def eval_params(self, state: State, params: Params) -> Params:
-        with parts_of(self), parts_of(self.inner):
+        with naming_recipe(self), naming_recipe(self.inner):
             return self._chain(None, params).eval_params(state, params)
 
     def handle(self, call: Call, state: State) -> tuple[Any, State]:
-        with parts_of(self), parts_of(self.inner):
+        with naming_recipe(self), naming_recipe(self.inner):
             return call.run(self._chain(call.updates, call.params), state)
 
     def _chain(self, grads: Updates, params: Params | None) -> Chain:

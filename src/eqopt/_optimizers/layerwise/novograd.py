@@ -7,13 +7,13 @@ import jax.numpy as jnp
 from jaxtyping import DTypeLike
 
 from ..._arguments.fields import static_choice
-from ..._arguments.owners import parts_of
 from ..._combinators.chain import Chain
 from ..._core import (
     AbstractOptimizer,
     AbstractTransformation,
     equation,
     leafwise,
+    naming_recipe,
     rounded_like,
     widened,
 )
@@ -158,7 +158,7 @@ class ScaleByNovoGrad(AbstractTransformation):
         )
         # Weights decay between the normalisation and the momentum, with their own mask.
         decay = AddDecayedWeights(self.weight_decay, self.mask)
-        with parts_of(self):
+        with naming_recipe(self):
             u, _ = decay.update(u, AddDecayedWeightsState(state.count), params)
         u, momentum = Trace(self.b1).update(u, TraceState(state.mu))
         count = safe_increment(state.count)
