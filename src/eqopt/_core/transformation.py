@@ -230,7 +230,7 @@ class AbstractStateless(AbstractLeafwise):
 
 
 @contextlib.contextmanager
-def naming_recipe(owner: AbstractTransformation) -> Generator[None, None, None]:
+def naming_recipe(owner: object) -> Generator[None, None, None]:
     """Errors of the parts of a recipe also name it, such as `Adam (ScaleByAdam)`."""
     try:
         yield
