@@ -199,7 +199,7 @@ CASES = {
     ),
     "a hidden part for a plain optimizer": (
         lambda: step(ADAMW, HALF, SPLIT),
-        "but it got a StoreParamsState",
+        "but is a StoreParamsState",
     ),
     "a stored state of another optimizer": (
         lambda: step(state(BlockwiseQuantized(), LION), FULL, BLOCKS),
