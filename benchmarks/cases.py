@@ -88,13 +88,13 @@ TABLE = (
         "trace-step",
         "clip + AdamW, `step`, {leaves} leaves: trace + lower",
         tracing(CLIP_ADAMW, "step"),
-        ratio=0.35,
+        ratio=0.45,
     ),
     Case(
         "trace-update",
         "clip + AdamW, `update`, {leaves} leaves: trace + lower",
         tracing(CLIP_ADAMW, "update"),
-        ratio=0.35,
+        ratio=0.45,
     ),
     *(
         Case(
@@ -115,7 +115,7 @@ TABLE = (
         "eager",
         "clip + AdamW, `update`, {few} leaves: eager",
         eager(CLIP_ADAMW),
-        ratio=0.5,
+        ratio=0.6,
     ),
     Case(
         "clip-adamw",
@@ -142,7 +142,6 @@ TABLE = (
         "MultiSteps(Muon, 8), 48 matrices of 256 x 256: a mini-step",
         stepping(MULTI_STEPS_MUON, period=8, leaves=square_leaves),
         ratio=0.2,
-        temporary=0.2,
     ),
     Case(
         "apply-if-finite",
@@ -193,7 +192,6 @@ TABLE = (
         "Muon, 48 matrices of 256 x 256: a step",
         stepping(MUON, leaves=square_leaves),
         ratio=0.95,
-        temporary=0.2,
     ),
     Case(
         "muon-compile",
@@ -263,7 +261,6 @@ def _step(name: str, method: Method) -> Case:
         f"{name}, {size} parameters: a step",
         measure,
         ratio=method.ratio,
-        temporary=method.temporary,
         nearest=method.nearest,
     )
 

@@ -1,6 +1,7 @@
 """Calls of classes with arguments that they do not take."""
 
 import inspect
+import itertools
 import pathlib
 import re
 import types
@@ -35,16 +36,11 @@ def public_classes():
     }
 
 
-NAMES_ITS_PARTS = {eqopt.NamedChain, eqopt.Partition}
-
-
-@pytest.mark.parametrize("cls", sorted(public_classes(), key=str))
-def test_an_unknown_argument_is_named(cls):
-    assert issubclass(cls, Module)
-    if cls in NAMES_ITS_PARTS:
-        return
-    with pytest.raises(TypeError, match=f"`{cls.__name__}` has no argument `wrong`. "):
-        cls(wrong=1)
+def test_an_unknown_argument_is_named():
+    for cls in public_classes() - {eqopt.NamedChain, eqopt.Partition}:  # name parts
+        assert issubclass(cls, Module)
+        with pytest.raises(TypeError, match=f"^{cls.__name__}: no argument `wrong`. "):
+            cls(wrong=1)
 
 
 def renamed():
@@ -60,114 +56,58 @@ def renamed():
             yield classes[0], theirs, ours
 
 
-@pytest.mark.parametrize("cls, theirs, ours", list(renamed()))
-def test_the_page_and_the_errors_agree(cls, theirs, ours):
-    with pytest.raises(TypeError, match=f"`{theirs}` is called `{ours}` here"):
-        getattr(eqopt, cls)(**{theirs: 1})
+def test_the_page_and_the_errors_agree():
+    assert [*renamed()]
+    for cls, theirs, ours in renamed():
+        message = f"^{cls}: no argument `{theirs}`. It is called `{ours}` here.$"
+        with pytest.raises(TypeError, match=message):
+            getattr(eqopt, cls)(**{theirs: 1})
 
 
 ADAM = eqopt.Adam(1e-3)
 CASES = {
-    "torch's learning rate": (
-        lambda: eqopt.Adam(lr=1e-3),
-        "`Adam` has no argument `lr`. `lr` is called `learning_rate` here. "
-        "Its arguments are `learning_rate`, `b1`, ",
-    ),
     "torch's betas": (
         lambda: eqopt.Adam(1e-3, betas=(0.9, 0.99)),
-        "`betas=(b1, b2)` as `b1=..., b2=...`",
-    ),
-    "weight decay of Adam": (
-        lambda: eqopt.Adam(1e-3, weight_decay=0.1),
-        "Use `eqopt.AdamW`, which has it",
+        "Adam: no argument `betas`. Write `betas=(b1, b2)` as `b1=..., b2=...`",
     ),
     "weight decay of SGD": (
         lambda: eqopt.SGD(1e-3, weight_decay=0.1),
         "`eqopt.Chain(eqopt.AddDecayedWeights(1e-4), optimizer)`",
     ),
-    "a mask of an optimizer": (
-        lambda: eqopt.SGD(1e-3, mask=True),
-        "`eqopt.SelectiveTransform(optimizer, freeze_mask=frozen)`, with `True` for",
-    ),
     "a mask of a wrapper": (
         lambda: eqopt.MultiSteps(ADAM, 2, mask=True),
         "`eqopt.SelectiveTransform(optimizer, freeze_mask=frozen)`",
     ),
-    "a mask of a chain": (
-        lambda: eqopt.Chain(ADAM, mask=True),
-        "`eqopt.SelectiveTransform(optimizer, freeze_mask=frozen)`",
-    ),
-    "a mask of a building block": (
-        lambda: eqopt.Trace(0.9, mask=True),
-        "Wrap it: `eqopt.Masked(transformation, mask)`",
-    ),
-    "the decay of torch's RMSprop": (
-        lambda: eqopt.RMSprop(1e-3, alpha=0.9),
-        "`alpha` is called `decay` here",
-    ),
-    "the momentum of other Muons": (
+    "the first of several names": (
         lambda: eqopt.Muon(0.02, momentum=0.95),
-        "`momentum` is called `beta` here",
-    ),
-    "the Adam in Optax's Muon": (
-        lambda: eqopt.Muon(0.02, adam_learning_rate=1e-3),
-        "Pass it to the fallback: `fallback=eqopt.AdamW(..., nesterov=True)`. Its ",
-    ),
-    "half a step": (
-        lambda: eqopt.MultiSteps(ADAM, 2.5),
-        "must be an integer, a 0-d integer array or a schedule, but is 2.5",
-    ),
-    "Optax's labels": (
-        lambda: eqopt.Partition(transforms={}, param_labels=0),
-        "`transforms` is called `transformations` here",
-        "`param_labels` is called `labels` here.",
-    ),
-    "Optax's inner optimizer": (
-        lambda: eqopt.MultiSteps(opt=ADAM, every_k_schedule=2),
-        "`opt` is called `inner` here",
+        "Muon: no argument `momentum`. It is called `beta` here",
     ),
     "a typo": (
         lambda: eqopt.schedules.Linear(init_val=0.1),
-        "`Linear` has no argument `init_val`. Did you mean `init_value`",
+        "Linear: no argument `init_val`. Did you mean `init_value`?",
     ),
-    "nothing at all": (
-        lambda: eqopt.Adam(),
-        "`Adam`: missing a required argument: 'learning_rate'. Its arguments are",
+    "half a step": (
+        lambda: eqopt.MultiSteps(ADAM, 2.5),
+        "MultiSteps: `every_k_schedule` must be of type `int | ",
+        "but is 2.5 of type float",
     ),
-    "one of three": (
+    "an argument that is missing": (
         lambda: eqopt.Lookahead(ADAM),
-        "`Lookahead`: missing 2 required arguments: 'sync_period' and "
-        "'slow_step_size'. Its arguments are `inner`, ",
-    ),
-    "too much": (
-        lambda: eqopt.Clip(1, 2),
-        "`Clip`: too many positional arguments. Its arguments are `max_delta`",
+        "Lookahead.__init__() missing 2 required positional arguments: 'sync_period'",
     ),
     "a part of a recipe": (
         lambda: Recipe(0.1),
-        "Recipe: `Trace` has no argument `wrong`",
+        "Recipe (Trace): no argument `wrong`. Its arguments are `decay`, ",
     ),
     "Optax in a chain": (
         lambda: eqopt.Chain(optax.clip(1.0)),
-        "argument 0 is a optax.",
+        "argument 0 must be an eqopt transformation, but is `GradientTransformation` of",
         "Wrap it: `eqopt.interop.optax.from_optax(tx)`",
-    ),
-    "Optax in a partition": (
-        lambda: eqopt.Partition({"a": optax.adam(1e-3)}, "a"),
-        "Wrap it: `eqopt.interop.optax.from_optax(tx)`",
-    ),
-    "mini-steps of Optax": (
-        lambda: eqopt.Lookahead(optax.MultiSteps(optax.adam(1e-3), 2), 2, 0.5),
-        "Lookahead: `inner` must be an eqopt `AbstractTransformation`",
-        "`eqopt.interop.optax.from_optax(tx.gradient_transformation())`",
-    ),
-    "a function of Optax": (
-        lambda: eqopt.MultiSteps(optax.adam, 2),
-        "`eqopt.interop.optax.from_optax(adam(...))`",
     ),
     "a class": (
         lambda: eqopt.MultiSteps(eqopt.Adam, 2),
-        "the class Adam. Create an instance of it",
+        "MultiSteps: `inner` must be of type `AbstractTransformation`, but is the class "
+        "Adam. Create an instance of it",
     ),
 }
 
@@ -194,12 +134,16 @@ def wrappers():
     )
 
 
-@pytest.mark.parametrize("cls", wrappers())
-def test_no_wrapper_takes_a_transformation_of_optax(cls):
-    names = [name for name in cls.__annotations__ if name != "inner"]
-    arguments = dict.fromkeys(names, 1)
-    with pytest.raises(TypeError, match=r"eqopt.interop.optax.from_optax\(tx\)"):
-        cls(inner=optax.adam(1e-3), **arguments)
+def test_no_wrapper_takes_a_transformation_of_optax():
+    assert wrappers()
+    for cls in wrappers():
+        names = [name for name in cls.__annotations__ if name != "inner"]
+        arguments = dict.fromkeys(names, 1)
+        for given in (optax.adam(1e-3), optax.adam):
+            with pytest.raises(
+                TypeError, match=r"eqopt.interop.optax.from_optax\(tx\)"
+            ):
+                cls(inner=given, **arguments)
 
 
 def test_other_errors_are_left_alone():
@@ -218,16 +162,16 @@ def test_other_errors_are_left_alone():
         Failing(1.0)
 
 
-@pytest.mark.parametrize("dtype", [jnp.complex64, jnp.int32, "float8_e4m3fn", "wide"])
-@pytest.mark.parametrize(
-    "name", ["mu_dtype", "nu_dtype", "accumulator_dtype", "state_dtype", "param_dtype"]
-)
-@pytest.mark.costly
-def test_dtypes_of_states_are_real(name, dtype):
+STATE_DTYPES = "mu_dtype", "nu_dtype", "accumulator_dtype", "state_dtype", "param_dtype"
+
+
+@pytest.mark.parametrize("name", STATE_DTYPES)
+def test_dtypes_of_states_are_real(name):
     owners = [c for c in public_classes() if name in getattr(c, "__annotations__", {})]
     owners = [cls for cls in owners if issubclass(cls, AbstractTransformation)]
     assert owners
-    for cls in owners:
+    wrong = jnp.complex64, jnp.int32, "float8_e4m3fn", "wide"
+    for cls, dtype in itertools.product(owners, wrong):
         needed = cls.__annotations__.keys() - {*dir(cls)}
         arguments = {key: _given(key) for key in needed} | {name: dtype}
         message = f"^{cls.__name__}: `{name}` must be float16, bfloat16, float32 or"
@@ -283,57 +227,18 @@ def _given(name):
     return values.get(name, 0.1)
 
 
-def _raise(error):
-    raise error
+class Failing(eqopt.AbstractOptimizer):
+    learning_rate: float
+
+    @property
+    def chain(self):
+        return eqopt.Chain(b"\xff".decode())
 
 
-def _decoded():
-    b"\xff".decode()
-
-
-def _branch(decay):
-    return 1 if decay > 0 else 2
-
-
-# What can go wrong while a recipe makes its parts: none of it may lose its text.
-FAILURES = {
-    "with a name": lambda: _raise(ValueError("Trace: `decay` is wrong")),
-    "without a colon": lambda: _raise(ValueError("it is all wrong")),
-    "a colon in the text": lambda: _raise(TypeError("these two are wrong: a, b")),
-    "nothing": lambda: _raise(ValueError),
-    "two arguments": lambda: _raise(ValueError("wrong", 3)),
-    "a subclass": lambda: _raise(UnicodeError("wrong: text")),
-    "five arguments": _decoded,
-    "a traced number": lambda: jax.jit(_branch)(1.0),
-    "a type check": lambda: eqopt.Trace("fast"),
-    "a key": lambda: {}["wrong"],
-    "a number": lambda: 1 / 0,
-}
-
-
-@pytest.mark.parametrize("name", FAILURES)
-def test_errors_of_a_recipe_keep_class_and_text(name):
-    failure = FAILURES[name]
-
-    class Failing(eqopt.AbstractOptimizer):
-        learning_rate: float
-
-        @property
-        def chain(self):
-            failure()
-            return eqopt.Chain()
-
-    with pytest.raises(Exception) as bare:
-        failure()
-    with pytest.raises(type(bare.value)) as raised:
+def test_errors_of_a_recipe():
+    """Errors of eqopt name the class that the user wrote once; others stay the same."""
+    with pytest.raises(UnicodeDecodeError, match=r"^'utf-8' codec can't decode byte"):
         Failing(0.1)
-    assert type(raised.value) is type(bare.value)
-    said = "\n".join([str(raised.value), *getattr(raised.value, "__notes__", ())])
-    assert "Failing" in said
-    assert str(bare.value).removeprefix("Trace: ")[:300] in said
-
-
-def test_errors_of_a_recipe_name_it_once():
     with pytest.raises(ValueError, match=r"^Adam: `b1` must be in"):
         eqopt.Adam(1e-3, b1=2.0)
     with pytest.raises(ValueError, match=r"^Adafactor: `decay_offset` must be an int"):
@@ -371,7 +276,7 @@ def test_annotations_that_are_strings():
         def update(self, updates, state, params=None, **extra):
             return updates, state
 
-    message = "Wrapped: `inner` must be an eqopt `AbstractTransformation`, but is"
+    message = "Wrapped: `inner` is the class `Adam`. Create an instance"
     with pytest.raises(TypeError, match=message):
         Wrapped(eqopt.Adam, 1)
     assert Wrapped(eqopt.SGD(0.1), 1).other == 1

@@ -119,22 +119,16 @@ CASES = {
     ),
     "a function in the place of a number": (
         lambda: update(Doubling(jnp.sin)),
-        "Doubling: `factor` is a function, but the equation `multiply` needs a number",
-        "`eqopt.Scheduled(optimizer)`",
-    ),
-    "None in the place of a number": (
-        lambda: update(Doubling(None)),
-        "Doubling: `factor` is None, but the equation `multiply` needs a number",
+        "multiply: `factor` must be of type `Float[Array, '']`, but is <PjitFunction",
     ),
     "an array that decides what is compiled": (
         lambda: update(Doubling(2.0, jnp.asarray(True))),
-        "Doubling: `twice` is an array of dtype bool",
-        "Pass a Python bool",
+        "`twice` determines the compiled program, so it must be a Python value",
     ),
     "complex updates of real parameters": (
         lambda: update(ADAM, jax.tree.map(lambda g: g.astype(jnp.complex64), GRADS)),
         "Adam (ScaleByAdam)",
-        "dtypes do not fit at `.layers[0].weight`: `updates` is complex64[8, 3]",
+        "dtypes do not fit at `.layers[0].weight`: `updates` is complex64[8,3]",
         "`jax.tree.map(jnp.real, updates)`",
     ),
     "complex updates alone": (
@@ -149,7 +143,7 @@ CASES = {
     ),
     "another shape in a plain tree": (
         lambda: update(ADAM, {"w": jnp.ones(4)}, init={"w": jnp.ones(3)}),
-        "Adam (ScaleByAdam) and Adam (ScaleByLearningRate): shapes do not fit at `['w']`",
+        "Adam (ScaleByAdam): shapes do not fit at `['w']`",
         "`updates` is float32[4]",
         "`state.mu` is float32[3]",
     ),
@@ -184,20 +178,20 @@ CASES = {
     ),
     "no parameters for weight decay": (
         lambda: update(CLIPPED, params=None),
-        "AdamW (AddDecayedWeights) needs the parameters",
+        "AdamW (AddDecayedWeights): the parameters are needed",
         "`update(updates, state, model)`",
     ),
     "no parameters for weight decay of a pair": (
         lambda: update(eqopt.AdamW(1e-3), PAIR, params=None, init=PAIR),
-        "AdamW (AddDecayedWeights) needs the parameters",
+        "AdamW (AddDecayedWeights): the parameters are needed",
     ),
     "no parameters to step": (
         lambda: ADAM.step(GRADS, ADAM.init(MODEL), None),
-        "needs the parameters, but `params` is None",
+        "the parameters are needed, but `params` is None",
     ),
     "no parameters for Lookahead": (
         lambda: update(LOOKAHEAD, params=None),
-        "Lookahead needs the parameters",
+        "Lookahead: the parameters are needed",
     ),
     "the other kind of parameters for Lookahead": (
         lambda: update(LOOKAHEAD, params=eqopt.LookaheadParams.init_synced(MODEL)),
@@ -205,15 +199,14 @@ CASES = {
     ),
     "state of another building block": (
         lambda: update(eqopt.ScaleByAdam(), state=eqopt.ScaleByLion().init(MODEL)),
-        "ScaleByAdam got a state of type ScaleByLionState",
-        "expected a state of type ScaleByAdamState",
-        "state of another optimizer",
+        "ScaleByAdam: `state` must be of type ScaleByAdamState, but is of type "
+        "ScaleByLionState. Pass the state that `init` or `update` of this optimizer",
     ),
     "state of another chain": (
         lambda: update(ADAM, state=eqopt.AdamW(1e-3).init(MODEL)),
         "`state` must be a tuple of 2 states",
         "['ScaleByAdam', 'ScaleByLearningRate']",
-        "got a tuple of 3",
+        "but is a tuple of 3",
     ),
     "state of another named chain": (
         lambda: update(eqopt.NamedChain(a=ADAM), state={"b": ADAM.init(MODEL)}),
@@ -228,7 +221,7 @@ CASES = {
         "Adam (ScaleByAdam): `mu_dtype` is bfloat16, but the state has float32 at "
         "`.mu.layers[0].weight`",
         "A state keeps the dtypes with which it was made",
-        "x.astype(y.dtype), state, eqx.filter_eval_shape(opt.init, model)",
+        "Pass the same `mu_dtype`, or make a new state: `opt.init(model)`",
     ),
     "a wider dtype than the state": (
         lambda: update(
@@ -240,15 +233,11 @@ CASES = {
     ),
     "state where there is none": (
         lambda: update(eqopt.Clip(1.0), state=ADAM.init(MODEL)),
-        "Clip got a state of type tuple, but expected None",
-    ),
-    "state of another wrapper": (
-        lambda: update(eqopt.MultiSteps(ADAM, 2), state=ADAM.init(MODEL)),
-        "MultiSteps got a state of type tuple",
+        "Clip: `state` must be of type NoneType, but is of type tuple",
     ),
     "state of Optax": (
         lambda: update(eqopt.ScaleByAdam(), state=optax.scale_by_adam().init(GRADS)),
-        "of type optax._src.transform.ScaleByAdamState",
+        "ScaleByAdam: `state` must be of type ScaleByAdamState",
     ),
     "frozen before init": (
         lambda: update(ADAM, init=without_weight(MODEL)),
@@ -264,10 +253,6 @@ CASES = {
     "b1 out of range": (
         lambda: eqopt.Adam(1e-3, b1=1.5),
         "Adam: `b1` must be in [0, 1), but is 1.5",
-    ),
-    "b2 out of range": (
-        lambda: eqopt.ScaleByLion(b2=jnp.asarray(-0.1)),
-        "ScaleByLion: `b2` must be in [0, 1), but is -0.1",
     ),
     "NaN for a hyperparameter": (
         lambda: eqopt.ClipByGlobalNorm(float("nan")),
@@ -289,11 +274,6 @@ CASES = {
         "SGD: `learning_rate` must be a real number",
         "but is True of type bool",
     ),
-    "integers for a learning rate": (
-        lambda: eqopt.SGD(jnp.asarray(True)),
-        "SGD: `learning_rate` must be a real number",
-        "has dtype bool",
-    ),
     "a word for a learning rate": (
         lambda: eqopt.SGD("fast"),
         "SGD: `learning_rate` must be a real number or a 0-d array or a schedule, but "
@@ -301,7 +281,7 @@ CASES = {
     ),
     "a negative learning rate": (
         lambda: eqopt.AdamW(-1e-3),
-        "AdamW: `learning_rate` must not be negative, but is -0.001",
+        "AdamW: `learning_rate` must be in [0, inf), but is -0.001",
         "`eqopt.Chain(eqopt.Scale(-1.0), optimizer)`",
     ),
     "the model for a learning rate, as in torch": (
@@ -326,64 +306,21 @@ CASES = {
     ),
     "an optimizer as an argument of jax.jit": (
         lambda: jax.jit(lambda opt: opt.init(jnp.ones(3)))(eqopt.Adam(1e-3)),
-        "`nesterov` must be known when the program is compiled, but is traced",
-        "Use `eqx.filter_jit`, or close over the optimizer",
-    ),
-    "arrays where jax.jit needs a hash": (
-        lambda: jax.jit(eqopt.Adam(jnp.asarray(1e-3)).init)(jnp.ones(3)),
-        "Adam has no hash, which `jax.jit` needs, because there is "
-        "an array, a list or a dictionary in `learning_rate`. ",
-        "Use `eqx.filter_jit(opt.step)`, or close over the optimizer",
-        "`jax.jit(lambda params: opt.init(params), out_shardings=...)`",
-    ),
-    "arrays in a part, where jax.jit needs a hash": (
-        lambda: jax.jit(eqopt.Chain(eqopt.Adam(jnp.asarray(1e-3))).init)(GRADS),
-        "Chain has no hash, which `jax.jit` needs, because ",
-        "in `transformations`",
-        "`eqx.filter_jit(opt.step)`",
-    ),
-    "a tree where jax.jit needs a hash": (
-        lambda: jax.jit(eqopt.AdamW(1e-3, mask={"w": True}).init)({"w": jnp.ones(3)}),
-        "AdamW has no hash, which `jax.jit` needs, because ",
-        "in `mask`",
+        "`nesterov` determines the compiled program, so it must be a Python value",
+        "`eqx.filter_jit`, or close over it",
     ),
     "the loss instead of gradients": (
         lambda: eqopt.Chain(ADAM).step(jnp.ones(()), ADAM.init(MODEL), MODEL),
-        "Chain.step: `grads` is one number. Did you pass the loss?",
+        "Chain: `grads` is one number, but must be the gradients alone",
         "`loss, grads = eqx.filter_value_and_grad(loss_fn)(model)`",
-        "`opt.step(grads, state, model)`",
-    ),
-    "the gradients and something else": (
-        lambda: ADAM.step((GRADS, {"accuracy": jnp.ones(())}), ADAM.init(MODEL), MODEL),
-        "Adam.step: `grads` is a pair, of which only the first item fits the state. Did "
-        "you pass `(grads, aux)`? Call `opt.step(grads, state, model)`.",
     ),
     "the loss and the gradients": (
         lambda: update(ADAM, (jnp.ones(()), GRADS)),
-        "Adam.update: `updates` is a pair of a number and a tree. Did you pass "
-        "`(loss, grads)`?",
+        "Adam: `updates` is a pair of a number and a tree",
     ),
     "the loss, without parameters": (
         lambda: update(ADAM, 1.0, params=None),
-        "Adam.update: `updates` is one number",
-    ),
-    "the loss instead of the gradient of an array": (
-        lambda: ADAM.step(1.0, ADAM.init(jnp.ones(3)), jnp.ones(3)),
-        "Adam.step: `grads` is one number. Did you pass the loss?",
-    ),
-    "the model instead of gradients, and gradients instead of the model": (
-        lambda: ADAM.step(MODEL, ADAM.init(MODEL), GRADS),
-        "Adam.step: `grads` is a whole model, and `params` has only arrays. Were they "
-        "exchanged? Call `opt.step(grads, state, model)`, in this order",
-    ),
-    "no parameters in a step": (
-        lambda: ADAM.step(GRADS, ADAM.init(MODEL)),
-        "Adam.step: missing a required argument: 'params'",
-        "Call `opt.step(grads, state, model)`, with the whole model",
-    ),
-    "only gradients in a step": (
-        lambda: ADAM.step(GRADS),
-        "Adam.step: missing 2 required arguments: 'state' and 'params'. Call ",
+        "Adam (ScaleByAdam): `updates` has 1.0 of type float at `(the root)`",
     ),
     "a model where an array belongs": (
         lambda: eqopt.apply_updates({"w": MODEL}, {"w": jnp.ones(3)}),
@@ -394,22 +331,10 @@ CASES = {
         lambda: eqopt.ScaleByLion(mode="soft"),
         "'soft'",
     ),
-    "Optax in a chain": (
-        lambda: eqopt.Chain(eqopt.Clip(1.0), optax.adam(1e-3)),
-        "A chain must consist of eqopt transformations, but argument 1 is a optax.",
-    ),
     "a list for a chain": (
         lambda: eqopt.Chain([eqopt.Clip(1.0)]),
-        "argument 0 is a builtins.list. Unpack it: `Chain(*parts)`",
-    ),
-    "a class in a chain": (
-        lambda: eqopt.NamedChain(adam=eqopt.Adam),
-        "adam is the class Adam. Create an instance of it",
-    ),
-    "Optax in a wrapper": (
-        lambda: eqopt.MultiSteps(optax.adam(1e-3), 2),
-        "MultiSteps: `inner` must be an eqopt `AbstractTransformation`",
-        "Wrap it: `eqopt.interop.optax.from_optax(tx)`",
+        "Chain: argument 0 must be an eqopt transformation",
+        "of type list. Unpack it: `Chain(*parts)`",
     ),
     "a mask of numbers": (
         lambda: eqopt.Masked(ADAM, as_mask(1.0)).init(MODEL),
@@ -464,8 +389,8 @@ CASES = {
     ),
     "no function for the gradients elsewhere": (
         lambda: update(eqopt.SAM(ADAM, opaque_mode=True)),
-        "SAM needs the extra argument `grad_fn`, the gradients as a function of the",
-        "`step(grads, state, model, grad_fn=grad_fn)`",
+        "SAM: the extra argument `grad_fn` is needed",
+        "`step(grads, state, model, grad_fn=...)`",
     ),
     "a deeper model for sharpness": (
         lambda: update(eqopt.SAM(ADAM), params=mlp(depth=2)),
@@ -514,7 +439,7 @@ CASES = {
     ),
     "an equation that lacks a value": (
         lambda: update(_equation(lambda g, *, beta: g, None)),
-        "needs `beta`. Pass it in `shared`, or give Broken a field `beta`",
+        "Broken: the equation `<lambda>` needs `beta`",
     ),
     "an equation that returns another shape": (
         lambda: update(_equation(lambda g: g.sum(), None)),
@@ -540,29 +465,20 @@ CASES = {
         "MultiSteps: `should_skip_update_fn` is a SigmaRule, which is a rule for",
         "Write `SkipStep(MultiSteps(opt, k), rule)`, which skips mini-steps",
     ),
-    "the loss by another name": (
-        lambda: extra(eqopt.Chain(eqopt.Clip(1.0), eqopt.PolyakSGD()), loss=1.0),
-        "PolyakSGD (ScaleByPolyak) needs the extra argument `value`, the loss at the",
-        "Is it `loss`? Pass it by name: `step(grads, state, model, value=loss)`",
-    ),
     "a stack that may be of matrices or not": (
         lambda: eqopt.Muon(0.1).init(RAW),
-        "`['qkv']` has shape (3, 8, 24) and is in no layer of Equinox, and "
-        "`weight_dimension_numbers` does not describe it",
-        "`weight_dimension_numbers=eqopt.groups.matrices(eqopt.groups.path("
-        "r\"^\\['qkv'\\]$\"), inputs=-2, outputs=-1)`",
-        "If it is not a matrix, pass `eqopt.groups.no_matrices(eqopt.groups.path(",
-        "stack of layers, pass `eqopt.groups.stacked(lambda m: m.layers)`",
-        "Decide the same for `['up']`",
-        "`['gain']`, of shape (3, 8), counts as a single matrix. If it is a stack of",
+        "Muon (ScaleByMuon): `['qkv']` has shape (3, 8, 24)",
+        "like `['up']`",
+        "`weight_dimension_numbers=eqopt.groups.matrices(selector, inputs=-2, ",
+        "`eqopt.groups.no_matrices(selector)`",
     ),
     "gradients of a stack that may be of matrices or not": (
         lambda: update(eqopt.Orthogonalize(), RAW, params=None),
-        "`['qkv']` has shape (3, 8, 24) and is in no layer of Equinox",
+        "Orthogonalize: `['qkv']` has shape (3, 8, 24)",
     ),
     "a matrix only in `init`": (
         lambda: eqopt.ScaleByMuon().update(GAINS, MUON.init(GAINS), STACKED),
-        "(ScaleByMuon): `.gain` was a matrix in `init` (`mu`), but is not one now",
+        "ScaleByMuon: `.gain` was a matrix in `init` (`mu`), but is not one now",
         "Pass the same model to `init`, or pass `weight_dimension_numbers`",
     ),
 }
@@ -607,7 +523,7 @@ def test_extra_arguments_of_users():
     extra(ADAM, loss=2.0, value=2.0)
 
 
-@pytest.mark.parametrize("aux", [jnp.ones(()), {"accuracy": jnp.ones(())}, None])
+@pytest.mark.parametrize("aux", [jnp.ones(()), None])
 @pytest.mark.parametrize("is_traced", [False, True])
 def test_a_loss_with_aux(aux, is_traced):
     """What `has_aux=True` returns is a pair, which NumPy cannot see under `jit`."""
@@ -615,7 +531,7 @@ def test_a_loss_with_aux(aux, is_traced):
     state = opt.init(MODEL)
     step = lambda loss: opt.step(GRADS, state, MODEL, value=(loss, aux))
     step = eqx.filter_jit(step) if is_traced else step
-    with pytest.raises(ValueError, match=r"`value` must be .* type tuple"):
+    with pytest.raises(ValueError, match=r"SkipStep: `value` must be .*tuple"):
         step(jnp.ones(()))
 
 

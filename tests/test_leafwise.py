@@ -65,7 +65,7 @@ def test_a_schedule_is_not_taken_for_a_number():
     opt = Press(Linear(1.0, 0.0, 4))
     with pytest.raises(TypeError, match="`factor` is a schedule, which Press does not"):
         opt.init(GRADS)
-    with pytest.raises(TypeError, match="`factor` is a function, but the equation"):
+    with pytest.raises(TypeError, match=r"Press: at .*`factor` must be .* type Linear"):
         opt.update(GRADS, None)
     assert pressed(eqopt.Scheduled(opt)) == 1
 

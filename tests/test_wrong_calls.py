@@ -1,4 +1,4 @@
-"""Arguments of wrong types: messages are short, and name the argument and the order."""
+"""Arguments of wrong types: messages are short, and name the argument."""
 
 import inspect
 import typing
@@ -6,9 +6,9 @@ import typing
 import equinox as eqx
 import jax.numpy as jnp
 import jax.random as jr
+import optax
 import pytest
 from beartype.door import is_bearable
-from jaxtyping import TypeCheckError
 
 import eqopt
 
@@ -24,52 +24,28 @@ a: typing.Any = lambda x: x  # a function, and no type for a type checker
 WRONG = {
     "save": (
         lambda: checkpoint.save(a(MODEL), a("run.eqx")),
-        "eqopt.checkpoint.save: `path` must be a path: a string or a `pathlib.Path`, but "
-        "is a value of type MLP. Were `path` and `tree` exchanged? Call "
-        "`save(path, tree)`, in this order.",
-    ),
-    "read_metadata": (
-        lambda: checkpoint.read_metadata(a(3)),
-        "eqopt.checkpoint.read_metadata: `path` must be a path: a string or a "
-        "`pathlib.Path`, but is 3 of type int.",
-    ),
-    "cast": (
-        lambda: tree.cast(jnp.bfloat16, a(MODEL)),
-        "eqopt.tree.cast: `dtype` must be a dtype or `None`, but is a value of type MLP. "
-        "Were `dtype` and `tree` exchanged? Call `cast(tree, dtype)`, in this order.",
+        "eqopt.checkpoint.save: `path` must be of type `str | PathLike[str]`, but is a "
+        "value of type MLP.",
     ),
     "get": (
         lambda: tree.get("learning_rate", a(OPT)),
         "eqopt.tree.get: `key` must be a string, but is AdamW(learning_rate=0.001) of "
-        "type AdamW. Were `key` and `tree` exchanged? Call `get(tree, key)`, in this "
-        "order.",
-    ),
-    "metrics": (
-        lambda: tree.metrics(STATE, "step", a(["learning_rate"])),
-        "eqopt.tree.metrics: `names` must be a string, but is ['learning_rate'] of type "
-        "list.",
-    ),
-    "where": (
-        lambda: tree.where(a(1), MODEL, MODEL),
-        "eqopt.tree.where: `condition` must be a bool or a 0-d array of bools, but is 1 "
-        "of type int.",
-    ),
-    "check_laws": (
-        lambda: eqopt.testing.check_laws(a(MODEL), a(OPT)),
-        "eqopt.testing.check_laws: `opt` must be of type `AbstractTransformation`, but "
-        "is a value of type MLP. Were `opt` and `model` exchanged? Call "
-        "`check_laws(opt, model)`, in this order.",
+        "type AdamW.",
     ),
     "check_law": (
         lambda: eqopt.testing.check_law(a(OPT), a("updates"), MODEL),
         "eqopt.testing.check_law: `law` must be a string, but is "
-        "AdamW(learning_rate=0.001) of type AdamW. Were `law` and `opt` exchanged? Call "
-        "`check_law(law, opt, model)`, in this order.",
+        "AdamW(learning_rate=0.001) of type AdamW.",
     ),
     "a class": (
         lambda: eqopt.testing.check_laws(a(eqopt.AdamW), MODEL),
         "eqopt.testing.check_laws: `opt` must be of type `AbstractTransformation`, but "
-        "is the class AdamW. Create an instance.",
+        "is the class AdamW. Create an instance of it.",
+    ),
+    "a transformation of Optax": (
+        lambda: eqopt.testing.check_laws(a(optax.adam(1e-3)), MODEL),
+        "eqopt.testing.check_laws: `opt` must be of type `AbstractTransformation`, but "
+        "is `GradientTransformationExtraArgs` of Optax. Wrap it: ",
     ),
     "layerwise_decay": (
         lambda: groups.layerwise_decay(a(eqopt.schedules.Linear(1.0, 0.0, 9)), a),
@@ -86,7 +62,7 @@ WRONG = {
 @pytest.mark.parametrize("name", WRONG)
 def test_message(name):
     call, message = WRONG[name]
-    with pytest.raises(TypeCheckError) as error:
+    with pytest.raises(TypeError) as error:
         call()
     assert str(error.value).startswith(message)
 
@@ -129,5 +105,5 @@ def test_names_of_axes_of_the_caller_do_not_count():
     """They are bound while a checked function calls another one."""
     from .test_typecheck import sum_of
 
-    with pytest.raises(TypeCheckError, match="n=2"):
+    with pytest.raises(TypeError, match="shapes do not fit"):
         sum_of(jnp.ones(2), jnp.ones(3))

@@ -1,13 +1,10 @@
 """What the docs need to know about eqopt that is not in its sources' plain text."""
 
-import ast
 import re
 from collections.abc import Iterator
 from typing import Any
 
 import griffe
-
-from eqopt._arguments.explanations import completed
 
 
 _DISPLAY = re.compile(r"^ *\$\$.+?\$\$", re.DOTALL | re.MULTILINE)
@@ -41,27 +38,6 @@ class EquinoxModules(griffe.Extension):
         for parameter in func.parameters:
             if str(parameter.annotation) == "Any":
                 parameter.annotation = None
-
-
-class CompleteArguments(griffe.Extension):
-    """Fills in what the docstring of a class leaves to other classes.
-
-    To stand behind `EquinoxModules`, which says what the arguments are.
-    """
-
-    def on_package(self, *, pkg: griffe.Module, **kwargs: Any) -> None:
-        explained = [
-            (cls, cls.docstring, init)
-            for cls in _classes(pkg)
-            if cls.docstring is not None
-            and isinstance(init := cls.members.get("__init__"), griffe.Function)
-        ]
-        written = {cls.name: docstring.value for cls, docstring, _ in explained}
-        docstring_of = lambda public: written[public.rpartition(".")[2]]
-        for cls, docstring, init in explained:
-            parameters = [*init.parameters][1:]
-            defaults = {p.name: _value(p.default) for p in parameters}
-            docstring.value = completed(written[cls.name], defaults, docstring_of)
 
 
 def _classes(parent: griffe.Module | griffe.Class) -> Iterator[griffe.Class]:
@@ -147,11 +123,3 @@ def _inherit_docstrings(cls: griffe.Class) -> None:
                 if inherited is not None and inherited.docstring is not None:
                     method.docstring = inherited.docstring
                     break
-
-
-def _value(default: str | griffe.Expr | None) -> Any:
-    """The value of a default that is written as a number, a bool, a string or `None`."""
-    try:
-        return ast.literal_eval("..." if default is None else str(default))
-    except (SyntaxError, ValueError):
-        return ...

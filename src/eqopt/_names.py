@@ -1,4 +1,4 @@
-"""Finds the right name if a name has the wrong room or Optax's spelling.
+"""Finds the right name of a class or an argument that has another name elsewhere.
 
 This module is only imported if a name is missing.
 """
@@ -8,7 +8,7 @@ import difflib
 import functools
 import pathlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 
 # Optax's names that differ from eqopt's in more than spelling. (`adam_w` and
@@ -111,6 +111,87 @@ GONE: Mapping[str, str] = {
 }
 
 
+# The arguments of other libraries (`torch.optim`, Keras, Optax), and the names here. The
+# first of these that a class has is the right one.
+ARGUMENTS: Mapping[str, tuple[str, ...]] = {
+    "lr": ("learning_rate",),
+    "step_size": ("learning_rate",),
+    "alpha": ("decay",),
+    "beta": ("decay", "b1"),
+    "beta1": ("b1",),
+    "beta2": ("b2",),
+    "beta3": ("b3",),
+    "beta_1": ("b1",),
+    "beta_2": ("b2",),
+    "epsilon": ("eps",),
+    "wd": ("weight_decay",),
+    "weight_decay_rate": ("weight_decay",),
+    "weight_decay_mask": ("mask",),
+    "dtype_momentum": ("mu_dtype",),
+    "momentum_dtype": ("mu_dtype", "accumulator_dtype"),
+    "momentum": ("beta", "b1"),
+    "use_nesterov": ("nesterov",),
+    "seed": ("key",),
+    "rng": ("key",),
+    "random_seed": ("key",),
+    "rng_key": ("key",),
+    "opt": ("inner",),
+    "tx": ("inner",),
+    "optimizer": ("inner",),
+    "inner_optimizer": ("inner",),
+    "base_optimizer": ("inner",),
+    "fast_optimizer": ("inner",),
+    "transform": ("inner",),
+    "adv_optimizer": ("adversary",),
+    "transforms": ("transformations",),
+    "param_labels": ("labels",),
+    "every_k": ("every_k_schedule",),
+    "step_size_fn": ("schedule",),
+    "muon_weight_dimension_numbers": ("weight_dimension_numbers",),
+    "base_lr": ("init_value", "peak_value", "learning_rate"),
+    "T_max": ("decay_steps",),
+    "gamma": ("decay_rate",),
+}
+
+# What to do instead of an argument that has no equivalent name.
+INSTEAD: Mapping[str, str] = {
+    "amsgrad": "Use the class `eqopt.AMSGrad`.",
+    "betas": "Write `betas=(b1, b2)` as `b1=..., b2=...`.",
+    "capturable": "Omit it: every step can be compiled.",
+    "clipnorm": "Put it first: `eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), optimizer)`.",
+    "differentiable": "Omit it: every step can be differentiated.",
+    "foreach": "Omit it: XLA fuses each step.",
+    "fused": "Omit it: XLA fuses each step.",
+    "lr": "Put the learning rate last: `eqopt.Chain(..., "
+    "eqopt.ScaleByLearningRate(1e-3))`.",
+    "mask": "To train only some parameters, wrap the whole optimizer: "
+    "`eqopt.SelectiveTransform(optimizer, freeze_mask=frozen)`.",
+    "mask_compatible_extra_args": "Omit it: extra arguments are masked if necessary.",
+    "max_grad_norm": "Put it first: `eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), "
+    "optimizer)`.",
+    "maximize": "Change the sign of the gradients: `eqopt.Chain(eqopt.Scale(-1.0), "
+    "optimizer)`.",
+    "momentum": "Put it first: `eqopt.Chain(eqopt.Trace(0.9), optimizer)`.",
+    "weight_decay": "Use an optimizer that has it, such as `eqopt.AdamW`, or put it "
+    "first: `eqopt.Chain(eqopt.AddDecayedWeights(1e-4), optimizer)`.",
+}
+
+
+def unknown_argument(name: str, names: Collection[str]) -> str:
+    """Returns the advice for an argument `name`, if a class has the arguments `names`."""
+    meant = ARGUMENTS.get(name, ())
+    for x in meant:
+        if x in names:
+            return f"It is called `{x}` here."
+    for x in (name, *meant):
+        if x in INSTEAD:
+            return INSTEAD[x]
+    close = difflib.get_close_matches(name, names, n=1)
+    if close:
+        return f"Did you mean `{close[0]}`?"
+    return f"Its arguments are {', '.join(f'`{x}`' for x in names) or 'none'}."
+
+
 def missing(package: str, name: str) -> str:
     """The message if `package` has no attribute `name`."""
     message = f"module {package!r} has no attribute {name!r}"
@@ -187,6 +268,4 @@ def public_names() -> tuple[str, ...]:
         for node in ast.parse(stub.read_text()).body:
             if isinstance(node, ast.ImportFrom):
                 names += [f"{room}.{x.name}" if room else x.name for x in node.names]
-    numerics = ast.parse((root / "numerics.py").read_text()).body
-    defined = [node.name for node in numerics if isinstance(node, ast.FunctionDef)]
-    return (*names, *(f"numerics.{x}" for x in defined if not x.startswith("_")))
+    return tuple(names)

@@ -13,11 +13,12 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 from jax import lax
-from jaxtyping import Array, PyTree
+from jaxtyping import Array
 
 from ._jax_internals import is_traced
 from ._trees.sharding import has_explicit_axes, is_in_shard_map
 from ._trees.stored import Joined, is_leaf, is_stored
+from ._types import PyTree
 
 
 _Tree = TypeVar("_Tree")

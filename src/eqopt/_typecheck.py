@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import jaxtyping
 from beartype import beartype
-from beartype.roar import BeartypeCallHintViolation
+from beartype.roar import BeartypeCallHintParamViolation
 
 
 if TYPE_CHECKING:
@@ -42,13 +42,11 @@ def checked(fn: Callable) -> Callable:
         try:
             with jaxtyping.jaxtyped("context"):
                 return checks(*args, **kwargs)
-        except BeartypeCallHintViolation:
+        except BeartypeCallHintParamViolation:
             from ._wrong_calls import wrong_argument  # imported only for an error
 
-            if (message := wrong_argument(fn, args, kwargs)) is not None:
-                raise jaxtyping.TypeCheckError(message) from None
-            # jaxtyping's message names the argument and the sizes of the axes so far.
-            jaxtyping.jaxtyped(fn, typechecker=beartype)(*args, **kwargs)
+            if (wrong := wrong_argument(fn, args, kwargs)) is not None:
+                raise wrong from None
             raise
 
     setattr(check, "_is_checked", True)  # noqa: B010
@@ -71,7 +69,7 @@ def needs_check(fn: Any) -> bool:
 
 
 # Methods that take trees, whose calls are checked by the transformation itself.
-_PROTOCOL = "update", "step", "leafwise", "matrixwise", "handle"
+_PROTOCOL = "init", "update", "step", "leafwise", "matrixwise", "handle"
 
 
 def checked_methods(namespace: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,10 +1,41 @@
-"""Type aliases, and nothing else."""
+"""Type aliases and the bounds in them, and nothing else."""
 
+import dataclasses
+import math
 from collections.abc import Callable
-from typing import Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 import numpy as np
-from jaxtyping import Array, Float, Inexact, Integer, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, Inexact, Integer, PRNGKeyArray
+
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as _TypeVar
+
+    # jaxtyping's class is unknown to type checkers, and so would be what contains it.
+    _Leaf = _TypeVar("_Leaf", default=Any)
+    PyTree: TypeAlias = Any | _Leaf
+else:
+    from jaxtyping import PyTree as PyTree
+
+
+@dataclasses.dataclass(frozen=True)
+class Interval:
+    """The bounds of a real number, for `Annotated`. NaN is in no interval."""
+
+    low: float = -math.inf
+    high: float = math.inf
+    includes_low: bool = True
+    includes_high: bool = True
+    advice: str = ""  # the end of the message for a number outside
+
+
+@dataclasses.dataclass(frozen=True)
+class AtLeast:
+    """The bounds of an integer, for `Annotated`."""
+
+    low: int
+    at_most: int = 2**63 - 1
 
 
 # A tree in which every inexact array is a parameter and every other leaf is ignored: a
@@ -27,6 +58,11 @@ Exact: TypeAlias = Annotated[PyTree, "exact"]
 
 # A number that a state only records, such as the rate of the last step.
 Recorded: TypeAlias = Annotated[Float[Array, ""], "recorded"]
+
+# The class of a model, of a state and of any tree: a step returns what it got.
+Model = TypeVar("Model")
+SameState = TypeVar("SameState")
+Tree = TypeVar("Tree")
 
 # Anything that `init` returns and `update` accepts and returns.
 State: TypeAlias = Annotated[PyTree, "state"]
@@ -61,6 +97,23 @@ ScalarOrSchedule: TypeAlias = RealScalarLike | Schedule
 # A hyperparameter that may be a schedule inside `eqopt.Scheduled`, which finds it by
 # this mark.
 Hyperparameter: TypeAlias = Annotated[RealScalarLike | Schedule, "marked"]
+
+# Such a hyperparameter within bounds: see `eqopt._arguments.checks.check_fields`.
+ZeroOrMore: TypeAlias = Annotated[Hyperparameter, Interval(0)]
+Positive: TypeAlias = Annotated[Hyperparameter, Interval(0, includes_low=False)]
+Unit: TypeAlias = Annotated[Hyperparameter, Interval(0, 1, includes_high=False)]
+OpenUnit: TypeAlias = Annotated[
+    Hyperparameter, Interval(0, 1, includes_low=False, includes_high=False)
+]
+ClosedUnit: TypeAlias = Annotated[Hyperparameter, Interval(0, 1)]
+UpToOne: TypeAlias = Annotated[Hyperparameter, Interval(0, 1, includes_low=False)]
+
+# Integers within bounds: data, or part of what determines the compiled program.
+Count: TypeAlias = Annotated[IntegerLike, AtLeast(1)]
+CountOrZero: TypeAlias = Annotated[IntegerLike, AtLeast(0)]
+Size: TypeAlias = Annotated[int, AtLeast(1)]
+SizeOrZero: TypeAlias = Annotated[int, AtLeast(0)]
+StaticSize: TypeAlias = Annotated[StaticInteger, AtLeast(1)]
 
 # A seed, a typed key of `jax.random.key`, or the bits of `jax.random.PRNGKey`.
 Key: TypeAlias = IntegerLike | PRNGKeyArray

@@ -211,7 +211,7 @@ def test_checks_can_be_turned_off():
         "    print('passed')\n"
         "except Exception as e: print(type(e).__name__)"
     )
-    assert python(code, JAXTYPING_DISABLE="0") == "TypeCheckError"
+    assert python(code, JAXTYPING_DISABLE="0") == "InputError"
     assert python(code, JAXTYPING_DISABLE="1") == "passed"
 
 

@@ -180,16 +180,6 @@ def test_metadata_that_is_not_json(path, name):
     save(path, 1.5, {"a": shared, "b": shared, 1: None})
 
 
-def test_paths_instead_of_trees(path):
-    save(path, 1.5)
-    for call in (lambda: save(path, "run.eqx"), lambda: load(path, path)):
-        with pytest.raises(
-            TypeError, match=r"must be a tree with arrays, but is the pa"
-        ):
-            call()
-    assert load(path, 0.0) == 1.5
-
-
 def test_another_number_of_devices(path):
     x = jnp.arange(16.0).reshape(8, 2)
     on = lambda n: NamedSharding(Mesh(jax.devices()[:n], "d"), P("d"))

@@ -188,7 +188,7 @@ def test_a_choice_by_shape_does_not_see_gradients_of_examples(name, jit):
         run = lambda grads: opt.update(grads, opt.init(params))[0]
         return (jax.jit(run) if jit else run)(grads)
 
-    with pytest.raises(ValueError, match=f"^{name} needs the parameters"):
+    with pytest.raises(ValueError, match=f"^{name}: the parameters are needed"):
         update(make(of_each(lambda p: p.ndim > 1)))
     # Key paths do not depend on the shapes, and the last axis is the same.
     update(make(eqopt.groups.path("w")))

@@ -175,15 +175,6 @@ def test_the_state_of_other_labels(labels):
         opt.eval_params(state, MODEL)
 
 
-def test_a_model_instead_of_gradients():
-    model = eqx.nn.MLP(2, 1, 2, 1, key=jax.random.key(0))
-    arrays_of = lambda tree: eqx.filter(tree, eqx.is_inexact_array)
-    by_rank = lambda tree: jax.tree.map(lambda x: "ab"[x.ndim % 2], arrays_of(tree))
-    opt = eqopt.Partition({"a": eqopt.SGD(0.1), "b": eqopt.SGD(0.1)}, by_rank)
-    with pytest.raises(TypeError, match="Were they exchanged"):
-        opt.step(model, opt.init(model), arrays_of(model))
-
-
 @pytest.mark.parametrize(
     "whole",
     [

@@ -8,11 +8,8 @@ import jax
 import numpy as np
 import pytest
 
-from eqopt._arguments.algorithms import Argument, equations, parts, with_algorithm
-
 from ..methods import METHODS
 from .test_pages import PUBLIC, resolve
-from .test_signatures import documented as documented, written
 
 
 def box(doc):
@@ -58,12 +55,23 @@ def undefined(text):
 @pytest.mark.parametrize("name", NAMES)
 def test_the_entry_of_an_optimizer_has_its_equations(name):
     assert re.search(r"\b(?:p_t|x_\{k\+1\}|y_t) &?= ", BOXES[name])
-    for part in parts(equations(inspect.cleandoc(written(name)))):
-        first, *_ = DISPLAY.findall(equations(inspect.cleandoc(written(part))))
-        assert first in BOXES[name], part
-    assert not re.search(r"\bthe\s+equations?\b", BOXES[name])
     if "weight_decay" in inspect.signature(resolve(name)).parameters:
         assert r"\lambda" in BOXES[name]
+
+
+# These write the equations with other letters, or in a special case.
+OTHER_EQUATIONS = {"KLShampoo", "MARS", "Muown", "PolyakSGD", "StableSPAM"}
+UPDATE_OF = re.compile(r"is\s+the\s+update\s+of\s+\[`(eqopt\.ScaleBy\w+)`\]")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_box_repeats_the_equations_of_the_building_block(name):
+    if name.removeprefix("eqopt.") in OTHER_EQUATIONS:
+        return
+    shown = " ".join(BOXES[name].split())
+    for part in UPDATE_OF.findall(BOXES[name]):
+        first = DISPLAY.search(inspect.getdoc(resolve(part)))
+        assert " ".join(first[1].split()) in shown, part
 
 
 @pytest.mark.parametrize("name", [name for name in sorted(PUBLIC) if BOXES[name]])
@@ -109,97 +117,3 @@ def test_what_starts_at_zero():
             and not any(np.array_equal(x, p) for p in params)
         ]
         assert not others or "_0$ is `" in text, method.name
-
-
-def test_no_equation_of_a_part_is_written_twice():
-    """Except for the last line of a step, which differs in what it adds."""
-    found = {}
-    for name in PUBLIC:
-        doc = written(name) if isinstance(resolve(name), type) else ""
-        for display in {*DISPLAY.findall(inspect.cleandoc(doc or ""))}:
-            if not re.match(r"p_t = p_\{t-1\} ", display):
-                found.setdefault(" ".join(display.split()), []).append(name)
-    assert not {k: v for k, v in found.items() if len(v) > 1}
-
-
-def test_pages_have_the_boxes_of_help(documented):
-    for name, text in BOXES.items():
-        if text:
-            page = documented[name.removeprefix("eqopt.")].docstring.value
-            assert box(re.sub(r"\n{3,}", "\n\n", page)) == text, name
-
-
-PARTS = {
-    "eqopt.ScaleByOne": r"""Summary.
-
-    For each $m$, let
-
-    $$\mu_t = \beta \mu_{t-1} + g_t$$
-
-    with `slow` of [`eqopt.Two`][], which has the equation and the reference.
-
-    With `other`, there is more:
-
-    $$o_t = \beta o_{t-1}$$
-
-    With `fast`, $\mu_t = g_t$.
-
-    This is a remark on $\mu$.
-    """,
-    "eqopt.Two": r"""Two.
-
-    $$h = 1 / h_t$$
-    """,
-}
-
-
-def composed(doc):
-    arguments = [
-        Argument({"rate": ""}, r"$\eta$, a number."),
-        Argument({"b1": "0.9"}, r"$\beta \in [0, 1)$, a decay."),
-        Argument({"fast": "`False`"}, "whether to be fast."),
-    ]
-    return with_algorithm(inspect.cleandoc(doc), arguments, PARTS.__getitem__)
-
-
-def test_a_box():
-    doc = r"""Optimizer.
-
-    $$p_t = p_{t-1} - \eta_t \mu_t$$
-
-    where $\mu_t$ is of [`eqopt.ScaleByOne`][], which has the equations.
-
-    A remark.
-    """
-    assert composed(doc) == inspect.cleandoc(
-        r"""Optimizer.
-
-        !!! abstract "One step"
-
-            For each $m$, let
-
-            $$\mu_t = \beta \mu_{t-1} + g_t$$
-
-            with `slow` of [`eqopt.Two`][], which has the reference.
-
-            With `fast`, $\mu_t = g_t$.
-
-            $$h = 1 / h_t$$
-
-            $$p_t = p_{t-1} - \eta_t \mu_t$$
-
-            where $\mu_t$ is of [`eqopt.ScaleByOne`][].
-
-            $g_t$ is the gradient, $p_t$ the parameter after step $t$. At the start,
-            $\mu_0 = 0$. $\eta$ is `rate`, $\beta$ is `b1` (0.9). By default, `fast` is
-            `False`.
-
-        A remark."""
-    )
-
-
-@pytest.mark.parametrize(
-    "doc", ["No formula.", "A loss.\n\n$$l = x^2$$\n\nIt is convex."]
-)
-def test_no_box(doc):
-    assert composed(doc) == doc

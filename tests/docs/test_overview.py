@@ -1,5 +1,6 @@
 """What the documentation must say about each optimizer, and about extra arguments."""
 
+import inspect
 import re
 
 import pytest
@@ -9,7 +10,6 @@ from benchmarks.workloads.__main__ import found_in
 from benchmarks.workloads.results import FOLDER, Failure
 
 import eqopt
-from eqopt._arguments.extra import EXTRAS
 
 from ..methods import BY_FAMILY, METHODS
 from ..methods.method import Method
@@ -148,4 +148,11 @@ def test_the_page_on_training_has_all_that_deviate():
 def test_the_list_of_extra_arguments():
     page = (DOCS / "api" / "base.md").read_text()
     listed = set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
-    assert listed == {*EXTRAS}
+    read = set()
+    for name in dir(eqopt):
+        for method in ("update", "leafwise", "matrixwise"):
+            if fn := getattr(getattr(eqopt, name), method, None):
+                parameters = inspect.signature(fn).parameters.values()
+                read |= {x.name for x in parameters if x.kind is x.KEYWORD_ONLY}
+    assert read
+    assert read <= listed

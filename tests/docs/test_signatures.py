@@ -1,38 +1,59 @@
-"""`help` explains every argument of a class, and so does its page."""
+"""The docstring of a class explains every argument, and so does its page."""
 
+import ast
+import functools
 import inspect
-import pydoc
+import math
 import re
-import subprocess
-import sys
+import textwrap
+import types
 
 import equinox as eqx
+import jax
+import jax.numpy as jnp
 import pytest
 
 import eqopt
-from eqopt._arguments.explanations import completed, explanations, shown
 
+from ..methods import METHODS
 from .pages import ROOT
 from .test_pages import PUBLIC, resolve
 
 
+@functools.cache
 def written(name):
-    """The docstring of a public class as written in its source."""
-    doc = vars(resolve(name))["__doc__"]
-    return getattr(doc, "written", doc)
+    """The docstring of a public class as an editor reads it in the source file."""
+    cls = resolve(name)
+    with open(inspect.getsourcefile(cls), encoding="utf-8") as file:
+        found = [
+            node
+            for node in ast.walk(ast.parse(file.read()))
+            if isinstance(node, ast.ClassDef) and node.name == cls.__name__
+        ]
+    [node] = found
+    return ast.get_docstring(node) or ""
+
+
+def section(doc):
+    return re.split(r"\n\n(?!- )\S", doc.partition("**Arguments:**\n\n")[2])[0].rstrip()
+
+
+def explained(name):
+    """The items of the list of arguments: the names, and what is said about them."""
+    doc = written(name)
+    if name in RESULTS:
+        doc = doc.replace("**Attributes:**", "**Arguments:**")
+    found = []
+    for item in re.split(r"\n+(?=- )", section(doc)):
+        names, colon, text = item.removeprefix("- ").partition(":")
+        assert colon and re.fullmatch(r"`\w+`(,\s+`\w+`)*", names), item
+        found.append((re.findall(r"`(\w+)`", names), " ".join(text.split())))
+    return found
 
 
 def defaults(name):
     parameters = inspect.signature(resolve(name)).parameters.values()
     return {p.name: p.default for p in parameters}
-
-
-def explained(name):
-    """The explanations of all arguments in `help`, with none left to other classes."""
-    doc = inspect.getdoc(resolve(name))
-    if name in RESULTS:
-        doc = doc.replace("**Attributes:**", "**Arguments:**")
-    return explanations(doc, defaults(name), {}.__getitem__)
 
 
 # What functions return: their docstrings list attributes.
@@ -56,43 +77,150 @@ def is_called_by_users(name):
     return isinstance(cls, type) and "__init__" in vars(cls) and bool(defaults(name))
 
 
+def is_optimizer(name):
+    cls = resolve(name)
+    if name.removeprefix("eqopt.") in METHODS:
+        return True
+    is_recipe = isinstance(cls, type) and issubclass(cls, eqopt.AbstractOptimizer)
+    return is_recipe and cls is not eqopt.AbstractOptimizer
+
+
 CLASSES = sorted(filter(is_called_by_users, PUBLIC))
+OPTIMIZERS = sorted(filter(is_optimizer, PUBLIC))
 
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_every_argument_is_explained_once_and_in_order(name):
     found = explained(name)
-    names = [argument for e in found for argument in e.names]
+    names = [argument for arguments, _ in found for argument in arguments]
     assert sorted(names) == sorted(defaults(name))
-    firsts = [e.names[0] for e in found]
+    firsts = [arguments[0] for arguments, _ in found]
     assert firsts == [argument for argument in defaults(name) if argument in firsts]
+    for arguments, text in found:
+        assert not text.lower().startswith("see "), arguments
 
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_every_default_is_explained(name):
-    for e in explained(name):
-        for argument in e.names:
+    for arguments, text in explained(name):
+        for argument in arguments:
             is_required = defaults(name)[argument] is inspect.Parameter.empty
-            assert is_required or re.search("[Dd]efault|`None`", e.text), argument
+            assert is_required or re.search("[Dd]efault|`None`", text), argument
 
 
-# The text about the default is the class's own.
-OTHER_DEFAULTS = {("eqopt.AdEMAMix", "alpha"), ("eqopt.SOAPMuon", "coefficients")}
+def shown(default):
+    """A default as docstrings show it; empty if it is not a simple value."""
+    if default is None or isinstance(default, bool):
+        return f"`{default}`"
+    if isinstance(default, str):
+        return f'`"{default}"`'
+    if isinstance(default, int | float) and math.isfinite(default):
+        return re.sub(r"e\+?(-?)0*", r"e\1", repr(default))
+    return ""
 
 
-@pytest.mark.parametrize("name", CLASSES)
-def test_what_another_class_says_of_an_argument_is_true_here(name):
-    for e in explanations(written(name), defaults(name), written):
-        if not e.origin:
-            continue
-        there = explanations(written(e.origin), defaults(e.origin), written)
-        # Both, or none, of two arguments that are explained together.
-        assert e.names in [other.names for other in there]
-        mentioned = {*re.findall(r"`(\w+)`", e.text)} & {*defaults(e.origin)}
-        assert mentioned <= {*defaults(name)}, e.text
-        for argument in e.names:
-            if "efault" in e.text and (name, argument) not in OTHER_DEFAULTS:
-                assert defaults(name)[argument] == defaults(e.origin)[argument]
+@pytest.mark.parametrize(
+    ("default", "text"),
+    [
+        (0.1, "0.1"),
+        (1e-8, "1e-8"),
+        (1e20, "1e20"),
+        (-3, "-3"),
+        (False, "`False`"),
+        (None, "`None`"),
+        ("rms", '`"rms"`'),
+        (float("inf"), ""),
+        ((1, 2), ""),
+    ],
+)
+def test_defaults_are_shown_as_people_write_them(default, text):
+    assert shown(default) == text
+
+
+def states(text, default):
+    """Whether an explanation says that this is the default."""
+    value = re.escape(shown(default))
+    after = rf"(?:[^.]|\.\S)*?(?<![\w.-]){value}(?![\w-]|\.\d)"
+    return bool(re.search(rf"\b[Dd]efaults? to{after if value else ' '}", text))
+
+
+@pytest.mark.parametrize(
+    ("text", "default", "expected"),
+    [
+        ("a decay. Defaults to 0.9.", 0.9, True),
+        ("a decay. Defaults to 0.99.", 0.9, False),
+        ("decays. Default to 0.9 and 0.999.", 0.999, True),
+        ("a decay of 0.9. Defaults to 0.5.", 0.9, False),
+        ("an integer. Defaults to 10, or `None`. Use 1.", 1, False),
+        ("a dtype. Defaults to `None`, which means float32.", None, True),
+        ("a dtype. Defaults to float32.", None, False),
+        ("a function. Defaults to $t^{1/4}$.", abs, True),
+        ("a function.", abs, False),
+    ],
+)
+def test_states(text, default, expected):
+    assert states(text, default) is expected
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_the_docstring_of_an_optimizer_is_complete_in_the_source(name):
+    doc = written(name)
+    of = {argument: text for names, text in explained(name) for argument in names}
+    for argument, default in defaults(name).items():
+        text = of.pop(argument)
+        assert not re.match("see ", text, re.IGNORECASE), argument
+        assert default is inspect.Parameter.empty or states(text, default), argument
+    assert not of
+    assert '!!! abstract "One step"' in doc
+    assert "!!! example" in doc and "```bibtex" in doc
+    assert not re.search(r"which\s+ha(s|ve)\s+the\s+(equation|reference)", doc)
+
+
+class Model(eqx.Module):
+    """What the examples call `model`."""
+
+    body: eqx.nn.Linear
+    head: eqx.nn.Linear
+
+    def __init__(self):
+        body, head = jax.random.split(jax.random.key(0))
+        self.body = eqx.nn.Linear(3, 4, key=body)
+        self.head = eqx.nn.Linear(4, 2, key=head)
+
+    def __call__(self, x):
+        return self.head(jax.nn.tanh(self.body(x)))
+
+
+def loss(model, batch):
+    return jnp.mean(jax.vmap(model)(batch) ** 2)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_the_example_of_an_optimizer_runs(name):
+    """It is traced, which is faster than to run it."""
+    [code] = re.findall(
+        r"!!! example\n\n    ```python\n(.*?)\n    ```", written(name), re.DOTALL
+    )
+    code = compile(textwrap.dedent(code), name, "exec")
+    found = {}
+
+    def run(model, batch):
+        # A module, so that functions in the example say where they come from.
+        module = types.ModuleType("example")
+        vars(module).update(eqopt=eqopt, eqx=eqx, jax=jax, jnp=jnp)
+        vars(module).update(model=model, batch=batch, loss=loss)
+        vars(module).update(is_real=jnp.ones(5), loss_fn=lambda m: loss(m, batch))
+        vars(module).update(grads=eqx.filter_grad(loss)(model, batch))
+        exec(code, vars(module))
+        found.update(vars(module))
+        return eqx.filter(module.model, eqx.is_array)
+
+    model = Model()
+    new = eqx.filter_eval_shape(run, model, jnp.zeros((5, 3)))
+    assert jax.tree.structure(new) == jax.tree.structure(
+        eqx.filter(model, eqx.is_array)
+    )
+    assert hasattr(found["opt"], "init")
 
 
 @pytest.fixture(scope="module")
@@ -109,10 +237,6 @@ def documented():
     )
 
 
-def section(doc):
-    return re.split(r"\n\n(?!- )\S", doc.partition("**Arguments:**\n\n")[2])[0].rstrip()
-
-
 def test_pages_say_what_help_says(documented):
     for name in CLASSES:
         page = documented[name.removeprefix("eqopt.")].docstring.value
@@ -127,117 +251,3 @@ def test_pages_show_the_arguments_of_the_class(documented):
             init = documented[name.removeprefix("eqopt.")].members.get("__init__")
             shown = [p.name for p in init.parameters][1:] if init else []
             assert shown == [*inspect.signature(cls).parameters], name
-
-
-def test_everybody_sees_the_whole_docstring():
-    line = (
-        "- `mask`: which parameters decay: a tree of Python bools like the parameters"
-    )
-    assert line in eqopt.AdamW.__doc__
-    assert line in eqopt.AdamW(1e-3).__doc__
-    assert line in inspect.getdoc(eqopt.AdamW)
-    assert line in pydoc.getdoc(eqopt.AdamW)
-    assert line in pydoc.render_doc(eqopt.AdamW, renderer=pydoc.plaintext)
-    assert "All others" not in eqopt.AdamW.__doc__
-
-
-def test_a_subclass_has_a_docstring_of_its_own():
-    class Mine(eqopt.AbstractOptimizer):
-        """Mine.
-
-        **Arguments:**
-
-        - All others: see [`eqopt.Adam`][].
-        """
-
-        learning_rate: float
-
-        @property
-        def chain(self):
-            return eqopt.Chain(eqopt.ScaleByLearningRate(self.learning_rate))
-
-    class Silent(eqopt.AbstractOptimizer):
-        @property
-        def chain(self):
-            return eqopt.Chain(eqopt.Scale(-1.0))
-
-    assert "All others: see" in Mine.__doc__  # what users write stays as it is
-    assert Silent.__doc__ is None or "Arguments" not in Silent.__doc__
-
-
-@pytest.mark.slow
-def test_import_parses_no_docstring():
-    code = (
-        "import sys; from eqopt import *; import eqopt; eqopt.AdamW(1e-3)\n"
-        "assert 'eqopt._arguments.explanations' not in sys.modules\n"
-        "eqopt.AdamW.__doc__\n"
-        "assert 'eqopt._arguments.explanations' in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
-BASE = """Steps.
-
-**Arguments:**
-
-- `a`, `b`: two sizes
-    above 0.
-- `c`: a flag.
-
-**Raises:**
-
-An error.
-"""
-
-
-def test_explanations_of_other_classes_are_put_in_order():
-    doc = """Also steps.
-
-    **Arguments:**
-
-    - `c`: see [`eqopt.Base`][]. It is new.
-    - `d`: a name.
-
-        With more about it.
-    - All others: see [`eqopt.Base`][].
-    """
-    arguments = {"d": "x", "a": 1.0, "b": 1e-12, "c": True}
-    full = """Also steps.
-
-    **Arguments:**
-
-    - `d`: a name. Defaults to `"x"`.
-
-        With more about it.
-    - `a`, `b`: two sizes
-        above 0. Default to 1.0 and 1e-12.
-    - `c`: a flag. It is new. Defaults to `True`.
-    """
-    found = completed(doc, arguments, {"eqopt.Base": BASE}.__getitem__)
-    assert found == inspect.cleandoc(full)
-
-
-def test_an_item_in_another_form_leaves_the_docstring_as_it_is():
-    for item in ("- The others are those of Base.", "- All others: as in `Base`."):
-        doc = BASE.replace("- `c`: a flag.", item)
-        assert completed(doc, {"a": 1}, {}.__getitem__) == doc.rstrip()
-        with pytest.raises(ValueError, match="others"):
-            explanations(doc, ["a"], {}.__getitem__)
-
-
-@pytest.mark.parametrize(
-    "default, text",
-    [
-        (0.1, "0.1"),
-        (1e-8, "1e-8"),
-        (1e20, "1e20"),
-        (-3, "-3"),
-        (False, "`False`"),
-        ("rms", '`"rms"`'),
-        (float("inf"), ""),
-        (None, ""),
-        ((1, 2), ""),
-    ],
-)
-def test_defaults_are_shown_as_people_write_them(default, text):
-    assert shown(default) == text

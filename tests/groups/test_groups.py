@@ -315,7 +315,7 @@ def test_table():
         ),
         (
             lambda: eqopt.Partition({"a": eqopt.SGD}, "a"),
-            ["A partition must consist of eqopt", "the one for 'a' is the class SGD"],
+            ["the one for 'a' must be an eqopt transformation", "the class SGD"],
         ),
     ],
 )

@@ -263,12 +263,12 @@ def test_muon_does_not_skip_parameters_silently():
 
 
 def test_the_fix_in_the_message():
-    """It is the code to write, also for an array alone."""
+    """It is the code to write with a selector, also for an array alone."""
     for params in ({"a": {"own": jnp.ones((3, 4, 5))}}, jnp.ones((3, 4, 5))):
-        with pytest.raises(ValueError, match="pass `weight") as error:
+        with pytest.raises(ValueError, match="Pass `weight") as error:
             eqopt.Muon(0.1).init(params)
         code = str(error.value).split("`weight_dimension_numbers=")[1].split("`")[0]
-        numbers = eval(code, {"eqx": eqx, "eqopt": eqopt})
+        numbers = eval(code, {"selector": eqopt.groups.everything, "eqopt": eqopt})
         opt = eqopt.Muon(0.1, weight_dimension_numbers=numbers)
         (mu,) = jax.tree.leaves(opt.init(params)[0].mu)
         assert mu.shape == (3, 4, 5)

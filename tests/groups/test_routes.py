@@ -252,17 +252,15 @@ def muon(rules, params):
         (
             muon(matrices(FIRST, -2, -1), {"gain": GAIN, "up": UP}),
             [
-                "`['gain']` has shape (3, 4) and is in no layer of Equinox, next to",
-                "`weight_dimension_numbers` does not describe it. If it is a single",
-                "`eqopt.groups.no_matrices(eqopt.groups.path(r\"^\\['gain'\\]$\"))`",
+                "Muon (ScaleByMuon): `['gain']` has shape (3, 4), and no layer of",
+                "`eqopt.groups.no_matrices(selector)`",
             ],
         ),
         (
             muon(None, {"a": NAMED}),
             [
-                "`['a'].array` has shape (3, 4, 5) and is in no layer that names",
-                "it has the axes ('layers', 'embed', 'mlp')",
-                "inputs=\"layers\", outputs=('embed', 'mlp')",
+                "`['a'].array` has shape (3, 4, 5)",
+                " and the axes ('layers', 'embed', 'mlp')",
             ],
         ),
         (
@@ -306,7 +304,7 @@ def muon(rules, params):
             lambda: eqopt.AdamMini(0.1, block_axes=no_matrices(path("gain"))).init(
                 {"gain": GAIN, "up": UP}
             ),
-            ["`block_axes` does not describe it", "pass `block_axes=eqopt.groups."],
+            ["(ScaleByAdamMini): `['up']` has", "Pass `block_axes=eqopt.groups."],
         ),
         (
             lambda: groups.routes(eqx.nn.Identity(), eqopt.Muon(0.1)),
@@ -314,7 +312,7 @@ def muon(rules, params):
         ),
         (
             lambda: groups.routes(eqopt.Muon(0.1), {"up": UP}),
-            ["`['up']` has shape (3, 4, 5) and is in no layer of Equinox, and"],
+            ["Muon (ScaleByMuon): `['up']` has shape (3, 4, 5), and no layer of"],
         ),
     ],
 )

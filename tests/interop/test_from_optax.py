@@ -197,7 +197,7 @@ def slopes():
         (
             lambda: OPT.update(slopes(), eqopt.Adam(0.1).init(mlp()), mlp()),
             TypeError,
-            "FromOptax got a state of type tuple",
+            "FromOptax: `state` must be of type FromOptaxState, but is of type tuple",
         ),
     ],
 )

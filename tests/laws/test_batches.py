@@ -248,5 +248,5 @@ def test_misfits_name_the_leaf_in_batches_too(name, count):
         TypeError, match=r"dtypes do not fit at `\['a'\]`: `updates` is"
     ):
         step(like((8, 4), jnp.complex64), state, params)
-    with pytest.raises(ValueError, match=r"`updates` is float32\[8, 4\], `params` is"):
+    with pytest.raises(ValueError, match=r"`updates` is float32\[8,4\], `params` is"):
         step(params, state, like((8, 5)))

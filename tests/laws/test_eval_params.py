@@ -215,7 +215,10 @@ WRAPPERS: dict[str, tuple[Callable[..., AbstractTransformation], Callable]] = {
 BY_LEAF = {"Masked", "Partition", "SelectiveTransform"}
 AVERAGES = "DiLoCo", "EMANesterov", "GPA", "Lookahead", "OuterNesterov", "ScheduleFree"
 # According to the documentation of the first, the second does not belong inside it.
-MISPLACED = {*itertools.product(["Cautious", "Mechanic"], AVERAGES)}
+MISPLACED = {
+    *itertools.product(["Cautious"], AVERAGES),
+    *itertools.product(["Mechanic"], (*AVERAGES, "ParamEMA", "SWA")),
+}
 # These are errors: see `test_pairs`.
 REFUSED = {
     *((outer, "Offload") for outer in {*BRANCHING, "ZeRO1"}),

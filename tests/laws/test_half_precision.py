@@ -188,15 +188,14 @@ def test_a_dtype_that_the_state_does_not_have():
 
 
 def test_a_state_can_be_converted():
-    """The line of code in the error message converts it."""
+    """An old state is an error, until it is cast to the dtypes of a new one."""
     old, opt = (eqopt.Adam(0.1, mu_dtype=x) for x in (jnp.float32, jnp.bfloat16))
     model = {"w": jnp.ones(3), "z": jnp.ones(2, jnp.complex64), "none": None}
     state = old.init(model)
-    with pytest.raises(TypeError, match="convert the state") as error:
+    with pytest.raises(TypeError, match=r"`mu_dtype` is .* float32 at `\.mu\['w'\]`"):
         opt.step(model, state, model)
-    line = str(error.value).split("`")[-2]
-    names = {"jax": jax, "eqx": eqx, "opt": opt, "state": state, "model": model}
-    converted = eval(line, names)
+    new = eqx.filter_eval_shape(opt.init, model)
+    converted = jax.tree.map(lambda x, y: x.astype(y.dtype), state, new)
     _, after = opt.step(model, converted, model)
     assert after[0].mu["w"].dtype == jnp.bfloat16
 

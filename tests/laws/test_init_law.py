@@ -14,13 +14,10 @@ from .subjects import params_of
 
 
 WITHOUT_PARAMETERS = [
-    ({"a": 1.0}, r"1\.0 of type float at `\['a'\]`.*jnp\.asarray\(1\.0\)"),
-    (
-        eqx.nn.MLP,
-        r"the class MLP at `\(the root\)`.*Create an instance: `MLP\(\.\.\.\)`",
-    ),
+    ({"a": 1.0}, r"1\.0 of type float at `\['a'\]`"),
+    (eqx.nn.MLP, r"the class MLP at `\(the root\)`"),
     ([jnp.arange(3), "b"], r"an array of dtype int32 at `\[0\]`.*floating-point"),
-    (jnp.tanh, "no parameters"),
+    (jnp.tanh, "at `\\(the root\\)`"),
 ]
 
 
@@ -28,7 +25,9 @@ WITHOUT_PARAMETERS = [
 def test_trees_without_parameters(row):
     opt = row()
     for params, message in WITHOUT_PARAMETERS:
-        with pytest.raises(ValueError, match=f"(?s){message}"):
+        with pytest.raises(
+            ValueError, match=f"`params` has no parameters: .*{message}"
+        ):
             opt.init(params)
 
 

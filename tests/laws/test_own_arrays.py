@@ -50,7 +50,7 @@ def test_own_arrays_are_not_skipped_in_silence(row):
 @pytest.mark.costly
 def test_own_stacks_are_separate_matrices(row):
     """With dimension numbers, a stack trains like its matrices in separate leaves."""
-    opt = eqopt.tree.set(row(), weight_dimension_numbers=NUMBERS)
+    opt = eqopt.tree.set(row(), all=True, weight_dimension_numbers=NUMBERS)
     rng = np.random.default_rng(0)
     start = rng.normal(size=(3, 4, 4)).astype(np.float32)
     gradients = rng.normal(size=(2, 3, 4, 4)).astype(np.float32)

@@ -189,4 +189,4 @@ def test_no_updates_in_what_has_none(opt, other):
     with pytest.raises(ValueError) as caught:
         opt.eval_params(opt.init(MODEL), other)
     assert "`params`" in str(caught.value)
-    assert "pdates" not in str(caught.value)
+    assert "`updates`" not in str(caught.value)

@@ -309,9 +309,9 @@ def test_it_says_so_when_it_fails(search, capfd):
 
 
 ERRORS = [
-    ({"value_fn": None}, r"`value_fn`, the loss as a function"),
+    ({"value_fn": None}, "argument `value_fn` is needed"),
     ({"value": None}, "`value`"),
-    ({"grad": None}, "`grad`, the gradient at the parameters"),
+    ({"grad": None}, "argument `grad` is needed"),
     ({"value": jnp.ones(2)}, r"`value` must be .* shape \(2,\)"),
     ({"value_fn": lambda p: p}, r"`value_fn` must return a real .*\(3,\)"),
     ({"value_fn": lambda p: (quadratic(p), p)}, "a tuple. Return only the loss"),

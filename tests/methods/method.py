@@ -44,10 +44,8 @@ class Method:
     - `rates`: learning rates for the problems in `benchmarks/training/problems.py`, as
         `python -m benchmarks.training --tune` finds them, by eqopt's loss alone.
         Empty if it is not for batches.
-    - `temporary`: the target in `python -m benchmarks`: temporary memory of a step
-        below this times the parameters. `None` for methods that are not elementwise.
-    - `ratio`: the target for the time of a step, over Optax's. `None` for methods that do
-        more work than what they are compared with.
+    - `ratio`: the target in `python -m benchmarks` for the time of a step, over Optax's.
+        `None` for methods that do more work than what they are compared with.
     - `per_example`: whether it needs the gradient of each example.
     - `deviates`: why it does not follow Optax's trajectory, if it does not.
     """
@@ -64,8 +62,7 @@ class Method:
     nearest: str = ""
     default_rate: float = 1e-3
     rates: tuple[float, ...] = ()
-    temporary: float | None = 0.01
-    ratio: float | None = 1.05
+    ratio: float | None = 1.2
     per_example: bool = False
     deviates: str = ""
 

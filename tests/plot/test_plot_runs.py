@@ -137,9 +137,7 @@ def test_memory_without_parameters(axes):
         ),
         (
             lambda: eqopt.plot.learning_rates({"a": [1.0]}, [0.1]),  # type: ignore
-            r"`rates` must be of type `ArrayLike \| Sequence\[Any\]`, but is {'a': "
-            r"\[1.0\]} of type dict. Were `rates` and `losses` exchanged\? Call "
-            r"`learning_rates\(rates, losses\)`",
+            r"learning_rates: `rates` must be .*, but is {'a': \[1.0\]} of type dict",
         ),
         (
             lambda: eqopt.plot.training_curves({"a": [1.0]}, axes="left"),

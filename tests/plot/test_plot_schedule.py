@@ -108,7 +108,7 @@ def test_without_matplotlib(monkeypatch):
         (
             lambda: eqopt.plot.schedule(Constant(1.0), 3),  # type: ignore
             TypeError,
-            "schedule: `schedules` must be a function, but is 3 of type int",
+            "schedule: `schedules` must be .*, but is 3 of type int",
         ),
         (
             lambda: eqopt.plot.schedule(Constant(1.0), steps=0),

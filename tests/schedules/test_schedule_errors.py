@@ -47,7 +47,7 @@ WRONG = [
     (lambda: Constant(NAN), ValueError, ["Constant", "`value`", "nan"]),
     (lambda: Constant(THREE), ValueError, ["Constant", "(3,)", "eqx.filter_vmap"]),
     (lambda: Linear(NAN, 0.0, 3), ValueError, ["Linear", "`init_value`", "nan"]),
-    (lambda: Linear(0.0, INF, 3), ValueError, ["`end_value`", "finite", "inf"]),
+    (lambda: Linear(0.0, INF, 3), ValueError, ["`end_value`", "is inf"]),
     (lambda: Linear(THREE, 0.0, 3), ValueError, ["`init_value`", "eqx.filter_vmap"]),
     (lambda: Linear(0.0, jnp.array(NAN), 3), ValueError, ["`end_value`", "nan"]),
     (lambda: Linear(True, 0.0, 3), TypeError, ["Linear", "`init_value`", "True"]),
@@ -64,22 +64,6 @@ WRONG = [
     ),
     (lambda: WarmupCosineDecay(0.0, NAN, 1, 3), ValueError, ["`peak_value`", "nan"]),
     (lambda: WarmupCosineDecay(0.0, 1.0, 1, 3, INF), ValueError, ["`end_value`"]),
-    # Values that are finite in float64 only.
-    (lambda: Linear(1e40, 1.0, 3), ValueError, ["`init_value`", "3.4e38", "1e+40"]),
-    (lambda: Linear(1.0, -(10**400), 3), ValueError, ["`end_value`", "float32"]),
-    (lambda: Cyclic(0.0, np.float64(1e39)), ValueError, ["`peak_value`", "1e+39"]),
-    (lambda: Polynomial(1.0, 0.0, 1e39, 3), ValueError, ["`power`", "3.4e38"]),
-    (
-        lambda: PiecewiseConstant(1.0, {3: 1e39}),
-        ValueError,
-        ["scales", "at 3", "1e+39"],
-    ),
-    (
-        lambda: ExponentialDecay(1.0, 3, 1e-40),
-        ValueError,
-        ["`decay_rate`", "1.2e-38", "1e-40"],
-    ),
-    (lambda: CosineOneCycle(9, 1.0, 0.3, 1e-60), ValueError, ["`div_factor`", "1e-60"]),
     # Exponents.
     (lambda: Polynomial(1.0, 0.0, -1, 3), ValueError, ["`power`", "[0, inf)", "-1"]),
     (lambda: Polynomial(1.0, 0.0, NAN, 3), ValueError, ["`power`", "nan"]),
@@ -89,7 +73,7 @@ WRONG = [
     (lambda: Linear(1.0, 0.0, -1), ValueError, ["`transition_steps`", "-1"]),
     (lambda: Linear(1.0, 0.0, 3, -2), ValueError, ["`transition_begin`", "-2"]),
     (lambda: Linear(1.0, 0.0, 1e4), TypeError, ["integer", "10000.0", "int(...)"]),
-    (lambda: Linear(1.0, 0.0, 2**63), ValueError, [f"{largest_steps()}", "Constant"]),
+    (lambda: Linear(1.0, 0.0, 2**63), ValueError, [f"at most {largest_steps()}"]),
     (lambda: Linear(1.0, 0.0, jnp.ones(3, jnp.int32)), ValueError, ["filter_vmap"]),
     (lambda: Linear(1.0, 0.0, jnp.array(-1)), ValueError, ["`transition_steps`"]),
     (lambda: Polynomial(1.0, 0.0, 1, -1), ValueError, ["`transition_steps`", "-1"]),
@@ -138,7 +122,7 @@ WRONG = [
     (
         lambda: ExponentialDecay(1.0, 3, 0.5, end_value=INF),
         ValueError,
-        ["ExponentialDecay", "`end_value`", "finite"],
+        ["ExponentialDecay", "`end_value`", "is inf"],
     ),
     (
         lambda: WarmupExponentialDecay(0.0, 1.0, -1, 3, 0.5),

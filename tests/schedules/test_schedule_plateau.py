@@ -134,7 +134,7 @@ def test_messages(arguments, message):
 
 def test_no_value():
     schedule = ReduceOnPlateau(0.1)
-    with pytest.raises(ValueError, match="ReduceOnPlateau needs the extra argument"):
+    with pytest.raises(TypeError, match=r"ReduceOnPlateau.*'value'"):
         schedule.update(schedule.init())
     with pytest.raises(TypeError, match=r"has a state.*eqopt\.Scheduled"):
         eqopt.schedules.Join([schedule, schedule], [3])

@@ -10,6 +10,7 @@ from jax import lax
 
 import eqopt
 from eqopt.storage import Cast, KahanSummation, StochasticRounding
+from eqopt.storage._random_bits import random_bits
 from eqopt.storage._rounding import rounded_up_or_down
 
 
@@ -23,6 +24,17 @@ every_draw = jax.jit(
 def rounded(numbers):
     """Each number in all 2^16 ways."""
     return np.float64(every_draw(np.float32(numbers)))
+
+
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
+@pytest.mark.parametrize("shape", [(), (7,), (3, 4, 5), (0, 3)], ids=str)
+def test_the_bits_are_those_of_jax(impl, shape):
+    key = jr.key(3, impl=impl)
+    ours = jax.jit(lambda key: random_bits(key, shape))(key)
+    np.testing.assert_array_equal(ours, jr.bits(key, shape, jnp.uint32))
+    with jax.threefry_partitionable(False):
+        ours = random_bits(key, shape)
+        np.testing.assert_array_equal(ours, jr.bits(key, shape, jnp.uint32))
 
 
 def test_the_mean_of_all_draws_is_exact():

@@ -189,7 +189,7 @@ def test_a_model_without_parameters(model):
 
 def test_no_step_is_possible():
     sentences = sentences_of(eqopt.PolyakSGD(0.1), Model(), only=["updates", "jit"])
-    assert "needs the extra argument `value`" in sentences["updates"]
+    assert "required keyword-only argument: 'value'" in sentences["updates"]
     assert "pass extra arguments that they need as `extra`" in sentences["updates"]
     assert "see `updates`" in sentences["jit"]
 

@@ -67,14 +67,14 @@ def test_clipping_units():
     g_norm, max_norm = jnp.array([1.0, 4.0]), jnp.array([2.0, 2.0])
     clipped = eqopt.unitwise_clip(g_norm, max_norm, grad)
     assert clipped.dtype == jnp.bfloat16 and clipped.tolist() == [3.0, 2.0]
-    with pytest.raises(Exception, match="leaf"):
+    with pytest.raises(ValueError, match=r"shapes do not fit: `g_norm` has \[3\]"):
         eqopt.unitwise_clip(jnp.ones(3), max_norm, grad)
 
 
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        (None, "AdaptiveGradClip needs the parameters"),
+        (None, "AdaptiveGradClip: the parameters are needed"),
         ({"v": jnp.ones(2)}, "`params` has another tree structure than `updates`"),
     ],
 )
@@ -165,7 +165,7 @@ def test_plateau_hyperparameters(arguments, message):
 
 def test_plateau_of_what():
     opt = eqopt.ReduceLROnPlateau()
-    with pytest.raises(ValueError, match="needs the extra argument `value`"):
+    with pytest.raises(TypeError, match=r"ReduceLROnPlateau.*'value'"):
         opt.update(jnp.ones(2), opt.init(jnp.ones(2)))
 
 
@@ -215,7 +215,9 @@ def test_parameters_stay_nonnegative(dtype, of_grads):
 
 
 def test_nonnegative_without_parameters():
-    with pytest.raises(ValueError, match="KeepParamsNonnegative needs the parameters"):
+    with pytest.raises(
+        ValueError, match="KeepParamsNonnegative: the parameters are needed"
+    ):
         eqopt.KeepParamsNonnegative().update(jnp.ones(2), None)
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -149,7 +150,8 @@ def test_every_parameter_decays(cls):
     params["other"] = jnp.ones((2, 3, 4))
     if cls not in OF_ANY_ARRAY and hasattr(opt, "weight_dimension_numbers"):
         stack = {"stack": eqopt.MatrixDimensionNumbers(-2, -1)}
-        numbers = {**eqopt.groups.layer_matrices(params), **stack}
+        of_layers: Any = eqopt.groups.layer_matrices(params)
+        numbers = {**of_layers, **stack}
         opt = eqopt.tree.set(opt, weight_dimension_numbers=numbers)
     step = interpreted(lambda *args: opt.step(*args, **extra)[0])
     new = step(jax.tree.map(jnp.zeros_like, params), opt.init(params), params)

@@ -247,7 +247,7 @@ def test_wrong_batches(shapes, message):
     "clip", [eqopt.per_example_global_norm_clip, eqopt.per_example_layer_norm_clip]
 )
 def test_no_batch_to_clip(clip):
-    with pytest.raises(ValueError, match=r"_norm_clip takes per-example gradients"):
+    with pytest.raises(ValueError, match=r"it takes per-example gradients"):
         clip(PARAMS, 1.0)
 
 
@@ -325,7 +325,7 @@ def test_noise_is_for_the_expected_batch_size(clipped):
 
 
 def test_clipped_without_batch_size():
-    with pytest.raises(ValueError, match=r"DPSGD: with `clipped=True`.*`batch_size`"):
+    with pytest.raises(ValueError, match=r"DPSGD.*: with `clipped=True`.*`batch_size`"):
         eqopt.DPSGD(0.1, 1.0, 1.0, key=0, clipped=True)
 
 

@@ -107,7 +107,7 @@ def test_the_parameter_keeps_its_dtype():
 def test_errors():
     opt, ones = eqopt.Overwrite(), jnp.ones(2)
     with pytest.raises(
-        ValueError, match="Overwrite needs the parameters, but `params`"
+        ValueError, match="Overwrite: the parameters are needed, but `params`"
     ):
         opt.update({"x": ones}, None)
     with pytest.raises(ValueError) as error:

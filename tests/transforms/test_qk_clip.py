@@ -269,10 +269,7 @@ def call(*arguments, logits, is_stacked=True, **options):
             lambda: eqopt.QKClip(lambda model: 1, keys).init(layers()),
             "QKClip: `query` must return parts of the model, such as `lambda m: m.lay",
         ),
-        (
-            lambda: call(queries, keys, logits=None),
-            "needs the extra argument `max_logits`, the largest attention logits",
-        ),
+        (lambda: call(queries, keys, logits=None), TREE),
         (lambda: call(queries, keys, logits=[jnp.ones((2, 4))]), TREE),
         (lambda: call(queries, keys, logits=jnp.ones(4)), STACK),
         (lambda: call(queries, keys, logits=jnp.ones((3, 4))), SHAPE),

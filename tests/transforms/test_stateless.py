@@ -70,6 +70,9 @@ def test_functions_that_change_the_tree():
     opt = eqopt.Stateless(lambda g, p: {**g, "b": p["w"]})
     with pytest.raises(ValueError, match=r"at `\['b'\]`, but `updates` has None"):
         opt.update(updates, None, {"w": jnp.ones(2), "b": jnp.ones(2)})
+
+
+def test_functions_that_change_a_shape():
     opt = eqopt.StatelessWithTreeMap(lambda g, p: g.sum())
-    with pytest.raises(ValueError, match="StatelessWithTreeMap: shapes do not fit"):
+    with pytest.raises(ValueError, match=r"StatelessWithTreeMap: .*`\['w'\]`"):
         opt.update({"w": jnp.ones(2)}, None)

@@ -155,7 +155,7 @@ def test_its_mask_or_that_of_the_optimizer():
         new, _ = opt.step(zeros, opt.init(params), params)
         np.testing.assert_allclose(new["w"], 0.9)
         np.testing.assert_array_equal(new["b"], 1.0)
-    with pytest.raises(ValueError, match="AdamW: there are two masks"):
+    with pytest.raises(ValueError, match=r"AdamW.*: there are two masks"):
         eqopt.AdamW(0.5, weight_decay=how(0.2, mask), mask=mask)
 
 
@@ -182,7 +182,7 @@ def test_a_part_with_its_own_decay_says_what_is_missing(cls):
     opt = cls(weight_decay=how("squared"))
     with pytest.raises(ValueError, match="`mode='squared'` needs `learning_rate`"):
         opt.init(jnp.ones(2))
-    with pytest.raises(ValueError, match=f"{cls.__name__}: there are two masks"):
+    with pytest.raises(ValueError, match=f"{cls.__name__}.*two masks"):
         cls(weight_decay=how("decoupled", mask=True), mask=True)
 
 
@@ -203,7 +203,7 @@ def test_a_part_with_its_own_decay_says_what_is_missing(cls):
         ),
         (
             lambda: eqopt.AdamW(0.1, weight_decay=eqopt.SGD(0.1)),
-            "AdamW: `weight_decay` must be a number, a schedule or an `AddDecayed",
+            "AdamW.*: `weight_decay` must be a number, .* is SGD",
         ),
         (
             lambda: eqopt.AddDecayedWeights(
@@ -215,7 +215,7 @@ def test_a_part_with_its_own_decay_says_what_is_missing(cls):
             lambda: eqopt.SGDP(
                 0.1, weight_decay=eqopt.AddDecayedWeights(how("squared"))
             ),
-            "SGDP: `weight_decay` is an `AddDecayedWeights`, which already",
+            "SGDP.*: `weight_decay` is an `AddDecayedWeights`, which already",
         ),
         (
             lambda: how("squared").init(jnp.ones(2)),

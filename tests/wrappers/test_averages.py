@@ -233,15 +233,15 @@ ERRORS = {
     ),
     "no parameters for ParamEMA": (
         lambda: _update(eqopt.ParamEMA(eqopt.SGD(0.1))),
-        "ParamEMA needs the parameters, but `params` is None",
+        "ParamEMA: the parameters are needed, but `params` is None",
     ),
     "no parameters for SWA": (
         lambda: _update(eqopt.SWA(eqopt.SGD(0.1), 1)),
-        "SWA needs the parameters, but `params` is None",
+        "SWA: the parameters are needed, but `params` is None",
     ),
     "another state": (
         lambda: eqopt.SWA(eqopt.AdamW(0.1), 1).eval_params(None, jnp.ones(3)),
-        "SWA got None, but expected a state of type SWAState",
+        "SWA: `state` must be of type SWAState, but is of type NoneType",
     ),
 }
 

@@ -154,12 +154,10 @@ def test_another_state(call):
     opt, state = EverySecond(eqopt.Adam(0.1)), eqopt.Adam(0.1).init(PARAMS)
     arguments = (state, PARAMS) if call == "eval_params" else (GRADS, state, PARAMS)
     annotated = Annotated(eqopt.Adam(0.1))
-    with pytest.raises(TypeError, match="Annotated got a state of type tuple"):
+    with pytest.raises(TypeError, match=r"Annotated: `state` must .* is of type tuple"):
         getattr(annotated, call)(*arguments)
     either = Either(eqopt.Adam(0.1))
-    with pytest.raises(
-        TypeError, match=r"expected a state of type .*DoubledState \| None"
-    ):
+    with pytest.raises(TypeError, match=r"must be of type .*DoubledState \| None"):
         getattr(either, call)(*arguments)
     with pytest.raises(AttributeError):  # `init` does not annotate its state
         getattr(opt, call)(*arguments)
@@ -222,7 +220,7 @@ def test_a_class_that_was_defined_again():
 
     old, new, params = define(), define(), jnp.ones(2)
     _, state = old.step(params, old.init(params), params)
-    with pytest.raises(TypeError, match=r"older class .*eqopt\.tree\.migrate\(opt, "):
+    with pytest.raises(TypeError, match="another class of this name"):
         new.step(params, state, params)
     state = eqopt.tree.migrate(new, state, params)
     assert new.update(params, state)[0].tolist() == [1.5, 1.5]
@@ -237,21 +235,6 @@ class ReturningWrapper(eqopt.AbstractWrapper):
 
     def handle(self, call, state):
         return self.result
-
-
-@pytest.mark.parametrize("loads", ["nothing", "params", "all"])
-@pytest.mark.parametrize("result", [None, PARAMS, [PARAMS, None], (PARAMS, None, 1)])
-def test_a_handle_that_returns_no_pair(loads, result, monkeypatch):
-    monkeypatch.setattr(ReturningWrapper, "_loads", loads)
-    inner = ReturningWrapper(eqopt.SGD(1.0), result)
-    for opt in (inner, eqopt.Chain(inner, eqopt.SGD(1.0)), eqopt.MultiSteps(inner, 1)):
-        for call in (opt.step, eqx.filter_jit(opt.update)):
-            with pytest.raises(TypeError) as error:
-                call(PARAMS, opt.init(PARAMS), PARAMS)
-            assert str(error.value).startswith(
-                "ReturningWrapper.handle: it must return a pair of the result and the "
-                "new state, but returned "
-            )
 
 
 def test_a_wrapper_without_a_field_for_the_inner_state():

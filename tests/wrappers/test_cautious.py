@@ -175,11 +175,10 @@ def test_messages():
         eqopt.Cautious(eqopt.Adam(0.1), "mean")
     opt = eqopt.Cautious(eqopt.AdamW(0.1))
     p = jnp.ones(2)
-    with pytest.raises(ValueError, match=r"Cautious \(AdamW, .* needs the parameters"):
+    with pytest.raises(ValueError, match=r"Cautious .*: the parameters are needed"):
         opt.update(p, opt.init(p))
     inner_state = opt.inner.init(p)
-    message = r"Cautious \(AdamW, Chain\): `state` must be a tuple of 4 states"
-    with pytest.raises(TypeError, match=message):
+    with pytest.raises(TypeError, match=r"Cautious .*: `state` .* tuple of 4 states"):
         opt.step(p, inner_state, p)
 
 

@@ -332,7 +332,7 @@ def test_errors():
     opt, p = eqopt.DiLoCo(inner(), "workers"), jnp.ones(2)
     with pytest.raises(ValueError, match="no such axis is mapped here"):
         opt.step(p, opt.init(p), p)
-    with pytest.raises(ValueError, match="DiLoCo needs the parameters"):
+    with pytest.raises(ValueError, match="DiLoCo: the parameters are needed"):
         opt.update(p, opt.init(p))
     with pytest.raises(
         ValueError, match=r"one worker: `jax.tree.map\(lambda x: x\[0\]"

@@ -200,5 +200,7 @@ def test_errors(make, message):
 @pytest.mark.parametrize("wrapper", [eqopt.GPA, eqopt.OuterNesterov])
 def test_parameters_are_needed(wrapper):
     opt, p = wrapper(eqopt.SGD(0.1)), jnp.ones(2)
-    with pytest.raises(ValueError, match=f"{wrapper.__name__} needs the parameters"):
+    with pytest.raises(
+        ValueError, match=f"{wrapper.__name__}: the parameters are needed"
+    ):
         opt.update(p, opt.init(p))

@@ -276,5 +276,5 @@ def test_the_order_of_the_scales():
 
 def test_the_state_of_another():
     opt = eqopt.DynamicLossScale(eqopt.SGD(0.1))
-    with pytest.raises(TypeError, match="DynamicLossScale got None"):
+    with pytest.raises(TypeError, match="DynamicLossScale: `state` must be"):
         opt.scale_loss(jnp.ones(()), None)

@@ -172,7 +172,7 @@ ERRORS = {
         lambda: eqopt.Mechanic(eqopt.SGD(1.0)).update(
             jnp.ones(2), eqopt.Mechanic(eqopt.SGD(1.0)).init(jnp.ones(2))
         ),
-        "Mechanic needs the parameters, but `params` is None",
+        "Mechanic: the parameters are needed, but `params` is None",
     ),
 }
 

@@ -246,5 +246,5 @@ def test_other_errors():
     with pytest.raises(TypeError, match="`projection` must be a function of a tree"):
         eqopt.Project(eqopt.SGD(0.1), None)  # pyright: ignore
     opt = eqopt.Project(eqopt.SGD(0.1), BALL)
-    with pytest.raises(ValueError, match="Project needs the parameters"):
+    with pytest.raises(ValueError, match="Project: the parameters are needed"):
         opt.update(jnp.ones(2), opt.init(jnp.ones(2)))

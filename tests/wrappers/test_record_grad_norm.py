@@ -111,9 +111,6 @@ def test_an_infinite_norm_of_finite_gradients():
 
 @pytest.mark.parametrize("opt", [CLIP, TAKEN["SkipStep"], TAKEN["RecordGradNorm"]])
 def test_not_a_number(opt):
-    message = (
-        r": `grad_norm` must be the global norm of the gradients, one real number, but "
-        r"has shape \(2,\) and dtype float32. Pass `eqopt.tree.norm\(grads\)`"
-    )
+    message = r"`grad_norm` must be one real number, but is .* \(2,\)"
     with pytest.raises(ValueError, match=message):
         opt.step(GRADS, opt.init(PARAMS), PARAMS, grad_norm=jnp.ones(2))

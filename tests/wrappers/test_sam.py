@@ -297,8 +297,7 @@ ERRORS = {
     ),
     "no function": (
         lambda: opaque_step(),
-        "SAM needs the extra argument `grad_fn`, the gradients as a function of the "
-        r"parameters. Pass it by name: `step\(grads, state, model, grad_fn=grad_fn\)`",
+        r"SAM: the extra argument `grad_fn` is needed.* grad_fn=...\)`",
     ),
     "no gradient": (
         lambda: opaque_step(grad_fn=lambda params: {"w": None}),
@@ -318,7 +317,7 @@ ERRORS = {
         lambda: eqopt.SAM(eqopt.SGD(0.1)).update(
             START, eqopt.SAM(eqopt.SGD(0.1)).init(START)
         ),
-        "SAM needs the parameters, but `params` is None",
+        "SAM: the parameters are needed, but `params` is None",
     ),
 }
 

@@ -174,7 +174,7 @@ ERRORS = {
         lambda: eqopt.ScheduleFreeSGD().update(
             jnp.ones(2), eqopt.ScheduleFreeSGD().init(jnp.ones(2))
         ),
-        r"ScheduleFreeSGD \(ScheduleFree\) needs the parameters, but `params` is None",
+        r"ScheduleFreeSGD \(ScheduleFree\): the parameters are needed",
     ),
 }
 

@@ -289,11 +289,11 @@ ERRORS = {
     ),
     "several losses": (
         lambda: _step(ALWAYS, value=jnp.ones(3)),
-        r"SkipStep: `value` must be the loss .* has shape \(3,\)",
+        r"SkipStep: `value` must be one real number, .* \(3,\)",
     ),
     "another state": (
         lambda: eqopt.SkipStep(eqopt.SGD(0.1), ALWAYS).step(grads(), None, PARAMS),
-        "SkipStep got None",
+        "SkipStep: `state` must be of type SkipStepState",
     ),
 }
 

@@ -304,7 +304,7 @@ def test_error_inside_shard_map():
 def test_error_of_another_model():
     opt = eqopt.ZeRO1(eqopt.Trace(0.9), mesh=mesh_of())
     state, other = opt.init(params_of()), params_of(shapes={"other": (3,)})
-    with pytest.raises(ValueError, match="Both must belong to the same model"):
+    with pytest.raises(ValueError, match="must belong to the same model"):
         opt.update(other, state, other)
 
 

@@ -3,13 +3,21 @@
 import dataclasses
 import functools
 import inspect
+import math
+import operator
 import re
 import sys
 import types
 import typing
-from collections import ChainMap
+from collections import ChainMap, abc
 from collections.abc import Callable, Mapping
-from typing import Any
+from types import NoneType
+from typing import Annotated, Any, NamedTuple
+
+import equinox as eqx
+import numpy as np
+
+from .._types import AtLeast, Interval, RealScalarLike
 
 
 # What aliases such as `Nonnegative` say in their `Annotated`.
@@ -43,6 +51,112 @@ def kinds(cls: type) -> dict[str, str]:
     else:
         types = getattr(cls, "__annotations__", {})
     return {name: _kind(resolved(found, names)) for name, found in types.items()}
+
+
+class Rule(NamedTuple):
+    """What the type of a field says about its value, for `check_fields`."""
+
+    bounds: Interval | AtLeast | None
+    is_scalar: bool  # a number, or a 0-d array
+    is_static: bool  # a Python number
+    takes_functions: bool
+    choices: tuple[Any, ...]
+    is_closed: bool  # whether only the choices are allowed
+    others: tuple[type, ...]  # what is allowed instead, without further checks
+    is_dtype: bool
+    # Numbers of these Python types are right from `low` to below `high`.
+    plain: tuple[type, ...]
+    low: float
+    high: float
+
+
+# Fields with these names, and learning rates, have a rule in classes of users, too.
+_REAL_DTYPES = (
+    *("mu_dtype", "nu_dtype", "accumulator_dtype", "state_dtype", "param_dtype"),
+    "ns_dtype",
+)
+_RATE = Interval(
+    0, advice="To ascend, use `eqopt.Chain(eqopt.Scale(-1.0), optimizer)`."
+)
+_SCALAR, _STATIC = typing.get_args(RealScalarLike), (float, int, np.integer, NoneType)
+
+
+@functools.cache
+def rules(cls: type) -> dict[str, Rule]:
+    """The rules for the fields of a dataclass, as far as their types say anything.
+
+    They do for a `RealScalarLike`, a `Literal`, and what `Annotated` gives bounds.
+    """
+    names = names_in(cls)
+    types = {x.name: resolved(x.type, names) for x in dataclasses.fields(cls)}
+    found = {name: _rule(name, annotation) for name, annotation in types.items()}
+    return {name: rule for name, rule in found.items() if rule is not None}
+
+
+def _rule(name: str, annotation: Any) -> Rule | None:
+    parts, marks = _parts(annotation)
+    declared = next((x for x in marks if isinstance(x, Interval | AtLeast)), None)
+    bounds = _RATE if name == "learning_rate" else declared
+    is_scalar = bool(declared) or all(x in parts for x in _SCALAR)
+    is_dtype = name in _REAL_DTYPES
+    literals = [x for x in parts if typing.get_origin(x) is typing.Literal]
+    if not (bounds or is_scalar or is_dtype or literals):
+        return None
+    others = [
+        x for x in parts if isinstance(x, type) and issubclass(x, NoneType | eqx.Module)
+    ]
+    low, high = _surely_right(bounds)
+    return Rule(
+        bounds=bounds,
+        is_scalar=is_scalar,
+        is_static=bool(declared) and all(x in _STATIC for x in parts),
+        takes_functions=any(typing.get_origin(x) is abc.Callable for x in parts),
+        choices=tuple(choice for x in literals for choice in typing.get_args(x)),
+        is_closed=bool(literals) and len(literals) + len(others) == len(parts),
+        others=tuple(others),
+        is_dtype=is_dtype,
+        plain=(int,) if isinstance(bounds, AtLeast) else (float, int) * is_scalar,
+        low=low,
+        high=high,
+    )
+
+
+def _surely_right(bounds: Interval | AtLeast | None) -> tuple[float, float]:
+    if isinstance(bounds, AtLeast):
+        return bounds.low, bounds.at_most
+    if bounds is None:
+        return -math.inf, math.inf
+    low = bounds.low if bounds.includes_low else math.nextafter(bounds.low, math.inf)
+    return low, bounds.high
+
+
+def _parts(annotation: Any) -> tuple[list[Any], list[Any]]:
+    """The members of a union, and what `Annotated` says about them."""
+    if _is_annotated(annotation):
+        parts, marks = _parts(annotation.__origin__)
+        return parts, [*marks, *annotation.__metadata__]
+    if not _is_union(annotation):
+        return [annotation], []
+    found = [_parts(x) for x in typing.get_args(annotation)]
+    return [x for parts, _ in found for x in parts], [x for _, ms in found for x in ms]
+
+
+def without_bounds(annotation: Any) -> Any:
+    """The type alone, as users read it: without the bounds and marks of a number."""
+    if _is_annotated(annotation) and "mask" not in annotation.__metadata__:
+        return without_bounds(annotation.__origin__)
+    if _is_union(annotation):
+        parts = map(without_bounds, typing.get_args(annotation))
+        return functools.reduce(operator.or_, parts)
+    return annotation
+
+
+def _is_annotated(annotation: Any) -> bool:
+    return typing.get_origin(annotation) is Annotated
+
+
+def _is_union(annotation: Any) -> bool:
+    return typing.get_origin(annotation) in (typing.Union, types.UnionType)
 
 
 def names_in(cls: type) -> Mapping[str, Any]:

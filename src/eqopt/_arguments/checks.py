@@ -3,7 +3,6 @@
 import functools
 import math
 import operator
-from collections.abc import Iterable
 from typing import Any
 
 import equinox as eqx
@@ -11,37 +10,131 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 
+from .._errors import InputError
 from .._jax_internals import is_traced
-from .annotations import kinds
-from .owners import name_of
+from .._types import AtLeast, Interval
+from .annotations import Rule, kinds, rules
 
 
-def check_range(
-    owner: object,
-    name: str,
-    low: float | int,
-    high: float | int = math.inf,
-    *,
-    includes_low: bool = True,
-    includes_high: bool = False,
-) -> None:
-    """Raises a `ValueError` unless the hyperparameter `name` of `owner` is in range.
+def check_fields(owner: object) -> None:
+    """Raises unless the values of the fields are what their types say.
 
-    NaN is out of any range; infinity is in range if `high` is infinite. The values of
-    schedules are not checked.
+    Numbers have to be real and within their bounds, texts among the choices, dtypes of
+    the state real. The values of schedules and traced values are not checked. A class
+    instead of an instance is a mistake, unless its field is static or annotated as a
+    class. Optimizers are created whenever a step is traced, so most values take no call.
     """
-    check_scalar(owner, name)
-    value = getattr(owner, name)
-    if not callable(value):
-        check_interval(
-            type(owner).__name__,
-            name,
-            value,
-            low,
-            high,
-            includes_low=includes_low,
-            includes_high=includes_high or high == math.inf,
+    cls = type(owner)
+    table = rules(cls)
+    for name, value in vars(owner).items():
+        rule = table.get(name)
+        if rule and type(value) in rule.plain and rule.low <= value < rule.high:
+            continue
+        if isinstance(value, type):
+            _check_is_no_class(cls, name, value)
+        if rule and not isinstance(value, rule.others):
+            _check_field(cls.__name__, name, value, rule)
+
+
+def _check_is_no_class(cls: type, name: str, value: type) -> None:
+    is_static = cls.__dataclass_fields__[name].metadata.get("static", False)
+    if issubclass(value, eqx.Module) and not is_static and kinds(cls)[name] != "class":
+        raise InputError(
+            cls.__name__,
+            f"`{name}` is the class `{value.__name__}`. Create an "
+            f"instance: `{value.__name__}(...)`.",
         )
+
+
+def _check_field(owner: str, name: str, value: Any, rule: Rule) -> None:
+    if rule.is_dtype:
+        return check_real_dtype(owner, name, value)
+    if rule.is_closed or (rule.choices and isinstance(value, str)):
+        return _check_choice(owner, name, value, rule.choices)
+    if name == "learning_rate" and isinstance(value, eqx.Module):
+        _check_is_no_model(owner, name, value)
+    if rule.takes_functions and callable(value):
+        return None
+    if rule.is_static and not isinstance(value, int | float | np.generic):
+        raise InputError(
+            owner,
+            f"`{name}` must be a Python number, because it determines the "
+            f"compiled program, but is {value!r}.",
+        )
+    if isinstance(rule.bounds, AtLeast):
+        return _check_count(owner, name, value, rule.bounds)
+    if rule.is_scalar:
+        or_schedule = rule.takes_functions * " or a schedule"
+        expected = f"a real number or a 0-d array{or_schedule}"
+        _check_scalar(owner, f"`{name}` must be {expected}, but", name, value)
+    # The learning rate in a class of a user may be any array, or something else.
+    if rule.bounds is not None and _is_real(value) and not is_traced(value):
+        _check_bounds(owner, name, value, rule.bounds)
+
+
+def _check_choice(owner: str, name: str, value: Any, choices: tuple[Any, ...]) -> None:
+    if not any(isinstance(value, type(x)) and value == x for x in choices):
+        raise InputError(
+            owner, f"`{name}` must be one of {[*choices]}, but is {value!r}."
+        )
+
+
+def _check_is_no_model(owner: str, name: str, value: eqx.Module) -> None:
+    if may_be_model(value):
+        raise InputError(
+            owner,
+            f"`{name}` is a module with matrices, `{type(value).__name__}`. "
+            "Make the optimizer without the model, and its state with it: `state = "
+            "opt.init(model)`. If it is a schedule, subclass "
+            "`eqopt.schedules.AbstractSchedule`.",
+        )
+
+
+def _check_scalar(owner: str, start: str, name: str, value: Any) -> None:
+    """Raises an error that begins with `start` unless `value` is a real scalar."""
+    if isinstance(value, bool) or not (
+        isinstance(value, int | float) or hasattr(value, "dtype")
+    ):
+        raise InputError(owner, f"{start} is {value!r} of type {type(value).__name__}.")
+    if np.ndim(value) != 0:
+        raise InputError(
+            owner,
+            f"{start} has shape {np.shape(value)}. For a population, create and use the "
+            f"optimizer inside `eqx.filter_vmap`: `eqx.filter_vmap(lambda {name}: ...)"
+            "(values)`.",
+        )
+    # Not with `jnp.result_type`, which raises an error of its own for texts and dates.
+    if not _is_real(value):
+        raise InputError(owner, f"{start} has dtype {_dtype(value)}.")
+
+
+def _check_count(owner: str, name: str, value: Any, bounds: AtLeast) -> None:
+    start = f"`{name}` must be an integer of at least {bounds.low}, but"
+    _check_scalar(owner, start, name, value)
+    if not (isinstance(value, int) or jnp.issubdtype(_dtype(value), np.integer)):
+        advice = "Round it with `int(...)`, or divide with `//`."
+        raise InputError(owner, f"{start} is {value!r}. {advice}")
+    if is_traced(value):
+        return
+    if int(value) < bounds.low:
+        raise InputError(owner, f"{start} is {value!r}.")
+    if int(value) > bounds.at_most:
+        raise InputError(
+            owner, f"`{name}` must be at most {bounds.at_most}, but is {value}."
+        )
+
+
+def _check_bounds(owner: str, name: str, value: Any, bounds: Interval) -> None:
+    check_interval(
+        owner,
+        name,
+        value,
+        bounds.low,
+        bounds.high,
+        includes_low=bounds.includes_low,
+        includes_high=bounds.includes_high,
+        advice=bounds.advice,
+    )
 
 
 def check_interval(
@@ -53,18 +146,24 @@ def check_interval(
     *,
     includes_low: bool = True,
     includes_high: bool = True,
+    advice: str = "",
 ) -> None:
-    """Raises a `ValueError` unless the number is in the interval. NaN is in none."""
-    if is_traced(value):
+    """Raises an error unless the number is in the interval. NaN is in none.
+
+    The values of schedules and traced values are not checked.
+    """
+    if is_traced(value) or callable(value):
         return
     value = np.asarray(value)  # an array's comparison would be traced under `jit`
     is_high_enough = value >= low if includes_low else value > low
     is_low_enough = value <= high if includes_high else value < high
-    if not (is_high_enough and is_low_enough):
+    if not np.all(is_high_enough & is_low_enough):
         left = "(["[includes_low and low > -math.inf]
         right = ")]"[includes_high and high < math.inf]
-        raise ValueError(
-            f"{owner}: `{name}` must be in {left}{low}, {high}{right}, but is {value}."
+        raise InputError(
+            owner,
+            f"`{name}` must be in {left}{low}, {high}{right}, but is {value}."
+            f" {advice}".rstrip(),
         )
 
 
@@ -75,63 +174,13 @@ def check_integer(owner: str, name: str, value: Any, low: int) -> int:
     except TypeError:
         number = None
     if number is None or isinstance(value, bool) or number < low:
-        raise ValueError(
-            f"{owner}: `{name}` must be a Python integer of at least {low}, but is "
+        raise InputError(
+            owner,
+            f"`{name}` must be a Python integer of at least {low}, but is "
             f"{value!r}. It determines the compiled program, so it must be static "
-            "under `jax.jit`."
+            "under `jax.jit`.",
         )
     return number
-
-
-def check_scalar(owner: object, name: str, or_schedule: bool = True) -> None:
-    """Raises unless the hyperparameter is a real number, a 0-d array or a schedule."""
-    value: Any = getattr(owner, name)
-    if or_schedule and callable(value):
-        return
-    message = (
-        f"{type(owner).__name__}: `{name}` must be a real number or a 0-d array"
-        + or_schedule * " or a schedule"
-    )
-    if isinstance(value, bool) or not (
-        isinstance(value, int | float) or (hasattr(value, "dtype"))
-    ):
-        raise TypeError(f"{message}, but is {value!r} of type {type(value).__name__}.")
-    if np.ndim(value) != 0:
-        raise ValueError(
-            f"{message}, but has shape {np.shape(value)}. For a population, create "
-            "and use the optimizer inside `eqx.filter_vmap`: `eqx.filter_vmap(lambda "
-            f"{name}: ...)(values)`."
-        )
-    # Not with `jnp.result_type`, which raises an error of its own for texts and dates.
-    if not _is_real(value):
-        raise TypeError(f"{message}, but has dtype {_dtype(value)}.")
-
-
-def check_count(owner: object, name: str, low: int = 1) -> None:
-    """Raises a `ValueError` unless the hyperparameter is an integer of at least `low`."""
-    value: Any = getattr(owner, name)
-    is_number = isinstance(value, int) or hasattr(value, "dtype")
-    is_integer = (
-        is_number
-        and not isinstance(value, bool)
-        and np.ndim(value) == 0
-        and (isinstance(value, int) or jnp.issubdtype(_dtype(value), np.integer))
-    )
-    if not (is_integer and (is_traced(value) or np.asarray(value) >= low)):
-        raise ValueError(
-            f"{type(owner).__name__}: `{name}` must be an integer of at least {low}, "
-            f"but is {value!r}."
-        )
-
-
-def check_choice(owner: object, name: str, choices: Iterable[str]) -> None:
-    """Raises a `ValueError` unless the field is one of the choices."""
-    value = getattr(owner, name)
-    if value not in choices:
-        raise ValueError(
-            f"{type(owner).__name__}: `{name}` must be one of {[*choices]}, but is "
-            f"{value!r}."
-        )
 
 
 def check_returned(owner: object, name: str, value: Any) -> Any:
@@ -145,9 +194,10 @@ def check_returned(owner: object, name: str, value: Any) -> Any:
         found = f"an array of dtype {_dtype(value)}"
     else:
         found = repr(value)
-    raise (ValueError if is_real else TypeError)(
-        f"{name_of(owner)}: the schedule `{name}` must return a real number or a 0-d "
-        f"array, but returned {found}."
+    raise InputError(
+        owner,
+        f"the schedule `{name}` must return a real number or a 0-d array, but returned "
+        f"{found}.",
     )
 
 
@@ -162,40 +212,8 @@ def _is_real(value: Any) -> bool:
     return isinstance(value, int | float) or is_array
 
 
-def check_fields(owner: object) -> None:
-    """Raises for classes instead of instances, negative learning rates and wrong dtypes.
-
-    The dtypes in which `owner` stores its state must be real. A class is no mistake in a
-    field that is static or annotated as a class.
-    """
-    for name, value in vars(owner).items():
-        is_class = isinstance(value, type) and issubclass(value, eqx.Module)
-        if is_class and not _is_for_classes(type(owner), name):
-            raise TypeError(
-                f"{type(owner).__name__}: `{name}` is the class `{value.__name__}`. "
-                f"Create an instance: `{value.__name__}(...)`."
-            )
-    rate = vars(owner).get("learning_rate")
-    if isinstance(rate, eqx.Module) and may_be_model(rate):
-        raise TypeError(
-            f"{type(owner).__name__}: `learning_rate` is a module with matrices, "
-            f"`{type(rate).__name__}`. Make the optimizer without the model, and its "
-            "state with it: `state = opt.init(model)`. If it is a schedule, subclass "
-            "`eqopt.schedules.AbstractSchedule`."
-        )
-    # A comparison of arrays would be traced under `jit`.
-    if _is_real(rate) and not is_traced(rate) and np.any(np.asarray(rate) < 0):
-        raise ValueError(
-            f"{type(owner).__name__}: `learning_rate` must not be negative, but is "
-            f"{rate}. To ascend, use `eqopt.Chain(eqopt.Scale(-1.0), optimizer)`."
-        )
-    for name in REAL_DTYPES:
-        check_real_dtype(owner, name)
-
-
-def check_real_dtype(owner: object, name: str) -> None:
-    """Raises a `TypeError` unless the field is `None` or a real dtype from 16 bits on."""
-    dtype = vars(owner).get(name)
+def check_real_dtype(owner: str, name: str, dtype: Any) -> None:
+    """Raises an error unless it is `None` or a real dtype from 16 bits on."""
     if dtype is None:
         return
     try:
@@ -204,23 +222,12 @@ def check_real_dtype(owner: object, name: str) -> None:
     except TypeError:  # no dtype
         found, is_fit = dtype, False
     if not is_fit:
-        raise TypeError(
-            f"{type(owner).__name__}: `{name}` must be float16, bfloat16, float32 or "
-            f"float64, but is {found}. Complex parameters are stored in the complex "
-            "dtype with the same precision."
+        raise InputError(
+            owner,
+            f"`{name}` must be float16, bfloat16, float32 or float64, but is "
+            f"{found}. Complex parameters are stored in the complex dtype with the same "
+            "precision.",
         )
-
-
-# Only fields with these names: a class of a user may have others, for codes or keys.
-REAL_DTYPES = (
-    *("mu_dtype", "nu_dtype", "accumulator_dtype", "state_dtype", "param_dtype"),
-    "ns_dtype",
-)
-
-
-def _is_for_classes(cls: type, name: str) -> bool:
-    field = cls.__dataclass_fields__[name]
-    return field.metadata.get("static", False) or kinds(cls)[name] == "class"
 
 
 def may_be_model(x: Any) -> bool:
@@ -230,7 +237,7 @@ def may_be_model(x: Any) -> bool:
 
 
 def check_no_schedule(owner: object, in_any_field: bool = False) -> None:
-    """Raises a `TypeError` if a hyperparameter needs [`eqopt.Scheduled`][].
+    """Raises an error if a hyperparameter needs [`eqopt.Scheduled`][].
 
     Checks the fields that are marked as hyperparameters, or all fields that `waiting`
     checks.
@@ -240,10 +247,11 @@ def check_no_schedule(owner: object, in_any_field: bool = False) -> None:
         value = getattr(owner, name)
         if callable(value):
             kind = "stateful schedule" if _has_state(value) else "schedule"
-            raise TypeError(
-                f"{name_of(owner)}: `{name}` is a {kind}, which "
+            raise InputError(
+                owner,
+                f"`{name}` is a {kind}, which "
                 f"{type(owner).__name__} does not evaluate. Wrap the whole optimizer "
-                "in `eqopt.Scheduled(optimizer)`, which evaluates all schedules in it."
+                "in `eqopt.Scheduled(optimizer)`, which evaluates all schedules in it.",
             )
 
 

@@ -10,6 +10,8 @@ import jax
 import jax.tree_util as jtu
 import numpy as np
 
+from .annotations import without_bounds
+
 
 def static_choice(**arguments: Any) -> Any:
     """An `eqx.field` that converts NumPy bools, integers and strings to Python's.
@@ -28,11 +30,16 @@ def types_of_choices(cls: type) -> dict[str, Any]:
     Equinox writes `Any` for a field with a converter, and a text would be `True`. A
     class with fields for `int | np.integer` explains other values itself.
     """
-    return {
-        field.name: field.type | of_numpy
+    types = {
+        field.name: without_bounds(field.type)
         for field in dataclasses.fields(cls)
+        if "converter" in field.metadata
+    }
+    return {
+        name: annotation | of_numpy
+        for name, annotation in types.items()
         for plain, of_numpy in ((bool, np.bool_), (int, np.integer))
-        if "converter" in field.metadata and _kinds(field.type) - {NoneType} == {plain}
+        if _kinds(annotation) - {NoneType} == {plain}
     }
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import equinox as eqx
 
-from .._arguments.construction import described
 from .._arguments.extra import required_params, without_norm
 from .._core import (
     AbstractTransformation,
@@ -15,11 +14,12 @@ from .._core import (
     rounded_like,
     widened,
 )
+from .._errors import InputError
 from .._trees.leaves import listed, same_leaves
 from .._trees.routes import Report
 from .._trees.states import check_keys
 from .._trees.stored import check_nothing_hidden, hides_params
-from .._types import Params, State, Updates
+from .._types import Model, Params, SameState, State, Updates
 
 
 class AbstractChain(AbstractTransformation):
@@ -48,10 +48,10 @@ class AbstractChain(AbstractTransformation):
     def update(
         self,
         updates: Updates,
-        state: State,
+        state: SameState,
         params: Params | None = None,
         **extra: Any,
-    ) -> tuple[Updates, State]:
+    ) -> tuple[Updates, SameState]:
         if hides_params(state):
             check_wide(updates)
         states = self._states(state)
@@ -59,8 +59,8 @@ class AbstractChain(AbstractTransformation):
         return rounded_like(new, updates), self._joined(states)
 
     def step(
-        self, grads: Updates, state: State, params: Params, **extra: Any
-    ) -> tuple[Params, State]:
+        self, grads: Updates, state: SameState, params: Model, **extra: Any
+    ) -> tuple[Model, SameState]:
         states = self._states(state)
         if not self.transformations:
             required_params(type(self).__name__, params)
@@ -75,7 +75,7 @@ class AbstractChain(AbstractTransformation):
         ]
         return params, self._joined([*new, own])
 
-    def eval_params(self, state: State, params: Params) -> Params:
+    def eval_params(self, state: State, params: Model) -> Model:
         for part, own in zip(self.transformations, self._states(state), strict=True):
             params = part.eval_params(own, params)
         return params
@@ -174,7 +174,7 @@ class NamedChain(AbstractChain):
 
     def __init__(self, **transformations: Any):
         self.names = tuple(transformations)
-        self.transformations = checked_parts(transformations)
+        self.transformations = checked_parts(transformations, "NamedChain")
 
     def __getitem__(self, name: str) -> AbstractTransformation:
         return named(self, name)
@@ -198,14 +198,16 @@ def named(owner: Any, name: Any) -> AbstractTransformation:
 
 
 def checked_parts(
-    transformations: Mapping[Any, Any], whole: str = "A chain"
+    transformations: Mapping[Any, Any], whole: str = "Chain"
 ) -> tuple[AbstractTransformation, ...]:
     for name, t in transformations.items():
         if not isinstance(t, AbstractTransformation):
-            raise TypeError(
-                f"{whole} must consist of eqopt transformations, but {name} is "
-                f"{described(t)}"
-                + (" Unpack it: `Chain(*parts)`." if type(t) in (list, tuple) else "")
+            from .._wrong_calls import described  # imported only for an error
+
+            raise InputError(
+                whole,
+                f"{name} must be an eqopt transformation, but is {described(t)}"
+                + (" Unpack it: `Chain(*parts)`." if type(t) in (list, tuple) else ""),
             )
     return tuple(transformations.values())
 
@@ -215,15 +217,15 @@ def checked_states(
     transformations: Sequence[AbstractTransformation],
     state: State,
 ) -> tuple[State, ...]:
-    """`state`; raises a `TypeError` unless it is a tuple with a state for each part."""
-    count, name = len(transformations), type(owner).__name__
+    """`state`; raises an error unless it is a tuple with a state for each part."""
+    count = len(transformations)
     if type(state) is not tuple or len(state) != count:
         is_tuple = isinstance(state, tuple)
         found = f"a tuple of {len(state)}" if is_tuple else f"a {type(state).__name__}"
-        raise TypeError(
-            f"{name}: `state` must be a tuple of {count} states, one for each of "
-            f"{[type(t).__name__ for t in transformations]}, but is {found}. Is it the "
-            "state of another optimizer? Pass the state that `init` or `update` of this "
-            "one returned."
+        raise InputError(
+            owner,
+            f"`state` must be a tuple of {count} states, one for each of "
+            f"{[type(t).__name__ for t in transformations]}, but is {found}. Pass the "
+            "state that `init` or `update` of this optimizer returned.",
         )
     return state

@@ -8,13 +8,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, PyTree
+from jaxtyping import Array
 
 from .._core import AbstractTransformation, Call
 from .._trees.control import filter_cond
 from .._trees.leaves import is_leaf, restrict
 from .._trees.stored import is_stored, load
-from .._types import State, Updates
+from .._types import PyTree, State, Updates
 from ..tree._like import zero_updates
 from ..tree._slots import owners_of
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import equinox as eqx
 import jax
-from jaxtyping import PyTree
 
 from .._arguments.extra import required_params, with_functions
 from .._arguments.fields import static_choice
@@ -16,7 +15,7 @@ from .._trees.parts import seeing_part
 from .._trees.routes import Report, takes_examples
 from .._trees.states import check_state
 from .._trees.stored import load
-from .._types import Mask, Params, State
+from .._types import Mask, Model, Params, PyTree, State
 
 
 class MaskedState(eqx.Module):
@@ -61,12 +60,16 @@ class Masked(AbstractWrapper):
     inner: AbstractTransformation
     mask: Mask = static_choice()
 
+    @property
+    def _stores_in_turn(self) -> bool:  # pyright: ignore  # of a constant
+        return self.inner._stores_in_turn
+
     def init(self, params: Params) -> MaskedState:
         chosen = self._chosen(params, params)
         with seeing_part(params):
             return MaskedState(self.inner.init(chosen))
 
-    def eval_params(self, state: State, params: Params) -> Params:
+    def eval_params(self, state: State, params: Model) -> Model:
         check_state(self, state)
         chosen = self._chosen(params, params)
         with seeing_part(params):
@@ -87,7 +90,7 @@ class Masked(AbstractWrapper):
         others = call._replace(updates=outside).unchanged()
         return eqx.combine(new, others, is_leaf=is_leaf), MaskedState(inner_state)
 
-    def _chosen(self, tree: PyTree | None, params: Params | None) -> PyTree | None:
+    def _chosen(self, tree: PyTree | None, params: Params | None) -> Any:
         return None if tree is None else mask_out(tree, self.mask, params)
 
 

@@ -7,10 +7,10 @@ from typing import Any, TypeAlias
 import equinox as eqx
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import PyTree
 
 from .._arguments.fields import static_choice
 from .._core import AbstractComposite, AbstractTransformation, AbstractWrapper, Call
+from .._errors import InputError
 from .._trees.leaves import (
     flatten_updates,
     is_label,
@@ -26,7 +26,7 @@ from .._trees.masks import mask_out, resolve
 from .._trees.parts import seeing_part, sees_part
 from .._trees.routes import Report
 from .._trees.states import check_keys, check_state
-from .._types import Mask, Params, State
+from .._types import Mask, Model, Params, PyTree, State
 from .chain import checked_parts, named
 from .masked import check_has_shapes, extra_of_part, part_of
 
@@ -92,7 +92,7 @@ class Partition(AbstractComposite):
         _check_labels(self.names)
         self.transformations = checked_parts(
             {f"the one for {label!r}": t for label, t in transformations.items()},
-            "A partition",
+            "Partition",
         )
         self.labels = labels
 
@@ -133,7 +133,7 @@ class Partition(AbstractComposite):
             label_dict(states)
         )
 
-    def eval_params(self, state: PartitionState, params: Params) -> Params:
+    def eval_params(self, state: PartitionState, params: Model) -> Model:
         check_state(self, state)
         self._check_labels(state)
         parts = self._split(params, params)
@@ -187,12 +187,13 @@ class Partition(AbstractComposite):
                 has = "has no label" if label is None else f"has the label {label!r}"
                 strays.setdefault(has, []).append(keystr(tree, i))
         if strays:
-            raise ValueError(
-                "Partition: every parameter needs one of the labels "
+            raise InputError(
+                "Partition",
+                "every parameter needs one of the labels "
                 f"{[*self.names]}, but "
                 + "; ".join(f"{listed(paths)} {has}" for has, paths in strays.items())
                 + ". End `eqopt.groups.label` with a rule for the rest, "
-                "`eqopt.groups.everything`, or call `init` with the labelled part."
+                "`eqopt.groups.everything`, or call `init` with the labelled part.",
             )
 
     def _split(self, tree: PyTree, params: Params | None) -> dict[Hashable, PyTree]:
@@ -207,12 +208,13 @@ class Partition(AbstractComposite):
 def _check_labels(names: tuple[Any, ...]) -> None:
     for name in names:
         if not is_label(name):
-            raise TypeError(
-                "Partition: a label must be a leaf of a tree, such as a string, an "
+            raise InputError(
+                "Partition",
+                "a label must be a leaf of a tree, such as a string, an "
                 f"integer or a member of an enumeration, but {name!r} is "
                 + ("not a label." if name is None else f"a {type(name).__name__}.")
                 + f" Name the group by a string, such as {str(name)!r}, here and in "
-                "`labels`."
+                "`labels`.",
             )
 
 
@@ -272,11 +274,11 @@ class SelectiveTransform(AbstractWrapper):
                 self.inner._route(report, trained)
             report.take("frozen", mask_out(params, self.freeze_mask, params))
 
-    def eval_params(self, state: State, params: Params) -> Params:
+    def eval_params(self, state: State, params: Model) -> Model:
         part = self._trained(params, params)
         with seeing_part(params):
             new = super().eval_params(state, part)
         return eqx.combine(new, params)
 
-    def _trained(self, tree: PyTree | None, params: Params | None) -> PyTree | None:
+    def _trained(self, tree: PyTree | None, params: Params | None) -> Any:
         return None if tree is None else mask_out(tree, self.freeze_mask, params, False)

@@ -5,8 +5,8 @@ trees, `transformation.py` is the protocol, `wrapper.py` is for transformations 
 others, and `reductions.py` has sums over all leaves. For matrices, `layouts.py` says how
 a leaf is a stack of them, `matrixwise.py` applies an equation to each, `on_matrices.py`
 joins equal ones into batches (`batches.py`), which take turns (`turns.py`), or which
-devices divide (`division.py`, `stacks.py`). `calls.py`, `misuses.py` and `misfits.py`
-check calls and explain what is wrong. Other rooms import all of it from here.
+devices divide (`division.py`, `stacks.py`). `calls.py` and `misfits.py` check calls.
+Other rooms import all of it from here.
 """
 
 from .apply import (
@@ -23,8 +23,7 @@ from .batches import (
 from .division import (
     AbstractWhole as AbstractWhole,
     Division as Division,
-    current_division as current_division,
-    divided as divided,
+    use_division as use_division,
 )
 from .equation import (
     Arguments as Arguments,
@@ -69,7 +68,6 @@ from .transformation import (
     AbstractOptimizer as AbstractOptimizer,
     AbstractStateless as AbstractStateless,
     AbstractTransformation as AbstractTransformation,
-    naming_recipe as naming_recipe,
 )
 from .wrapper import (
     AbstractComposite as AbstractComposite,

@@ -4,11 +4,11 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from .._arguments.owners import naming
+from .._errors import InputError, naming
 from .._jax_internals import is_traced
 from .._trees.control import filter_cond
 from .._trees.leaves import keystr, parameters
-from .._types import IntegerLike, Leaf, Params, RealScalarLike, Updates
+from .._types import IntegerLike, Leaf, Model, Params, RealScalarLike, Updates
 from ..tree._like import copy
 from ..tree._together import together
 from .calls import check_any
@@ -16,7 +16,7 @@ from .equation import equation
 from .leafwise import add_updates, leafwise
 
 
-def apply_updates(params: Params, updates: Updates) -> Params:
+def apply_updates(params: Model, updates: Updates) -> Model:
     """Adds `updates` to `params`.
 
     **Arguments:**
@@ -36,9 +36,10 @@ def apply_updates(params: Params, updates: Updates) -> Params:
     `params` is `None`, or if `updates` has no array and `params` has parameters.
     """
     if params is None:
-        raise ValueError(
-            "apply_updates: `params` is None. Pass the model and then the updates: "
-            "`apply_updates(model, updates)`."
+        raise InputError(
+            "apply_updates",
+            "`params` is None. Pass the model and then the updates: "
+            "`apply_updates(model, updates)`.",
         )
     check_any(params, updates)
     with naming("apply_updates"):
@@ -140,18 +141,20 @@ def periodic_update(
         ```
     """
     if not is_traced(update_period) and np.asarray(update_period) < 1:
-        raise ValueError(
-            "periodic_update: `update_period` must be an integer of at least 1, but is "
-            f"{update_period}."
+        raise InputError(
+            "periodic_update",
+            "`update_period` must be an integer of at least 1, but is "
+            f"{update_period}.",
         )
     trees = {"old_tensors": old_tensors, "new_tensors": new_tensors}
     leaves, rows, _ = together("periodic_update", trees, may_lack=False)
     for i, (x, row) in enumerate(zip(leaves, rows, strict=True)):
         if row and row[0].dtype != x.dtype:
-            raise TypeError(
-                f"periodic_update: dtypes differ at `{keystr(old_tensors, i)}`: "
+            raise InputError(
+                "periodic_update",
+                f"dtypes differ at `{keystr(old_tensors, i)}`: "
                 f"`old_tensors` has {x.dtype}, `new_tensors` has {row[0].dtype}. Pass "
-                "`eqopt.tree.cast_like(new_tensors, old_tensors)`."
+                "`eqopt.tree.cast_like(new_tensors, old_tensors)`.",
             )
     new, old = parameters(new_tensors), parameters(old_tensors)
     due = jnp.mod(steps, update_period) == 0

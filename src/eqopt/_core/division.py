@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 from jax import lax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec as P
 
@@ -21,7 +22,7 @@ class Division(NamedTuple):
     """Axes of a mesh: each device along them computes its share of the matrices.
 
     `is_of_leaves`: whether a leaf has only one matrix, so that no mesh divides the axis
-    along which matrices are joined before and after this.
+    along which matrices are joined.
     """
 
     mesh: Mesh | AbstractMesh
@@ -31,6 +32,24 @@ class Division(NamedTuple):
     @property
     def size(self) -> int:
         return math.prod(self.mesh.shape[name] for name in self.names)
+
+    @property
+    def spec(self) -> P:
+        """For arrays whose first axis is divided."""
+        return P(self.names)
+
+    def pad(self, count: int) -> int:
+        """The number of matrices with padding: JAX divides only equal shares."""
+        return math.ceil(count / self.size) * self.size
+
+    def suits(self, count: int) -> bool:
+        """Whether few devices would be idle with so many matrices."""
+        return self.pad(count) < 2 * count
+
+    def best(self, sizes: Sequence[int]) -> int:
+        """The axis that is divided best; the last of them, which may be of experts."""
+        waste = {i: self.pad(n) / n for i, n in enumerate(sizes)}
+        return min(reversed(waste), key=waste.__getitem__)
 
     def batches(
         self, keys: Sequence[Hashable], elements: Sequence[int], limit: int
@@ -48,128 +67,128 @@ class Division(NamedTuple):
             if whole < len(group):
                 yield group[whole:]
 
-    def run(self, fn: Callable, columns: Sequence[Any], stack: tuple[int, ...]) -> Any:
+    def divide(self, x: Any, axis: int, stack: int = 1, mode: str = "wrap") -> Any:
+        """Divides an axis of matrices between the devices, and moves it to the front.
+
+        The first `stack` axes of `x` are not axes of a matrix, and XLA chooses whether
+        the others of them are divided. `mode`: of the padding, as in `jnp.pad`.
+        """
+        x = jnp.moveaxis(self.gather(x), axis, 0)
+        padding = [(0, self.pad(len(x)) - len(x))] + [(0, 0)] * (x.ndim - 1)
+        x = jnp.pad(x, padding, mode=mode) if any(padding[0]) else x
+        return self._place(x, self.names, stack)
+
+    def restore(self, x: Any, axis: int, count: int, stack: int = 1) -> Any:
+        """The inverse of `divide`, for so many matrices."""
+        # XLA would divide matrices in between.
+        x = self._place(x, self.names, stack)
+        x = lax.slice_in_dim(x, 0, count) if count < len(x) else x
+        return self.gather(jnp.moveaxis(x, 0, axis))
+
+    def gather(self, x: Any) -> Any:
+        """`x`, undivided along its first axis, if that is of leaves.
+
+        Otherwise, XLA would move all arrays from which `x` is computed.
+        """
+        return self._place(x, None, x.ndim) if self.is_of_leaves else x
+
+    def _place(self, x: Any, first: Any, stack: int) -> Any:
+        """`x` with its first axis divided like this; XLA chooses for the next ones."""
+        spec = P(first, *[P.UNCONSTRAINED] * (stack - 1))
+        return lax.with_sharding_constraint(x, NamedSharding(self._mesh_here(), spec))
+
+    def _mesh_here(self) -> Any:
+        here = jax.sharding.get_abstract_mesh()
+        return self.mesh if here.empty else here
+
+    def compute(
+        self, fn: Callable, columns: Sequence[Any], stack: Sequence[int]
+    ) -> Any:
         """`fn(*columns)`, where an axis of the stack is divided between the devices.
 
         `columns` are modules and trees of arrays, which begin with the axes of the
         stack, of sizes `stack`. With few matrices, XLA chooses how to divide them.
         """
-        axis = self._axis(stack)
-        if axis is None:
+        axis, free = self.best(stack), len(stack)
+        count = stack[axis]
+        if not self.suits(count):
             return fn(*columns)
-        lacks = -stack[axis] % self.size
+        modules, arrays = eqx.partition(columns, _is_module, is_leaf=_is_module)
 
-        def there(x):
-            x = self.together(x)
-            if lacks:  # JAX divides only equal shares; so some matrices occur twice
-                again = lax.slice_in_dim(x, 0, lacks, axis=axis)
-                x = lax.concatenate((x, again), axis)
-            return whole(x)
+        def of_share(arrays):
+            return fn(*eqx.combine(modules, arrays, is_leaf=_is_module))
 
-        # The axes of a matrix come after these, and are not divided.
-        free = len(stack) - 1 - axis
-        spec = [_ANY] * axis + [self.names] + [_ANY] * free
-        whole = lambda x: self._placed(x, spec)
+        run = self.on_shares(of_share, (self.spec,), self.spec, self.names)
+        out = run(jax.tree.map(lambda x: self.divide(x, axis, free), arrays))
+        return jax.tree.map(lambda x: self.restore(x, axis, count, free), out)
 
-        def back(x):
-            x = whole(x)  # so that XLA divides no matrix in between
-            x = lax.slice_in_dim(x, 0, stack[axis], axis=axis) if lacks else x
-            return self.together(x)
+    def on_shares(
+        self, fn: Callable, in_specs: Any, out_specs: Any, names: Sequence[str] = ()
+    ) -> Callable:
+        """`fn` on each device, with its share of the arguments, and no communication.
 
-        moved = (
-            x if isinstance(x, eqx.Module) else jax.tree.map(there, x) for x in columns
-        )
-        return jax.tree.map(back, fn(*moved))
-
-    def _axis(self, stack: tuple[int, ...]) -> int | None:
-        best = self.best(stack)
-        return best if self.suits(stack[best]) else None
-
-    def best(self, stack: Sequence[int]) -> int:
-        """The axis that is divided best; the last of them, which may be of experts."""
-        shares = {i: math.ceil(n / self.size) / n for i, n in enumerate(stack)}
-        return min(reversed(shares), key=shares.__getitem__)
-
-    def suits(self, count: int) -> bool:
-        """Whether few devices would be idle with so many matrices."""
-        return math.ceil(count / self.size) * self.size < 2 * count
-
-    def together(self, x: Any) -> Any:
-        """`x`, of which each device has a part of each leaf, if it is of leaves.
-
-        Otherwise, XLA would move all arrays from which `x` is computed.
+        Other axes of the mesh than `names` are left to XLA; by default, none are.
         """
-        if not self.is_of_leaves:
-            return x
-        return self._placed(x, [None] + [_ANY] * (x.ndim - 1))
-
-    def _placed(self, x: Any, spec: list) -> Any:
-        sharding = NamedSharding(self._mesh_here(), P(*spec))
-        return lax.with_sharding_constraint(x, sharding)
-
-    def _mesh_here(self) -> Mesh | AbstractMesh:
-        here = jax.sharding.get_abstract_mesh()
-        return self.mesh if here.empty else here
-
-    @property
-    def first(self) -> P:
-        """For arrays whose first axis is divided."""
-        return P(self.names)
-
-    def on_shares(self, fn: Callable, in_specs: Any, out_specs: Any) -> Callable:
-        """`fn` on each device, with its share of the arguments, and no communication."""
-
-        def undivided(*arguments):
-            with divided(None):
-                return fn(*arguments)
-
-        # All axes are manual, also the ones along which nothing is divided. XLA would
-        # divide the work in the branches of `cond`, and wait for other devices there.
+        mesh = self._mesh_here()
         mapped = jax.shard_map(
-            undivided,
-            mesh=self._mesh_here(),
+            fn,
+            mesh=mesh,
             in_specs=in_specs,
             out_specs=out_specs,
+            axis_names={*(names or mesh.axis_names)},
             check_vma=False,
         )
         return jax.jit(mapped)
 
 
+def _is_module(x: Any) -> bool:
+    return isinstance(x, eqx.Module)
+
+
 class AbstractWhole(eqx.Module):
     """The part of an equation that needs a whole matrix: a function of it.
 
-    If a division is given, the devices exchange only its argument and its result. All
-    other arrays of the equation stay where they are.
+    Devices exchange only the matrices and the results. All other arrays of the equation
+    stay where they are.
+
+    **Attributes:**
+
+    - `division`: how devices divide the matrices, if they do.
     """
 
-    division: eqx.AbstractVar[Division | None]
+    division: Division | None = eqx.field(static=True, default=None, kw_only=True)
 
     @abc.abstractmethod
     def of_whole(self, x: Any, eps: Any) -> Any:
         """The result for a matrix, of the same shape."""
 
-    def on_each(self, x: Any, eps: Any) -> Any:
-        """`of_whole`, where mapped axes of `x` are divided between the devices."""
+    def __call__(self, x: Any, *eps: Any) -> Any:
+        """`of_whole`, where a mapped axis of `x` is divided between the devices."""
         if self.division is None:
-            return self.of_whole(x, eps)
+            return self.of_whole(x, *eps)
         arrays, others = eqx.partition((self, eps), eqx.is_array)
 
         def of_whole(x, arrays):
             own, eps = eqx.combine(arrays, others)
-            return own.of_whole(x, eps)
+            return own.of_whole(x, *eps)
 
-        return _divided_if_mapped(of_whole, self.division)(x, arrays)
-
-
-def part_of(division: Division, x: Any) -> Any:
-    """`x`, with this division if it is such a part of an equation."""
-    if not isinstance(x, AbstractWhole):
-        return x
-    return dataclasses.replace(x, division=division)
+        return _divide_mapped(of_whole, self.division)(x, arrays)
 
 
-def _divided_if_mapped(fn: Callable, division: Division) -> Callable:
-    """`fn(x, arrays)`; it divides the innermost mapped axis of `x` that suits."""
+def pass_division(
+    division: Division | None, shared: dict[str, Any], stack: Sequence[int]
+) -> dict[str, Any]:
+    """The shared values of an equation: such parts divide one of the mapped axes."""
+    # What is left of `custom_vmap` without such an axis has no reverse-mode derivative.
+    if division is None or not any(map(division.suits, stack)):
+        return shared
+    is_part = lambda x: isinstance(x, AbstractWhole)
+    replace = lambda x: dataclasses.replace(x, division=division) if is_part(x) else x
+    return {name: replace(x) for name, x in shared.items()}
+
+
+def _divide_mapped(fn: Callable, division: Division) -> Callable:
+    """`fn(x, arrays)`, which divides the innermost mapped axis of `x` that suits."""
     run = jax.custom_batching.custom_vmap(lambda x, arrays: fn(x, arrays))
 
     @run.def_vmap
@@ -177,20 +196,23 @@ def _divided_if_mapped(fn: Callable, division: Division) -> Callable:
         axes = jax.tree.map(lambda is_mapped: 0 if is_mapped else None, is_mapped)
         mapped = jax.vmap(fn, axes)
         if not division.suits(size) or axes[0] is None or jax.tree.leaves(axes[1]):
-            return _divided_if_mapped(mapped, division)(x, arrays), True
-        out = division.run(lambda x: mapped(x, arrays), [x], (size,))
+            return _divide_mapped(mapped, division)(x, arrays), True
+        out = division.compute(lambda x: mapped(x, arrays), [x], (size,))
         return out if division.is_of_leaves else sharded_like(x, out), True
 
     return run
 
 
-_ANY = P.UNCONSTRAINED
+# A context, as for a mesh in JAX, because `init` has no extra arguments, and optimizers
+# build their parts in each call. A copy of an optimizer with the division in each part
+# would not be what other wrappers expect: `eqopt.Scheduled`, for example, keeps values at
+# key paths in it. Only `AbstractMatrixwise` reads it, and passes it on as an argument.
 _CURRENT: ContextVar[Division | None] = ContextVar("_CURRENT", default=None)
 
 
 @contextlib.contextmanager
-def divided(division: Division | None) -> Generator[None, None, None]:
-    """In this context, equations of matrices are computed with this division."""
+def use_division(division: Division | None) -> Generator[None, None, None]:
+    """In this context, transformations of matrices have this division."""
     token = _CURRENT.set(division)
     try:
         yield

@@ -6,7 +6,9 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeAlias
 
 import equinox as eqx
+from beartype.roar import BeartypeCallHintReturnViolation
 
+from .._errors import InputError
 from .._typecheck import checked
 from .batches import Batching
 
@@ -14,10 +16,13 @@ from .batches import Batching
 class Equation:
     """The result of [`eqopt.equation`][] for a function of arrays."""
 
-    batching: Batching | None = None  # for an equation of matrices
-    keeps_shape = True  # whether the result has the shape of the update
-    elementwise = False  # see `equation`
+    name: str
+    leaves: tuple[str, ...]  # the positional arguments after the update
+    shared: tuple[str, ...]  # the keyword-only arguments
     modules: frozenset[str] = frozenset()  # shared values that are modules
+    elementwise: bool = False  # see `equation`
+    keeps_shape: bool = True  # whether the result has the shape of the update
+    batching: Batching | None = None  # for an equation of matrices
 
     def __init__(self, fn: Callable, elementwise: bool = False):
         parameters = inspect.signature(fn).parameters.values()
@@ -114,11 +119,14 @@ def is_static(value: Any) -> bool:
     return value is None or isinstance(value, bool | str) or callable(value)
 
 
+# What an equation raises if its arguments or its results do not fit.
+MISFITS = InputError, BeartypeCallHintReturnViolation
+
 # The positional and the keyword-only arguments of an equation.
-Arguments: TypeAlias = tuple[tuple, dict[str, Any]]
+Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 
 
-class ShapeMismatch(Exception):
+class ShapeMismatch(InputError):
     """The leaves of an equation do not match each other."""
 
 

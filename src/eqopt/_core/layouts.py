@@ -9,11 +9,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import DTypeLike, PyTree
+from jaxtyping import DTypeLike
 
 from .._trees.axes import Axes, from_matrices, size, to_matrices
 from .._trees.sharding import has_explicit_axes
-from ..numerics import common_dtype, wide_dtype
+from .._types import PyTree
+from ..numerics._numerics import common_dtype, wide_dtype
 
 
 class Layout(eqx.Module):
@@ -48,8 +49,8 @@ class Layout(eqx.Module):
         there = [self.split(x, g.shape) for x in (g, *leaves)]
         out = over_stack(fn, there, there[0].ndim - 2)(*there)
         if isinstance(out, tuple) and leaves:
-            return tuple(self.joined(x, g.shape) for x in out)
-        return self.joined(out, g.shape)
+            return tuple(self.merge(x, g.shape) for x in out)
+        return self.merge(out, g.shape)
 
     def sides(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The numbers of rows and columns of each matrix in a leaf of this shape."""
@@ -80,7 +81,7 @@ class Layout(eqx.Module):
         )
         return jnp.moveaxis(x.reshape(*stack, k, m, j, n), -3, -2)
 
-    def joined(self, x: Any, shape: tuple[int, ...]) -> Any:
+    def merge(self, x: Any, shape: tuple[int, ...]) -> Any:
         """The inverse of `split`, for a leaf of this shape."""
         if isinstance(x, tuple):
             return x
@@ -138,9 +139,9 @@ class Pieces(eqx.Module):
         """As for a `Layout`."""
         rows = zip(*map(self.cut, (g, *leaves)), strict=True)
         out = [x.apply(fn, *row) for x, row in zip(self.layouts, rows, strict=True)]
-        return self.joined(out, is_many=bool(leaves))
+        return self.merge(out, is_many=bool(leaves))
 
-    def joined(self, out: Sequence[Any], is_many: bool) -> Any:
+    def merge(self, out: Sequence[Any], is_many: bool) -> Any:
         """One result for the leaf, or several, from the results for its pieces."""
         if is_many and isinstance(out[0], tuple):
             return tuple(map(self.whole, zip(*out, strict=True)))

@@ -16,11 +16,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Inexact, PyTree, TypeCheckError
+from jaxtyping import Array, Inexact
 
 from .._arguments.extra import required_params
-from .._arguments.owners import name_of
 from .._caches import cached
+from .._errors import InputError
 from .._jax_internals import is_traced
 from .._platforms import store_in_two_passes
 from .._trees.leaves import (
@@ -35,9 +35,9 @@ from .._trees.leaves import (
 from .._trees.masks import is_function, resolve_mask
 from .._trees.precision import compute_dtype, widen
 from .._trees.sharding import is_in_shard_map, sharded_like
-from .._trees.stored import has_stored, is_stored
-from .._types import Mask, Params, State, Updates
-from .equation import Equation, ShapeMismatch, WrongResult, equation, is_static
+from .._trees.stored import is_stored
+from .._types import Mask, Params, PyTree, State, Updates
+from .equation import MISFITS, Equation, ShapeMismatch, WrongResult, equation, is_static
 from .misfits import misfit, no_matrix, no_parameter, stateless
 from .turns import compute_matrices
 
@@ -91,27 +91,24 @@ def leafwise(
     reads = reads or {}
     names = [name for name in equation.leaves if name not in reads]
     if len(names) != len(slots):
-        raise TypeError(
-            f"leafwise: the equation `{equation.name}` takes the slots {listed(names)}, "
-            f"but {len(slots)} trees were passed. Pass one tree for each."
+        raise InputError(
+            "leafwise",
+            f"the equation `{equation.name}` takes the slots {listed(names)}, but "
+            f"{len(slots)} trees were passed. Pass one tree for each.",
         )
     check_names("leafwise", equation, (*reads, *shared))
     step = Leafwise(equation, None, shared, reads, mask)
     named = dict(zip(names, slots, strict=True))
     params = {**reads, **named}.get("p")
-    try:
-        updates, new = _map(equation.name, step, updates, named, params, "")
-    except (TypeError, ValueError) as error:
-        setattr(error, "_equation", equation.name)  # noqa: B010  # for `name_owner`
-        raise
+    updates, new = _map(step, updates, named, params, "")
     return (updates, *new.values()) if slots else updates
 
 
-def check_names(owner: str, equation: Equation, names: Iterable[str]) -> None:
-    """Raises a `TypeError` for a name that is no argument of the equation."""
+def check_names(owner: object, equation: Equation, names: Iterable[str]) -> None:
+    """Raises an error for a name that is no argument of the equation."""
     for name in names:
         if name not in (*equation.leaves, *equation.shared):
-            raise TypeError(f"{owner}: `{equation.name}` has no argument `{name}`.")
+            raise InputError(owner, f"`{equation.name}` has no argument `{name}`.")
 
 
 class Leafwise(NamedTuple):
@@ -146,7 +143,8 @@ def run_leafwise(
 ) -> tuple[Updates, State]:
     """The new updates and the new state of a leafwise transformation."""
     step = filled(owner, step)
-    equation, reads, name = step.equation, dict(step.reads), name_of(owner)
+    check_names(owner, step.equation, (*step.reads, *step.shared))
+    equation, reads = step.equation, dict(step.reads)
     slots = {}
     for leaf in equation.leaves:
         if leaf == "p" and leaf not in reads:
@@ -154,26 +152,30 @@ def run_leafwise(
         elif leaf not in reads and hasattr(step.state, leaf):
             slots[leaf] = getattr(step.state, leaf)
         elif leaf not in reads:
-            raise TypeError(
-                f"{name}: the equation `{equation.name}` takes `{leaf}`, which is not a "
-                f"field of its state, {type(step.state).__name__}. Fields: "
-                f"{listed([*getattr(step.state, '__dict__', ())]) or 'none'}."
+            raise InputError(
+                owner,
+                f"the equation `{equation.name}` takes `{leaf}`, which is not a field of "
+                f"its state, {type(step.state).__name__}. Fields: "
+                f"{listed([*getattr(step.state, '__dict__', ())]) or 'none'}.",
             )
     step = step._replace(reads=reads)
-    updates, new = _map(name, step, updates, slots, params, "state.")
+    updates, new = _map(step, updates, slots, params, "state.")
     return updates, dataclasses.replace(step.state, **new) if new else step.state
 
 
 def filled(owner: object, step: Leafwise) -> Leafwise:
     """`step` with missing shared values taken from the fields of `owner`."""
     if not isinstance(step, Leafwise):
-        wrong = f"must return an `eqopt.Leafwise`, but returned {briefly(step)}."
-        raise TypeError(f"{name_of(owner)}: `leafwise` and `matrixwise` {wrong}")
+        raise InputError(
+            owner,
+            "`leafwise` and `matrixwise` must return an `eqopt.Leafwise`, but returned "
+            f"{briefly(step)}.",
+        )
     if not isinstance(step.equation, Equation):
-        raise TypeError(
-            f"{name_of(owner)}: the first argument of `Leafwise` must be an "
-            f"equation, but is {briefly(step.equation)}. Put `@eqopt.equation` "
-            "above the function."
+        raise InputError(
+            owner,
+            "the first argument of `Leafwise` must be an equation, but is "
+            f"{briefly(step.equation)}. Put `@eqopt.equation` above the function.",
         )
     given, fields = step.shared, vars(owner)
     names = [x for x in step.equation.shared if x not in given and x in fields]
@@ -182,7 +184,6 @@ def filled(owner: object, step: Leafwise) -> Leafwise:
 
 
 def _map(
-    owner: str,
     step: Leafwise,
     updates: Updates,
     slots: Mapping[str, PyTree],
@@ -200,8 +201,8 @@ def _map(
     flags = [True] * len(leaves)
     if step.mask is not None:
         flags = resolve_mask(step.mask, updates, params)
-    _check_slots(owner, equation, updates, leaves, flags, columns, slots)
-    operation, packed, loose = bind(owner, equation, tuple(slots), step.shared)
+    _check_slots(equation, updates, leaves, flags, columns, slots)
+    operation, packed, loose = bind(equation, tuple(slots), step.shared)
     rows = {
         i: (g, *[column[i] for column in columns.values()])
         for i, g in enumerate(leaves)
@@ -214,12 +215,9 @@ def _map(
         for i, row in rows.items():
             try:
                 outs[i] = run(packed, row, loose)
-            except (ShapeMismatch, TypeCheckError) as error:
+            except MISFITS as error:
                 arrays = {"updates": row[0], **dict(zip(labels, row[1:], strict=True))}
-                shared = dict(zip(operation.loose, loose, strict=True))
-                shared |= operation.static
-                path = keystr(updates, i)
-                raise misfit(owner, path, equation, shared, arrays, error) from error
+                raise misfit(keystr(updates, i), arrays, error) from None
         return outs
 
     is_of_matrices = equation.batching is not None
@@ -245,7 +243,7 @@ def _read(tree: PyTree, updates: Updates) -> PyTree:
     return tree(jax.tree.map(lambda g: jax.ShapeDtypeStruct(g.shape, g.dtype), updates))
 
 
-def _check_slots(owner, equation, updates, leaves, flags, columns, slots):
+def _check_slots(equation, updates, leaves, flags, columns, slots):
     """Raises an error where an update meets nothing, or what is no parameter."""
     for name, column in columns.items():
         if name not in slots and name != "p":
@@ -256,9 +254,9 @@ def _check_slots(owner, equation, updates, leaves, flags, columns, slots):
             if flag and name == "p" and not is_parameter(x):
                 raise no_parameter(keystr(updates, i), x)
             if flag and x is None:
-                raise stateless(owner, name, keystr(updates, i))
+                raise stateless(name, keystr(updates, i))
             if not flag and x is not None and equation.batching and name in slots:
-                raise no_matrix(owner, name, keystr(updates, i))
+                raise no_matrix(name, keystr(updates, i))
 
 
 #
@@ -277,15 +275,16 @@ class Operation(NamedTuple):
 
 
 def bind(
-    owner: str, equation: Equation, slots: tuple[str, ...], given: Mapping[str, Any]
+    equation: Equation, slots: tuple[str, ...], given: Mapping[str, Any]
 ) -> tuple[Operation, Array, list]:
     """The operation, the vector of shared floats, and the other shared values."""
     static, packed, loose = {}, {}, {}
     for name in equation.shared:
         if name not in given:
-            raise TypeError(
-                f"{owner}: the equation `{equation.name}` needs `{name}`. Pass it in "
-                f"`shared`, or give {owner} a field `{name}`."
+            raise InputError(
+                None,
+                f"the equation `{equation.name}` needs `{name}`. Pass it by name, or "
+                f"give the transformation a field `{name}`.",
             )
         value = given[name]
         if name in equation.modules:
@@ -293,15 +292,16 @@ def bind(
             continue
         inside = [x for x in jax.tree.leaves(value) if x is not value]
         if any(map(eqx.is_inexact_array, inside)):
-            raise TypeError(
-                f"{owner}: `{name}` is {briefly(value)}, but the equation "
-                f"`{equation.name}` takes single numbers after the `*`. Pass a tree like "
-                "the parameters in `reads`; `p` is the parameters themselves."
+            raise InputError(
+                None,
+                f"`{name}` is {briefly(value)}, but the equation `{equation.name}` takes "
+                "single numbers after the `*`. Pass a tree like the parameters in "
+                "`reads`; `p` is the parameters themselves.",
             )
         if is_static(value):
             static[name] = value
             continue
-        value = _as_scalar(owner, name, value)
+        value = _as_scalar(name, value)
         is_float = jnp.issubdtype(value.dtype, jnp.floating)
         (packed if is_float else loose)[name] = value
     names = tuple(packed), tuple(loose), tuple(static.items())
@@ -309,12 +309,13 @@ def bind(
     return Operation(equation, slots, *names), vector, [*loose.values()]
 
 
-def _as_scalar(owner: str, name: str, value: Any) -> Any:
+def _as_scalar(name: str, value: Any) -> Any:
     if np.ndim(value) != 0:
-        raise ValueError(
-            f"{owner}: `{name}` has shape {np.shape(value)}, but a hyperparameter must "
-            "be a number or a 0-d array. For a population, build and use the optimizer "
-            "under `eqx.filter_vmap`."
+        raise InputError(
+            None,
+            f"`{name}` has shape {np.shape(value)}, but a hyperparameter must be a "
+            "number or a 0-d array. For a population, build and use the optimizer under "
+            "`eqx.filter_vmap`.",
         )
     # A float keeps all of its digits, for float64 parameters. Equations compute with
     # real numbers, so integer hyperparameters become floats.
@@ -343,7 +344,7 @@ def kernel(operation: Operation) -> Callable:
     def run(packed, row, loose):
         compute = functools.partial(_compute, operation, loose)
         with jax.numpy_dtype_promotion("standard"):
-            if operation.equation.elementwise and has_stored(row):
+            if operation.equation.elementwise and any(map(is_stored, row)):
                 return store_in_two_passes(compute, packed, row, stored_like)
             return compute(packed, row, stored_like)
 
@@ -387,7 +388,7 @@ def load_row(
     """The arguments of the equation, all in one precision."""
     real = compute_dtype(*row)
     shared = dict(zip(operation.packed, jnp.unstack(packed.astype(real)), strict=False))
-    shared |= zip(operation.loose, widen(list(loose), real), strict=True)
+    shared |= zip(operation.loose, [widen(x, real) for x in loose], strict=True)
     shared |= operation.static
     return tuple([widen(x, real) for x in row]), shared
 
@@ -415,7 +416,7 @@ def _store(
 def stored_like(new: Array, slot: Any) -> Any:
     """`new`, stored like `slot`."""
     if jnp.iscomplexobj(new) and not jnp.issubdtype(slot.dtype, jnp.complexfloating):
-        raise ShapeMismatch("a complex value for a real slot")
+        raise ShapeMismatch(None, "a complex value for a real slot")
     if is_stored(slot):
         return slot.store(new if slot._is_differentiable else lax.stop_gradient(new))
     new = new.astype(slot.dtype)
@@ -434,10 +435,11 @@ def _check_outputs(
 ) -> None:
     name = operation.equation.name
     if len(new) != len(old):
-        raise TypeError(
+        raise InputError(
+            None,
             f"The equation `{name}` must return the update and the new "
             f"{operation.slots}, which are {1 + len(old)} values, but returned "
-            f"{1 + len(new)}. A tree that it only reads belongs in `reads`."
+            f"{1 + len(new)}. A tree that it only reads belongs in `reads`.",
         )
     for x, like in zip((u, *new), (before, *old), strict=True):
         if isinstance(x, jax.Array) and x.shape == getattr(like, "shape", None):
@@ -446,11 +448,12 @@ def _check_outputs(
         found, other = jax.tree.flatten(x)
         turned = f"the equation `{name}` turned"
         if structure != other:
-            raise WrongResult(f"{turned} {structure} into {other}")
+            raise WrongResult(None, f"{turned} {structure} into {other}")
         for y, z in zip(found, likes, strict=True):
             if y.shape != z.shape:
                 raise WrongResult(
-                    f"{turned} an array of shape {z.shape} into one of shape {y.shape}"
+                    None,
+                    f"{turned} an array of shape {z.shape} into one of shape {y.shape}",
                 )
 
 
@@ -462,7 +465,7 @@ def _check_outputs(
 @equation(elementwise=True)
 def add(g: Inexact[Array, "..."], p: Inexact[Array, "..."]) -> tuple[Any, Any]:
     if g.shape != p.shape:
-        raise ShapeMismatch(f"{g.shape} is added to {p.shape}")
+        raise ShapeMismatch(None, f"{g.shape} is added to {p.shape}")
     return g, p + g
 
 

@@ -9,8 +9,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import DTypeLike, PyTree
+from jaxtyping import DTypeLike
 
+from .._errors import InputError
 from .._jax_internals import is_traced
 from .._trees.axes import (
     Axes,
@@ -23,15 +24,14 @@ from .._trees.routes import Report
 from .._trees.sharding import has_explicit_axes, on_automatic_axes, shardings_of
 from .._trees.states import check_state
 from .._trees.stored import shapes_if_stored
-from .._types import Params, State, Updates
+from .._types import Params, PyTree, State, Updates
 from ..tree import zeros_like
 from .batches import Work
 from .division import current_division
 from .layouts import Layout, Pieces, are_matrices, layout_of, made, map_layouts
 from .leafwise import Leafwise, filled, run_leafwise
-from .misfits import OtherState
 from .on_matrices import on_matrices
-from .stacks import check_stacks, state_of_stacks, update_in_stacks
+from .stacks import check_stacks, init_stacks, update_stacks
 from .transformation import AbstractTransformation
 
 
@@ -237,12 +237,16 @@ class AbstractMatrixwise(AbstractContracting):
         - `dtype`: the dtype in which the result is stored. Defaults to the dtype in
             which the equation computes, at least float32.
         """
+
+        def make_all(own, params):
+            make_one = lambda layout, x: made(make, x, layout, dtype)
+            layouts = own._layouts(params, params)
+            return map_layouts(make_one, layouts, zeros_like(params))
+
         division = current_division()
         if self._stays and division is not None:
-            of_own = lambda own, zeros: own.for_matrices(zeros, make, dtype)
-            return state_of_stacks(self, params, division, of_own)
-        make_one = lambda layout, x: made(make, x, layout, dtype)
-        return map_layouts(make_one, self._layouts(params, params), zeros_like(params))
+            return init_stacks(self, params, division, make_all)
+        return make_all(self, params)
 
     def _update(
         self, updates: Updates, state: State, params: Params | None, extra: Any
@@ -251,8 +255,13 @@ class AbstractMatrixwise(AbstractContracting):
         if self._stays:
             check_stacks(self, state, division)
             if division is not None:
-                return update_in_stacks(self, updates, state, params, division)
-        step = filled(self, self.matrixwise(state, params, **extra))
+                run = type(self)._run
+                return update_stacks(self, updates, state, params, division, run)
+        return self._run(updates, state, params, extra, division)
+
+    def _run(self, updates, state, params=None, extra=None, division=None):
+        """The work of `_update`, if the state is not in stacks."""
+        step = filled(self, self.matrixwise(state, params, **(extra or {})))
         layouts = self._layouts(updates, params)
         self._check_sizes(state, layouts, updates)
         of_leaves = on_matrices(step.equation, self.in_batches, self._work, division)
@@ -281,4 +290,8 @@ class AbstractMatrixwise(AbstractContracting):
             map_layouts(of_one, layouts, updates, slots)
 
     def _reject_state(self) -> None:
-        raise OtherState("The state was made with other arguments.")
+        raise InputError(
+            self,
+            "the state was made with other arguments, and keeps its shapes. Pass the "
+            "same arguments, or make a new state: `opt.init(model)`.",
+        )

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from .._caches import cached
-from ..numerics import common_dtype
+from ..numerics._numerics import common_dtype
 from .batches import BATCH, Batching, Work, batches, largest_batch
-from .division import AbstractWhole, Division, part_of
+from .division import AbstractWhole, Division, pass_division
 from .equation import Arguments, Equation, ShapeMismatch
 from .layouts import Layout, Pieces, over_stack
 
@@ -72,6 +72,7 @@ class _OnMatrices(Equation):
     def __call__(self, g: Any, *leaves: Any, **shared: Any) -> Any:
         *arguments, layout = leaves
         self.check_complex(g, arguments)
+        shared = pass_division(self._division, shared, layout.stack(g.shape))
         fn = functools.partial(self._equation, **shared)
         return layout.apply(fn, g, *arguments)
 
@@ -88,7 +89,7 @@ class _OnMatrices(Equation):
             ]
         )
         if slots and not any(map(jnp.iscomplexobj, slots)):
-            raise ShapeMismatch("a complex update for real slots")
+            raise ShapeMismatch(None, "a complex update for real slots")
 
     def batch_key(self, g: Any, *leaves: Any) -> Hashable:
         """A key that two leaves share if their matrices can be in one batch.
@@ -115,19 +116,21 @@ class _OnMatrices(Equation):
     def of_all(self, calls: Sequence[Arguments], limit: int) -> list[Any]:
         """The results for several leaves, with equal matrices in batches."""
         is_alone = len(calls) == 1 and not self._moves_all
-        if is_alone or not self._in_batches:
+        is_cut = any(isinstance(leaves[-1], Pieces) for leaves, _ in calls)
+        divides_pieces = is_cut and self._division is not None
+        if not self._in_batches or (is_alone and not divides_pieces):
             return super().of_all(calls, limit)
-        if any(isinstance(leaves[-1], Pieces) for leaves, _ in calls):
+        if is_cut:
             return self._of_pieces(calls, limit)
         results: list[Any] = [None] * len(calls)
-        stacks = {}
+        found_at = {}
         for i, (leaves, shared) in enumerate(calls):
             if self._is_batch(leaves[-1].stack(leaves[0].shape)):
                 results[i] = self(*leaves, **shared)
             else:
                 self.check_complex(leaves[0], leaves[1:-1])
-                stacks[i] = _stacked(leaves)
-        places, found = [*stacks], [*stacks.values()]
+                found_at[i] = _split(leaves)
+        places, found = [*found_at], [*found_at.values()]
         elements = [math.prod(s.arguments[0].shape) for s in found]
         split = batches if self._division is None else self._division.batches
         for batch in split([s.key for s in found], elements, limit):
@@ -151,36 +154,35 @@ class _OnMatrices(Equation):
         for ((_, *others, layout), _), count in zip(calls, counts, strict=True):
             own = [next(found) for _ in range(count)]
             is_cut = isinstance(layout, Pieces)
-            results.append(layout.joined(own, bool(others)) if is_cut else own[0])
+            results.append(layout.merge(own, bool(others)) if is_cut else own[0])
         return results
 
-    def _in_one_batch(self, shared: dict, stacks: list["_Stack"]) -> list[Any]:
+    def _in_one_batch(self, shared: dict, found: list["_Leaf"]) -> list[Any]:
         """The results for all matrices, in the layouts of the leaves."""
-        together = [
+        columns = [
             column[0]
             if isinstance(column[0], eqx.Module)
             else jax.tree.map(lambda *x: lax.concatenate(x, 0), *column)
-            for column in zip(*(s.arguments for s in stacks), strict=True)
+            for column in zip(*(x.arguments for x in found), strict=True)
         ]
-        first: Any = together[0]
+        first: Any = columns[0]
         stack = first.shape[:-2]
-        if self._division is None:
-            out = self._of_many(shared, len(stack), *together)
+        division = self._division and self._division._replace(is_of_leaves=True)
+        shared = pass_division(division, shared, stack)
+        run = functools.partial(self._of_many, shared, len(stack))
+        if division is None:
+            out = run(*columns)
+        elif self._moves_all:
+            out = division.compute(run, columns, stack)
         else:
-            division = self._division._replace(is_of_leaves=True)
-            shared = {name: part_of(division, x) for name, x in shared.items()}
-            run = functools.partial(self._of_many, shared, len(stack))
-            if self._moves_all:
-                out = division.run(run, together, stack)
-            else:
-                out = jax.tree.map(division.together, run(*together))
+            out = jax.tree.map(division.gather, run(*columns))
         leaves, structure = jax.tree.flatten(out)
         results = []
-        for i, s in enumerate(stacks):
+        for i, leaf in enumerate(found):
             result = structure.unflatten(
                 lax.index_in_dim(x, i, 0, False) for x in leaves
             )
-            back = lambda x, s=s: s.layout.joined(x, s.shape)
+            back = lambda x, leaf=leaf: leaf.layout.merge(x, leaf.shape)
             is_many = isinstance(result, tuple)
             results.append(tuple(map(back, result)) if is_many else back(result))
         return results
@@ -195,12 +197,12 @@ def _is_real(annotation: Any) -> bool:
     return "float32" in dtypes and "complex64" not in dtypes
 
 
-class _Stack(NamedTuple):
-    """The arguments of an equation, with another leading axis, of size one.
+class _Leaf(NamedTuple):
+    """The matrices of a leaf, with another leading axis, of size one.
 
     **Attributes:**
 
-    - `arguments`: the matrices, and the modules that they share.
+    - `arguments`: of the equation: the matrices, and the modules that they share.
     - `layout`, `shape`: the layout and the shape of the leaf.
     - `key`: equal for matrices, or stacks of them, that can be in one batch.
     """
@@ -211,7 +213,7 @@ class _Stack(NamedTuple):
     key: Hashable
 
 
-def _stacked(leaves):
+def _split(leaves):
     g, *arguments, layout = leaves
     there = [layout.split(x, g.shape) for x in (g, *arguments)]
     of_one = lambda x: lax.expand_dims(x, (0,))
@@ -221,4 +223,4 @@ def _stacked(leaves):
     # Modules have no axis of matrices: those with arrays are in no batch.
     modules = jax.tree.leaves([x for x in there if isinstance(x, eqx.Module)])
     key = structure, tuple(types), object() if modules else None
-    return _Stack(there, layout, g.shape, key)
+    return _Leaf(there, layout, g.shape, key)

@@ -6,17 +6,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float
 
 from .._arguments.extra import given_norm
 from .._caches import cached
 from .._platforms import compute_once, read_apart
-from .._trees.leaves import align, flatten_updates
-from .._types import Leaf, Scalar, Updates
-from ..numerics import at_least_float32, common_dtype
+from .._trees.leaves import align, flatten_updates, keystr
+from .._types import Leaf, PyTree, Scalar, Updates
+from ..numerics._numerics import at_least_float32, common_dtype
 from ..tree import norm
-from .equation import Equation
+from .equation import MISFITS, Equation
 from .leafwise import Operation, bind, check_names, load_row
+from .misfits import misfit, stateless
 
 
 def global_norm(
@@ -75,13 +76,27 @@ def sum_over_leaves(
     reads, shared = reads or {}, shared or {}
     leaves, treedef = flatten_updates(updates)
     columns = [align(treedef, reads[k], k, updates) for k in equation.leaves]
-    rows = [
-        row for row in zip(leaves, *columns, strict=True) if row[0] is not None
-    ] or [(jnp.zeros(0),) * (1 + len(columns))]
+    rows = {
+        i: row
+        for i, row in enumerate(zip(leaves, *columns, strict=True))
+        if row[0] is not None
+    } or {0: (jnp.zeros(0),) * (1 + len(columns))}
     check_names("sum_over_leaves", equation, shared)
-    operation, packed, loose = bind("sum_over_leaves", equation, (), shared)
+    operation, packed, loose = bind(equation, (), shared)
     run = _kernel(operation, in_own_pass)
-    parts = [run(packed, row, loose) for row in rows]
+    parts = []
+    for i, row in rows.items():
+        arrays = dict(zip(("updates", *equation.leaves), row, strict=True))
+        try:
+            parts.append(run(packed, row, loose))
+        except MISFITS as error:
+            path, lacks = (
+                keystr(updates, i),
+                [k for k, x in arrays.items() if x is None],
+            )
+            raise (
+                stateless(lacks[0], path) if lacks else misfit(path, arrays, error)
+            ) from None
     return tuple(_sum(column) for column in zip(*parts, strict=True))
 
 

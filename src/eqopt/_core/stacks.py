@@ -1,7 +1,6 @@
 """Matrices in stacks that are divided between devices, together with their state."""
 
 import dataclasses
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -9,17 +8,16 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jax import lax
 from jax.sharding import PartitionSpec as P
-from jaxtyping import PyTree
 
+from .._errors import InputError
 from .._trees.axes import Axes, resolve_dimension_numbers
 from .._trees.dimension_numbers import MatrixDimensionNumbers
 from .._trees.leaves import is_leaf
 from .._trees.sharding import sharded_like
 from .._trees.stacked import Divided, Stacks, is_stacks
-from .._types import Params, State, Updates
-from ..numerics import wide_dtype
+from .._types import Params, PyTree, State, Updates
+from ..numerics._numerics import wide_dtype
 from .division import Division
 
 
@@ -28,8 +26,8 @@ class _Stack(NamedTuple):
 
     - `leaves`: their positions.
     - `divided`: the axis of the leaf that is divided; `None` if leaves are joined.
-    - `size`: the number of matrices, or of smaller stacks, with padding: a multiple of
-        the number of devices.
+    - `division`: how devices divide the stack.
+    - `size`: the number of matrices, or of smaller stacks, without padding.
     - `shape`: the shape without the first axis.
     - `dtype`: at least float32.
     - `numbers`: which axes of the stack are matrices.
@@ -37,37 +35,27 @@ class _Stack(NamedTuple):
 
     leaves: tuple[int, ...]
     divided: Divided | None
+    division: Division
     size: int
     shape: tuple[int, ...]
     dtype: Any
     numbers: MatrixDimensionNumbers
 
     @property
-    def given(self) -> int:
-        """The number without padding."""
-        return len(self.leaves) if self.divided is None else self.divided.size
+    def axis(self) -> int:
+        return 0 if self.divided is None else self.divided.axis
 
-    def joined(self, leaves: Sequence[Any], division: Division) -> Any:
+    def join(self, leaves: Sequence[Any]) -> Any:
+        """One array, whose first axis is divided between the devices."""
         own = [leaves[i] for i in self.leaves]
-        if self.divided is None:
-            x = _together(jnp.stack(own), division)
-        else:
-            x = jnp.moveaxis(own[0], self.divided.axis, 0)
-        # Updates that are zero are finite in each method.
-        padding = [(0, self.size - self.given)] + [(0, 0)] * len(self.shape)
-        return jnp.pad(x, padding) if self.size > self.given else x
+        x = own[0] if self.divided else jnp.stack(own)
+        # Each method is finite for zeros, and nothing is sent for them.
+        return self.division.divide(x, self.axis, mode="constant")
 
-    def parts(self, x: Any, division: Division) -> dict[int, Any]:
-        """The leaves in the stack, by their positions."""
-        x = lax.slice_in_dim(x, 0, self.given)
-        if self.divided is not None:
-            return {self.leaves[0]: jnp.moveaxis(x, 0, self.divided.axis)}
-        x = _together(x, division)
-        return {i: lax.index_in_dim(x, k, 0, False) for k, i in enumerate(self.leaves)}
-
-
-def _together(x: Any, division: Division) -> Any:
-    return division._replace(is_of_leaves=True).together(x)
+    def split(self, x: Any) -> Sequence[Any]:
+        """The inverse of `join`: one array for each of `leaves`."""
+        x = self.division.restore(x, self.axis, self.size)
+        return [x] if self.divided else jnp.unstack(x)
 
 
 def _stacks(
@@ -98,77 +86,79 @@ def _stack(axes: Axes, shape, dtype, leaves, division: Division) -> _Stack:
         count, shape = shape[axis], shape[:axis] + shape[axis + 1 :]
         equal = [i for i, sizes in axes.blocks if len({*sizes}) == 1]
         divided = Divided(count, axis, number + sum(i < axis for i in equal))
+    division = division._replace(is_of_leaves=divided is None)
     moved = lambda i: i + 1 if divided is None or i < divided.axis else i
     sides = [tuple(map(moved, side)) for side in (axes.reduction, axes.output)]
     blocks = {moved(i): sizes for i, sizes in axes.blocks}
     numbers = MatrixDimensionNumbers(
         *sides, *(blocks.get(side[0], 1) if side else 1 for side in sides)
     )
-    size = math.ceil(count / division.size) * division.size
-    return _Stack(leaves, divided, size, shape, dtype, numbers)
+    return _Stack(leaves, divided, division, count, shape, dtype, numbers)
 
 
-def state_of_stacks(
+def init_stacks(
     self: Any, params: Params, division: Division, make: Callable[[Any, Any], PyTree]
 ) -> Stacks:
-    """`make(own, zeros)`: `self` for the stacks, and zeros instead of parameters."""
+    """`make(own, zeros)`, for stacks of zeros: `own` is `self` with their axes."""
     stacks = _stacks(self, params, params, division)
     own = _of_stacks(self, stacks)
 
     def of_share():
-        each = [jnp.zeros((x.size // division.size, *x.shape), x.dtype) for x in stacks]
-        return make(own, each)
+        share = lambda x: (division.pad(x.size) // division.size, *x.shape)
+        return make(own, [jnp.zeros(share(x), x.dtype) for x in stacks])
 
-    run = division.on_shares(of_share, (), division.first)
+    run = division.on_shares(of_share, (), division.spec)
     treedef = jtu.tree_structure(params, is_leaf=is_leaf)
     leaves, axes = [x.leaves for x in stacks], [x.divided for x in stacks]
     return Stacks(run(), tuple(leaves), tuple(axes), treedef)
 
 
-def update_in_stacks(
+def update_stacks(
     self: Any,
     updates: Updates,
     state: State,
     params: Params | None,
     division: Division,
+    update: Callable[[Any, Updates, State], tuple[Updates, State]],
 ) -> tuple[Updates, State]:
-    """`self.update`, where each device computes its share of each stack."""
+    """`update(own, updates, state)`, for stacks of updates: `own` is as in `init_stacks`.
+
+    It gets no parameters and no extra arguments: no equation with such a state reads
+    them, and devices would exchange them in each step. Here, `params` only says which
+    leaves are matrices.
+    """
     stacks = _stacks(self, updates, params, division)
     _check_fits(self, state, stacks, division)
     leaves, treedef = jtu.tree_flatten(updates, is_leaf=is_leaf)
-    given = [x.joined(leaves, division) for x in stacks]
+    given = [x.join(leaves) for x in stacks]
+    slots = jax.tree.map(
+        lambda x: x.arrays if is_stacks(x) else x, state, is_leaf=is_stacks
+    )
     own = _of_stacks(self, stacks)
-    arrays, others = eqx.partition((own, _unwrapped(state)), eqx.is_array)
+    arrays, others = eqx.partition((own, slots), eqx.is_array)
+    specs = jax.tree.map(lambda x: division.spec if x.ndim else P(), arrays)
 
     def of_share(given, arrays):
-        own, state = eqx.combine(arrays, others)
-        return own.update(given, state)
+        own, slots = eqx.combine(arrays, others)
+        return update(own, given, slots)
 
-    first = division.first
-    specs = jax.tree.map(lambda x: first if x.ndim else P(), arrays)
-    run = division.on_shares(of_share, (first, specs), (first, specs[1]))
-    new, new_state = run(given, arrays)
+    in_specs, out_specs = (division.spec, specs), (division.spec, specs[1])
+    new, slots = division.on_shares(of_share, in_specs, out_specs)(given, arrays)
     for stack, x in zip(stacks, new, strict=True):
-        for i, part in stack.parts(x, division).items():
+        for i, part in zip(stack.leaves, stack.split(x), strict=True):
             leaves[i] = sharded_like(leaves[i], part)
-    wrapped = jax.tree.map(
+    state = jax.tree.map(
         lambda old, x: dataclasses.replace(old, arrays=x) if is_stacks(old) else x,
         state,
-        new_state,
+        slots,
         is_leaf=is_stacks,
     )
-    return treedef.unflatten(leaves), wrapped
+    return treedef.unflatten(leaves), state
 
 
 def _of_stacks(self: Any, stacks: list[_Stack]) -> Any:
     numbers = [x.numbers for x in stacks]
     return dataclasses.replace(self, weight_dimension_numbers=numbers)
-
-
-def _unwrapped(state: State) -> State:
-    return jax.tree.map(
-        lambda x: x.arrays if is_stacks(x) else x, state, is_leaf=is_stacks
-    )
 
 
 def _found(state: State) -> list[Stacks]:
@@ -189,20 +179,22 @@ def _check_fits(
     expected = tuple(x.leaves for x in stacks)
     for slot in _found(state):
         if slot.leaves != expected:
-            raise ValueError(
-                f"{type(self).__name__}: `updates` has matrices at the leaves "
+            raise InputError(
+                self,
+                f"`updates` has matrices at the leaves "
                 f"{expected}, but the parameters given to `init` had {slot.leaves}, "
                 "where those in one pair of parentheses are equal. In "
-                "`eqopt.DistributeMatrices`, each matrix needs an update."
+                "`eqopt.DistributeMatrices`, each matrix needs an update.",
             )
         for stack, own in zip(stacks, slot.arrays, strict=True):
             for x in jax.tree.leaves(own):
-                if len(x) != stack.size:
-                    raise ValueError(
-                        f"{type(self).__name__}: `state` has a stack of {len(x)} "
+                if len(x) != (padded := division.pad(stack.size)):
+                    raise InputError(
+                        self,
+                        f"`state` has a stack of {len(x)} "
                         f"matrices, but on {division.size} devices it has "
-                        f"{stack.size}. A state of `eqopt.DistributeMatrices` is for "
-                        "one number of devices: call `eqopt.tree.migrate`."
+                        f"{padded}. A state of `eqopt.DistributeMatrices` is for "
+                        "one number of devices: call `eqopt.tree.migrate`.",
                     )
 
 

@@ -1,45 +1,48 @@
 """The protocol: the base class of gradient transformations, and its three variants."""
 
 import abc
-import contextlib
 import dataclasses
 import functools
-import re
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import Any, ClassVar, Literal, TypeVar
 
 from .._arguments.annotations import kinds
 from .._arguments.checks import check_fields, check_no_schedule
 from .._arguments.construction import Module
 from .._arguments.extra import required_params
-from .._arguments.owners import name_error
+from .._errors import naming, naming_recipe
 from .._platforms import store_in_turn
 from .._trees.leaves import check_parameters
 from .._trees.masks import resolve_mask
 from .._trees.routes import route
-from .._trees.sharding import placed
+from .._trees.sharding import on_all_devices
 from .._trees.states import check_state
 from .._trees.stored import checked_for_hidden, full_params, with_arrays
-from .._types import Params, State, Updates
+from .._types import Model, Params, SameState, State, Updates
 from ..tree._slots import owners_of
-from .calls import checked_call
+from .calls import check_call
 from .leafwise import Leafwise, add_updates, run_leafwise, widened
 
 
-def _with_checks(init: Callable) -> Callable:
-    """`init`, which also rejects arguments that would fail or do nothing in a step."""
+def _check_init(init: Callable) -> Callable:
+    """Makes `init` reject arguments that would fail or do nothing in a step.
+
+    Its result is on all devices of the parameters, also if it is a scalar.
+    """
 
     @functools.wraps(init)
-    def with_checks(self: Any, params: Any) -> Any:
-        check_parameters(type(self).__name__, params)
-        # The schedules of an optimizer belong to its parts, which may evaluate them.
-        check_no_schedule(self, not isinstance(self, AbstractOptimizer))
-        for name, kind in kinds(type(self)).items():
-            if kind == "mask" and getattr(self, name) is not None:
-                resolve_mask(getattr(self, name), params, params)
-        return checked_for_hidden(self, init(self, params))
+    def checked_init(self: Any, params: Any) -> Any:
+        with naming(self):
+            check_parameters(type(self).__name__, params)
+            # The schedules of an optimizer belong to its parts, which may evaluate them.
+            check_no_schedule(self, not isinstance(self, AbstractOptimizer))
+            for name, kind in kinds(type(self)).items():
+                if kind == "mask" and getattr(self, name) is not None:
+                    resolve_mask(getattr(self, name), params, params)
+            state = checked_for_hidden(self, init(self, params))
+            return on_all_devices(state, params)
 
-    return with_checks
+    return checked_init
 
 
 class AbstractTransformation(Module):
@@ -60,13 +63,10 @@ class AbstractTransformation(Module):
         super().__init_subclass__(**kwargs)
         this: Any = cls
         if "init" in vars(cls):
-            this.init = placed(_with_checks(this.init))
+            this.init = _check_init(this.init)
         for name in {"update", "step"} & vars(cls).keys():
             loads = with_arrays if cls._loads == "all" else lambda fn: fn
-            setattr(this, name, checked_call(loads(getattr(cls, name))))
-
-    def __check_init__(self):
-        check_fields(self)
+            setattr(this, name, check_call(loads(getattr(cls, name))))
 
     @abc.abstractmethod
     def init(self, params: Params) -> State:
@@ -92,10 +92,10 @@ class AbstractTransformation(Module):
     def update(
         self,
         updates: Updates,
-        state: State,
+        state: SameState,
         params: Params | None = None,
         **extra: Any,
-    ) -> tuple[Updates, State]:
+    ) -> tuple[Updates, SameState]:
         """One step: transforms the updates and updates the state.
 
         **Arguments:**
@@ -122,10 +122,10 @@ class AbstractTransformation(Module):
         something to train.
         """
 
-    @checked_call
+    @check_call
     def step(
-        self, grads: Updates, state: State, params: Params, **extra: Any
-    ) -> tuple[Params, State]:
+        self, grads: Updates, state: SameState, params: Model, **extra: Any
+    ) -> tuple[Model, SameState]:
         """`update` and [`eqopt.apply_updates`][] in one call, which saves work.
 
         The sum is rounded to the parameters' dtype once, and wrappers that skip a step
@@ -148,7 +148,7 @@ class AbstractTransformation(Module):
             return state
         return store_in_turn(params, state, updates, owners_of(updates, state))
 
-    def eval_params(self, state: State, params: Params) -> Params:
+    def eval_params(self, state: State, params: Model) -> Model:
         """The parameters to evaluate the model with: `params`, or an average of them.
 
         A class that holds another transformation calls the method of that
@@ -160,7 +160,7 @@ class AbstractTransformation(Module):
         """
         return params
 
-    def full_params(self, state: State, params: Params) -> Params:
+    def full_params(self, state: State, params: Model) -> Model:
         """The parameters, in float32 if [`eqopt.StoreParams`][] holds a part of them."""
         return full_params(state, params)
 
@@ -212,10 +212,10 @@ class AbstractLeafwise(AbstractTransformation):
     def update(
         self,
         updates: Updates,
-        state: State,
+        state: SameState,
         params: Params | None = None,
         **extra: Any,
-    ) -> tuple[Updates, State]:
+    ) -> tuple[Updates, SameState]:
         check_state(self, state)
         return run_leafwise(
             self, self.leafwise(state, params, **extra), updates, params
@@ -227,31 +227,6 @@ class AbstractStateless(AbstractLeafwise):
 
     def init(self, params: Params) -> None:
         return None
-
-
-@contextlib.contextmanager
-def naming_recipe(owner: object) -> Generator[None, None, None]:
-    """Errors of the parts of a recipe also name it, such as `Adam (ScaleByAdam)`."""
-    try:
-        yield
-    except (TypeError, ValueError) as error:
-        name = type(owner).__name__
-        message = str(error.args[0]) if error.args else ""
-        found = re.match(
-            r"([A-Z]\w+)(?: \(([\w, ]+)\))?(?=:| needs| takes| got)", message
-        )
-        if found and name != found[1] and _is_transformation(found[1]):
-            parts = ", ".join(filter(None, found.groups()))
-            error.args = (f"{name} ({parts}){message[found.end() :]}", *error.args[1:])
-        raise
-
-
-def _is_transformation(name: str) -> bool:
-    """Whether a class has that name; other words may begin an error of the user."""
-    rest: list[type] = [AbstractTransformation]
-    for cls in rest:
-        rest.extend(cls.__subclasses__())
-    return name in {cls.__name__ for cls in rest}
 
 
 _Part = TypeVar("_Part", bound=AbstractTransformation)
@@ -288,36 +263,34 @@ class AbstractOptimizer(AbstractTransformation):
         own, names = ({x.name for x in dataclasses.fields(y)} for y in (self, cls))
         return cls(**{name: getattr(self, name) for name in own & names})
 
-    def __check_init__(self):
+    def __check_init__(self) -> None:
+        check_fields(self)  # before the parts, which may have other names for them
         # The parts check their hyperparameters here, not only in `init`.
-        try:
+        with naming_recipe(self):
             self.chain  # noqa: B018
-        except Exception as error:
-            name_error(self, error)
-            raise
 
     def init(self, params: Params) -> State:
         with naming_recipe(self):
             return self.chain.init(params)
 
-    def eval_params(self, state: State, params: Params) -> Params:
+    def eval_params(self, state: State, params: Model) -> Model:
         with naming_recipe(self):
             return self.chain.eval_params(state, params)
 
     def update(
         self,
         updates: Updates,
-        state: State,
+        state: SameState,
         params: Params | None = None,
         **extra: Any,
-    ) -> tuple[Updates, State]:
+    ) -> tuple[Updates, SameState]:
         check_no_schedule(self)
         with naming_recipe(self):
             return self.chain.update(updates, state, params, **extra)
 
     def step(
-        self, grads: Updates, state: State, params: Params, **extra: Any
-    ) -> tuple[Params, State]:
+        self, grads: Updates, state: SameState, params: Model, **extra: Any
+    ) -> tuple[Model, SameState]:
         check_no_schedule(self)
         with naming_recipe(self):
             return self.chain.step(grads, state, params, **extra)

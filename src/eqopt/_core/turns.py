@@ -5,11 +5,11 @@ from typing import Any
 
 import equinox as eqx
 from jax import lax
-from jaxtyping import Array, TypeCheckError
+from jaxtyping import Array
 
 from .._trees.sharding import is_in_shard_map
 from .batches import Batching, batches
-from .equation import Equation, ShapeMismatch
+from .equation import MISFITS, Equation
 
 
 def compute_matrices(
@@ -62,7 +62,7 @@ def compute_matrices(
         branches["cpu"] = of_leaves
     try:
         return lax.platform_dependent(packed, rows, loose, **branches)
-    except (ShapeMismatch, TypeCheckError):
+    except MISFITS:
         of_leaves(packed, rows, loose)  # its error names the leaf
         raise
 

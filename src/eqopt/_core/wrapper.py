@@ -9,14 +9,13 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 
-from .._arguments.extra import without_norm
+from .._arguments.extra import required_params, without_norm
 from .._trees.control import filter_cond
 from .._trees.leaves import restrict
 from .._trees.states import check_state
 from .._trees.stored import on_arrays, shapes_if_stored
-from .._types import Params, State, Updates
+from .._types import Model, Params, SameState, State, Updates
 from ..tree._like import zero_updates
-from .calls import pair_of
 from .leafwise import add_updates
 from .transformation import AbstractTransformation
 
@@ -136,15 +135,16 @@ class AbstractComposite(AbstractTransformation):
     def update(
         self,
         updates: Updates,
-        state: State,
+        state: SameState,
         params: Params | None = None,
         **extra: Any,
-    ) -> tuple[Updates, State]:
+    ) -> tuple[Updates, SameState]:
         return self._handled(Call(updates, params, extra, is_step=False), state)
 
     def step(
-        self, grads: Updates, state: State, params: Params, **extra: Any
-    ) -> tuple[Params, State]:
+        self, grads: Updates, state: SameState, params: Model, **extra: Any
+    ) -> tuple[Model, SameState]:
+        required_params(self, params)
         return self._handled(Call(grads, params, extra, is_step=True), state)
 
     def _handled(self, call: Call, state: State) -> tuple[Any, State]:
@@ -153,8 +153,7 @@ class AbstractComposite(AbstractTransformation):
             call = call._replace(extra=without_norm(call.extra))
 
         def run(state, params):
-            found = self.handle(call._replace(params=params), state)
-            return pair_of(self, "handle", "result", found)
+            return self.handle(call._replace(params=params), state)
 
         if self._loads == "nothing":
             return run(state, call.params)
@@ -195,7 +194,7 @@ class AbstractWrapper(AbstractComposite):
 
     inner: eqx.AbstractVar[AbstractTransformation]
 
-    def eval_params(self, state: State, params: Params) -> Params:
+    def eval_params(self, state: State, params: Model) -> Model:
         check_state(self, state)
         if not hasattr(state, "inner_state"):
             raise AttributeError(

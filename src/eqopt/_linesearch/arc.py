@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Float, Int
 
 from .._core import inner
 from .._trees.control import while_loop
 from .._trees.precision import widen
-from .._types import Scalar, Updates
+from .._types import PyTree, Scalar, Updates
 from .line import Line
 
 

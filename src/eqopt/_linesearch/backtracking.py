@@ -1,26 +1,29 @@
 """Step sizes with a sufficient decrease of the loss."""
 
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from .._arguments.checks import check_count, check_range
 from .._core import AbstractTransformation, leafwise
 from .._trees.control import filter_cond, while_loop
 from .._trees.leaves import parameters
 from .._trees.precision import compute_dtype
 from .._trees.states import check_state
 from .._types import (
+    CountOrZero,
     Hyperparameter,
-    IntegerLike,
+    Interval,
+    OpenUnit,
     Params,
+    Positive,
     Recorded,
     Scalar,
     State,
     Updates,
+    ZeroOrMore,
 )
 from ..tree import zeros_like
 from .interval import choose
@@ -111,17 +114,17 @@ class ScaleByBacktrackingLinesearch(AbstractTransformation):
 
     - `max_backtracking_steps`: the largest number of reductions of the step size, an
         integer of at least 0.
-    - `slope_rtol`: $c_1 \in (0, 1)$.
-    - `decrease_factor`: $d \in (0, 1)$.
+    - `slope_rtol`: $c_1 \in (0, 1)$. Defaults to 0.0001.
+    - `decrease_factor`: $d \in (0, 1)$. Defaults to 0.8.
     - `increase_factor`: at least 1. If infinite, every search begins with
-        `max_learning_rate`.
-    - `max_learning_rate`: the largest step size, above 0.
-    - `atol`: $\epsilon \ge 0$.
-    - `rtol`: $\delta \ge 0$.
+        `max_learning_rate`. Defaults to 1.5.
+    - `max_learning_rate`: the largest step size, above 0. Defaults to 1.0.
+    - `atol`: $\epsilon \ge 0$. Defaults to 0.0.
+    - `rtol`: $\delta \ge 0$. Defaults to 0.0.
     - `store_grad`: whether to keep the gradient at the new parameters, so that
         [`eqopt.value_and_grad_from_state`][] can reuse it. This is for losses that are
-        the same in each step.
-    - `verbose`: whether to print details when a search fails.
+        the same in each step. Defaults to `False`.
+    - `verbose`: whether to print details when a search fails. Defaults to `False`.
 
     **Raises:**
 
@@ -147,24 +150,15 @@ class ScaleByBacktrackingLinesearch(AbstractTransformation):
 
     _loads = "nothing"
 
-    max_backtracking_steps: IntegerLike
-    slope_rtol: Hyperparameter = 1e-4
-    decrease_factor: Hyperparameter = 0.8
-    increase_factor: Hyperparameter = 1.5
-    max_learning_rate: Hyperparameter = 1.0
-    atol: Hyperparameter = 0.0
-    rtol: Hyperparameter = 0.0
+    max_backtracking_steps: CountOrZero
+    slope_rtol: OpenUnit = 1e-4
+    decrease_factor: OpenUnit = 0.8
+    increase_factor: Annotated[Hyperparameter, Interval(1)] = 1.5
+    max_learning_rate: Positive = 1.0
+    atol: ZeroOrMore = 0.0
+    rtol: ZeroOrMore = 0.0
     store_grad: bool = eqx.field(static=True, default=False)
     verbose: bool = eqx.field(static=True, default=False)
-
-    def __check_init__(self):
-        check_count(self, "max_backtracking_steps", 0)
-        for name in ("slope_rtol", "decrease_factor"):
-            check_range(self, name, 0, 1, includes_low=False)
-        check_range(self, "increase_factor", 1)
-        check_range(self, "max_learning_rate", 0, includes_low=False)
-        for name in ("atol", "rtol"):
-            check_range(self, name, 0)
 
     def init(self, params: Params) -> ScaleByBacktrackingLinesearchState:
         dtype = compute_dtype(parameters(params))

@@ -8,16 +8,16 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 from jax import lax
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import Array, Bool, Float
 
-from .._arguments.extra import required, required_params, required_value
+from .._arguments.extra import check_number, required, required_params
 from .._core import add_updates, check_real, equation, inner, leafwise, sum_over_leaves
 from .._trees.control import filter_cond
 from .._trees.leaves import align, flatten_updates, keystr, restrict
 from .._trees.precision import compute_dtype, widen
 from .._trees.stored import load, store_like
-from .._types import Leaf, Params, Scalar, Updates
-from ..numerics import abs_sq
+from .._types import Leaf, Params, PyTree, Scalar, Updates
+from ..numerics._numerics import abs_sq
 from ..second_order._loss import loss_of_arrays
 from ..tree import conj, norm
 
@@ -100,7 +100,8 @@ def make_line(
     """
     name = type(owner).__name__
     value_fn = required(owner, extra, "value_fn")
-    value = required_value(owner, extra)
+    value = required(owner, extra, "value")
+    check_number(owner, "value", value)
     grad = required(owner, extra, "grad")
     params = load(required_params(name, params))
     check_real(owner, direction, params, "params")

@@ -1,19 +1,29 @@
 """Step sizes that satisfy the strong Wolfe conditions."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from .._arguments.checks import check_count, check_range
 from .._core import AbstractTransformation, leafwise
 from .._trees.control import filter_cond
 from .._trees.leaves import parameters
 from .._trees.precision import compute_dtype
 from .._trees.states import check_state
-from .._types import Hyperparameter, IntegerLike, Params, Scalar, State, Updates
+from .._types import (
+    Count,
+    Hyperparameter,
+    Interval,
+    OpenUnit,
+    Params,
+    Positive,
+    Scalar,
+    State,
+    Updates,
+    ZeroOrMore,
+)
 from ..tree import zeros_like
 from .interval import Criteria, Search, search
 from .line import Line, kept, make_line, move
@@ -114,17 +124,20 @@ class ScaleByZoomLinesearch(AbstractTransformation):
         least 1.
     - `max_learning_rate`: the largest step size, above 0. Defaults to `None`, which
         means no bound.
-    - `tol`: $\epsilon \ge 0$.
+    - `tol`: $\epsilon \ge 0$. Defaults to 0.0.
     - `increase_factor`: the growth factor for a step size that is too small, above 1.
-    - `slope_rtol`: $c_1 \in (0, 1)$.
-    - `curv_rtol`: $c_2 > 0$. If infinite, the second condition always holds.
+        Defaults to 2.0.
+    - `slope_rtol`: $c_1 \in (0, 1)$. Defaults to 0.0001.
+    - `curv_rtol`: $c_2 > 0$. If infinite, the second condition always holds. Defaults
+        to 0.9.
     - `approx_dec_rtol`: $c_3 \ge 0$, or `None` to require the first condition exactly.
+        Defaults to 1e-6.
     - `stepsize_precision`: at least 0. Once the step size is known to this precision, a
-        step size that satisfies the first condition is enough.
+        step size that satisfies the first condition is enough. Defaults to 1e-5.
     - `initial_guess_strategy`: the first step size: `"keep"`, the last step size, for
         gradient descent, or `"one"`, 1, for Newton-like methods. After a failed search,
-        both begin at 1.
-    - `verbose`: whether to print details when a search fails.
+        both begin at 1. Defaults to `"keep"`.
+    - `verbose`: whether to print details when a search fails. Defaults to `False`.
 
     **Raises:**
 
@@ -163,35 +176,18 @@ class ScaleByZoomLinesearch(AbstractTransformation):
 
     _loads = "nothing"
 
-    max_linesearch_steps: IntegerLike
-    max_learning_rate: Hyperparameter | None = None
-    tol: Hyperparameter = 0.0
-    increase_factor: Hyperparameter = 2.0
-    slope_rtol: Hyperparameter = 1e-4
-    curv_rtol: Hyperparameter = 0.9
-    approx_dec_rtol: Hyperparameter | None = 1e-6
-    stepsize_precision: Hyperparameter = 1e-5
+    max_linesearch_steps: Count
+    max_learning_rate: Positive | None = None
+    tol: ZeroOrMore = 0.0
+    increase_factor: Annotated[Hyperparameter, Interval(1, includes_low=False)] = 2.0
+    slope_rtol: OpenUnit = 1e-4
+    curv_rtol: Positive = 0.9
+    approx_dec_rtol: ZeroOrMore | None = 1e-6
+    stepsize_precision: ZeroOrMore = 1e-5
     initial_guess_strategy: Literal["keep", "one"] = eqx.field(
         static=True, default="keep"
     )
     verbose: bool = eqx.field(static=True, default=False)
-
-    def __check_init__(self):
-        check_count(self, "max_linesearch_steps")
-        if self.max_learning_rate is not None:
-            check_range(self, "max_learning_rate", 0, includes_low=False)
-        for name in ("tol", "stepsize_precision"):
-            check_range(self, name, 0)
-        check_range(self, "increase_factor", 1, includes_low=False)
-        check_range(self, "slope_rtol", 0, 1, includes_low=False)
-        check_range(self, "curv_rtol", 0, includes_low=False)
-        if self.approx_dec_rtol is not None:
-            check_range(self, "approx_dec_rtol", 0)
-        if self.initial_guess_strategy not in ("keep", "one"):
-            raise ValueError(
-                "ScaleByZoomLinesearch: `initial_guess_strategy` must be 'keep' or "
-                f"'one', but is {self.initial_guess_strategy!r}."
-            )
 
     def init(self, params: Params) -> ScaleByZoomLinesearchState:
         dtype = compute_dtype(parameters(params))

@@ -8,10 +8,9 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from .._arguments.checks import check_range
 from .._core import Equation, Leafwise
 from .._types import Leaf, Nonnegative, Params, Scalar, Updates
-from ..numerics import bias_correction, safe_increment
+from ..numerics._numerics import bias_correction, safe_increment
 from ..tree._like import real_full_like, wide_zeros_like
 
 
@@ -51,16 +50,6 @@ def init_moments(
         nu=real_full_like(params, nu, owner.nu_dtype),
         **more,
     )
-
-
-def check_moments(owner: object) -> None:
-    """Raises unless the decays and the epsilons of `owner` are in their ranges."""
-    for name in ("b1", "b2", "b3"):
-        if getattr(owner, name, None) is not None:
-            check_range(owner, name, 0, 1)
-    for name in ("eps", "eps_root"):
-        if hasattr(owner, name):
-            check_range(owner, name, 0)
 
 
 def counted(

@@ -6,14 +6,14 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, Int, PyTree
+from jaxtyping import Array, Int
 
-from .._arguments.owners import name_error
-from .._core import AbstractOptimizer, AbstractTransformation, leafwise, naming_recipe
+from .._core import AbstractOptimizer, AbstractTransformation, leafwise
+from .._errors import naming_recipe
 from .._transforms.weight_decay import AddDecayedWeights, decay_weights, is_off
 from .._trees.leaves import is_leaf
 from .._trees.masks import resolve_mask
-from .._types import Mask, Params, Scalar, Updates
+from .._types import Mask, Params, PyTree, Scalar, Updates
 
 
 class Decays(eqx.Module):
@@ -69,8 +69,5 @@ def with_own_decay(
 
 def check_decay(owner: Any) -> None:
     """Raises an error that names `owner` unless its `weight_decay` can be one."""
-    try:
+    with naming_recipe(owner):
         decay_of(owner)
-    except (TypeError, ValueError) as error:
-        name_error(owner, error)
-        raise

@@ -10,7 +10,7 @@ from .._transforms.scale import at
 from .._trees.leaves import parameters
 from .._trees.precision import compute_dtype
 from .._types import Params, Scalar
-from ..numerics import bias_correction, safe_increment, safe_sqrt
+from ..numerics._numerics import bias_correction, safe_increment, safe_sqrt
 
 
 def scalar(value: Any, params: Params) -> Scalar:

@@ -6,16 +6,15 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, Float, Inexact, PyTree
+from jaxtyping import Array, Float, Inexact
 
-from .._arguments.checks import check_range
 from .._core import AbstractStateless, Leafwise, equation
 from .._trees.axes import Axes, resolve_dimension_numbers
 from .._trees.layers import stacks
 from .._trees.leaves import align, is_leaf
 from .._trees.recognition import Own, by_class
-from .._types import Hyperparameter, Leaf, Params, Scalar, Updates
-from ..numerics import abs_sq, at_least_float32, safe_sqrt
+from .._types import Hyperparameter, Leaf, Params, PyTree, Scalar, Updates, ZeroOrMore
+from ..numerics._numerics import abs_sq, at_least_float32, safe_sqrt
 
 
 _Axis: TypeAlias = int | tuple[int, ...] | None
@@ -126,7 +125,7 @@ class AdaptiveGradClip(AbstractStateless):
         uses 0.01 for large batches and larger values for smaller batches, and does not
         clip the last layer.
     - `eps`: $\varepsilon \ge 0$, the lower bound of the norms of weights, so that
-        weights of zero can change.
+        weights of zero can change. Defaults to 0.001.
     - `axis`: the axis, or a tuple of axes, that a unit extends along, for all leaves.
         Defaults to `None`, which means the units above.
 
@@ -149,13 +148,9 @@ class AdaptiveGradClip(AbstractStateless):
         ```
     """
 
-    clipping: Hyperparameter
-    eps: Hyperparameter = 1e-3
+    clipping: ZeroOrMore
+    eps: ZeroOrMore = 1e-3
     axis: _Axis = eqx.field(static=True, default=None)
-
-    def __check_init__(self):
-        for name in ("clipping", "eps"):
-            check_range(self, name, 0)
 
     def leafwise(
         self, state: None, params: Params | None = None, **extra: Any

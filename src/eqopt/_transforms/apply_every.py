@@ -6,9 +6,8 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from .._arguments.checks import check_count
 from .._core import AbstractLeafwise, Leafwise, equation
-from .._types import IntegerLike, Leaf, Params, Updates
+from .._types import Count, Leaf, Params, Updates
 from ..tree._like import wide_zeros_like
 
 
@@ -49,17 +48,14 @@ class ApplyEvery(AbstractLeafwise):
 
     **Arguments:**
 
-    - `k`: an integer of at least 1.
+    - `k`: an integer of at least 1. Defaults to 1.
 
     **Raises:**
 
     A `ValueError` if `k` is smaller than 1 or not an integer.
     """
 
-    k: IntegerLike = 1
-
-    def __check_init__(self):
-        check_count(self, "k")
+    k: Count = 1
 
     def init(self, params: Params) -> ApplyEveryState:
         return ApplyEveryState(jnp.zeros((), jnp.int32), wide_zeros_like(params))

@@ -6,10 +6,9 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Int
 
-from .._arguments.checks import check_range
 from .._core import AbstractLeafwise, Leafwise, equation
-from .._types import Hyperparameter, Leaf, Params, Scalar, Updates
-from ..numerics import as_float, bias_correction, safe_increment
+from .._types import Leaf, Params, Scalar, Unit, Updates, ZeroOrMore
+from ..numerics._numerics import as_float, bias_correction, safe_increment
 from ..tree._like import wide_zeros_like
 
 
@@ -45,7 +44,8 @@ class EMA(AbstractLeafwise):
     **Arguments:**
 
     - `decay`: $\beta \in [0, 1)$.
-    - `debias`: whether to correct for the start of the average at zero.
+    - `debias`: whether to correct for the start of the average at zero. Defaults to
+        `True`.
     - `accumulator_dtype`: the dtype in which $m$ is stored. Defaults to the dtype of
         each parameter, at least float32.
 
@@ -54,12 +54,9 @@ class EMA(AbstractLeafwise):
     A `ValueError` if `decay` is out of its range.
     """
 
-    decay: Hyperparameter
+    decay: Unit
     debias: bool = True
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
-
-    def __check_init__(self):
-        check_range(self, "decay", 0, 1)
 
     def init(self, params: Params) -> EMAState:
         ema = wide_zeros_like(params, self.accumulator_dtype)
@@ -116,8 +113,8 @@ class Grokfast(AbstractLeafwise):
 
     **Arguments:**
 
-    - `alpha`: $\alpha \in [0, 1)$, the decay of the average.
-    - `lamb`: $\lambda \ge 0$, how much of the average is added.
+    - `alpha`: $\alpha \in [0, 1)$, the decay of the average. Defaults to 0.98.
+    - `lamb`: $\lambda \ge 0$, how much of the average is added. Defaults to 2.0.
     - `accumulator_dtype`: the dtype in which $e$ is stored. Defaults to the dtype of
         each parameter, at least float32.
 
@@ -138,13 +135,9 @@ class Grokfast(AbstractLeafwise):
         ```
     """
 
-    alpha: Hyperparameter = 0.98
-    lamb: Hyperparameter = 2.0
+    alpha: Unit = 0.98
+    lamb: ZeroOrMore = 2.0
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
-
-    def __check_init__(self):
-        check_range(self, "alpha", 0, 1)
-        check_range(self, "lamb", 0)
 
     def init(self, params: Params) -> GrokfastState:
         ema = wide_zeros_like(params, self.accumulator_dtype)

@@ -7,11 +7,20 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from .._arguments.checks import check_count, check_range
 from .._core import AbstractLeafwise, AbstractStateless, Leafwise, equation
 from .._trees.leaves import map_parameters
-from .._types import Hyperparameter, IntegerLike, Leaf, Params, PerLeaf, Scalar
-from ..numerics import (
+from .._types import (
+    ClosedUnit,
+    Count,
+    Leaf,
+    Params,
+    PerLeaf,
+    Positive,
+    Scalar,
+    Unit,
+    ZeroOrMore,
+)
+from ..numerics._numerics import (
     abs_sq,
     as_float,
     bias_correction,
@@ -57,17 +66,15 @@ class ScaleByParamBlockNorm(AbstractStateless):
 
     **Arguments:**
 
-    - `min_scale`: $s \ge 0$. If positive, parameters can start at zero.
+    - `min_scale`: $s \ge 0$. If positive, parameters can start at zero. Defaults to
+        0.001.
 
     **Raises:**
 
     A `ValueError` if `min_scale` is negative, and in `update` if `params` is `None`.
     """
 
-    min_scale: Hyperparameter = 1e-3
-
-    def __check_init__(self):
-        check_range(self, "min_scale", 0)
+    min_scale: ZeroOrMore = 1e-3
 
     def leafwise(
         self, state: None, params: Params | None = None, **extra: Any
@@ -86,17 +93,15 @@ class ScaleByParamBlockRMS(AbstractStateless):
 
     **Arguments:**
 
-    - `min_scale`: $s \ge 0$. If positive, parameters can start at zero.
+    - `min_scale`: $s \ge 0$. If positive, parameters can start at zero. Defaults to
+        0.001.
 
     **Raises:**
 
     A `ValueError` if `min_scale` is negative, and in `update` if `params` is `None`.
     """
 
-    min_scale: Hyperparameter = 1e-3
-
-    def __check_init__(self):
-        check_range(self, "min_scale", 0)
+    min_scale: ZeroOrMore = 1e-3
 
     def leafwise(
         self, state: None, params: Params | None = None, **extra: Any
@@ -123,10 +128,7 @@ class ClipByBlockRMS(AbstractStateless):
     A `ValueError` if `threshold` is not positive.
     """
 
-    threshold: Hyperparameter
-
-    def __check_init__(self):
-        check_range(self, "threshold", 0, includes_low=False)
+    threshold: Positive
 
     def leafwise(
         self, state: None, params: Params | None = None, **extra: Any
@@ -234,12 +236,13 @@ class AdaClipGN(AbstractLeafwise):
 
     **Arguments:**
 
-    - `gamma1`: $\gamma_1 \in [0, 1)$, the decay of the norm.
-    - `gamma2`: $\gamma_2 \in [0, 1)$, the decay of its square.
-    - `gamma3`: $\gamma_3 \in [0, 1)$, the decay of the largest modulus.
-    - `eps`: $\varepsilon \ge 0$.
+    - `gamma1`: $\gamma_1 \in [0, 1)$, the decay of the norm. Defaults to 0.7.
+    - `gamma2`: $\gamma_2 \in [0, 1)$, the decay of its square. Defaults to 0.9.
+    - `gamma3`: $\gamma_3 \in [0, 1)$, the decay of the largest modulus. Defaults to
+        0.999.
+    - `eps`: $\varepsilon \ge 0$. Defaults to 1e-8.
     - `total_steps`: $T$, an integer of at least 1, or `None` for $s_t = 1$.
-    - `eta_min`: $s \in [0, 1]$.
+    - `eta_min`: $s \in [0, 1]$. Defaults to 0.5.
 
     **Raises:**
 
@@ -259,18 +262,12 @@ class AdaClipGN(AbstractLeafwise):
         ```
     """
 
-    gamma1: Hyperparameter = 0.7
-    gamma2: Hyperparameter = 0.9
-    gamma3: Hyperparameter = 0.999
-    eps: Hyperparameter = 1e-8
-    total_steps: IntegerLike | None = None
-    eta_min: Hyperparameter = 0.5
-
-    def __check_init__(self):
-        for name in ("gamma1", "gamma2", "gamma3"):
-            check_range(self, name, 0, 1)
-        check_range(self, "eps", 0)
-        check_cosine(self)
+    gamma1: Unit = 0.7
+    gamma2: Unit = 0.9
+    gamma3: Unit = 0.999
+    eps: ZeroOrMore = 1e-8
+    total_steps: Count | None = None
+    eta_min: ClosedUnit = 0.5
 
     def init(self, params: Params) -> AdaClipGNState:
         zero = lambda x: jnp.zeros((), wide_dtype(jnp.finfo(x.dtype).dtype))
@@ -289,13 +286,6 @@ class AdaClipGN(AbstractLeafwise):
         }
         state = AdaClipGNState(count, state.max_abs, state.norm, state.norm_sq)
         return Leafwise(clip_and_scale, state, {"gamma1": gamma1, **shared})
-
-
-def check_cosine(owner: Any) -> None:
-    """Raises unless `total_steps` and `eta_min` of `owner` are in their ranges."""
-    if owner.total_steps is not None:
-        check_count(owner, "total_steps")
-    check_range(owner, "eta_min", 0, 1, includes_high=True)
 
 
 def cosine_factor(owner: Any, count: Int[Array, ""]) -> Any:

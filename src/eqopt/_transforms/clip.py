@@ -1,14 +1,13 @@
 """Bounds updates: each element, or all of them together, also by their own history."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import equinox as eqx
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from .._arguments.checks import check_range
 from .._arguments.fields import static_choice
 from .._core import (
     AbstractStateless,
@@ -17,17 +16,18 @@ from .._core import (
     equation,
     leafwise,
 )
-from .._trees.states import check_state
+from .._trees.states import check_size, check_state
 from .._types import (
-    Hyperparameter,
+    AtLeast,
     IntegerLike,
     Leaf,
     Params,
     Scalar,
     State,
     Updates,
+    ZeroOrMore,
 )
-from ..numerics import safe_sqrt
+from ..numerics._numerics import safe_sqrt
 from ..tree import norm
 from .history import check_window, is_known, present, remembered
 from .normalize import AbstractScaleByNorm
@@ -61,10 +61,7 @@ class Clip(AbstractStateless):
     A `ValueError` if `max_delta` is negative.
     """
 
-    max_delta: Hyperparameter
-
-    def __check_init__(self):
-        check_range(self, "max_delta", 0)
+    max_delta: ZeroOrMore
 
     def leafwise(
         self, state: None, params: Params | None = None, **extra: Any
@@ -108,10 +105,7 @@ class ClipByGlobalNorm(AbstractScaleByNorm):
         ```
     """
 
-    max_norm: Hyperparameter
-
-    def __check_init__(self):
-        check_range(self, "max_norm", 0)
+    max_norm: ZeroOrMore
 
     def _share(self, length: Array) -> Scalar:
         # A norm that cannot overflow, with a second pass over the gradients in a branch,
@@ -158,8 +152,9 @@ class ClipByHistory(AbstractTransformation):
 
     **Arguments:**
 
-    - `window`: see [`eqopt.SigmaRule`][].
-    - `sigma`: $\sigma \ge 0$.
+    - `window`: the number of previous values to compare with, an integer of at least 2;
+        static. Defaults to 128.
+    - `sigma`: $\sigma \ge 0$. Defaults to 3.0.
     - `min_history`: the number of norms that must be known before the updates are
         clipped, an integer from 2 to `window`. Defaults to half of `window`, at least 2.
 
@@ -175,11 +170,11 @@ class ClipByHistory(AbstractTransformation):
 
     _loads = "nothing"
 
-    window: int = static_choice(static=True, default=128)
-    sigma: Hyperparameter = 3.0
-    min_history: IntegerLike | None = None
+    window: Annotated[int, AtLeast(2)] = static_choice(static=True, default=128)
+    sigma: ZeroOrMore = 3.0
+    min_history: Annotated[IntegerLike, AtLeast(2)] | None = None
 
-    def __check_init__(self):
+    def __check_init__(self) -> None:
         check_window(self)
 
     def init(self, params: Params) -> ClipByHistoryState:
@@ -194,6 +189,7 @@ class ClipByHistory(AbstractTransformation):
         **extra: Any,
     ) -> tuple[Updates, ClipByHistoryState]:
         check_state(self, state)
+        check_size(self, "window", len(state.norms))
         x = norm(updates).astype(jnp.float32)
         is_there, n = present(state.count, self.window)
         # Divided by the largest, so that no square overflows.

@@ -6,12 +6,11 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import DTypeLike
 
-from .._arguments.checks import check_range, check_scalar
 from .._core import AbstractLeafwise, Leafwise, equation
 from .._trees.leaves import map_parameters
 from .._trees.precision import compute_dtype
-from .._types import Hyperparameter, Leaf, Params, PerLeaf, Scalar
-from ..numerics import abs_sq, safe_sqrt
+from .._types import Hyperparameter, Leaf, Params, PerLeaf, Positive, Scalar, ZeroOrMore
+from ..numerics._numerics import abs_sq, safe_sqrt
 from ..tree import norm
 from ..tree._like import copy
 
@@ -68,12 +67,12 @@ class ScaleByDistanceOverGradients(AbstractLeafwise):
     **Arguments:**
 
     - `reps_rel`: $\alpha > 0$; $10^{-6}$, or $10^{-4}$ for models with batch
-        normalization.
-    - `eps`: $\varepsilon \ge 0$.
+        normalization. Defaults to 1e-6.
+    - `eps`: $\varepsilon \ge 0$. Defaults to 1e-8.
     - `param_dtype`: the dtype in which $p_0$ is stored. `None` means the dtype of each
         parameter.
     - `global_scale`: $s$, a number or a 0-d array. With $-1$, no
-        [`eqopt.ScaleByLearningRate`][] is needed.
+        [`eqopt.ScaleByLearningRate`][] is needed. Defaults to 1.0.
 
     **Raises:**
 
@@ -81,15 +80,10 @@ class ScaleByDistanceOverGradients(AbstractLeafwise):
     is `None`.
     """
 
-    reps_rel: Hyperparameter = 1e-6
-    eps: Hyperparameter = 1e-8
+    reps_rel: Positive = 1e-6
+    eps: ZeroOrMore = 1e-8
     param_dtype: DTypeLike | None = eqx.field(static=True, default=jnp.float32)
     global_scale: Hyperparameter = 1.0
-
-    def __check_init__(self):
-        check_range(self, "reps_rel", 0, includes_low=False)
-        check_range(self, "eps", 0)
-        check_scalar(self, "global_scale")
 
     def init(self, params: Params) -> ScaleByDistanceOverGradientsState:
         first = lambda p: jnp.asarray(self.reps_rel, compute_dtype(p)) * (1 + norm(p))

@@ -9,9 +9,8 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Array, DTypeLike, Float, Int, PyTree
+from jaxtyping import Array, DTypeLike, Float, Int
 
-from .._arguments.checks import check_count, check_range, check_scalar
 from .._arguments.extra import required_params
 from .._arguments.fields import static_choice
 from .._core import AbstractLeafwise, Leafwise, ShapeMismatch, equation
@@ -19,15 +18,19 @@ from .._trees.axes import DimensionNumbers, resolve_dimension_numbers
 from .._trees.dimension_numbers import MatrixDimensionNumbers
 from .._trees.leaves import is_leaf, is_parameter
 from .._types import (
+    CountOrZero,
     Hyperparameter,
-    IntegerLike,
     Leaf,
     Nonnegative,
     Params,
     PerLeaf,
+    Positive,
+    PyTree,
     Scalar,
+    SizeOrZero,
+    ZeroOrMore,
 )
-from ..numerics import abs_sq, as_float, safe_increment, safe_sqrt
+from ..numerics._numerics import abs_sq, as_float, safe_increment, safe_sqrt
 from ..tree._like import real_full_like_leaf
 
 
@@ -115,7 +118,13 @@ def squared_product(x, factors):
 
 def _average(decay, old, new):
     if getattr(old, "shape", None) != new.shape:
-        raise ShapeMismatch(f"statistics of shape {new.shape} are averaged with {old}")
+        found = getattr(old, "shape", None)
+        raise ShapeMismatch(
+            None,
+            f"the state has statistics of shape {found}, but these gradients need "
+            f"{new.shape}. Pass the same arguments, or make a new state: "
+            "`opt.init(model)`.",
+        )
     # The decay of the first step is zero, which times infinity would be NaN.
     return jnp.where(decay == 0, 0, decay * old) + (1 - decay) * new
 
@@ -170,14 +179,14 @@ class ScaleByFactoredRMS(AbstractLeafwise):
     **Arguments:**
 
     - `factored`: whether to factor second moments. With `False`, all parameters have
-        `v`.
+        `v`. Defaults to `True`.
     - `decay_rate`: $c$, a number or a 0-d array. A larger value averages over more
-        steps.
+        steps. Defaults to 0.8.
     - `step_offset`: the number of steps that do not count in $t$, for a state whose
-        count continues from earlier training. Before this step, $t = 1$.
+        count continues from earlier training. Before this step, $t = 1$. Defaults to 0.
     - `min_dim_size_to_factor`: the smallest size of rows and columns to factor, if
-        `weight_dimension_numbers` is not given.
-    - `eps`: $\varepsilon \ge 0$.
+        `weight_dimension_numbers` is not given. Defaults to 128.
+    - `eps`: $\varepsilon \ge 0$. Defaults to 1e-30.
     - `decay_rate_fn`: $\beta_t$ as a function of $t - 1$ and `decay_rate`. For long
         runs, keep it below 0.999, for example, so that the second moments do not
         freeze. Defaults to $1 - t^{-c}$.
@@ -210,21 +219,13 @@ class ScaleByFactoredRMS(AbstractLeafwise):
 
     factored: bool = True
     decay_rate: Hyperparameter = 0.8
-    step_offset: IntegerLike = 0
-    min_dim_size_to_factor: int = static_choice(static=True, default=128)
-    eps: Hyperparameter = 1e-30
+    step_offset: CountOrZero = 0
+    min_dim_size_to_factor: SizeOrZero = static_choice(static=True, default=128)
+    eps: ZeroOrMore = 1e-30
     decay_rate_fn: Callable[[Any, Any], Any] = power_decay
     weight_dimension_numbers: DimensionNumbers | None = None
-    clipping_threshold: Hyperparameter | None = None
+    clipping_threshold: Positive | None = None
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
-
-    def __check_init__(self):
-        check_scalar(self, "decay_rate")
-        check_count(self, "step_offset", 0)
-        check_count(self, "min_dim_size_to_factor", 0)
-        check_range(self, "eps", 0)
-        if self.clipping_threshold is not None:
-            check_range(self, "clipping_threshold", 0, includes_low=False)
 
     def init(self, params: Params) -> ScaleByFactoredRMSState:
         leaves, treedef = jtu.tree_flatten(params, is_leaf=is_leaf)

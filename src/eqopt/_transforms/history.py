@@ -5,17 +5,16 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from .._arguments.checks import check_count, check_range
-from ..numerics import safe_increment
+from .._arguments.checks import check_fields, check_interval
+from ..numerics._numerics import safe_increment
 
 
 def check_window(owner: Any) -> None:
-    """Checks the fields `window`, `sigma` and `min_history`."""
-    check_count(owner, "window", 2)
-    check_range(owner, "sigma", 0)
+    """Raises unless `min_history` values fit into the window."""
+    check_fields(owner)
     if owner.min_history is not None:
-        check_count(owner, "min_history", 2)
-        check_range(owner, "min_history", 2, owner.window, includes_high=True)
+        name = type(owner).__name__
+        check_interval(name, "min_history", owner.min_history, 2, owner.window)
 
 
 def present(count: Int[Array, ""], window: int) -> tuple[Bool[Array, " window"], Any]:

@@ -1,12 +1,13 @@
 """The diagonal of the Hessian, estimated with random signs."""
 
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
 import jax
 from jaxtyping import Array, UInt32
 
-from .._arguments.extra import required, required_params
+from .._arguments.extra import required_params
 from .._core import AbstractTransformation, check_real, check_shapes
 from .._trees.keys import key_data, next_key
 from .._trees.leaves import align, flatten_updates
@@ -46,7 +47,7 @@ class HutchinsonDiagHessian(AbstractTransformation):
 
     **Arguments:**
 
-    - `key`: a seed or a key of `jax.random`, for the signs.
+    - `key`: a seed or a key of `jax.random`, for the signs. Defaults to 0.
 
     **Raises:**
 
@@ -77,10 +78,11 @@ class HutchinsonDiagHessian(AbstractTransformation):
         updates: Updates,
         state: State,
         params: Params | None = None,
+        *,
+        value_fn: Callable[[Params], Any],
         **extra: Any,
     ) -> tuple[Updates, HutchinsonDiagHessianState]:
         check_state(self, state)
-        value_fn = required(self, extra, "value_fn")
         required_params("HutchinsonDiagHessian", params)
         check_shapes(self, updates, params, "params")
         check_real(self, updates, params, "params")

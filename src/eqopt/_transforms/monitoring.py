@@ -6,15 +6,15 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import DTypeLike, PyTree
+from jaxtyping import DTypeLike
 
 from .._arguments.construction import Module
-from .._arguments.owners import name_error
-from .._core import AbstractTransformation, naming_recipe
+from .._core import AbstractTransformation
+from .._errors import InputError, naming_recipe
 from .._trees.leaves import parameters
 from .._trees.states import check_keys, check_state
-from .._types import Hyperparameter, Params, State, Updates
-from ..numerics import at_least_float32
+from .._types import Params, PyTree, State, Unit, Updates
+from ..numerics._numerics import at_least_float32
 from .average import EMA, EMAState
 
 
@@ -74,7 +74,7 @@ class Snapshot(AbstractTransformation):
 
 
 class MeasureWithEMA(Module):
-    """The exponential moving average of a measurement, for [`eqopt.Monitor`][].
+    r"""The exponential moving average of a measurement, for [`eqopt.Monitor`][].
 
     !!! example
 
@@ -85,8 +85,13 @@ class MeasureWithEMA(Module):
 
     **Arguments:**
 
-    - `measure`: see [`eqopt.Snapshot`][]. Bools and integers are averaged as numbers.
-    - `decay`, `debias`: see [`eqopt.EMA`][].
+    - `measure`: a function of the updates at this position in the chain that returns an
+        array or a tree of arrays. `init` calls it with abstract arrays of the shapes of
+        the parameters, to get the shapes and dtypes of its result. Bools and integers
+        are averaged as numbers.
+    - `decay`: $\beta \in [0, 1)$.
+    - `debias`: whether to correct for the start of the average at zero. Defaults to
+        `True`.
     - `accumulator_dtype`: the dtype in which the average is stored. Defaults to the
         dtype of the measurement, at least float32.
 
@@ -96,16 +101,9 @@ class MeasureWithEMA(Module):
     """
 
     measure: Callable[[Updates], PyTree]
-    decay: Hyperparameter
+    decay: Unit
     debias: bool = True
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
-
-    def __check_init__(self):
-        try:
-            self._ema  # noqa: B018
-        except Exception as error:
-            name_error(self, error)
-            raise
 
     @property
     def _ema(self) -> EMA:
@@ -196,10 +194,11 @@ class Monitor(AbstractTransformation):
     def __init__(self, measures: dict[str, Any]):
         for name, measure in measures.items():
             if not (_has_state(measure) or callable(measure)):
-                raise TypeError(
-                    f"Monitor: the measure {name!r} must be a function of the updates, "
+                raise InputError(
+                    "Monitor",
+                    f"the measure {name!r} must be a function of the updates, "
                     "or have the methods `init` and `update`, but is a "
-                    f"{type(measure).__name__}."
+                    f"{type(measure).__name__}.",
                 )
         # Not kept as a dictionary, which has no hash. Sorted, because `jit` also
         # returns the dictionaries of the state sorted.
@@ -241,11 +240,12 @@ class Monitor(AbstractTransformation):
             zip(self.names, self.measures, strict=True)
         ):
             if not _has_state(measure) and state.measure_states[i] is not None:
-                raise TypeError(
-                    f"Monitor: the measure {name!r} has no state, but "
+                raise InputError(
+                    "Monitor",
+                    f"the measure {name!r} has no state, but "
                     f"`state.measure_states[{i}]` is a state. Is it the state of another "
                     "optimizer? Pass the state that `init` or `update` of this Monitor "
-                    "returned."
+                    "returned.",
                 )
 
 
@@ -272,18 +272,20 @@ def _recorded(owner: object, name: str, new: PyTree, old: PyTree) -> PyTree:
     structures = [jax.tree.structure(tree) for tree in (new, old)]
     shapes = [[jnp.shape(x) for x in jax.tree.leaves(tree)] for tree in (new, old)]
     if structures[0] != structures[1] or shapes[0] != shapes[1]:
-        raise ValueError(
-            f"{type(owner).__name__}: the measure {name!r} returned arrays of shapes "
+        raise InputError(
+            owner,
+            f"the measure {name!r} returned arrays of shapes "
             f"{shapes[0]} in a {structures[0]}, but {shapes[1]} in a {structures[1]} "
             "for the parameters in `init`. A state must keep its shapes: reduce the "
-            "arrays, for example to their sums."
+            "arrays, for example to their sums.",
         )
     for x, like in zip(*map(jax.tree.leaves, (new, old)), strict=True):
         if jnp.iscomplexobj(x) and not jnp.iscomplexobj(like):
-            raise TypeError(
-                f"{type(owner).__name__}: the measure {name!r} returned complex "
+            raise InputError(
+                owner,
+                f"the measure {name!r} returned complex "
                 f"numbers, but {like.dtype} for the parameters in `init`. Do real "
                 "parameters have complex gradients? Pass `jax.tree.map(jnp.real, "
-                "updates)`."
+                "updates)`.",
             )
     return jax.tree.map(lambda x, like: jnp.array(x, like.dtype, copy=True), new, old)

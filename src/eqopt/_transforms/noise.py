@@ -4,14 +4,13 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
+import jax.random as jr
 from jaxtyping import Array, Int, PRNGKeyArray, UInt32
 
-from .._arguments.checks import check_range, check_scalar
 from .._core import AbstractLeafwise, Leafwise, equation
 from .._trees.keys import key_data, next_key, split_like
-from .._trees.threefry import normal
-from .._types import Hyperparameter, Key, Leaf, Params, Scalar
-from ..numerics import as_float, safe_increment, safe_sqrt
+from .._types import Hyperparameter, Key, Leaf, Params, Scalar, ZeroOrMore
+from ..numerics._numerics import as_float, safe_increment, safe_sqrt
 
 
 class AddNoiseState(eqx.Module):
@@ -29,7 +28,7 @@ class AddNoiseState(eqx.Module):
 
 @equation
 def add_noise(g: Leaf, key: PRNGKeyArray, *, stddev: Scalar) -> Leaf:
-    return g + stddev * normal(key, g.shape, g.dtype)
+    return g + stddev * jr.normal(key, g.shape, g.dtype)
 
 
 class AddNoise(AbstractLeafwise):
@@ -71,13 +70,9 @@ class AddNoise(AbstractLeafwise):
         ```
     """
 
-    eta: Hyperparameter
+    eta: ZeroOrMore
     gamma: Hyperparameter
     key: Key
-
-    def __check_init__(self):
-        check_range(self, "eta", 0)
-        check_scalar(self, "gamma")
 
     def init(self, params: Params) -> AddNoiseState:
         return AddNoiseState(jnp.zeros((), jnp.int32), key_data(self.key))

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from .._arguments.checks import check_range, check_scalar
 from .._core import (
     AbstractStateless,
     AbstractTransformation,
@@ -19,7 +18,7 @@ from .._core import (
     leafwise,
 )
 from .._trees.states import check_state
-from .._types import Hyperparameter, Leaf, Params, Scalar, State, Updates
+from .._types import Hyperparameter, Leaf, Params, Scalar, State, Updates, ZeroOrMore
 from .scale import scale
 
 
@@ -130,8 +129,8 @@ class NormalizeByUpdateNorm(AbstractScaleByNorm):
 
     **Arguments:**
 
-    - `scale_factor`: $s$, a number or a 0-d array.
-    - `eps`: $\varepsilon \ge 0$.
+    - `scale_factor`: $s$, a number or a 0-d array. Defaults to 1.0.
+    - `eps`: $\varepsilon \ge 0$. Defaults to 1e-6.
 
     **Raises:**
 
@@ -139,11 +138,7 @@ class NormalizeByUpdateNorm(AbstractScaleByNorm):
     """
 
     scale_factor: Hyperparameter = 1.0
-    eps: Hyperparameter = 1e-6
-
-    def __check_init__(self):
-        check_scalar(self, "scale_factor")
-        check_range(self, "eps", 0)
+    eps: ZeroOrMore = 1e-6
 
     def _share(self, length: Array) -> Scalar:
         return _by_norm(self.scale_factor, length, self.eps)

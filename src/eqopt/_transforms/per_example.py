@@ -6,15 +6,21 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Inexact, Int, PyTree
+from jaxtyping import Array, Float, Inexact, Int
 
 from .._arguments.checks import check_interval
-from .._arguments.owners import name_of
+from .._errors import InputError
 from .._platforms import compute_once
 from .._trees.leaves import align, flatten_updates, keystr
-from .._types import Leaf, Params, RealScalarLike, Updates
+from .._types import Leaf, Params, PyTree, RealScalarLike, Updates
 from ..microbatching._clip_factors import clip_factors
-from ..numerics import abs_sq, at_least_float32, common_dtype, safe_sqrt, wide_dtype
+from ..numerics._numerics import (
+    abs_sq,
+    at_least_float32,
+    common_dtype,
+    safe_sqrt,
+    wide_dtype,
+)
 
 
 def per_example_global_norm_clip(
@@ -149,17 +155,19 @@ def batch_size(
         if size is None or (is_known and shape != p.shape):
             of_parameters = f", for parameters of shape {p.shape}" if is_known else ""
             where = "their first axis" if axes == (0,) else f"the axes {axes}"
-            raise ValueError(
-                f"{name_of(owner)} takes per-example gradients, with the examples along "
-                f"{where}, but the array at `{keystr(grads, i)}` has shape "
-                f"{g.shape}{of_parameters}. {_HOW_TO}{hint}"
+            raise InputError(
+                owner,
+                f"it takes per-example gradients, with the examples along {where}, but "
+                f"the array at `{keystr(grads, i)}` has shape {g.shape}{of_parameters}. "
+                f"{_HOW_TO}{hint}",
             )
         first = first or (i, size)
         if size != first[1] or size == 0:
-            raise ValueError(
-                f"{name_of(owner)} takes gradients of the same one or more examples in "
-                f"all arrays, but there are {first[1]} at `{keystr(grads, first[0])}` "
-                f"and {size} at `{keystr(grads, i)}`. {_HOW_TO}"
+            raise InputError(
+                owner,
+                "it takes gradients of the same one or more examples in all arrays, but "
+                f"there are {first[1]} at `{keystr(grads, first[0])}` and {size} at "
+                f"`{keystr(grads, i)}`. {_HOW_TO}",
             )
     return 1 if first is None else first[1]
 

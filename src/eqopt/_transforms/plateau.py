@@ -5,12 +5,20 @@ from typing import Any
 import equinox as eqx
 from jaxtyping import Array, Float, Int
 
-from .._arguments.extra import required_value
+from .._arguments.extra import check_number
 from .._core import AbstractLeafwise, Leafwise
 from .._trees.leaves import parameters
 from .._trees.precision import compute_dtype
-from .._types import Hyperparameter, IntegerLike, Params
-from ..schedules._plateau import after_one_more, check_plateau, no_losses_yet
+from .._types import (
+    ClosedUnit,
+    Count,
+    CountOrZero,
+    OpenUnit,
+    Params,
+    RealScalarLike,
+    ZeroOrMore,
+)
+from ..schedules._plateau import after_one_more, no_losses_yet
 from .scale import scale
 
 
@@ -66,16 +74,16 @@ class ReduceLROnPlateau(AbstractLeafwise):
 
     **Arguments:**
 
-    - `factor`: the factor of a reduction, in $(0, 1)$.
+    - `factor`: the factor of a reduction, in $(0, 1)$. Defaults to 0.1.
     - `patience`: the number of losses without improvement before a reduction, an
-        integer of at least 1.
-    - `rtol`: $r \in [0, 1]$, the relative tolerance.
-    - `atol`: $a \ge 0$, the absolute tolerance.
+        integer of at least 1. Defaults to 10.
+    - `rtol`: $r \in [0, 1]$, the relative tolerance. Defaults to 0.0001.
+    - `atol`: $a \ge 0$, the absolute tolerance. Defaults to 0.0.
     - `cooldown`: the number of losses after a reduction that do not count, an integer
-        of at least 0.
+        of at least 0. Defaults to 0.
     - `accumulation_size`: the number of values whose mean counts as one loss, an
-        integer of at least 1.
-    - `min_scale`: the smallest scale, in $[0, 1]$.
+        integer of at least 1. Defaults to 1.
+    - `min_scale`: the smallest scale, in $[0, 1]$. Defaults to 0.0.
 
     **Raises:**
 
@@ -83,16 +91,13 @@ class ReduceLROnPlateau(AbstractLeafwise):
     is missing.
     """
 
-    factor: Hyperparameter = 0.1
-    patience: IntegerLike = 10
-    rtol: Hyperparameter = 1e-4
-    atol: Hyperparameter = 0.0
-    cooldown: IntegerLike = 0
-    accumulation_size: IntegerLike = 1
-    min_scale: Hyperparameter = 0.0
-
-    def __check_init__(self):
-        check_plateau(self)
+    factor: OpenUnit = 0.1
+    patience: Count = 10
+    rtol: ClosedUnit = 1e-4
+    atol: ZeroOrMore = 0.0
+    cooldown: CountOrZero = 0
+    accumulation_size: Count = 1
+    min_scale: ClosedUnit = 0.0
 
     def init(self, params: Params) -> ReduceLROnPlateauState:
         dtype = compute_dtype(parameters(params))
@@ -102,9 +107,12 @@ class ReduceLROnPlateau(AbstractLeafwise):
         self,
         state: ReduceLROnPlateauState,
         params: Params | None = None,
+        *,
+        value: RealScalarLike,
         **extra: Any,
     ) -> Leafwise:
-        new = after_one_more(self, state, required_value(self, extra))
+        check_number(self, "value", value)
+        new = after_one_more(self, state, value)
         return Leafwise(
             scale, ReduceLROnPlateauState(**new), {"step_size": new["scale"]}
         )

@@ -5,17 +5,25 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jax.random as jr
 from jaxtyping import Array, PRNGKeyArray, UInt32
 
-from .._arguments.checks import check_range
-from .._arguments.owners import name_of
 from .._core import AbstractTransformation
+from .._errors import InputError
 from .._trees.keys import key_data, next_key, split_like
 from .._trees.leaves import align, flatten_updates, keystr
 from .._trees.states import check_state
-from .._trees.threefry import normal
-from .._types import Hyperparameter, Key, Leaf, Params, Scalar, State, Updates
-from ..numerics import as_float, at_least_float32
+from .._types import (
+    Key,
+    Leaf,
+    Params,
+    Positive,
+    Scalar,
+    State,
+    Updates,
+    ZeroOrMore,
+)
+from ..numerics._numerics import as_float, at_least_float32
 from .per_example import batch_size, factors_of, weighted_sum
 
 
@@ -107,22 +115,19 @@ class DifferentiallyPrivateAggregate(AbstractTransformation):
         ```
     """
 
-    l2_norm_clip: Hyperparameter
-    noise_multiplier: Hyperparameter
+    l2_norm_clip: ZeroOrMore
+    noise_multiplier: ZeroOrMore
     key: Key
-    batch_size: Hyperparameter | None = None
+    batch_size: Positive | None = None
     clipped: bool = eqx.field(static=True, default=False)
 
-    def __check_init__(self):
-        for name in ("l2_norm_clip", "noise_multiplier"):
-            check_range(self, name, 0)
-        if self.batch_size is not None:
-            check_range(self, "batch_size", 0, includes_low=False)
-        elif self.clipped:
-            raise ValueError(
-                f"{type(self).__name__}: with `clipped=True`, updates are the sum of the "
+    def __check_init__(self) -> None:
+        if self.clipped and self.batch_size is None:
+            raise InputError(
+                self,
+                "with `clipped=True`, updates are the sum of the "
                 "gradients of an unknown number of examples. Pass the expected number as "
-                "`batch_size`."
+                "`batch_size`.",
             )
 
     @property
@@ -160,12 +165,12 @@ class DifferentiallyPrivateAggregate(AbstractTransformation):
             ps = leaves if params is None else align(treedef, params, "params", updates)
             for i, (g, p) in enumerate(zip(leaves, ps, strict=True)):
                 if g is not None and g.shape != getattr(p, "shape", g.shape):
-                    raise ValueError(
-                        f"{name_of(self)} takes the sum of clipped gradients, "
-                        "with `clipped=True`, but the array at "
-                        f"`{keystr(updates, i)}` has shape {g.shape}, for parameters "
-                        f"of shape {p.shape}. For per-example gradients, omit "
-                        "`clipped`."
+                    raise InputError(
+                        self,
+                        "it takes the sum of clipped gradients, with `clipped=True`, but "
+                        f"the array at `{keystr(updates, i)}` has shape {g.shape}, for "
+                        f"parameters of shape {p.shape}. For per-example gradients, omit "
+                        "`clipped`.",
                     )
             return leaves, self.batch_size
         batch = batch_size(type(self).__name__, updates, params, hint=_HINT)
@@ -188,7 +193,7 @@ def _noisy_mean(
 ) -> Leaf:
     # Noise is added before rounding: the rounded sum could reveal more than the sum.
     total = at_least_float32(total)
-    noise = normal(key, total.shape, total.dtype)
+    noise = jr.normal(key, total.shape, total.dtype)
     if jnp.iscomplexobj(total):
         # Differs from Optax in: a complex normal number has a variance of 1/2 in each
         # part, which would be half of the noise that the privacy bound requires.

@@ -9,10 +9,9 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Float, Int
 
-from .._arguments.checks import check_returned, check_scalar
-from .._arguments.owners import name_of
+from .._arguments.checks import check_returned
 from .._combinators.freeze import zero
 from .._core import (
     AbstractLeafwise,
@@ -22,6 +21,7 @@ from .._core import (
     Leafwise,
     equation,
 )
+from .._errors import InputError
 from .._jax_internals import is_traced
 from .._trees.leaves import is_none, keystr, parameters
 from .._trees.masks import resolve
@@ -31,13 +31,14 @@ from .._types import (
     Hyperparameter,
     Leaf,
     Params,
+    PyTree,
     Recorded,
     Scalar,
     ScalarOrSchedule,
     Schedule,
     Updates,
 )
-from ..numerics import as_float, safe_increment, wide_dtype
+from ..numerics._numerics import as_float, safe_increment, wide_dtype
 from ..schedules import AbstractStatefulSchedule
 
 
@@ -58,15 +59,17 @@ def at(owner: object, name: str, count: Int[Array, ""] | None) -> Any:
     """
     value: Any = getattr(owner, name)
     if isinstance(value, AbstractStatefulSchedule):
-        raise TypeError(
-            f"{name_of(owner)}: `{name}` is {value!r}, a stateful schedule. Wrap the "
-            "whole optimizer in `eqopt.Scheduled(optimizer)`, which keeps its state."
+        raise InputError(
+            owner,
+            f"`{name}` is {value!r}, a stateful schedule. Wrap the "
+            "whole optimizer in `eqopt.Scheduled(optimizer)`, which keeps its state.",
         )
     if callable(value) and count is None:
-        raise TypeError(
-            f"{name_of(owner)}: `{name}` is a schedule, but the state has no `count`, "
+        raise InputError(
+            owner,
+            f"`{name}` is a schedule, but the state has no `count`, "
             "because it is the state of an optimizer with a number instead. Take the "
-            "state over: `state = eqopt.tree.migrate(opt, state, model)`."
+            "state over: `state = eqopt.tree.migrate(opt, state, model)`.",
         )
     return check_returned(owner, name, value(count)) if callable(value) else value
 
@@ -101,9 +104,6 @@ class Scale(AbstractStateless):
     """
 
     step_size: Hyperparameter
-
-    def __check_init__(self):
-        check_scalar(self, "step_size")
 
     def _route(self, report: Report, params: Params) -> None:
         report.multiply(params, self.step_size)
@@ -178,9 +178,10 @@ def _as_factor(factor: Any, g: Any, path: Callable[[], str]) -> Array:
     # factor must not have more axes.
     axes = zip(factor.shape[::-1], g.shape[::-1], strict=False)
     if factor.ndim > g.ndim or any(n not in (1, m) for n, m in axes):
-        raise ValueError(
-            f"ScaleByTree: the factor at `{path()}` has shape {factor.shape}, which "
-            f"does not broadcast to shape {g.shape} of the update."
+        raise InputError(
+            "ScaleByTree",
+            f"the factor at `{path()}` has shape {factor.shape}, which "
+            f"does not broadcast to shape {g.shape} of the update.",
         )
     return factor
 
@@ -243,16 +244,13 @@ class ScaleByLearningRate(AbstractLeafwise):
     - `learning_rate`: $\eta$, a number, a 0-d array, or a schedule: a schedule of
         [`eqopt.schedules`][] or any function of the number of steps taken so far (0 in
         the first step).
-    - `flip_sign`: whether to multiply by $-\eta$ instead of $\eta$.
+    - `flip_sign`: whether to multiply by $-\eta$ instead of $\eta$. Defaults to `True`.
     """
 
     _descends = True
 
     learning_rate: ScalarOrSchedule
     flip_sign: bool = True
-
-    def __check_init__(self):
-        check_scalar(self, "learning_rate")
 
     def _route(self, report: Report, params: Params) -> None:
         report.take("", params)

@@ -5,12 +5,13 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, PyTree
+from jaxtyping import Array
 
 from .._core import AbstractStateless, AbstractTransformation, Leafwise, equation
+from .._errors import InputError
 from .._trees.leaves import align, disagreement, flatten_updates, keystr, type_name
 from .._trees.states import check_state
-from .._types import Leaf, Params, State, Updates
+from .._types import Leaf, Params, PyTree, State, Updates
 
 
 class Stateless(AbstractTransformation):
@@ -60,18 +61,19 @@ class Stateless(AbstractTransformation):
         new_leaves, new_treedef = flatten_updates(new)
         if new_treedef != treedef:
             name = "f(updates, params)"
-            raise ValueError(
-                f"Stateless: {disagreement(name, new, 'updates', updates)}"
+            raise InputError(
+                "Stateless", f"{disagreement(name, new, 'updates', updates)}"
             )
         for i, (u, g) in enumerate(zip(new_leaves, leaves, strict=True)):
             if not _fits(u, g):
                 found, expected = (
                     None if x is None else type_name(x.dtype, x.shape) for x in (u, g)
                 )
-                raise ValueError(
-                    f"Stateless: `f(updates, params)` has {found} at "
+                raise InputError(
+                    "Stateless",
+                    f"`f(updates, params)` has {found} at "
                     f"`{keystr(updates, i)}`, but `updates` has {expected}. `f` must "
-                    "keep shapes and `None`, and return real updates for real ones."
+                    "keep shapes and `None`, and return real updates for real ones.",
                 )
             new_leaves[i] = None if u is None else u.astype(g.dtype)
         return treedef.unflatten(new_leaves), None

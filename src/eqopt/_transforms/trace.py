@@ -5,7 +5,6 @@ from typing import Any
 import equinox as eqx
 from jaxtyping import DTypeLike
 
-from .._arguments.checks import check_scalar
 from .._core import AbstractLeafwise, Leafwise, equation
 from .._types import Hyperparameter, Leaf, Params, Scalar, Updates
 from ..tree._like import wide_zeros_like
@@ -36,16 +35,14 @@ class Trace(AbstractLeafwise):
     **Arguments:**
 
     - `decay`: $\beta$, a number or a 0-d array.
-    - `nesterov`: whether to use Nesterov momentum.
+    - `nesterov`: whether to use Nesterov momentum. Defaults to `False`.
     - `accumulator_dtype`: the dtype in which $m$ is stored. Defaults to the dtype of
-        each parameter, at least float32."""
+        each parameter, at least float32.
+    """
 
     decay: Hyperparameter
     nesterov: bool = False
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
-
-    def __check_init__(self):
-        check_scalar(self, "decay")
 
     def init(self, params: Params) -> TraceState:
         return TraceState(trace=wide_zeros_like(params, self.accumulator_dtype))

@@ -4,9 +4,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from .._arguments.checks import check_range, check_scalar
 from .._core import AbstractStateless, Leafwise, equation
-from .._types import Hyperparameter, Leaf, Params, Scalar
+from .._types import Hyperparameter, Leaf, Params, Scalar, ZeroOrMore
 from .block import block_norm
 
 
@@ -30,9 +29,9 @@ class ScaleByTrustRatio(AbstractStateless):
 
     **Arguments:**
 
-    - `min_norm`: $m \ge 0$, the lower bound of both norms.
-    - `trust_coefficient`: $c$, a number or a 0-d array.
-    - `eps`: $\varepsilon \ge 0$.
+    - `min_norm`: $m \ge 0$, the lower bound of both norms. Defaults to 0.0.
+    - `trust_coefficient`: $c$, a number or a 0-d array. Defaults to 1.0.
+    - `eps`: $\varepsilon \ge 0$. Defaults to 0.0.
 
     **Raises:**
 
@@ -51,14 +50,9 @@ class ScaleByTrustRatio(AbstractStateless):
         ```
     """
 
-    min_norm: Hyperparameter = 0.0
+    min_norm: ZeroOrMore = 0.0
     trust_coefficient: Hyperparameter = 1.0
-    eps: Hyperparameter = 0.0
-
-    def __check_init__(self):
-        for name in ("min_norm", "eps"):
-            check_range(self, name, 0)
-        check_scalar(self, "trust_coefficient")
+    eps: ZeroOrMore = 0.0
 
     def leafwise(
         self, state: None, params: Params | None = None, **extra: Any

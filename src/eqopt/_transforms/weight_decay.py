@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias
 
 import equinox as eqx
 import jax
@@ -10,26 +10,23 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from .._arguments.checks import (
-    check_choice,
     check_no_schedule,
-    check_range,
-    check_scalar,
 )
 from .._arguments.fields import static_choice
-from .._arguments.owners import name_of
 from .._core import AbstractLeafwise, AbstractTransformation, Leafwise, equation
+from .._errors import InputError
 from .._trees.masks import mask_out
 from .._trees.routes import Report
 from .._types import (
-    Hyperparameter,
     Leaf,
     Mask,
     Params,
+    Positive,
     RealLeaf,
     Scalar,
     ScalarOrSchedule,
 )
-from ..numerics import safe_increment
+from ..numerics._numerics import safe_increment
 from .normalize import ratio
 from .scale import at, same
 
@@ -142,14 +139,14 @@ class AddDecayedWeights(AbstractLeafwise):
     **Arguments:**
 
     - `weight_decay`: $\lambda$, a number, a 0-d array, or a schedule. If it is the
-        number zero, `params` is not needed.
+        number zero, `params` is not needed. Defaults to 0.0.
     - `mask`: which parameters decay: a tree of Python bools like the parameters or a
         prefix of it, or a function of the parameters that gives one, as in
         [`eqopt.Masked`][]. Defaults to all.
     - `cautious`: whether to decay only entries that the update does not make larger:
         those with $\lambda g p \ge 0$. This works only before the learning rate, which
-        changes the sign of the updates.
-    - `mode`: a name in the first column of the table.
+        changes the sign of the updates. Defaults to `False`.
+    - `mode`: a name in the first column of the table. Defaults to `"decoupled"`.
     - `learning_rate`: $\eta$, a number, a 0-d array or a schedule: the same as in the
         [`eqopt.ScaleByLearningRate`][] that follows. Needed if `mode` depends on it;
         `None` by default. Optimizers pass their own learning rate.
@@ -192,22 +189,17 @@ class AddDecayedWeights(AbstractLeafwise):
     cautious: bool = static_choice(static=True, default=False)
     mode: Mode = eqx.field(static=True, default="decoupled")
     learning_rate: ScalarOrSchedule | None = None
-    max_learning_rate: Hyperparameter | None = None
+    max_learning_rate: Positive | None = None
 
-    def __check_init__(self):
+    def __check_init__(self) -> None:
         if isinstance(self.weight_decay, AbstractTransformation):
             self._given(self.weight_decay)
             return
-        check_scalar(self, "weight_decay")
-        check_choice(self, "mode", get_args(Mode))
-        if self.learning_rate is not None:
-            check_scalar(self, "learning_rate")
-        if self.max_learning_rate is not None:
-            check_range(self, "max_learning_rate", 0, includes_low=False)
-        elif self.mode in _NEEDS_MAXIMUM:
-            raise ValueError(
-                f"AddDecayedWeights: `mode={self.mode!r}` needs `max_learning_rate`, "
-                "the largest learning rate during the whole training."
+        if self.max_learning_rate is None and self.mode in _NEEDS_MAXIMUM:
+            raise InputError(
+                "AddDecayedWeights",
+                f"`mode={self.mode!r}` needs `max_learning_rate`, "
+                "the largest learning rate during the whole training.",
             )
 
     def init(self, params: Params) -> AddDecayedWeightsState:
@@ -244,11 +236,12 @@ class AddDecayedWeights(AbstractLeafwise):
         """Raises if the mode lacks its learning rate, or if a schedule has a state."""
         check_no_schedule(self, in_any_field=True)
         if self.mode in _NEEDS_RATE and self.learning_rate is None:
-            raise ValueError(
-                f"{name_of(self)}: `mode={self.mode!r}` needs `learning_rate`, the "
+            raise InputError(
+                self,
+                f"`mode={self.mode!r}` needs `learning_rate`, the "
                 "same number or schedule as in `ScaleByLearningRate`. Optimizers set "
                 "it automatically for an `AddDecayedWeights` that is passed as "
-                "`weight_decay`."
+                "`weight_decay`.",
             )
 
     def _shared(self, count: Int[Array, ""] | None) -> dict[str, Any]:
@@ -263,21 +256,24 @@ class AddDecayedWeights(AbstractLeafwise):
 
     def _given(self, given: AbstractTransformation) -> "AddDecayedWeights":
         if not isinstance(given, AddDecayedWeights):
-            raise TypeError(
-                "AddDecayedWeights: `weight_decay` must be a number, a schedule or an "
-                f"`AddDecayedWeights`, but is {given!r}."
+            raise InputError(
+                "AddDecayedWeights",
+                "`weight_decay` must be a number, a schedule or an "
+                f"`AddDecayedWeights`, but is {given!r}.",
             )
         is_plain = self.mode == "decoupled" and not self.cautious
         is_whole = not isinstance(given.weight_decay, AbstractTransformation)
         if not (is_plain and is_whole and self.max_learning_rate is None):
-            raise ValueError(
-                "AddDecayedWeights: `weight_decay` is an `AddDecayedWeights`, which "
-                "already defines the decay. Pass a number or a schedule."
+            raise InputError(
+                "AddDecayedWeights",
+                "`weight_decay` is an `AddDecayedWeights`, which "
+                "already defines the decay. Pass a number or a schedule.",
             )
         if self.mask is not None and given.mask is not None:
-            raise ValueError(
-                "AddDecayedWeights: there are two masks, `mask` and the mask of the "
-                "`AddDecayedWeights` passed as `weight_decay`. Pass only one."
+            raise InputError(
+                "AddDecayedWeights",
+                "there are two masks, `mask` and the mask of the "
+                "`AddDecayedWeights` passed as `weight_decay`. Pass only one.",
             )
         missing = {
             name: getattr(self, name)

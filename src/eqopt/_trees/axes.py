@@ -8,9 +8,10 @@ from typing import Any, NamedTuple, TypeAlias
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Array, Inexact, PyTree
+from jaxtyping import Array, Inexact
 
-from .._types import Params
+from .._errors import InputError
+from .._types import Params, PyTree
 from .dimension_numbers import MatrixDimensionNumbers, Unknown, as_tuple
 from .leaves import is_leaf, is_parameter, keystr, parameters
 from .masks import is_function, resolve
@@ -161,10 +162,11 @@ def size(shape, axes):
 def axes_of(numbers: Any, x: Any, path: str, takes_blocks: bool = True) -> Axes:
     """The axes of an array at this path, checked."""
     if not isinstance(numbers, MatrixDimensionNumbers):
-        raise TypeError(
+        raise InputError(
+            None,
             f"`weight_dimension_numbers` has {numbers!r} at `{path}`, "
             "but must hold `eqopt.MatrixDimensionNumbers`, or `None` for a leaf that "
-            "is not a matrix."
+            "is not a matrix.",
         )
     reduction, output = (
         tuple(axis + x.ndim if axis < 0 else axis for axis in as_tuple(axes))
@@ -172,10 +174,11 @@ def axes_of(numbers: Any, x: Any, path: str, takes_blocks: bool = True) -> Axes:
     )
     named = reduction + output
     if len({*named}) < len(named) or not all(0 <= axis < x.ndim for axis in named):
-        raise ValueError(
+        raise InputError(
+            None,
             f"{numbers} does not fit `{path}`, which has shape "
             f"{x.shape}. Each axis must be one of the {x.ndim} axes of the array, and "
-            "have only one role."
+            "have only one role.",
         )
     stack = tuple(axis for axis in range(x.ndim) if axis not in named)
     given = (reduction, numbers.reduction_blocks), (output, numbers.output_blocks)
@@ -185,18 +188,20 @@ def axes_of(numbers: Any, x: Any, path: str, takes_blocks: bool = True) -> Axes:
         if blocks != 1 and blocks != (x.shape[side[0]] if side else 1,)
     ]
     if blocks and not takes_blocks:
-        raise ValueError(
+        raise InputError(
+            None,
             f"{numbers} splits `{path}` into blocks, but this method "
-            "treats a matrix as a whole. Omit `reduction_blocks` and `output_blocks`."
+            "treats a matrix as a whole. Omit `reduction_blocks` and `output_blocks`.",
         )
     for axis, sizes in blocks:
         n = 1 if axis is None else x.shape[axis]
         if n % sizes if isinstance(sizes, int) else sum(sizes) != n:
             what = "divide" if isinstance(sizes, int) else "add up to"
-            raise ValueError(
+            raise InputError(
+                None,
                 f"{numbers} does not fit `{path}`, which has shape "
                 f"{x.shape}. The blocks must {what} the size {n} of the first axis of "
-                "their side."
+                "their side.",
             )
     return Axes(stack, reduction, output, tuple(_sizes(x, *b) for b in blocks))
 

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jax import lax
 
+from .._errors import InputError
 from .._jax_internals import is_traced, release, varying_axes
 from .leaves import disagreement, is_none, keystr, type_name
 from .sharding import is_in_shard_map
@@ -99,10 +100,11 @@ def cond(
 
 def _check_is_on_device(tree):
     if any(map(is_elsewhere, jtu.tree_leaves(tree, is_leaf=is_elsewhere))):
-        raise ValueError(
+        raise InputError(
+            None,
             "An `Offload` is inside a transformation that skips some of the steps. XLA "
             "for a GPU has no branches for arrays in the memory of the host. Put "
-            "`Offload` outside, such as `eqopt.Offload(eqopt.SkipStep(opt, rule))`."
+            "`Offload` outside, such as `eqopt.Offload(eqopt.SkipStep(opt, rule))`.",
         )
 
 
@@ -166,14 +168,15 @@ def _check_same(one, other):
         found = disagreement(
             "one branch", tree, "the other", other_treedef.unflatten(others)
         )
-        raise ValueError(f"{_TWO_RESULTS} {found}")
+        raise InputError(None, f"{_TWO_RESULTS} {found}")
     for i, (x, y) in enumerate(zip(leaves, others, strict=True)):
         if not _is_same(x, y):
-            raise ValueError(
+            raise InputError(
+                None,
                 f"{_TWO_RESULTS} At `{keystr(tree, i)}`, one has {x!r}, and the other "
                 f"has {y!r}. A value that changes between steps must be an array from "
                 "`init` on, such as `jnp.zeros((), jnp.int32)`; everything else must "
-                "stay the same object."
+                "stay the same object.",
             )
 
 

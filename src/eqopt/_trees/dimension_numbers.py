@@ -4,6 +4,7 @@ import dataclasses
 from typing import TypeAlias
 
 from .._arguments.construction import Explained
+from .._errors import InputError
 
 
 def as_tuple(axes):
@@ -55,19 +56,20 @@ class MatrixDimensionNumbers(metaclass=Explained):
         """Whether a matrix is split into blocks."""
         return self.reduction_blocks != 1 or self.output_blocks != 1
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         both = {*as_tuple(self.reduction_axis)} & {*as_tuple(self.output_axis)}
         if both:
-            raise ValueError(
-                f"MatrixDimensionNumbers: axis {min(both)} cannot be both a reduction "
-                "axis and an output axis."
+            raise InputError(
+                "MatrixDimensionNumbers",
+                f"axis {min(both)} cannot be both a reduction axis and an output axis.",
             )
         for name in ("reduction_blocks", "output_blocks"):
             blocks = getattr(self, name)
             if not as_tuple(blocks) or min(as_tuple(blocks)) < 1:
-                raise ValueError(
-                    f"MatrixDimensionNumbers: `{name}` must be a positive number of "
-                    f"equal blocks, or their sizes, but is {blocks}."
+                raise InputError(
+                    "MatrixDimensionNumbers",
+                    f"`{name}` must be a positive number of "
+                    f"equal blocks, or their sizes, but is {blocks}.",
                 )
 
 

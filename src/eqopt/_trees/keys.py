@@ -9,10 +9,10 @@ import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
 from jax import lax
-from jaxtyping import Array, PyTree, UInt32
+from jaxtyping import Array, UInt32
 
 from .._jax_internals import varying_axes
-from .._types import Key, State
+from .._types import Key, PyTree, State
 from .leaves import is_leaf, parameters
 from .sharding import is_in_shard_map
 

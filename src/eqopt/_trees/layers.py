@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax.tree_util as jtu
-from jaxtyping import PyTree
 
+from .._types import PyTree
 from .leaves import is_leaf, is_parameter
 from .named import block_size
 from .parts import whole_of

@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import PyTree
 
+from .._errors import InputError
+from .._types import PyTree
 from .parts import sees_part
-from .roles import check_is_no_state
 from .stored import is_leaf
 
 
@@ -50,24 +50,18 @@ _ARRAYS = jax.Array, np.ndarray, np.generic, jax.ShapeDtypeStruct
 
 
 def check_parameters(owner: str, params: PyTree) -> None:
-    """Raises a `ValueError` if `params` has leaves, but no parameter among them.
+    """Raises an error if `params` has leaves, but no parameter among them.
 
-    A part of a model may be without parameters, and so may be a tree without leaves. The
-    state of an optimizer is a `TypeError`.
+    A part of a model may be without parameters, and so may be a tree without leaves.
     """
-    check_is_no_state(owner, "params", params)
     leaves = jtu.tree_leaves(params)
     if leaves and not (sees_part() or any(map(is_parameter, leaves))):
         path, leaf = jtu.tree_leaves_with_path(params)[0]
-        is_class = isinstance(leaf, type)
-        raise ValueError(
-            f"{owner}: `params` has no parameters: it has {_found(leaf)} at "
-            f"`{jtu.keystr(path) or '(the root)'}`. Pass a model, or another tree "
-            "with floating-point or complex arrays."
-            + is_class * f" Create an instance: `{getattr(leaf, '__name__', '')}(...)`."
-            + isinstance(leaf, float)
-            * " Convert it to an array: "
-            f"`jnp.asarray({leaf!r})`."
+        raise InputError(
+            owner,
+            f"`params` has no parameters: it has {_found(leaf)} at "
+            f"`{jtu.keystr(path) or '(the root)'}`. Pass a model, or another tree with "
+            "floating-point or complex arrays.",
         )
 
 
@@ -82,7 +76,7 @@ def flatten_updates(updates: PyTree) -> tuple[list, Any]:
     leaves, treedef = jtu.tree_flatten(updates, is_leaf=is_leaf)
     for i, leaf in enumerate(leaves):
         if leaf is not None and not is_parameter(leaf):
-            raise TypeError(_not_inexact(keystr(updates, i), leaf))
+            raise InputError(None, _not_inexact(keystr(updates, i), leaf))
         if isinstance(leaf, np.ndarray | np.generic):
             leaves[i] = jnp.asarray(leaf)
     return leaves, treedef
@@ -129,16 +123,18 @@ def align(treedef: Any, tree: PyTree, name: str, updates: PyTree) -> list:
     try:
         return treedef.flatten_up_to(tree)
     except (ValueError, TypeError):
-        raise ValueError(
-            f"{disagreement(name, tree, 'updates', updates)} {_ONE_MODEL}"
-        ) from None
+        problem = f"{disagreement(name, tree, 'updates', updates)} {ONE_MODEL}"
+        raise InputError(None, problem) from None
 
 
 ANOTHER_MODEL = (
     "Was the model or the optimizer changed after `init`, or is this the state of "
     "another model?"
 )
-_ONE_MODEL = f"Both must belong to the same model. {ANOTHER_MODEL}"
+ONE_MODEL = (
+    "Updates, parameters and optimizer state must belong to the same model. "
+    f"{ANOTHER_MODEL}"
+)
 
 
 def disagreement(name: str, tree: PyTree, other_name: str, other: PyTree) -> str:
@@ -225,9 +221,10 @@ def selected(tree: PyTree, fn: Callable[[Any], Any], name: str) -> PyTree[int]:
     found = fn(jtu.tree_map(_Place, places(tree)))
     for x in jtu.tree_leaves(found):
         if not isinstance(x, _Place):
-            raise TypeError(
+            raise InputError(
+                None,
                 f"{name} must return parts of the model, such as `lambda m: m.layers`, "
-                f"but returned {_found(x)}. Static fields are no parameters."
+                f"but returned {_found(x)}. Static fields are no parameters.",
             )
     return jtu.tree_map(lambda x: x.index, found)
 
@@ -259,9 +256,8 @@ def restrict(
     try:
         column = treedef.flatten_up_to(tree)
     except (ValueError, TypeError):
-        raise ValueError(
-            f"{disagreement(name, tree, like_name, like)} {_ONE_MODEL}"
-        ) from None
+        problem = f"{disagreement(name, tree, like_name, like)} {ONE_MODEL}"
+        raise InputError(None, problem) from None
     pairs = zip(leaves, column, strict=True)
     return treedef.unflatten(None if x is None else y for x, y in pairs)
 

@@ -5,10 +5,10 @@ from typing import Any
 import jax
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import PyTree
 
+from .._errors import InputError
 from .._jax_internals import is_traced
-from .._types import Mask, Params
+from .._types import Mask, Params, PyTree
 from .leaves import disagreement, is_none, is_parameter, keystr, parameters, select
 from .parts import seeing_part
 from .stored import is_leaf, shapes_if_stored
@@ -31,17 +31,19 @@ def resolve_mask(mask: Mask | None, tree: PyTree, params: Params | None) -> list
     if mask is None:
         return [is_parameter(leaf) for leaf in leaves]
     if isinstance(mask, str):
-        raise TypeError(
+        raise InputError(
+            None,
             f"`mask` is the string {mask!r}. To choose parameters by their key paths, "
-            f"pass `eqopt.groups.path({mask!r})`."
+            f"pass `eqopt.groups.path({mask!r})`.",
         )
     flags = resolve("mask", mask, tree, params)
     for i, (flag, leaf) in enumerate(zip(flags, leaves, strict=True)):
         if is_parameter(leaf) and not _is_bool(flag):
-            raise TypeError(
+            raise InputError(
+                None,
                 f"`mask` has {flag!r} at `{keystr(tree, i)}`, but must hold Python "
                 "bools, `True` and `False`, because it determines which leaves have "
-                "state."
+                "state.",
             )
     return [
         bool(flag) if is_parameter(leaf) else False
@@ -100,18 +102,20 @@ def resolve(name: str, given: Any, tree: PyTree, params: Params | None) -> list:
             given = given(whole)
         except AttributeError as error:
             if error.obj is None and error.name is not None:
-                raise TypeError(
+                raise InputError(
+                    None,
                     f"`{name}` fails where there is no parameter: {error}. In a "
                     "`Partition`, for example, it is called with a part of the "
                     "parameters and `None` elsewhere. Use `jax.tree.map`, which skips "
-                    "`None`, or a selector, such as `eqopt.groups.leaf(condition)`."
+                    "`None`, or a selector, such as `eqopt.groups.leaf(condition)`.",
                 ) from error
             if error.obj is not whole or not hasattr(np.ndarray, error.name or ""):
                 raise
-            raise TypeError(
+            raise InputError(
+                None,
                 f"`{name}` is called once, with the tree of all parameters, but takes it "
                 f"for an array: {error}. For a condition on each array, pass "
-                "`eqopt.groups.leaf(condition)`."
+                "`eqopt.groups.leaf(condition)`.",
             ) from error
     spread = []
     try:
@@ -124,9 +128,10 @@ def resolve(name: str, given: Any, tree: PyTree, params: Params | None) -> list:
             is_leaf=is_none,
         )
     except (ValueError, TypeError):
-        raise ValueError(
+        raise InputError(
+            None,
             f"{disagreement(name, given, 'params', tree)} `{name}` must have the "
             "structure of the parameters, or a prefix of it, in which one value "
-            "stands for a whole subtree."
+            "stands for a whole subtree.",
         ) from None
     return spread

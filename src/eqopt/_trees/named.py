@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax.tree_util as jtu
-from jaxtyping import PyTree
 
+from .._types import PyTree
 from .leaves import is_leaf
 
 

@@ -9,8 +9,8 @@ from collections.abc import Generator
 from contextvars import ContextVar
 
 import jax.tree_util as jtu
-from jaxtyping import PyTree
 
+from .._types import PyTree
 from .stored import is_leaf
 
 

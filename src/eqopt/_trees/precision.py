@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from .._types import Scalar
-from ..numerics import common_dtype
+from ..numerics._numerics import common_dtype
 from .stored import is_stored
 
 

@@ -3,8 +3,8 @@
 from typing import Any
 
 import jax.tree_util as jtu
-from jaxtyping import PyTree
 
+from .._types import PyTree
 from .dimension_numbers import MatrixDimensionNumbers, Numbers, Unknown
 from .layers import (
     axes_of_inputs,

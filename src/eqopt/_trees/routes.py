@@ -8,12 +8,17 @@ from typing import Any
 
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import PyTree
 
 from .._jax_internals import is_traced
+from .._types import PyTree
 from .leaves import is_leaf, is_parameter
 from .masks import mask_out
 from .stored import shapes_if_stored
+
+
+def is_optimizer(x: Any) -> bool:
+    """Whether `x` is a transformation."""
+    return hasattr(x, "_route") and not isinstance(x, type)
 
 
 @dataclasses.dataclass

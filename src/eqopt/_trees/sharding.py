@@ -6,9 +6,7 @@ leave it to XLA, as on automatic axes.
 """
 
 import contextlib
-import functools
 from collections.abc import Callable
-from contextvars import ContextVar
 from typing import Any
 
 import equinox as eqx
@@ -17,9 +15,10 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec as P
-from jaxtyping import PyTree
 
+from .._errors import InputError
 from .._jax_internals import is_traced
+from .._types import PyTree
 
 
 def on_automatic_axes(fn: Callable, *arguments: Any, shardings: PyTree) -> Any:
@@ -88,34 +87,6 @@ def _is_array(x):
     return eqx.is_array(x) or isinstance(x, jax.ShapeDtypeStruct)
 
 
-_is_within: ContextVar[bool] = ContextVar("_is_within", default=False)
-
-
-def placed(init: Callable) -> Callable:
-    """`init`, whose result is on all devices of the parameters, also if it is a scalar.
-
-    The outermost `init` places the states of all parts.
-    """
-
-    @functools.wraps(init)
-    def placing(self: Any, params: PyTree) -> PyTree:
-        return _placed(init, self, params)
-
-    return placing
-
-
-# Not in the wrapper: cloudpickle cannot store a context variable.
-def _placed(init: Callable, self: Any, params: PyTree) -> PyTree:
-    if _is_within.get():
-        return init(self, params)
-    token = _is_within.set(True)
-    try:
-        state = init(self, params)
-    finally:
-        _is_within.reset(token)
-    return on_all_devices(state, params)
-
-
 def on_all_devices(state: PyTree, params: PyTree) -> PyTree:
     """`state`, where arrays that are on one device are on each device of `params`.
 
@@ -163,27 +134,31 @@ def mesh_with(
     own, here = type(owner).__name__, jax.sharding.get_abstract_mesh()
     mesh = mesh if here.empty else here
     if mesh is None:
-        raise ValueError(
-            f"{own}: `mesh` is None, and no mesh is set. Pass the mesh over which "
-            f"{purpose}, or set it with `jax.set_mesh(mesh)`."
+        raise InputError(
+            own,
+            f"`mesh` is None, and no mesh is set. Pass the mesh over which "
+            f"{purpose}, or set it with `jax.set_mesh(mesh)`.",
         )
     if here.empty and mesh.explicit_axes:
-        raise ValueError(
-            f"{own}: `mesh` has explicit axes, {mesh.explicit_axes}, but is not "
+        raise InputError(
+            own,
+            f"`mesh` has explicit axes, {mesh.explicit_axes}, but is not "
             "set. Set it with `jax.set_mesh(mesh)`, or create a mesh with "
-            "`axis_types=(jax.sharding.AxisType.Auto,)`."
+            "`axis_types=(jax.sharding.AxisType.Auto,)`.",
         )
     for one in axis_names(axis_name):
         if one not in mesh.axis_names:
-            raise ValueError(
-                f"{own}: `axis_name` is {axis_name!r}, but the mesh has the axes "
-                f"{mesh.axis_names}. Pass the name of the axis over which {purpose}."
+            raise InputError(
+                own,
+                f"`axis_name` is {axis_name!r}, but the mesh has the axes "
+                f"{mesh.axis_names}. Pass the name of the axis over which {purpose}.",
             )
         if one in mesh.manual_axes:
-            raise ValueError(
-                f"{own}: the axis {one!r} is manual here, inside `jax.shard_map`, "
+            raise InputError(
+                own,
+                f"the axis {one!r} is manual here, inside `jax.shard_map`, "
                 "so the compiler does not know how arrays are sharded. Compute "
-                "gradients inside the `shard_map`, and call `step` outside it."
+                "gradients inside the `shard_map`, and call `step` outside it.",
             )
     return mesh
 

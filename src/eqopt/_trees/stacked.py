@@ -7,9 +7,8 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 from jax.sharding import PartitionSpec as P
-from jaxtyping import PyTree
 
-from .._types import State
+from .._types import PyTree, State
 from .sharding import in_full, sharded_like, unsharded
 
 
@@ -64,7 +63,7 @@ class Stacks(eqx.Module):
         found = self.treedef.flatten_up_to(tree)
         arrays = []
         for own, leaves, divided in self._each(self.arrays):
-            join = _joined(divided, own)
+            join = _join_like(divided, own)
             arrays.append(jax.tree.map(join, own, *(found[i] for i in leaves)))
         return Stacks(arrays, self.leaves, self.divided, self.treedef)
 
@@ -85,8 +84,8 @@ def _matrix_of(k, divided, own):
     return lambda x: jnp.moveaxis(x[: divided.size], 0, _axis(divided, own))
 
 
-def _joined(divided, own):
-    def joined(x, *leaves):
+def _join_like(divided, own):
+    def join(x, *leaves):
         leaves = [*map(unsharded, leaves)]
         if divided is None:
             new = jnp.stack(leaves)
@@ -96,7 +95,7 @@ def _joined(divided, own):
         padding = unsharded(x)[len(new) :]
         return sharded_like(x, jnp.concatenate([new, padding]))
 
-    return joined
+    return join
 
 
 def _axis(divided: Divided, own: Any) -> int:

@@ -11,7 +11,7 @@ import jax.tree_util as jtu
 
 from .._arguments.annotations import kinds, returned_type
 from .._arguments.checks import check_no_schedule
-from .._arguments.owners import name_of
+from .._errors import InputError
 from .leaves import keystr
 from .stored import is_leaf
 
@@ -28,7 +28,7 @@ SLOTS = {
 
 
 def check_state(transformation: Any, state: Any, expected: type | None = None) -> None:
-    """Raises a `TypeError` if `state` is not of the type that `init` declares.
+    """Raises an error if `state` is not of the type that `init` declares.
 
     It also raises if the state has other dtypes than `transformation` names, or if it
     cannot check because a schedule has not been evaluated.
@@ -37,44 +37,34 @@ def check_state(transformation: Any, state: Any, expected: type | None = None) -
     check_no_schedule(transformation)
     declared: Any = expected or returned_type(type(transformation).init)
     if not isinstance(state, declared):
-        own_name = type(transformation).__name__
-        found = type(state).__qualname__
         own = getattr(declared, "__qualname__", str(declared))  # a union has no name
-        if found == own and type(state).__module__ == declared.__module__:
-            raise TypeError(
-                f"{name_of(transformation)} got a state of an older class {own}: its "
-                "code was run again, by a reload or in a notebook, which made a new "
-                "class of this name. Make a new state: `opt.init(model)`, or take the "
-                "old one over: `eqopt.tree.migrate(opt, state, model)`."
-            )
-        if found == own:
-            found = f"{type(state).__module__}.{found}"
-        message = (
-            f"{name_of(transformation)} got a state of type {found}, but expected a "
-            f"state of type {own}. Is it the state of another optimizer? Pass the "
-            f"state that `init` or `update` of this {own_name} returned."
+        found = type(state).__qualname__
+        if found == own:  # of another package, or defined again, as in a notebook
+            found = f"{type(state).__module__}.{found}, another class of this name"
+        raise InputError(
+            transformation,
+            f"`state` must be of type {own}, but is of type {found}. Pass the state that "
+            "`init` or `update` of this optimizer returned.",
         )
-        raise TypeError(message.replace("a state of type NoneType", "None"))
     check_dtypes(transformation, state)
 
 
 def check_keys(
     transformation: Any, state: Any, names: Iterable[Any], place: str = ""
 ) -> None:
-    """Raises a `TypeError` unless `state` is a dictionary with exactly these keys.
+    """Raises an error unless `state` is a dictionary with exactly these keys.
 
     `place` is the key path of `state` in the state of `transformation`.
     """
     expected = [*names]
     if isinstance(state, dict) and {*state} == {*expected}:
         return
-    own_name = type(transformation).__name__
     found = [*state] if isinstance(state, dict) else type(state).__name__
-    raise TypeError(
-        f"{name_of(transformation)}: `state{place}` must be a dictionary with the keys "
-        f"{expected}, but is {found}. Is it the state of another optimizer? Pass the "
-        f"state that `init` or `update` of this {own_name} returned, or take the old one "
-        "over: `eqopt.tree.migrate(opt, state, model)`."
+    raise InputError(
+        transformation,
+        f"`state{place}` must be a dictionary with the keys {expected}, but is {found}. "
+        "Pass the state that `init` or `update` of this optimizer returned, or take the "
+        "old one over: `eqopt.tree.migrate(opt, state, model)`.",
     )
 
 
@@ -89,7 +79,7 @@ def _slots(cls: type, name: str) -> tuple[str, ...]:
 
 
 def check_dtypes(transformation: Any, state: Any) -> None:
-    """Raises a `TypeError` if a dtype that `transformation` names is not in `state`.
+    """Raises an error if a dtype that `transformation` names is not in `state`.
 
     Otherwise, another dtype in the optimizer of a resumed run would do nothing.
     """
@@ -102,29 +92,28 @@ def check_dtypes(transformation: Any, state: Any) -> None:
             tree = getattr(state, slot)
             for i, x in enumerate(jtu.tree_leaves(tree, is_leaf=is_leaf)):
                 if not _fits(x, expected):
-                    raise TypeError(
-                        f"{name_of(transformation)}: `{name}` is {expected}, but the "
-                        f"state has {x.dtype} at `.{slot}{keystr(tree, i)}`. A state "
-                        "keeps the dtypes with which it was made. Pass the same "
-                        f"`{name}`, or convert the state: `jax.tree.map(lambda x, y: "
-                        "x.astype(y.dtype), state, eqx.filter_eval_shape(opt.init, "
-                        "model))`."
+                    raise InputError(
+                        transformation,
+                        f"`{name}` is {expected}, but the state has {x.dtype} at "
+                        f"`.{slot}{keystr(tree, i)}`. A state keeps the dtypes with "
+                        f"which it was made. Pass the same `{name}`, or make a new "
+                        "state: `opt.init(model)`.",
                     )
 
 
 def check_size(
     transformation: Any, name: str, found: int, most: float = math.inf
 ) -> None:
-    """Raises a `ValueError` unless a size in the state is the argument `name`.
+    """Raises an error unless a size in the state is the argument `name`.
 
     `most` is the largest size that is possible there.
     """
     expected = getattr(transformation, name)
     if found != min(expected, most):
-        raise ValueError(
-            f"{name_of(transformation)}: `{name}` is {expected}, but the state was made "
-            f"with {found}, and keeps its shapes. Pass the same `{name}`, or make a new "
-            "state: `opt.init(model)`."
+        raise InputError(
+            transformation,
+            f"`{name}` is {expected}, but the state was made with {found}, and keeps its "
+            f"shapes. Pass the same `{name}`, or make a new state: `opt.init(model)`.",
         )
 
 

@@ -7,11 +7,12 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Array, Inexact, PyTree
+from jaxtyping import Array, Inexact
 
 from .._arguments.construction import Module
+from .._errors import InputError
 from .._typecheck import no_type_check
-from .roles import check_is_no_state
+from .._types import PyTree
 from .sharding import unsharded
 
 
@@ -230,12 +231,13 @@ def hides_params(state: PyTree) -> bool:
 
 
 def check_nothing_hidden(owner: str, state: PyTree) -> None:
-    """Raises a `ValueError` if parts inside `owner`, with this state, hide parameters."""
+    """Raises an error if parts inside `owner`, with this state, hide parameters."""
     if hides_params(state):
-        raise ValueError(
-            f"{owner}: `StoreParams` is inside, but {owner} would change the parameters "
+        raise InputError(
+            owner,
+            f"`StoreParams` is inside, but {owner} would change the parameters "
             "without their hidden parts. Put `StoreParams` outside: "
-            f"`eqopt.StoreParams(eqopt.{owner}(...), storage)`."
+            f"`eqopt.StoreParams(eqopt.{owner}(...), storage)`.",
         )
 
 
@@ -252,8 +254,6 @@ def checked_for_hidden(transformation: Any, state: PyTree) -> PyTree:
 
 def full_params(state: PyTree, params: PyTree) -> PyTree:
     """`params`, loaded, with all hidden parts in `state`."""
-    call = "Call `opt.full_params(state, model)`, in this order."
-    check_is_no_state("full_params", "params", params, call)
     is_own = lambda x: has_hidden(x) or hasattr(type(x), "_full_params")
     for node in jax.tree.leaves(fetched(state), is_leaf=is_own):
         if hasattr(type(node), "_full_params"):

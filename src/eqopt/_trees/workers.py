@@ -5,6 +5,7 @@ from jax import lax
 from jaxtyping import Array, Shaped
 
 from .._arguments.construction import Module
+from .._errors import InputError
 from .sharding import is_in_shard_map
 
 
@@ -14,7 +15,7 @@ class Workers(Module):
     **Arguments:**
 
     - `axis_name`: the name of the axis, or several names. `None` means one worker.
-    - `owner`: the class to name in errors.
+    - `owner`: the class to name in errors. Defaults to `"Workers"`.
 
     **Raises:**
 
@@ -24,15 +25,16 @@ class Workers(Module):
     axis_name: str | tuple[str, ...] | None
     owner: str = "Workers"
 
-    def __check_init__(self):
+    def __check_init__(self) -> None:
         try:
             self.count  # noqa: B018
         except NameError:
-            raise ValueError(
-                f"{self.owner}: `axis_name` is {self.axis_name!r}, but no such axis is "
+            raise InputError(
+                self.owner,
+                f"`axis_name` is {self.axis_name!r}, but no such axis is "
                 "mapped here. Call `step` inside `jax.shard_map`, over a mesh with this "
                 f"axis, or inside `jax.vmap(..., axis_name={self.axis_name!r})`. For "
-                "one worker, pass `axis_name=None`."
+                "one worker, pass `axis_name=None`.",
             ) from None
 
     @property

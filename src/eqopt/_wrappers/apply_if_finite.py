@@ -7,13 +7,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from .._arguments.checks import check_count
 from .._arguments.extra import given_norm
 from .._core import AbstractTransformation, AbstractWrapper, Call
 from .._trees.control import filter_cond
 from .._trees.leaves import flatten_updates
-from .._types import IntegerLike, Params, State, Updates
-from ..numerics import safe_increment
+from .._types import CountOrZero, Params, State, Updates
+from ..numerics._numerics import safe_increment
 
 
 class ApplyIfFiniteState(eqx.Module):
@@ -59,10 +58,7 @@ class ApplyIfFinite(AbstractWrapper):
     _keeps_gradients = True
 
     inner: AbstractTransformation
-    max_consecutive_errors: IntegerLike
-
-    def __check_init__(self):
-        check_count(self, "max_consecutive_errors", 0)
+    max_consecutive_errors: CountOrZero
 
     def init(self, params: Params) -> ApplyIfFiniteState:
         return ApplyIfFiniteState(

@@ -7,9 +7,8 @@ from typing import Any, Literal, TypeAlias, TypeGuard
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, PyTree
+from jaxtyping import Array
 
-from .._arguments.checks import check_choice
 from .._combinators.chain import Chain
 from .._combinators.masked import Masked
 from .._core import (
@@ -20,13 +19,13 @@ from .._core import (
     Call,
     Leafwise,
     equation,
-    naming_recipe,
 )
+from .._errors import naming_recipe
 from .._transforms.scale import ScaleByLearningRate, has_learning_rate
 from .._transforms.weight_decay import AddDecayedWeights, alignment
 from .._trees.leaves import is_leaf
 from .._trees.masks import mask_out
-from .._types import Leaf, Mask, Params, State, Updates
+from .._types import Leaf, Mask, Model, Params, PyTree, State, Updates
 
 
 Rescale: TypeAlias = Literal["share", "plus_one", "none"]
@@ -103,7 +102,7 @@ class Cautious(AbstractWrapper):
     - `rescale`: how to compensate for the masked entries. `"share"` divides by the
         remaining share, as above; `"plus_one"` multiplies by $n / (1 + \sum_i m_i)$,
         with the $n$ entries of the leaf, as the authors do for Lion; `"none"` does
-        nothing.
+        nothing. Defaults to `"share"`.
 
     **Raises:**
 
@@ -126,14 +125,11 @@ class Cautious(AbstractWrapper):
     inner: AbstractTransformation
     rescale: Rescale = eqx.field(static=True, default="share")
 
-    def __check_init__(self):
-        check_choice(self, "rescale", _RESCALE)
-
     def init(self, params: Params) -> State:
         with naming_recipe(self), naming_recipe(self.inner):
             return self._chain(None, params).init(params)
 
-    def eval_params(self, state: State, params: Params) -> Params:
+    def eval_params(self, state: State, params: Model) -> Model:
         with naming_recipe(self), naming_recipe(self.inner):
             return self._chain(None, params).eval_params(state, params)
 

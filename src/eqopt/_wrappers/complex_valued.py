@@ -7,14 +7,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float
 
 from .._arguments.construction import Module
 from .._arguments.extra import with_functions
 from .._core import AbstractTransformation, AbstractWrapper, Call, check_real
 from .._trees.keys import keys_of_part
 from .._trees.stored import full_params
-from .._types import Params, State
+from .._types import Model, Params, PyTree, State
 
 
 class RealAndImaginary(Module):
@@ -70,7 +70,7 @@ class SplitRealAndImaginary(AbstractWrapper):
         result, inner_state = of_pairs.run(self.inner, state.inner_state)
         return _join(result), SplitRealAndImaginaryState(inner_state)
 
-    def eval_params(self, state: State, params: Params) -> Params:
+    def eval_params(self, state: State, params: Model) -> Model:
         return _join(super().eval_params(state, _split(params)))
 
 

@@ -4,10 +4,9 @@ from typing import Any
 
 import equinox as eqx
 
-from .._arguments.checks import check_range
 from .._core import AbstractTransformation, AbstractWrapper, Call, check_real
 from .._trees.workers import Workers
-from .._types import Hyperparameter, Params, State
+from .._types import ClosedUnit, Params, State
 from ..compression._base import AbstractCompressor, compressed, memory_like
 from ..tree._like import wide_zeros_like
 from .averages.beside import check_kept
@@ -78,7 +77,7 @@ class CompressedMean(AbstractWrapper):
     - `axis_name`: the name of the axis over which the workers are mapped, or several
         names. `None` means one worker: the gradients are compressed, but not sent.
     - `compressor`: one of [`eqopt.compression`][].
-    - `decay`: $d \in [0, 1]$.
+    - `decay`: $d \in [0, 1]$. Defaults to 1.0.
 
     **Raises:**
 
@@ -89,10 +88,7 @@ class CompressedMean(AbstractWrapper):
     inner: AbstractTransformation
     axis_name: str | tuple[str, ...] | None = eqx.field(static=True)
     compressor: AbstractCompressor
-    decay: Hyperparameter = 1.0
-
-    def __check_init__(self):
-        check_range(self, "decay", 0, 1, includes_high=True)
+    decay: ClosedUnit = 1.0
 
     def init(self, params: Params) -> CompressedMeanState:
         return CompressedMeanState(

@@ -8,9 +8,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 from .._core import AbstractTransformation, AbstractWrapper, Call
+from .._errors import InputError
 from .._trees.control import filter_cond
 from .._types import Params, State
-from ..numerics import safe_increment
+from ..numerics._numerics import safe_increment
 
 
 class ConditionallyTransformState(eqx.Module):
@@ -48,7 +49,7 @@ class ConditionallyTransform(AbstractWrapper):
     - `should_transform_fn`: a function of the number of calls so far (0 in the first
         call) that returns a bool or a 0-d bool array.
     - `forward_extra_args`: whether `should_transform_fn` also gets the extra arguments
-        of `update`, by name.
+        of `update`, by name. Defaults to `False`.
     """
 
     _keeps_gradients = True
@@ -106,7 +107,11 @@ class ConditionallyMask(AbstractWrapper):
 
     **Arguments:**
 
-    - All: see [`eqopt.ConditionallyTransform`][].
+    - `inner`: the transformation.
+    - `should_transform_fn`: a function of the number of calls so far (0 in the first
+        call) that returns a bool or a 0-d bool array.
+    - `forward_extra_args`: whether `should_transform_fn` also gets the extra arguments
+        of `update`, by name. Defaults to `False`.
     """
 
     _keeps_gradients = True
@@ -132,8 +137,9 @@ def _is_due(
     forwarded = call.extra if wrapper.forward_extra_args else {}
     condition = wrapper.should_transform_fn(state.step, **forwarded)
     if jnp.shape(condition) or not jnp.issubdtype(jnp.result_type(condition), bool):
-        raise ValueError(
-            f"{type(wrapper).__name__}: `should_transform_fn` must return a bool or a "
-            f"0-d bool array, but returned {condition!r}."
+        raise InputError(
+            wrapper,
+            f"`should_transform_fn` must return a bool or a "
+            f"0-d bool array, but returned {condition!r}.",
         )
     return jnp.asarray(condition)

@@ -5,13 +5,13 @@ from typing import Any
 import equinox as eqx
 from jax.sharding import AbstractMesh, Mesh
 
-from .._core import AbstractTransformation, Division, divided
+from .._core import AbstractTransformation, Division, use_division
 from .._trees.sharding import axis_names, mesh_with
-from .._types import Params, State, Updates
+from .._types import Model, Params, SameState, State, Updates
 
 
 class DistributeMatrices(AbstractTransformation):
-    r"""Each device computes its share of the matrices, instead of a part of each matrix.
+    """Each device computes its share of the matrices, instead of a part of each matrix.
 
     If matrices are sharded, the products of an iteration such as Newton-Schulz need
     communication in each of its steps. This wrapper exchanges the matrices instead. With
@@ -68,7 +68,7 @@ class DistributeMatrices(AbstractTransformation):
     - `inner`: the transformation, usually a whole optimizer.
     - `axis_name`: the name of a mesh axis, or a tuple of names: the axes along which the
         matrices are sharded. For tensor-parallel matrices, this is the axis of the
-        model.
+        model. Defaults to `"data"`.
     - `mesh`: a `jax.sharding.Mesh`, for code without `jax.set_mesh(mesh)`. A mesh that
         is set takes precedence, and a mesh with explicit axes must be set. Defaults to
         `None`, for the mesh that is set.
@@ -88,26 +88,26 @@ class DistributeMatrices(AbstractTransformation):
     mesh: Mesh | AbstractMesh | None = eqx.field(static=True, default=None)
 
     def init(self, params: Params) -> State:
-        with divided(self._division()):
+        with use_division(self._division()):
             return self.inner.init(params)
 
-    def eval_params(self, state: State, params: Params) -> Params:
+    def eval_params(self, state: State, params: Model) -> Model:
         return self.inner.eval_params(state, params)
 
     def update(
         self,
         updates: Updates,
-        state: State,
+        state: SameState,
         params: Params | None = None,
         **extra: Any,
-    ) -> tuple[Updates, State]:
-        with divided(self._division()):
+    ) -> tuple[Updates, SameState]:
+        with use_division(self._division()):
             return self.inner.update(updates, state, params, **extra)
 
     def step(
-        self, grads: Updates, state: State, params: Params, **extra: Any
-    ) -> tuple[Params, State]:
-        with divided(self._division()):
+        self, grads: Updates, state: SameState, params: Model, **extra: Any
+    ) -> tuple[Model, SameState]:
+        with use_division(self._division()):
             return self.inner.step(grads, state, params, **extra)
 
     def _division(self) -> Division | None:

@@ -8,7 +8,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
 from jax import lax
-from jaxtyping import Array, Inexact, PyTree
+from jaxtyping import Array, Inexact
 
 from .._arguments.extra import with_functions
 from .._combinators.chain import Chain, NamedChain
@@ -19,6 +19,7 @@ from .._core import (
     Call,
     add_updates,
 )
+from .._errors import InputError
 from .._trees.keys import keys_of_part
 from .._trees.leaves import (
     ANOTHER_MODEL,
@@ -34,8 +35,8 @@ from .._trees.routes import Report
 from .._trees.sharding import in_explicit_shards, unsharded
 from .._trees.states import check_state
 from .._trees.stored import full_params, hides_params
-from .._types import Params, State, Updates
-from ..numerics import at_least_float32, common_dtype
+from .._types import Model, Params, PyTree, State, Updates
+from ..numerics._numerics import at_least_float32, common_dtype
 
 
 class FlattenState(eqx.Module):
@@ -70,10 +71,11 @@ class FlattenState(eqx.Module):
         """`params` with another vector."""
         leaves, treedef = jtu.tree_flatten(parameters(params), is_leaf=is_leaf)
         if len(leaves) != len(self.shapes):
-            raise ValueError(
-                f"Flatten: `params` has {len(leaves)} leaves, but the parameters "
+            raise InputError(
+                "Flatten",
+                f"`params` has {len(leaves)} leaves, but the parameters "
                 f"given to `init` had {len(self.shapes)}. Pass the state and the "
-                "parameters of the same model."
+                "parameters of the same model.",
             )
         leaves = [
             None if shape is None else x
@@ -151,7 +153,7 @@ class Flatten(AbstractWrapper):
         result = eqx.combine(new, params) if is_step else new
         return result, FlattenState(inner_state, state.shapes)
 
-    def eval_params(self, state: State, params: Params) -> Params:
+    def eval_params(self, state: State, params: Model) -> Model:
         check_state(self, state)
         of_vector = functools.partial(self.inner.eval_params, state.inner_state)
         return state._with_vector(params, of_vector)
@@ -160,10 +162,11 @@ class Flatten(AbstractWrapper):
         """The leaves of the updates, checked against the leaves given to `init`."""
         leaves, treedef = flatten_updates(updates)
         if len(leaves) != len(state.shapes):
-            raise ValueError(
-                f"Flatten: `updates` has {len(leaves)} leaves, but the parameters "
+            raise InputError(
+                "Flatten",
+                f"`updates` has {len(leaves)} leaves, but the parameters "
                 f"given to `init` had {len(state.shapes)}. Call `init` with the model "
-                "whose gradients you pass."
+                "whose gradients you pass.",
             )
         for i, (g, shape) in enumerate(zip(leaves, state.shapes, strict=True)):
             if (g is None) is not (shape is None):
@@ -188,9 +191,10 @@ def _check_shapes(name: str, tree: PyTree, leaves: list, shapes: Sequence) -> No
     """
     for i, (x, shape) in enumerate(zip(leaves, shapes, strict=True)):
         if x is not None and tuple(x.shape) != shape:
-            raise ValueError(
-                f"Flatten: `{name}` has shape {[*x.shape]} at `{keystr(tree, i)}`, but "
-                f"the parameter given to `init` had shape {[*shape]}. {ANOTHER_MODEL}"
+            raise InputError(
+                "Flatten",
+                f"`{name}` has shape {[*x.shape]} at `{keystr(tree, i)}`, but "
+                f"the parameter given to `init` had shape {[*shape]}. {ANOTHER_MODEL}",
             )
 
 
@@ -203,9 +207,10 @@ def _matching(updates: Updates, leaves: list, treedef: Any, params: Params) -> l
     column = align(treedef, params, "params", updates)
     for i, (g, p) in enumerate(zip(leaves, column, strict=True)):
         if g is not None and not is_parameter(p):
-            raise ValueError(
-                f"Flatten: `updates` has an array at `{keystr(updates, i)}`, but "
-                f"`params` has {p!r}. Pass the model whose gradients these are."
+            raise InputError(
+                "Flatten",
+                f"`updates` has an array at `{keystr(updates, i)}`, but "
+                f"`params` has {p!r}. Pass the model whose gradients these are.",
             )
     return [p for g, p in zip(leaves, column, strict=True) if g is not None]
 

@@ -1,12 +1,12 @@
 """Loss scaling, for training in float16, in which gradients underflow."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from .._arguments.checks import check_count, check_range
+from .._arguments.checks import check_fields
 from .._arguments.extra import given_norm
 from .._core import (
     AbstractTransformation,
@@ -18,12 +18,23 @@ from .._core import (
     rounded_like,
     widened,
 )
+from .._errors import InputError
 from .._jax_internals import is_traced
 from .._trees.control import filter_cond
 from .._trees.states import check_state
 from .._trees.stored import hides_params
-from .._types import Hyperparameter, IntegerLike, Leaf, Params, Scalar, State
-from ..numerics import at_least_float32, safe_increment
+from .._types import (
+    Count,
+    Hyperparameter,
+    Interval,
+    Leaf,
+    OpenUnit,
+    Params,
+    Positive,
+    Scalar,
+    State,
+)
+from ..numerics._numerics import at_least_float32, safe_increment
 from .apply_if_finite import are_finite
 
 
@@ -62,10 +73,11 @@ def _check_first(first: Any, low: Any) -> None:
     if any(callable(x) or is_traced(x) for x in (first, low)):
         return
     if not float(low) <= float(first) <= _MAX_SCALE:
-        raise ValueError(
-            f"DynamicLossScale: `init_scale` must be at least `min_scale`, which is "
+        raise InputError(
+            "DynamicLossScale",
+            f"`init_scale` must be at least `min_scale`, which is "
             f"{low}, and at most 2**126, but is {first}. To begin with a small scale, "
-            "pass a smaller `min_scale`, too."
+            "pass a smaller `min_scale`, too.",
         )
 
 
@@ -122,10 +134,10 @@ class DynamicLossScale(AbstractWrapper):
 
     - `inner`: the optimizer.
     - `init_scale`: the first $S$, from $S_{\min}$ to $2^{126}$. Defaults to $2^{15}$.
-    - `growth_interval`: an integer of at least 1.
-    - `growth_factor`: $a \ge 1$. $S$ does not grow beyond $2^{126}$.
-    - `backoff_factor`: $b \in (0, 1)$.
-    - `min_scale`: $S_{\min} > 0$.
+    - `growth_interval`: an integer of at least 1. Defaults to 2000.
+    - `growth_factor`: $a \ge 1$. $S$ does not grow beyond $2^{126}$. Defaults to 2.0.
+    - `backoff_factor`: $b \in (0, 1)$. Defaults to 0.5.
+    - `min_scale`: $S_{\min} > 0$. Defaults to 1.0.
 
     **Raises:**
 
@@ -149,18 +161,14 @@ class DynamicLossScale(AbstractWrapper):
     _keeps_gradients = True
 
     inner: AbstractTransformation
-    init_scale: Hyperparameter = 2.0**15
-    growth_interval: IntegerLike = 2000
-    growth_factor: Hyperparameter = 2.0
-    backoff_factor: Hyperparameter = 0.5
-    min_scale: Hyperparameter = 1.0
+    init_scale: Positive = 2.0**15
+    growth_interval: Count = 2000
+    growth_factor: Annotated[Hyperparameter, Interval(1)] = 2.0
+    backoff_factor: OpenUnit = 0.5
+    min_scale: Positive = 1.0
 
-    def __check_init__(self):
-        check_range(self, "init_scale", 0, includes_low=False)
-        check_count(self, "growth_interval")
-        check_range(self, "growth_factor", 1)
-        check_range(self, "backoff_factor", 0, 1, includes_low=False)
-        check_range(self, "min_scale", 0, includes_low=False)
+    def __check_init__(self) -> None:
+        check_fields(self)
         _check_first(self.init_scale, self.min_scale)
 
     def init(self, params: Params) -> DynamicLossScaleState:

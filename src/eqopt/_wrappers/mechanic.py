@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._arguments.checks import check_count, check_range
 from .._arguments.extra import required_params
 from .._arguments.fields import static_choice
 from .._core import (
@@ -24,8 +23,18 @@ from .._core import (
 from .._trees.leaves import parameters
 from .._trees.precision import compute_dtype
 from .._trees.states import check_size, check_state
-from .._types import Hyperparameter, Leaf, Params, Scalar, State, Updates
-from ..numerics import abs_sq, safe_sqrt
+from .._types import (
+    Leaf,
+    Model,
+    Params,
+    Positive,
+    Scalar,
+    Size,
+    State,
+    Updates,
+    ZeroOrMore,
+)
+from ..numerics._numerics import abs_sq, safe_sqrt
 from ..tree._like import wide_zeros_like
 
 
@@ -114,10 +123,11 @@ class Mechanic(AbstractTransformation):
 
     - `inner`: the optimizer.
     - `weight_decay`: $\lambda \ge 0$. It does not decay the parameters: it lowers the
-        factor if steps have made them larger.
-    - `eps`: $\varepsilon > 0$.
-    - `s_init`: $s_\text{init} > 0$. Choose it well below the expected factor.
-    - `num_betas`: $n \ge 1$, an integer.
+        factor if steps have made them larger. Defaults to 0.01.
+    - `eps`: $\varepsilon > 0$. Defaults to 1e-8.
+    - `s_init`: $s_\text{init} > 0$. Choose it well below the expected factor. Defaults
+        to 1e-6.
+    - `num_betas`: $n \ge 1$, an integer. Defaults to 6.
 
     **Raises:**
 
@@ -152,16 +162,10 @@ class Mechanic(AbstractTransformation):
     _moves_params = True
 
     inner: AbstractTransformation
-    weight_decay: Hyperparameter = 0.01
-    eps: Hyperparameter = 1e-8
-    s_init: Hyperparameter = 1e-6
-    num_betas: int = static_choice(static=True, default=6)
-
-    def __check_init__(self):
-        check_range(self, "weight_decay", 0)
-        for name in ("eps", "s_init"):
-            check_range(self, name, 0, includes_low=False)
-        check_count(self, "num_betas")
+    weight_decay: ZeroOrMore = 0.01
+    eps: Positive = 1e-8
+    s_init: Positive = 1e-6
+    num_betas: Size = static_choice(static=True, default=6)
 
     def init(self, params: Params) -> MechanicState:
         dtype = jax.dtypes.canonicalize_dtype(compute_dtype(parameters(params)))
@@ -175,7 +179,7 @@ class Mechanic(AbstractTransformation):
             delta=wide_zeros_like(params),
         )
 
-    def eval_params(self, state: State, params: Params) -> Params:
+    def eval_params(self, state: State, params: Model) -> Model:
         check_state(self, state)
         return self.inner.eval_params(state.inner_state, params)
 

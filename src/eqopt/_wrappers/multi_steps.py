@@ -2,22 +2,33 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, DTypeLike, Float, Int, PyTree
+from jaxtyping import Array, Bool, DTypeLike, Float, Int
 
-from .._arguments.checks import check_count, check_interval
+from .._arguments.checks import check_interval
 from .._combinators.collecting import fill_missing, run_collected
 from .._core import AbstractTransformation, AbstractWrapper, Call, equation, leafwise
+from .._errors import InputError
 from .._transforms.scale import at
 from .._trees.control import filter_cond
 from .._trees.leaves import is_inexact, restrict
 from .._trees.stored import load
-from .._types import IntegerLike, Leaf, Params, Scalar, Schedule, State, Updates
-from ..numerics import safe_increment
+from .._types import (
+    AtLeast,
+    IntegerLike,
+    Leaf,
+    Params,
+    PyTree,
+    Scalar,
+    Schedule,
+    State,
+    Updates,
+)
+from ..numerics._numerics import safe_increment
 from ..tree import zeros_like
 from ..tree._like import wide_zeros_like
 from .skip_rules import AbstractSkipRule
@@ -109,7 +120,7 @@ class MultiSteps(AbstractWrapper):
     - `every_k_schedule`: $k \ge 1$, an integer, or a schedule for $k$: a function of
         the number of steps of `inner` so far, whose values are rounded to integers.
     - `use_grad_mean`: whether `inner` gets the mean of the gradients instead of their
-        sum.
+        sum. Defaults to `True`.
     - `should_skip_update_fn`: a function of the gradients, the number of steps of
         `inner` so far and the parameters that returns a 0-d bool array and any tree of
         arrays. If the bool is true, the mini-step is skipped and does not count. The
@@ -126,21 +137,20 @@ class MultiSteps(AbstractWrapper):
     """
 
     inner: AbstractTransformation
-    every_k_schedule: IntegerLike | Schedule
+    every_k_schedule: Annotated[IntegerLike | Schedule, AtLeast(1)]
     use_grad_mean: bool = True
     should_skip_update_fn: Callable[..., tuple[Any, PyTree]] | None = None
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=jnp.float32)
 
-    def __check_init__(self):
-        if not callable(self.every_k_schedule):
-            check_count(self, "every_k_schedule")
+    def __check_init__(self) -> None:
         if isinstance(self.should_skip_update_fn, AbstractSkipRule):
-            raise TypeError(
-                "MultiSteps: `should_skip_update_fn` is a "
+            raise InputError(
+                "MultiSteps",
+                "`should_skip_update_fn` is a "
                 f"{type(self.should_skip_update_fn).__name__}, which is a rule for "
                 "`eqopt.SkipStep`. Write `SkipStep(MultiSteps(opt, k), rule)`, which "
                 "skips mini-steps, or pass `eqopt.SkipNotFinite()` or "
-                "`eqopt.SkipLargeUpdates(bound)`."
+                "`eqopt.SkipLargeUpdates(bound)`.",
             )
 
     def init(self, params: Params) -> MultiStepsState:
@@ -243,10 +253,11 @@ class MultiSteps(AbstractWrapper):
         function = self.should_skip_update_fn
         skip, diagnostics = function(grads, gradient_step, load(params))
         if jnp.shape(skip) != () or jnp.result_type(skip) != jnp.bool_:
-            raise TypeError(
-                "MultiSteps: `should_skip_update_fn` must return a pair of a 0-d bool "
+            raise InputError(
+                "MultiSteps",
+                "`should_skip_update_fn` must return a pair of a 0-d bool "
                 "and any tree of arrays, but the first has dtype "
-                f"{jnp.result_type(skip)} and shape {jnp.shape(skip)}."
+                f"{jnp.result_type(skip)} and shape {jnp.shape(skip)}.",
             )
         # Copied, because without `jit` they may be the same buffers as counters of the
         # state.
@@ -264,10 +275,11 @@ def _weight(extra: Mapping[str, Any]) -> Scalar:
     weight = extra.get("weight", 1.0)
     is_real = not jnp.issubdtype(jnp.result_type(weight), jnp.complexfloating)
     if jnp.shape(weight) != () or not is_real:
-        raise ValueError(
-            "MultiSteps: `weight` must be a real number, the weight of the "
+        raise InputError(
+            "MultiSteps",
+            "`weight` must be a real number, the weight of the "
             f"mini-batch, but has shape {jnp.shape(weight)} and dtype "
-            f"{jnp.result_type(weight)}."
+            f"{jnp.result_type(weight)}.",
         )
     check_interval("MultiSteps", "weight", weight, 0)
     return jnp.asarray(weight, jnp.float32)

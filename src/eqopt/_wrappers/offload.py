@@ -7,13 +7,12 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 from jax import lax
-from jaxtyping import Array, PyTree
+from jaxtyping import Array
 
-from .._arguments.checks import check_count
 from .._arguments.fields import static_choice
 from .._core import AbstractTransformation, AbstractWrapper, Call
 from .._trees.stored import AbstractStored, fetched, is_stored
-from .._types import Params, State
+from .._types import Model, Params, PyTree, Size, State
 from ..checkpoint._layout import layout
 
 
@@ -85,10 +84,7 @@ class Offload(AbstractWrapper):
     """
 
     inner: AbstractTransformation
-    min_size: int = static_choice(static=True, default=4096)
-
-    def __check_init__(self):
-        check_count(self, "min_size")
+    min_size: Size = static_choice(static=True, default=4096)
 
     def init(self, params: Params) -> OffloadState:
         moved = lambda x: OnHost.of(x) if _is_moved(x, self.min_size) else x
@@ -101,7 +97,7 @@ class Offload(AbstractWrapper):
         back = lambda x, y: OnHost.of(y) if isinstance(x, OnHost) else y
         return result, OffloadState(jtu.tree_map(back, old, new, is_leaf=is_stored))
 
-    def eval_params(self, state: State, params: Params) -> Params:
+    def eval_params(self, state: State, params: Model) -> Model:
         return super().eval_params(fetched(state), params)
 
 

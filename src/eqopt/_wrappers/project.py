@@ -6,7 +6,6 @@ from typing import Any
 
 import equinox as eqx
 import jax.tree_util as jtu
-from jaxtyping import PyTree
 
 from .._arguments.extra import required_params
 from .._arguments.fields import static_choice
@@ -19,6 +18,7 @@ from .._core import (
     equation,
     leafwise,
 )
+from .._errors import InputError
 from .._trees.leaves import (
     align,
     disagreement,
@@ -30,7 +30,7 @@ from .._trees.leaves import (
     restrict,
 )
 from .._trees.masks import mask_out
-from .._types import Leaf, Mask, Params, State
+from .._types import Leaf, Mask, Model, Params, PyTree, State
 
 
 class ProjectState(eqx.Module):
@@ -119,11 +119,12 @@ class Project(AbstractWrapper):
     projection: Callable[[PyTree], PyTree] = eqx.field(converter=_as_data)
     mask: Mask | None = static_choice(default=None)
 
-    def __check_init__(self):
+    def __check_init__(self) -> None:
         if not callable(self.projection):
-            raise TypeError(
-                "Project: `projection` must be a function of a tree of parameters, such "
-                f"as `eqopt.projections.non_negative`, but is {self.projection!r}."
+            raise InputError(
+                "Project",
+                "`projection` must be a function of a tree of parameters, such "
+                f"as `eqopt.projections.non_negative`, but is {self.projection!r}.",
             )
 
     def init(self, params: Params) -> ProjectState:
@@ -142,7 +143,7 @@ class Project(AbstractWrapper):
             projected = leafwise(towards, restrict(new, projected), reads=reads)
         return eqx.combine(projected, new), ProjectState(inner_state)
 
-    def eval_params(self, state: State, params: Params) -> Params:
+    def eval_params(self, state: State, params: Model) -> Model:
         """The evaluation parameters of `inner`, projected.
 
         **Arguments:**
@@ -173,7 +174,7 @@ def _check(part: Params, projected: Any) -> None:
     leaves, treedef = flatten_updates(part)
     if jtu.tree_structure(projected, is_leaf=is_leaf) != treedef:
         found = disagreement("projection(params)", projected, "params", part)
-        raise ValueError(f"Project: {found} {_LIKE}")
+        raise InputError("Project", f"{found} {_LIKE}")
     column = align(treedef, projected, "projection(params)", part)
     for i, (x, new) in enumerate(zip(leaves, column, strict=True)):
         if (x is None) != (new is None) or not (x is None or is_parameter(new)):
@@ -182,9 +183,10 @@ def _check(part: Params, projected: Any) -> None:
             continue
         else:
             found, expected = (f"{y.dtype}{list(y.shape)}" for y in (new, x))
-        raise TypeError(
-            f"Project: `projection` returned {found} at `{keystr(part, i)}`, but its "
-            f"argument has {expected}. {_LIKE}"
+        raise InputError(
+            "Project",
+            f"`projection` returned {found} at `{keystr(part, i)}`, but its "
+            f"argument has {expected}. {_LIKE}",
         )
 
 

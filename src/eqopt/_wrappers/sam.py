@@ -10,7 +10,6 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Int
 
-from .._arguments.checks import check_count
 from .._arguments.extra import required, required_params
 from .._combinators.chain import Chain
 from .._core import (
@@ -23,6 +22,7 @@ from .._core import (
     rounded_like,
     widened,
 )
+from .._errors import InputError
 from .._transforms.normalize import Normalize
 from .._transforms.scale import Scale, scale
 from .._trees.control import filter_cond
@@ -30,7 +30,7 @@ from .._trees.keys import keep_keys
 from .._trees.leaves import align, flatten_updates, is_inexact, keystr
 from .._trees.states import check_state
 from .._trees.stored import load, store_like
-from .._types import Exact, IntegerLike, Leaf, Params, State, Updates
+from .._types import Count, Exact, Leaf, Model, Params, State, Updates
 from ..tree._like import copy
 from .averages.beside import beside, check_kept
 
@@ -118,12 +118,13 @@ class SAM(AbstractWrapper):
         the opposite sign. Defaults to the adversary of the paper, $\hat\epsilon$ with
         $\rho = 0.05$.
     - `sync_period`: the number of gradients for a step of `inner`, an integer of at
-        least 1. The paper uses 2; with 1, there is no adversarial step.
+        least 1. The paper uses 2; with 1, there is no adversarial step. Defaults to 2.
     - `reset_state`: whether the state of the adversary, except for its random keys, is
-        reset after each step of `inner`, as in [`eqopt.Lookahead`][].
+        reset after each step of `inner`, as in [`eqopt.Lookahead`][]. Defaults to
+        `True`.
     - `opaque_mode`: whether one call does all adversarial steps. `sync_period` must
         then be a Python integer. Where `updates` has `None`, gradients of `grad_fn` are
-        ignored.
+        ignored. Defaults to `False`.
     - `batch_axis_name`: in opaque mode, the name of an axis of devices, or of a `vmap`,
         over which the gradients of `grad_fn` are averaged. Defaults to `None`: they are
         not averaged.
@@ -162,24 +163,25 @@ class SAM(AbstractWrapper):
 
     inner: AbstractTransformation
     adversary: AbstractTransformation = Chain(Normalize(), Scale(-0.05))
-    sync_period: IntegerLike = 2
+    sync_period: Count = 2
     reset_state: bool = True
     opaque_mode: bool = False
     batch_axis_name: str | None = eqx.field(static=True, default=None)
 
-    def __check_init__(self):
-        check_count(self, "sync_period")
+    def __check_init__(self) -> None:
         if self.opaque_mode and not isinstance(self.sync_period, int | np.integer):
-            raise ValueError(
-                "SAM: in opaque mode, `sync_period` must be a Python integer, because "
+            raise InputError(
+                "SAM",
+                "in opaque mode, `sync_period` must be a Python integer, because "
                 "it determines how often `grad_fn` is traced, but is "
-                f"{self.sync_period!r}."
+                f"{self.sync_period!r}.",
             )
         if self.batch_axis_name is not None and not self.opaque_mode:
-            raise ValueError(
-                f"SAM: `batch_axis_name` is {self.batch_axis_name!r}, but only the "
+            raise InputError(
+                "SAM",
+                f"`batch_axis_name` is {self.batch_axis_name!r}, but only the "
                 "gradients that are computed inside, in opaque mode, are averaged. "
-                "Pass `opaque_mode=True`, or average the gradients before `step`."
+                "Pass `opaque_mode=True`, or average the gradients before `step`.",
             )
 
     def init(self, params: Params) -> SAMState:
@@ -194,7 +196,7 @@ class SAM(AbstractWrapper):
         required_params("SAM", call.params)
         return (self._opaquely if self.opaque_mode else self._openly)(call, state)
 
-    def eval_params(self, state: State, params: Params) -> Params:
+    def eval_params(self, state: State, params: Model) -> Model:
         """The parameters of the inner optimizer, for evaluation.
 
         **Arguments:**
@@ -292,10 +294,11 @@ def _as_updates(grads: Any, updates: Updates) -> Updates:
         if g is None:
             continue
         if not is_inexact(new):
-            raise ValueError(
-                f"SAM: `grad_fn` returned {new!r} at `{keystr(updates, i)}`, but "
+            raise InputError(
+                "SAM",
+                f"`grad_fn` returned {new!r} at `{keystr(updates, i)}`, but "
                 "`updates` has a gradient. Both must be gradients of the same loss: "
-                "pass `step(grad_fn(model), state, model, grad_fn=grad_fn)`."
+                "pass `step(grad_fn(model), state, model, grad_fn=grad_fn)`.",
             )
         leaves[i] = new.astype(g.dtype)
     return treedef.unflatten(leaves)

@@ -13,8 +13,8 @@ from .._arguments.checks import check_returned, hyperparameters, waiting
 from .._core import AbstractOptimizer, AbstractTransformation, AbstractWrapper, Call
 from .._transforms.scale import recorded
 from .._trees.states import check_keys, check_state
-from .._types import Params, Recorded, State
-from ..numerics import safe_increment
+from .._types import Model, Params, Recorded, State
+from ..numerics._numerics import safe_increment
 from ..schedules import AbstractStatefulSchedule
 
 
@@ -96,7 +96,7 @@ class Scheduled(AbstractWrapper):
         hyperparams = {name: recorded(value) for name, value in values.items()}
         return ScheduledState(count, hyperparams, states, inner_state)
 
-    def eval_params(self, state: State, params: Params) -> Params:
+    def eval_params(self, state: State, params: Model) -> Model:
         check_state(self, state)
         self._check_keys(state)
         return self._at(state.hyperparams).eval_params(state.inner_state, params)

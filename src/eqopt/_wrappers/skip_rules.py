@@ -1,7 +1,7 @@
 """Rules that select steps to skip by the loss and the gradient norm."""
 
 import abc
-from typing import Any
+from typing import Annotated, Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ from .._arguments.checks import check_no_schedule
 from .._arguments.construction import Module
 from .._arguments.fields import static_choice
 from .._transforms.history import check_window, is_known, present, remembered
-from .._types import Hyperparameter, IntegerLike, Scalar, State
+from .._types import AtLeast, IntegerLike, Scalar, State, ZeroOrMore
 
 
 class AbstractSkipRule(Module):
@@ -80,8 +80,8 @@ class SigmaRule(AbstractSkipRule):
     **Arguments:**
 
     - `window`: the number of previous values to compare with, an integer of at least 2;
-        static.
-    - `sigma`: $\sigma \ge 0$.
+        static. Defaults to 128.
+    - `sigma`: $\sigma \ge 0$. Defaults to 6.0.
     - `min_history`: the number of losses or norms that must be known before one can
         count as large, an integer from 2 to `window`. Defaults to half of `window`, at
         least 2.
@@ -103,11 +103,11 @@ class SigmaRule(AbstractSkipRule):
         ```
     """
 
-    window: int = static_choice(static=True, default=128)
-    sigma: Hyperparameter = 6.0
-    min_history: IntegerLike | None = None
+    window: Annotated[int, AtLeast(2)] = static_choice(static=True, default=128)
+    sigma: ZeroOrMore = 6.0
+    min_history: Annotated[IntegerLike, AtLeast(2)] | None = None
 
-    def __check_init__(self):
+    def __check_init__(self) -> None:
         check_window(self)
 
     def init(self) -> SigmaRuleState:

@@ -8,14 +8,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from .._arguments.checks import check_no_schedule, check_range
+from .._arguments.checks import check_no_schedule
 from .._arguments.construction import Module
-from .._arguments.extra import required_value
+from .._arguments.extra import check_number
 from .._core import AbstractTransformation, AbstractWrapper, Call, global_norm
+from .._errors import InputError
 from .._trees.control import filter_cond
 from .._trees.leaves import parameters
-from .._types import Hyperparameter, Params, State, Updates
-from ..numerics import at_least_float32, safe_increment
+from .._types import Params, State, Updates, ZeroOrMore
+from ..numerics._numerics import at_least_float32, safe_increment
 from ..tree import norm
 from .apply_if_finite import all_finite
 from .skip_rules import AbstractSkipRule
@@ -85,10 +86,7 @@ class SkipLargeUpdates(Module):
     A `ValueError` if `max_squared_norm` is negative.
     """
 
-    max_squared_norm: Hyperparameter
-
-    def __check_init__(self):
-        check_range(self, "max_squared_norm", 0)
+    max_squared_norm: ZeroOrMore
 
     def __call__(
         self, updates: Updates, gradient_step: Any, params: Params | None
@@ -162,13 +160,14 @@ class SkipStep(AbstractWrapper):
     inner: AbstractTransformation
     rule: Callable[..., Any]
 
-    def __check_init__(self):
+    def __check_init__(self) -> None:
         if isinstance(self.rule, SkipNotFinite | SkipLargeUpdates):
-            raise TypeError(
-                f"SkipStep: `rule` is a {type(self.rule).__name__}, which is for "
+            raise InputError(
+                "SkipStep",
+                f"`rule` is a {type(self.rule).__name__}, which is for "
                 "`should_skip_update_fn` of `eqopt.MultiSteps`. Pass a function, such "
                 "as `lambda value, norm: ~(norm < 10.0)`, which also skips what is not "
-                "finite, or a rule such as `eqopt.SigmaRule()`."
+                "finite, or a rule such as `eqopt.SigmaRule()`.",
             )
 
     def init(self, params: Params) -> SkipStepState:
@@ -195,17 +194,18 @@ class SkipStep(AbstractWrapper):
     def _ask(self, call: Call, state: SkipStepState) -> tuple[Array, State]:
         value = call.extra.get("value")
         if value is not None:
-            value = jnp.asarray(required_value(self, call.extra))
-            value = at_least_float32(value)
+            check_number(self, "value", value)
+            value = at_least_float32(jnp.asarray(value))
         size = global_norm(self, call.updates, call.extra)
         if isinstance(self.rule, AbstractSkipRule):
             skip, rule_state = self.rule(value, size, state.rule_state)
         else:
             skip, rule_state = self.rule(value, size), None
         if jnp.shape(skip) != () or jnp.result_type(skip) != jnp.bool_:
-            raise TypeError(
-                "SkipStep: `rule` must return a 0-d bool, whether to skip the step, "
+            raise InputError(
+                "SkipStep",
+                "`rule` must return a 0-d bool, whether to skip the step, "
                 f"but returned an array of dtype {jnp.result_type(skip)} and shape "
-                f"{jnp.shape(skip)}."
+                f"{jnp.shape(skip)}.",
             )
         return jnp.asarray(skip), rule_state

@@ -4,10 +4,10 @@ from typing import Any
 
 import equinox as eqx
 import jax.tree_util as jtu
-from jaxtyping import PyTree
 
 from .._arguments.extra import required_params
 from .._core import AbstractTransformation, AbstractWrapper, Call, check_wide, leafwise
+from .._errors import InputError
 from .._trees.leaves import (
     ANOTHER_MODEL,
     is_leaf,
@@ -25,7 +25,7 @@ from .._trees.stored import (
     standard_promotion,
     taken_apart,
 )
-from .._types import Exact, Params, State
+from .._types import Exact, Model, Params, PyTree, State
 from ..storage._base import (
     AbstractParamStorage,
     AbstractStateStorage,
@@ -98,7 +98,7 @@ class StoreParams(AbstractWrapper):
     # A storage for states gets its own error message.
     storage: AbstractParamStorage | AbstractStateStorage
 
-    def __check_init__(self):
+    def __check_init__(self) -> None:
         check_storage("StoreParams", self.storage, AbstractParamStorage)
 
     def init(self, params: Params) -> StoreParamsState:
@@ -117,17 +117,18 @@ class StoreParams(AbstractWrapper):
                 hidden.append(made_by(storage, "hide", found, kinds))
             except TypeError as error:
                 path = keystr(params, i)
-                raise TypeError(f"StoreParams: at `{path}`: {error}") from None
+                raise InputError("StoreParams", f"at `{path}`: {error}") from None
         found = dict.fromkeys(str(p.dtype) for p in leaves if p is not None)
         if found and not any(h is not None for h in hidden):
-            raise ValueError(
-                f"StoreParams: {type(self.storage).__name__} would change nothing: the "
+            raise InputError(
+                "StoreParams",
+                f"{type(self.storage).__name__} would change nothing: the "
                 f"parameters have dtype {' and '.join(found)}, which it leaves "
-                "unchanged. Cast the model: `eqopt.tree.cast(model, jnp.bfloat16)`."
+                "unchanged. Cast the model: `eqopt.tree.cast(model, jnp.bfloat16)`.",
             )
         return treedef.unflatten(hidden)
 
-    def eval_params(self, state: State, params: Params) -> Params:
+    def eval_params(self, state: State, params: Model) -> Model:
         """The evaluation parameters of `inner`, in the model's dtypes.
 
         **Arguments:**
@@ -183,4 +184,4 @@ def _joined(params: Params, hidden: PyTree) -> PyTree:
                 break
         else:
             return joined(params, hidden)
-    raise ValueError(f"StoreParams: {where}. {ANOTHER_MODEL}")
+    raise InputError("StoreParams", f"{where}. {ANOTHER_MODEL}")

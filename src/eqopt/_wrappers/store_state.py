@@ -12,6 +12,7 @@ from jaxtyping import Array, Inexact
 
 from .._arguments.fields import static_choice
 from .._core import AbstractTransformation, AbstractWrapper, Call
+from .._errors import InputError
 from .._trees.leaves import is_leaf, parameters
 from .._trees.masks import resolve_mask
 from .._trees.stored import (
@@ -21,7 +22,7 @@ from .._trees.stored import (
     standard_promotion,
 )
 from .._types import Mask, Params, State
-from ..numerics import at_least_float32, common_dtype
+from ..numerics._numerics import at_least_float32, common_dtype
 from ..storage._base import (
     AbstractParamStorage,
     AbstractStateStorage,
@@ -98,7 +99,7 @@ class StoreState(AbstractWrapper):
     storage: AbstractStateStorage | AbstractParamStorage
     where: Mask | None = static_choice(default=None)
 
-    def __check_init__(self):
+    def __check_init__(self) -> None:
         check_storage("StoreState", self.storage, AbstractStateStorage)
 
     def init(self, params: Params) -> StoreStateState:
@@ -172,10 +173,11 @@ def _check_is_seen(
         name, has, rest = "Flatten", "joined the arrays of all parameters", ""
     else:
         return
-    raise ValueError(
-        f"StoreState: `{jtu.keystr(tuple(path))}` in the state of `inner` cannot be "
+    raise InputError(
+        "StoreState",
+        f"`{jtu.keystr(tuple(path))}` in the state of `inner` cannot be "
         f"stored, because `{name}` has {has}. Put `{name}` outside: "
-        f"`eqopt.{name}(eqopt.StoreState(opt, storage){rest})`."
+        f"`eqopt.{name}(eqopt.StoreState(opt, storage){rest})`.",
     )
 
 

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec as P
-from jaxtyping import PyTree
 
 from .._core import AbstractTransformation, AbstractWrapper, Call
+from .._errors import InputError
 from .._jax_internals import is_traced
 from .._trees.leaves import is_parameter
 from .._trees.sharding import (
@@ -23,7 +23,7 @@ from .._trees.sharding import (
 )
 from .._trees.states import check_state
 from .._trees.stored import is_elsewhere
-from .._types import Params, State
+from .._types import Model, Params, PyTree, State
 
 
 class ZeRO1State(eqx.Module):
@@ -97,7 +97,7 @@ class ZeRO1(AbstractWrapper):
     **Arguments:**
 
     - `inner`: the whole optimizer: put clipping, averages and accumulators inside.
-    - `axis_name`: the name of a mesh axis, or a tuple of names.
+    - `axis_name`: the name of a mesh axis, or a tuple of names. Defaults to `"data"`.
     - `mesh`: a `jax.sharding.Mesh`, for code without `jax.set_mesh(mesh)`. A mesh that
         is set takes precedence, and a mesh with explicit axes must be set. Defaults to
         `None`, for the mesh that is set.
@@ -160,7 +160,7 @@ class ZeRO1(AbstractWrapper):
         new, stored = on_automatic_axes(run, *arguments, shardings=shardings)
         return new, ZeRO1State(stored, state.shapes)
 
-    def eval_params(self, state: State, params: Params) -> Params:
+    def eval_params(self, state: State, params: Model) -> Model:
         check_state(self, state)
         axis = _Axis.of(self)
 
@@ -200,10 +200,11 @@ class _Axis(eqx.Module):
         for (path, x), shape in zip(leaves, state.shapes, strict=True):
             expected = self._padded_shape(shape)
             if _is_divided(x) and x.shape != expected:
-                raise ValueError(
-                    f"ZeRO1: `state.inner_state{jtu.keystr(path)}` has shape "
+                raise InputError(
+                    "ZeRO1",
+                    f"`state.inner_state{jtu.keystr(path)}` has shape "
                     f"{[*x.shape]}, but {[*expected]} on {self.size} devices. A state is "
-                    "for one number of devices: `eqopt.tree.migrate(opt, state, model)`."
+                    "for one number of devices: `eqopt.tree.migrate(opt, state, model)`.",
                 )
 
     def restored(self, stored: State, shapes: tuple[tuple[int, ...], ...]) -> State:
@@ -305,10 +306,11 @@ def _is_divided(x):
 def _check_is_on_device(state: State) -> None:
     for path, x in jtu.tree_leaves_with_path(state, is_leaf=is_elsewhere):
         if is_elsewhere(x):
-            raise ValueError(
-                f"ZeRO1: `{jtu.keystr(path)}` in the state of `inner` cannot be divided, "
+            raise InputError(
+                "ZeRO1",
+                f"`{jtu.keystr(path)}` in the state of `inner` cannot be divided, "
                 "because `Offload` keeps it in the memory of the host. Put `Offload` "
-                "outside: `eqopt.Offload(eqopt.ZeRO1(opt, ...))`."
+                "outside: `eqopt.Offload(eqopt.ZeRO1(opt, ...))`.",
             )
 
 

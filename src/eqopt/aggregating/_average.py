@@ -9,14 +9,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Inexact, Int
 
-from .._arguments.checks import check_count
 from .._combinators.collecting import fill_missing
 from .._core import equation, leafwise
 from .._trees.leaves import flatten_updates
 from .._trees.states import check_state
 from .._trees.stored import load
-from .._types import IntegerLike, Leaf, Params, Scalar, State, Updates
-from ..numerics import at_least_float32
+from .._types import Count, Leaf, Params, Scalar, State, Updates
+from ..numerics._numerics import at_least_float32
 from ..tree._like import wide_zeros_like
 from ._aggregator import AbstractAggregator
 from ._sizes import Axes, as_tuple, check_axes, hashable, hashable_or_none, size_of
@@ -32,7 +31,7 @@ class AveragePerElementUpdates(AbstractAggregator):
     **Arguments:**
 
     - `per_elt_axis`: the axis along which the elements are, or a sequence of axes.
-        Negative axes count from the end.
+        Negative axes count from the end. Defaults to 0.
 
     **Raises:**
 
@@ -43,7 +42,7 @@ class AveragePerElementUpdates(AbstractAggregator):
 
     per_elt_axis: Axes = eqx.field(static=True, default=0, converter=hashable)
 
-    def __check_init__(self):
+    def __check_init__(self) -> None:
         check_axes(type(self).__name__, self.per_elt_axis)
 
     def init(self, params: Params) -> None:
@@ -116,10 +115,7 @@ class AccumulateAvgUpdates(AbstractAggregator):
 
     _takes_examples = False
 
-    accumulation_steps: IntegerLike
-
-    def __check_init__(self):
-        check_count(self, "accumulation_steps")
+    accumulation_steps: Count
 
     def init(self, params: Params) -> AccumulateAvgUpdatesState | None:
         return _start(self, params)
@@ -148,9 +144,11 @@ class AverageIncrementallyUpdates(AbstractAggregator):
 
     **Arguments:**
 
-    - `per_elt_axis`: see [`eqopt.aggregating.AveragePerElementUpdates`][]. `None` if
-        each call has a single element without an axis.
-    - `accumulation_steps`: see [`eqopt.aggregating.AccumulateAvgUpdates`][].
+    - `per_elt_axis`: the axis along which the elements are, or a sequence of axes.
+        Negative axes count from the end. `None` if each call has a single element
+        without an axis.
+    - `accumulation_steps`: $k \ge 1$. There is no state, only `None`, if it is the
+        Python integer 1.
 
     **Raises:**
 
@@ -161,11 +159,10 @@ class AverageIncrementallyUpdates(AbstractAggregator):
     """
 
     per_elt_axis: Axes | None = eqx.field(static=True, converter=hashable_or_none)
-    accumulation_steps: IntegerLike
+    accumulation_steps: Count
 
-    def __check_init__(self):
+    def __check_init__(self) -> None:
         check_axes(type(self).__name__, self.per_elt_axis)
-        check_count(self, "accumulation_steps")
 
     def init(self, params: Params) -> AccumulateAvgUpdatesState | None:
         return _start(self, params)

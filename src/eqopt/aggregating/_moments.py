@@ -9,14 +9,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Inexact, Int
 
-from .._arguments.checks import check_count
 from .._combinators.collecting import fill_missing
 from .._core import equation, leafwise
 from .._trees.leaves import flatten_updates
 from .._trees.states import check_state
 from .._trees.stored import load
 from .._types import (
-    IntegerLike,
+    Count,
     Leaf,
     Nonnegative,
     Params,
@@ -25,7 +24,7 @@ from .._types import (
     State,
     Updates,
 )
-from ..numerics import abs_sq, at_least_float32
+from ..numerics._numerics import abs_sq, at_least_float32
 from ..tree._like import real_full_like, wide_zeros_like
 from ._aggregator import AbstractAggregator
 from ._average import count_on, is_accumulating
@@ -101,9 +100,9 @@ class PerElementMeanAndSumSqDiffGrads(AbstractAggregator):
     **Arguments:**
 
     - `per_elt_axis`: the axis along which the elements are, or a sequence of axes.
-        Negative axes count from the end.
+        Negative axes count from the end. Defaults to 0.
     - `accumulation_steps`: $k \ge 1$. There is no state, only `None`, if it is the Python
-        integer 1.
+        integer 1. Defaults to 1.
 
     **Raises:**
 
@@ -129,11 +128,10 @@ class PerElementMeanAndSumSqDiffGrads(AbstractAggregator):
     """
 
     per_elt_axis: Axes = eqx.field(static=True, default=0, converter=hashable)
-    accumulation_steps: IntegerLike = 1
+    accumulation_steps: Count = 1
 
-    def __check_init__(self):
+    def __check_init__(self) -> None:
         check_axes(type(self).__name__, self.per_elt_axis)
-        check_count(self, "accumulation_steps")
 
     def init(self, params: Params) -> PerElementMeanAndSumSqDiffGradsState | None:
         if not is_accumulating(self):

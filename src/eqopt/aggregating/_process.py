@@ -9,7 +9,7 @@ from .._transforms.scale import Identity
 from .._trees.control import filter_cond
 from .._trees.leaves import restrict
 from .._trees.stored import load, store_like
-from .._types import Hyperparameter, IntegerLike, Params, State
+from .._types import Hyperparameter, IntegerLike, Model, Params, State
 from ._aggregator import AbstractAggregator, is_ready, rounded
 from ._moments import PerElementMeanAndSumSqDiffGrads
 from ._sizes import Axes
@@ -81,7 +81,7 @@ class Process(AbstractComposite):
         )
         return result, (before, middle, after)
 
-    def eval_params(self, state: State, params: Params) -> Params:
+    def eval_params(self, state: State, params: Model) -> Model:
         return self.postprocessor.eval_params(self._states(state)[2], params)
 
     @property

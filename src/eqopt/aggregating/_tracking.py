@@ -7,21 +7,21 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from .._arguments.checks import check_range
-from .._arguments.extra import required
 from .._core import AbstractLeafwise, Leafwise, equation
 from .._transforms.scale import recorded
 from .._types import (
-    Hyperparameter,
+    IntegerLike,
     Leaf,
     Nonnegative,
     Params,
+    PyTree,
     RealLeaf,
     Scalar,
     State,
+    Unit,
     Updates,
 )
-from ..numerics import bias_correction, safe_increment
+from ..numerics._numerics import bias_correction, safe_increment
 from ..tree import get
 from ..tree._like import real_full_like, wide_zeros_like
 
@@ -78,7 +78,7 @@ class TrackPerElementMeanAndVarianceWithEMA(AbstractLeafwise):
 
     **Arguments:**
 
-    - `ema_decay`: $\beta \in [0, 1)$.
+    - `ema_decay`: $\beta \in [0, 1)$. Defaults to 0.9.
 
     **Raises:**
 
@@ -86,10 +86,7 @@ class TrackPerElementMeanAndVarianceWithEMA(AbstractLeafwise):
     is missing, or if `sample_size` is an integer smaller than 2.
     """
 
-    ema_decay: Hyperparameter = 0.9
-
-    def __check_init__(self):
-        check_range(self, "ema_decay", 0, 1)
+    ema_decay: Unit = 0.9
 
     def init(self, params: Params) -> PerElementMeanAndVarianceEMAState:
         mean = wide_zeros_like(params)
@@ -104,21 +101,23 @@ class TrackPerElementMeanAndVarianceWithEMA(AbstractLeafwise):
         self,
         state: PerElementMeanAndVarianceEMAState,
         params: Params | None = None,
+        *,
+        sum_sq_diff_grads: PyTree,
+        sample_size: IntegerLike,
         **extra: Any,
     ) -> Leafwise:
-        sum_sq_diff = required(self, extra, "sum_sq_diff_grads")
         state = PerElementMeanAndVarianceEMAState(
             count=safe_increment(state.count),
             ema_decay=recorded(self.ema_decay, state.ema_decay),
             mean_grads_ema=state.mean_grads_ema,
             variance_grads_ema=state.variance_grads_ema,
         )
-        degrees = _degrees_of_freedom(required(self, extra, "sample_size"))
+        degrees = _degrees_of_freedom(sample_size)
         return Leafwise(
             track,
             state,
             {"decay": self.ema_decay, "degrees": degrees},
-            reads={"sum_sq_diff_grads": sum_sq_diff},
+            reads={"sum_sq_diff_grads": sum_sq_diff_grads},
         )
 
 

@@ -11,7 +11,7 @@ from jax import lax
 from jaxtyping import Array, Int32
 
 from .._jax_internals import is_traced
-from ..numerics import at_least_float32
+from ..numerics._numerics import at_least_float32
 from ._augmentation import Assignment, assign_rest
 from ._reduction import reduce_and_assign
 

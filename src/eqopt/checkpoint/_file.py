@@ -10,10 +10,9 @@ from collections.abc import Callable, Generator
 from typing import Any, BinaryIO
 
 import jax.tree_util as jtu
-from jaxtyping import PyTree
 
-from .._trees.roles import check_is_tree
 from .._trees.stored import put_back
+from .._types import PyTree, Tree
 from ._layout import CheckpointError, check_layout, is_weak, layout
 from ._leaf import check_savable, read_leaf, write_leaf
 from ._replace import replacing
@@ -71,7 +70,6 @@ def save(path: str | os.PathLike[str], tree: PyTree, metadata: Any = None) -> No
     JSON. In each case, the old checkpoint stays unchanged, unless the message says that
     the new one was saved.
     """
-    check_is_tree("eqopt.checkpoint.save", "tree", tree, True)
     header = {
         "layout": layout(tree),
         "weak_types": [
@@ -141,7 +139,7 @@ class _Hashed:
         return self.file.write(data)
 
 
-def load(path: str | os.PathLike[str], like: PyTree) -> PyTree:
+def load(path: str | os.PathLike[str], like: Tree) -> Tree:
     """Reads a checkpoint of [`eqopt.checkpoint.save`][] after checking the whole file.
 
     **Arguments:**
@@ -165,7 +163,6 @@ def load(path: str | os.PathLike[str], like: PyTree) -> PyTree:
     key paths. An `OSError` if the file cannot be read; a `FileNotFoundError` if it does
     not exist.
     """
-    check_is_tree("eqopt.checkpoint.load", "like", like, True)
     with _checked(path) as (file, header):
         check_layout(header["layout"], like, str(path))
         # Older versions did not write these.

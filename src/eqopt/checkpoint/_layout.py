@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import PyTree
 
 from .._trees.leaves import listed, type_name
+from .._types import PyTree
 
 
 class CheckpointError(ValueError):

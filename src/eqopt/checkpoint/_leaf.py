@@ -9,10 +9,10 @@ import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
 from jax.sharding import AbstractMesh, NamedSharding
-from jaxtyping import PyTree
 
 from .._jax_internals import is_traced
 from .._trees.leaves import type_name
+from .._types import PyTree
 from ._layout import CheckpointError, is_key, is_number, is_saved, is_weak
 
 

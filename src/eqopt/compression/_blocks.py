@@ -8,10 +8,9 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int, UInt8
 
-from .._arguments.checks import check_integer
 from .._arguments.fields import static_choice
-from .._types import StaticInteger
-from ..numerics import max_or_nan
+from .._types import StaticInteger, StaticSize
+from ..numerics._numerics import max_or_nan
 from ._base import AbstractCompressor, Workers
 
 
@@ -72,17 +71,14 @@ class Int8Blocks(AbstractBlocks):
     **Arguments:**
 
     - `block_size`: the largest number of elements in a block, a positive integer,
-        rounded up to a multiple of 8.
+        rounded up to a multiple of 8. Defaults to 256.
 
     **Raises:**
 
     A `ValueError` if `block_size` is something else.
     """
 
-    block_size: StaticInteger = static_choice(static=True, default=256)
-
-    def __check_init__(self):
-        check_integer("Int8Blocks", "block_size", self.block_size, 1)
+    block_size: StaticSize = static_choice(static=True, default=256)
 
     def _encode(self, x, counts):
         scales = max_or_nan(jnp.abs(x), axis=-1, keepdims=True) / 127
@@ -102,17 +98,14 @@ class Float8Blocks(AbstractBlocks):
 
     **Arguments:**
 
-    - `block_size`: as in [`eqopt.compression.Int8Blocks`][].
+    - `block_size`: as in [`eqopt.compression.Int8Blocks`][]. Defaults to 256.
 
     **Raises:**
 
     A `ValueError` if `block_size` is something else.
     """
 
-    block_size: StaticInteger = static_choice(static=True, default=256)
-
-    def __check_init__(self):
-        check_integer("Float8Blocks", "block_size", self.block_size, 1)
+    block_size: StaticSize = static_choice(static=True, default=256)
 
     def _encode(self, x, counts):
         scales = max_or_nan(jnp.abs(x), axis=-1, keepdims=True) / 448
@@ -125,7 +118,7 @@ class Float8Blocks(AbstractBlocks):
 
 
 class Sign(AbstractBlocks):
-    r"""One bit for each element, its sign, and a scale for each block: a majority vote.
+    """One bit for each element, its sign, and a scale for each block: a majority vote.
 
     The scale is the mean modulus of a block. The mean of all signs, weighted by these
     scales, is sent in the same form: the sign of the majority. A mean sends some
@@ -133,7 +126,7 @@ class Sign(AbstractBlocks):
 
     **Arguments:**
 
-    - `block_size`: as in [`eqopt.compression.Int8Blocks`][].
+    - `block_size`: as in [`eqopt.compression.Int8Blocks`][]. Defaults to 1024.
 
     **Raises:**
 
@@ -162,10 +155,7 @@ class Sign(AbstractBlocks):
         ```
     """
 
-    block_size: StaticInteger = static_choice(static=True, default=1024)
-
-    def __check_init__(self):
-        check_integer("Sign", "block_size", self.block_size, 1)
+    block_size: StaticSize = static_choice(static=True, default=1024)
 
     def _encode(self, x, counts):
         # In a mean of signs, padding is not zero.

@@ -7,10 +7,9 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float
 
-from .._arguments.checks import check_integer
 from .._arguments.fields import static_choice
 from .._trees.keys import as_key
-from .._types import Key, StaticInteger
+from .._types import Key, StaticSize
 from ._base import AbstractCompressor, Workers
 
 
@@ -32,8 +31,8 @@ class PowerSGD(AbstractCompressor):
 
     **Arguments:**
 
-    - `rank`: $r \ge 1$, an integer.
-    - `key`: a random key or a seed for the first $Q$.
+    - `rank`: $r \ge 1$, an integer. Defaults to 4.
+    - `key`: a random key or a seed for the first $Q$. Defaults to 0.
 
     **Raises:**
 
@@ -52,11 +51,8 @@ class PowerSGD(AbstractCompressor):
         ```
     """
 
-    rank: StaticInteger = static_choice(static=True, default=4)
+    rank: StaticSize = static_choice(static=True, default=4)
     key: Key = 0
-
-    def __check_init__(self):
-        check_integer("PowerSGD", "rank", self.rank, 1)
 
     def _sides(self, shape: tuple[int, ...]) -> tuple[int, int] | None:
         """The two sides of a matrix; `None` for an array that is sent in full."""

@@ -1,15 +1,15 @@
 """The largest numbers, of an array or of its cosine transform."""
 
 import math
+from typing import Annotated
 
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
-from .._arguments.checks import check_integer, check_interval, check_scalar
 from .._arguments.fields import static_choice
-from .._types import StaticInteger
+from .._types import AtLeast, Interval, StaticInteger, StaticSize
 from ._base import AbstractCompressor, Workers
 
 
@@ -22,7 +22,7 @@ class TopK(AbstractCompressor):
 
     **Arguments:**
 
-    - `fraction`: $f \in (0, 1]$, a Python number.
+    - `fraction`: $f \in (0, 1]$, a Python number. Defaults to 0.01.
 
     **Raises:**
 
@@ -41,11 +41,9 @@ class TopK(AbstractCompressor):
         ```
     """
 
-    fraction: float = static_choice(static=True, default=0.01)
-
-    def __check_init__(self):
-        check_scalar(self, "fraction", or_schedule=False)
-        check_interval("TopK", "fraction", self.fraction, 0, 1, includes_low=False)
+    fraction: Annotated[float, Interval(0, 1, includes_low=False)] = static_choice(
+        static=True, default=0.01
+    )
 
     def mean(
         self, x: Float[Array, "..."], memory: Array | None, workers: Workers
@@ -56,7 +54,7 @@ class TopK(AbstractCompressor):
 
 
 class DCTTopK(AbstractCompressor):
-    r"""The largest coefficients of a cosine transform, as in DeMo.
+    """The largest coefficients of a cosine transform, as in DeMo.
 
     The last two axes of an array (the only one of a vector) are cut into chunks: along
     an axis, of the largest divisor of its size that is at most `chunk_size`. Of the
@@ -78,8 +76,8 @@ class DCTTopK(AbstractCompressor):
     **Arguments:**
 
     - `k`: the number of coefficients of each chunk, a positive integer. Chunks with
-        fewer send all.
-    - `chunk_size`: a positive integer, at most 256.
+        fewer send all. Defaults to 32.
+    - `chunk_size`: a positive integer, at most 256. Defaults to 64.
 
     **Raises:**
 
@@ -97,13 +95,10 @@ class DCTTopK(AbstractCompressor):
         ```
     """
 
-    k: StaticInteger = static_choice(static=True, default=32)
-    chunk_size: StaticInteger = static_choice(static=True, default=64)
-
-    def __check_init__(self):
-        check_integer("DCTTopK", "k", self.k, 1)
-        size = check_integer("DCTTopK", "chunk_size", self.chunk_size, 1)
-        check_interval("DCTTopK", "chunk_size", size, 1, 256)
+    k: StaticSize = static_choice(static=True, default=32)
+    chunk_size: Annotated[StaticInteger, AtLeast(1, at_most=256)] = static_choice(
+        static=True, default=64
+    )
 
     def mean(
         self, x: Float[Array, "..."], memory: Array | None, workers: Workers

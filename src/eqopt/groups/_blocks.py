@@ -4,7 +4,6 @@ from typing import Any, TypeAlias
 
 import equinox as eqx
 import jax.tree_util as jtu
-from jaxtyping import PyTree
 
 from .._arguments.construction import Explained
 from .._trees.axes import axes_of
@@ -16,7 +15,7 @@ from .._trees.named import Named, named_leaves
 from .._trees.stored import shapes_if_stored
 from .._trees.unknown import check_known
 from .._typecheck import checked
-from .._types import Params
+from .._types import Params, PyTree
 from ._rules import MatrixRules
 
 
@@ -52,7 +51,7 @@ class BlockAxes(metaclass=Explained):
     axes: int | tuple[int, ...] | None = None
     groups: int = 1
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.groups < 1 or (self.groups > 1 and self.axes == ()):
             raise ValueError(
                 "BlockAxes: `groups` must be an integer of at least 1, and `axes` "

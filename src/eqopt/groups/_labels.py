@@ -3,11 +3,10 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import jax.tree_util as jtu
-from jaxtyping import PyTree
 
 from .._trees.leaves import is_leaf
 from .._trees.parts import sees_part
-from .._types import Params
+from .._types import Params, PyTree
 from ._selectors import Selector
 
 

@@ -4,10 +4,9 @@ from typing import Any
 
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import PyTree
 
 from .._trees.leaves import is_leaf, is_parameter, listed
-from .._types import Params, RealScalarLike
+from .._types import Params, PyTree, RealScalarLike
 from ._rules import MatrixRules
 from ._selectors import Selector, check_pointer, pointed_at
 

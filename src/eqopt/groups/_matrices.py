@@ -1,11 +1,10 @@
 import jax.tree_util as jtu
-from jaxtyping import PyTree
 
 from .._trees.dimension_numbers import MatrixDimensionNumbers, Unknown
 from .._trees.leaves import is_leaf
 from .._trees.recognition import of_layers
 from .._trees.stored import shapes_if_stored
-from .._types import Params
+from .._types import Params, PyTree
 
 
 def layer_matrices(params: Params) -> PyTree[MatrixDimensionNumbers]:

@@ -4,7 +4,6 @@ import math
 from typing import Any
 
 import jax.tree_util as jtu
-from jaxtyping import PyTree
 
 from .._arguments.construction import Module
 from .._trees.axes import Axes, DimensionNumbers, resolve_dimension_numbers
@@ -16,7 +15,7 @@ from .._trees.leaves import (
     keystr,
 )
 from .._trees.stored import shapes_if_stored
-from .._types import Params
+from .._types import Params, PyTree
 
 
 class MupFactors(Module):

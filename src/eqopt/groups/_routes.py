@@ -10,8 +10,7 @@ import numpy as np
 
 from .._trees.axes import size
 from .._trees.leaves import briefly, check_parameters, is_leaf, parameters
-from .._trees.roles import is_optimizer
-from .._trees.routes import Report
+from .._trees.routes import Report, is_optimizer
 from .._trees.stored import is_stored, shapes_if_stored
 from .._types import Params
 from ..tree._nbytes import bytes_of

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import jax.tree_util as jtu
-from jaxtyping import PyTree
 
 from .._trees.dimension_numbers import MatrixDimensionNumbers, Unknown, as_tuple
 from .._trees.leaves import is_leaf, is_parameter, listed
@@ -13,7 +12,7 @@ from .._trees.named import Named, named_leaves
 from .._trees.parts import sees_part
 from .._trees.recognition import Own, by_class, of_layers, of_own
 from .._trees.stored import shapes_if_stored
-from .._types import Params
+from .._types import Params, PyTree
 from ._selectors import Selector, where
 
 

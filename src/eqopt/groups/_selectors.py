@@ -4,11 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 import jax.tree_util as jtu
-from jaxtyping import PyTree
 
 from .._trees.leaves import is_leaf, is_parameter, listed, selected
 from .._trees.parts import sees_part
-from .._types import Params
+from .._types import Params, PyTree
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,12 +4,11 @@ from typing import Any
 
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import PyTree
 
 from .._trees.leaves import check_parameters, is_leaf, is_parameter
 from .._trees.masks import resolve
 from .._trees.routes import known
-from .._types import Params
+from .._types import Params, PyTree
 
 
 def table(groups: PyTree | Callable[[Params], PyTree], params: Params) -> str:

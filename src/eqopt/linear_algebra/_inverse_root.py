@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from .._arguments.checks import check_integer
 from .._types import IntegerLike, RealScalarLike
-from ..numerics import wide_dtype
+from ..numerics._numerics import wide_dtype
 from ._arguments import check_real, check_scalar, check_square
 from ._power_iteration import power_iteration
 

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from .._arguments.checks import check_integer
 from .._types import RealScalarLike
-from ..numerics import wide_dtype
+from ..numerics._numerics import wide_dtype
 from ..tree._norm import largest
 from ._arguments import check_array, check_real, check_scalar
 

@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 from jax import lax
-from jaxtyping import Array, Inexact, PyTree
+from jaxtyping import Array, Inexact
 
 from .._trees.keys import as_key
 from .._trees.leaves import disagreement, map_parameters, parameters
-from .._types import IntegerLike, Key, RealScalarLike
-from ..numerics import common_dtype, wide_dtype
+from .._types import IntegerLike, Key, PyTree, RealScalarLike
+from ..numerics._numerics import common_dtype, wide_dtype
 from ..tree._norm import largest, norm
 from ._arguments import check_array, check_scalar, check_square
 

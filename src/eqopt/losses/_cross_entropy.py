@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._types import RealScalarLike
-from ..numerics import nan_where
+from ..numerics._numerics import nan_where
 from ._inputs import (
     Axes,
     IntegerArrayLike,

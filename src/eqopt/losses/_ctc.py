@@ -9,7 +9,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from .._types import RealScalarLike
-from ..numerics import nan_where
+from ..numerics._numerics import nan_where
 from ._ctc_failure import failure
 from ._ctc_recursion import forward
 from ._inputs import (

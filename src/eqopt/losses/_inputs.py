@@ -15,7 +15,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Integer, Real
 
 from .._arguments.checks import check_interval
 from .._types import RealScalarLike
-from ..numerics import wide_dtype
+from ..numerics._numerics import wide_dtype
 from ._advice import advice
 
 

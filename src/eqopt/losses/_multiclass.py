@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Integer
 
-from ..numerics import max_or_nan, nan_where
+from ..numerics._numerics import max_or_nan, nan_where
 from ._inputs import (
     IntegerArrayLike,
     check_labels,

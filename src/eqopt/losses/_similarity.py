@@ -8,7 +8,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from .._types import RealScalarLike
-from ..numerics import safe_sqrt
+from ..numerics._numerics import safe_sqrt
 from ._inputs import (
     Axes,
     RealArrayLike,

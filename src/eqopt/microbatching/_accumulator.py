@@ -5,9 +5,9 @@ from collections.abc import Callable
 from typing import Any
 
 import jax.tree_util as jtu
-from jaxtyping import PyTree
 
 from .._arguments.construction import Module
+from .._types import PyTree
 
 
 class AccumulationType(enum.Enum):

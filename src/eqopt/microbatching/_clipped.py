@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
-from jaxtyping import ArrayLike, PyTree
+from jaxtyping import ArrayLike
 
 from .._trees.leaves import label_dict
-from .._types import StaticInteger
+from .._types import PyTree, StaticInteger
 from ._accumulator import AccumulationType
 from ._clip_factors import check_clip
 from ._clipping import ClippedSum, Groups, Norms, Paths, PerExampleNorms

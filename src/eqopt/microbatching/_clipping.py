@@ -8,11 +8,12 @@ import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, Float, PyTree, Shaped
+from jaxtyping import Array, Float, Shaped
 
 from .._trees.leaves import is_label, label_dict, listed
 from .._trees.masks import resolve
-from ..numerics import safe_sqrt, wide_dtype
+from .._types import PyTree
+from ..numerics._numerics import safe_sqrt, wide_dtype
 from ._accumulator import AccumulationType
 from ._arguments import Arguments, find_arguments
 from ._clip_factors import clip_factors, limits_of

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
-from jaxtyping import ArrayLike, PyTree
+from jaxtyping import ArrayLike
 
-from .._types import StaticInteger
+from .._types import PyTree, StaticInteger
 from ._accumulator import AccumulationType, check_accumulator
 from ._arguments import find_arguments
 from ._loss import Loss, make_loss

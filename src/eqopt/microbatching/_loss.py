@@ -6,8 +6,8 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import PyTree
 
+from .._types import PyTree
 from ._arguments import find_places, list_places, replace
 from ._keys import is_single_key
 from ._rows import own_on_each_device
@@ -32,7 +32,7 @@ class Loss(eqx.Module):
     batch_argnums: tuple[int, ...]
     keep_batch_dim: bool
 
-    def __check_init__(self):
+    def __check_init__(self) -> None:
         if len(self.batch_argnums) == 0:
             raise ValueError(
                 "`batch_argnums` is empty. Pass at least one argument that is a batch."

@@ -5,8 +5,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, PyTree
+from jaxtyping import Array
 
+from .._types import PyTree
 from ._accumulator import AccumulationType, Accumulator, is_accumulator
 from ._rules import AbstractRule, Concat, Custom, Keep, Thread, Total
 from ._state import StateArgument, check_no_state, check_state, is_state

@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 from jax import lax
-from jaxtyping import Array, ArrayLike, PyTree
+from jaxtyping import Array, ArrayLike
 
 from .._jax_internals import attempt
 from .._trees.control import rounds_alike
-from .._types import StaticInteger
+from .._types import PyTree, StaticInteger
 from ._accumulator import AccumulationType, check_accumulator
 from ._arguments import Arguments, find_arguments, find_places, list_places
 from ._convolutions import evaluate_in_loop

@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 from jax import lax
-from jaxtyping import Array, PyTree
+from jaxtyping import Array
 
 from .._jax_internals import varying_axes
 from .._trees.control import vary
 from .._trees.sharding import is_in_shard_map
-from .._types import StaticInteger
+from .._types import PyTree, StaticInteger
 
 
 def reshape_batch_axis(

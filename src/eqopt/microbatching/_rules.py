@@ -8,8 +8,9 @@ import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
 from jax import lax
-from jaxtyping import Array, PyTree
+from jaxtyping import Array
 
+from .._types import PyTree
 from ._accumulator import Accumulator
 from ._rows import Split
 from ._weights import Part, weigh, weighted_sum

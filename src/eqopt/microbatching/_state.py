@@ -4,7 +4,8 @@ from typing import Any, TypeGuard
 
 import equinox as eqx
 import jax.tree_util as jtu
-from jaxtyping import PyTree
+
+from .._types import PyTree
 
 
 class StateArgument(eqx.Module):

@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
-from jaxtyping import ArrayLike, PyTree
+from jaxtyping import ArrayLike
 
-from .._types import StaticInteger
+from .._types import PyTree, StaticInteger
 from ._accumulator import AccumulationType, check_accumulator
 from ._arguments import find_places, list_places
 from ._microbatch import microbatch

@@ -7,9 +7,9 @@ from typing import Any
 import equinox as eqx
 import equinox.internal as eqxi
 import jax
-from jaxtyping import Array, ArrayLike, PyTree
+from jaxtyping import Array, ArrayLike
 
-from .._types import StaticInteger
+from .._types import PyTree, StaticInteger
 from ._accumulator import AccumulationType, check_accumulator
 from ._arguments import Arguments, find_arguments, list_places
 from ._microbatch import accumulate

@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Array, PyTree
+from jaxtyping import Array
 
 from .._arguments.checks import check_integer
 from .._trees.keys import as_key
 from .._trees.leaves import map_parameters
-from .._types import Key
-from ..numerics import wide_dtype
+from .._types import Key, PyTree
+from ..numerics._numerics import wide_dtype
 
 
 def sample_keys(owner: str, key: Key, num_samples: Any, low: int = 1) -> Any:

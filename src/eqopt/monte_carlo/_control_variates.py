@@ -10,13 +10,13 @@ import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
 from jax import lax
-from jaxtyping import Array, PyTree
+from jaxtyping import Array
 
 from .._trees.keys import as_key
 from .._trees.leaves import disagreement
-from .._types import Key, RealScalarLike
+from .._types import Key, PyTree, RealScalarLike
 from ..linear_algebra._arguments import check_scalar
-from ..numerics import at_least_float32, wide_dtype
+from ..numerics._numerics import at_least_float32, wide_dtype
 from ._arguments import build, real_number, real_parameters, sample_keys
 
 

@@ -7,9 +7,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, PyTree
+from jaxtyping import Array
 
-from ..numerics import common_dtype
+from .._types import PyTree
+from ..numerics._numerics import common_dtype
 from ._arguments import build, smooth_function
 from ._distribution import MultiNormalDiag, normal
 

@@ -7,12 +7,12 @@ from typing import Any
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float
 
 from .._arguments.construction import Module
 from .._trees.keys import as_key
-from .._types import Key
-from ..numerics import common_dtype, wide_dtype
+from .._types import Key, PyTree
+from ..numerics._numerics import common_dtype, wide_dtype
 
 
 class AbstractDistribution(Module):
@@ -66,7 +66,7 @@ class MultiNormalDiag(AbstractDistribution):
     loc: Any
     log_scale: Any
 
-    def __check_init__(self):
+    def __check_init__(self) -> None:
         for name, value in (("loc", self.loc), ("log_scale", self.log_scale)):
             if not hasattr(value, "dtype"):
                 raise TypeError(

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from jax import lax
-from jaxtyping import Array, PyTree
+from jaxtyping import Array
 
-from .._types import Key
-from ..numerics import common_dtype
+from .._types import Key, PyTree
+from ..numerics._numerics import common_dtype
 from ._arguments import (
     build,
     real_function,

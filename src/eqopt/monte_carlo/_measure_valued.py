@@ -8,10 +8,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float
 
 from .._trees.keys import as_key
-from .._types import Key
+from .._types import Key, PyTree
 from ._arguments import build, real_function, real_parameters, sample_keys
 from ._distribution import MultiNormalDiag, normal
 

@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Float, Int
 
 from .._arguments.checks import check_interval
-from .._types import RealScalarLike
-from ..numerics import safe_increment, wide_dtype
+from .._types import PyTree, RealScalarLike
+from ..numerics._numerics import safe_increment, wide_dtype
 from ._arguments import real_function
 
 

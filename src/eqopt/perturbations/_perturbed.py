@@ -10,13 +10,13 @@ import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float
 
 from .._arguments.checks import check_integer, check_interval
 from .._trees.keys import as_key, split_like
 from .._trees.leaves import map_parameters
-from .._types import Key, RealScalarLike
-from ..numerics import at_least_float32, common_dtype, wide_dtype
+from .._types import Key, PyTree, RealScalarLike
+from ..numerics._numerics import at_least_float32, common_dtype, wide_dtype
 from ._noise import Gumbel
 
 

@@ -5,13 +5,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PyTree, Real
+from jaxtyping import Array, Float, Real
 
+from .._errors import InputError
 from .._jax_internals import is_traced
 from .._trees.leaves import keystr
 from .._trees.masks import resolve
-from .._types import RealScalarLike
-from ..numerics import as_float, wide_dtype
+from .._types import PyTree, RealScalarLike
+from ..numerics._numerics import as_float, wide_dtype
 from ._trees import Parts, check_real, scalar, take
 
 
@@ -71,9 +72,10 @@ def box(tree: PyTree, lower: PyTree, upper: PyTree) -> PyTree:
     high = _bounds("box", "upper", upper, tree, parts)
     for i, a, b in zip(parts.places, low, high, strict=True):
         if not _ascend(a, b):
-            raise ValueError(
-                f"box: `lower` must not be above `upper`, but at `{keystr(tree, i)}`, "
-                f"`lower` is {a} and `upper` is {b}."
+            raise InputError(
+                "box",
+                f"`lower` must not be above `upper`, but at `{keystr(tree, i)}`, "
+                f"`lower` is {a} and `upper` is {b}.",
             )
     return parts.put(_clip(parts.arrays, low, high))
 
@@ -102,9 +104,9 @@ def hypercube(tree: PyTree, scale: PyTree = 1) -> PyTree:
     high = _bounds("hypercube", "scale", scale, tree, parts)
     for i, b in zip(parts.places, high, strict=True):
         if not _ascend(0.0, b):
-            raise ValueError(
-                "hypercube: `scale` must not be negative, but at "
-                f"`{keystr(tree, i)}`, it is {b}."
+            raise InputError(
+                "hypercube",
+                f"`scale` must not be negative, but at `{keystr(tree, i)}`, it is {b}.",
             )
     return parts.put(_clip(parts.arrays, zeros, high))
 
@@ -168,10 +170,11 @@ def _bounds(owner: str, name: str, given: PyTree, tree: PyTree, parts: Parts) ->
             continue
         check_real(owner, name, bound, f" at `{keystr(tree, i)}`")
         if not _broadcasts(np.shape(bound), x.shape):
-            raise ValueError(
-                f"{owner}: `{name}` must broadcast to the shape of the array that it "
+            raise InputError(
+                owner,
+                f"`{name}` must broadcast to the shape of the array that it "
                 f"bounds, but has shape {np.shape(bound)} for an array of shape "
-                f"{x.shape} at `{keystr(tree, i)}`."
+                f"{x.shape} at `{keystr(tree, i)}`.",
             )
     return [bound if bound is None else _as_array(bound) for bound in found]
 

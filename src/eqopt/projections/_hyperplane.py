@@ -2,9 +2,9 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree, Real
+from jaxtyping import Array, Float, Real
 
-from .._types import RealScalarLike
+from .._types import PyTree, RealScalarLike
 from ..tree._norm import largest
 from ._trees import aligned, narrowed, scalar, take, widened
 

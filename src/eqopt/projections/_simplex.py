@@ -3,10 +3,10 @@
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, PyTree, Real
+from jaxtyping import Array, Float, Real
 
-from .._types import RealScalarLike
-from ..numerics import max_or_nan
+from .._types import PyTree, RealScalarLike
+from ..numerics._numerics import max_or_nan
 from ._trees import narrowed, scalar, take, widened
 
 

@@ -4,9 +4,9 @@ import math
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Inexact, PyTree, Real
+from jaxtyping import Array, Float, Inexact, Real
 
-from .._types import RealScalarLike
+from .._types import PyTree, RealScalarLike
 from ..tree._norm import largest, norm
 from ._trees import narrowed, scalar, take, widened
 

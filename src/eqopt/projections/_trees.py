@@ -8,12 +8,13 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Array, Inexact, PyTree
+from jaxtyping import Array, Inexact
 
+from .._errors import InputError
 from .._jax_internals import is_traced
 from .._trees.leaves import disagreement, is_inexact, is_none, keystr
-from .._types import RealScalarLike
-from ..numerics import common_dtype, wide_dtype
+from .._types import PyTree, RealScalarLike
+from ..numerics._numerics import common_dtype, wide_dtype
 
 
 class Parts(NamedTuple):
@@ -37,17 +38,19 @@ def take(owner: str, name: str, tree: PyTree, complex_too: bool = False) -> Part
     places = [i for i, x in enumerate(leaves) if is_inexact(x)]
     arrays = [leaves[i] for i in places]
     if not any(x.size for x in arrays):
-        raise ValueError(
-            f"{owner}: `{name}` has no floating-point arrays with numbers in them, "
+        raise InputError(
+            owner,
+            f"`{name}` has no floating-point arrays with numbers in them, "
             f"but is {_described(tree)}. All other leaves, such as Python numbers and "
             "integer arrays, stay unchanged. Convert them with `jnp.asarray(x, "
-            "jnp.float32)`."
+            "jnp.float32)`.",
         )
     for i, x in zip(places, arrays, strict=True):
         if jnp.iscomplexobj(x) and not complex_too:
-            raise TypeError(
-                f"{owner}: `{name}` must have real arrays, but has an array of dtype "
-                f"{x.dtype} at `{keystr(tree, i)}`. Project `x.real` and `x.imag`."
+            raise InputError(
+                owner,
+                f"`{name}` must have real arrays, but has an array of dtype "
+                f"{x.dtype} at `{keystr(tree, i)}`. Project `x.real` and `x.imag`.",
             )
 
     def put(new):
@@ -77,16 +80,17 @@ def aligned(owner: str, name: str, given: PyTree, tree: PyTree, parts: Parts) ->
     try:
         column = parts.treedef.flatten_up_to(given)
     except (ValueError, TypeError):
-        raise ValueError(f"{owner}: {disagreement(name, given, 'x', tree)}") from None
+        raise InputError(owner, f"{disagreement(name, given, 'x', tree)}") from None
     found = [column[i] for i in parts.places]
     for i, x, y in zip(parts.places, parts.arrays, found, strict=True):
         if y is None:
             continue
         check_real(owner, name, y, f" at `{keystr(tree, i)}`")
         if np.shape(y) != x.shape:
-            raise ValueError(
-                f"{owner}: `{name}` must have the shapes of `x`, but has "
-                f"{np.shape(y)} at `{keystr(tree, i)}`, but `x` has {x.shape}."
+            raise InputError(
+                owner,
+                f"`{name}` must have the shapes of `x`, but has "
+                f"{np.shape(y)} at `{keystr(tree, i)}`, but `x` has {x.shape}.",
             )
     return [None if y is None else jnp.asarray(y) for y in found]
 
@@ -99,8 +103,8 @@ def check_real(owner: str, name: str, value: Any, where: str = "") -> None:
         return
     kind = type(value).__name__
     found = f"{value!r} of type {kind}" if dtype is None else f"dtype {dtype}"
-    raise TypeError(
-        f"{owner}: `{name}` must have real numbers or arrays, but has {found}{where}."
+    raise InputError(
+        owner, f"`{name}` must have real numbers or arrays, but has {found}{where}."
     )
 
 
@@ -117,16 +121,17 @@ def scalar(
     """
     check_real(owner, name, value)
     if np.ndim(value) != 0:
-        raise ValueError(
-            f"{owner}: `{name}` must be a number or a 0-d array, but has shape "
-            f"{np.shape(value)}. For several numbers, use `jax.vmap`."
+        raise InputError(
+            owner,
+            f"`{name}` must be a number or a 0-d array, but has shape "
+            f"{np.shape(value)}. For several numbers, use `jax.vmap`.",
         )
     if is_traced(value):
         return value
     known = float(value)  # inside `jit`, JAX would trace a comparison of an array
     if not (math.isfinite(known) and known >= low):
         kind = "a finite number" + f" of at least {low}" * (low > -math.inf)
-        raise ValueError(f"{owner}: `{name}` must be {kind}, but is {value}.")
+        raise InputError(owner, f"`{name}` must be {kind}, but is {value}.")
     number = float(value) if isinstance(value, int) else value
     # A compiled function converts it to an array; without `jit`, for debugging, this
     # does.

@@ -3,11 +3,22 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from .._types import RealScalarLike
-from ._dtypes import IntScalarLike, as_count, as_integers, as_reals, compiled, of_counts
+from .._arguments.checks import check_fields
+from ._dtypes import (
+    Finite,
+    FiniteZeroOrMore,
+    IntScalarLike,
+    Steps,
+    StepsOrZero,
+    as_count,
+    as_integers,
+    as_reals,
+    compiled,
+    of_counts,
+)
 from ._polynomial import between, line
 from ._schedule import AbstractSchedule
-from ._validation import ascending, check_finite, check_power, check_steps
+from ._validation import ascending
 
 
 def half_wave(
@@ -103,16 +114,10 @@ class CosineDecay(AbstractSchedule):
         ```
     """
 
-    init_value: RealScalarLike
-    decay_steps: IntScalarLike
-    alpha: RealScalarLike = 0.0
-    exponent: RealScalarLike = 1.0
-
-    def __check_init__(self):
-        for name in ("init_value", "alpha"):
-            check_finite(self, name)
-        check_power(self, "exponent")
-        check_steps(self, "decay_steps", 1)
+    init_value: Finite
+    decay_steps: Steps
+    alpha: Finite = 0.0
+    exponent: FiniteZeroOrMore = 1.0
 
     @of_counts
     def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
@@ -155,19 +160,15 @@ class WarmupCosineDecay(AbstractSchedule):
     value is not finite or has axes.
     """
 
-    init_value: RealScalarLike
-    peak_value: RealScalarLike
-    warmup_steps: IntScalarLike
-    decay_steps: IntScalarLike
-    end_value: RealScalarLike = 0.0
-    exponent: RealScalarLike = 1.0
+    init_value: Finite
+    peak_value: Finite
+    warmup_steps: StepsOrZero
+    decay_steps: Steps
+    end_value: Finite = 0.0
+    exponent: FiniteZeroOrMore = 1.0
 
-    def __check_init__(self):
-        for name in ("init_value", "peak_value", "end_value"):
-            check_finite(self, name)
-        check_power(self, "exponent")
-        check_steps(self, "warmup_steps", 0)
-        check_steps(self, "decay_steps", 1)
+    def __check_init__(self) -> None:
+        check_fields(self)
         if not ascending(self.warmup_steps, self.decay_steps):
             raise ValueError(
                 "WarmupCosineDecay: `decay_steps` must be more than `warmup_steps`, "

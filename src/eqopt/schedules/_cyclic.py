@@ -1,16 +1,18 @@
 """Up and down, again and again."""
 
 from functools import partial
-from typing import Literal
+from typing import Annotated, Literal
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from .._arguments.checks import check_choice, check_range
-from .._types import RealScalarLike
+from .._types import Interval, RealScalarLike
 from ._dtypes import (
+    Finite,
     IntScalarLike,
+    Steps,
+    StepsOrZero,
     as_count,
     as_integers,
     as_reals,
@@ -19,7 +21,6 @@ from ._dtypes import (
 )
 from ._polynomial import between
 from ._schedule import AbstractSchedule
-from ._validation import check_finite, check_steps
 
 
 # The height of the triangle, as a function of the cycle and the step.
@@ -101,23 +102,14 @@ class Cyclic(AbstractSchedule):
         ```
     """
 
-    init_value: RealScalarLike
-    peak_value: RealScalarLike
-    step_size_up: IntScalarLike = 2000
-    step_size_down: IntScalarLike | None = None
+    init_value: Finite
+    peak_value: Finite
+    step_size_up: Steps = 2000
+    step_size_down: StepsOrZero | None = None
     mode: Literal["triangular", "triangular2", "exp_range"] = eqx.field(
         static=True, default="triangular"
     )
-    gamma: RealScalarLike = 1.0
-
-    def __check_init__(self):
-        for name in ("init_value", "peak_value", "gamma"):
-            check_finite(self, name)
-        check_range(self, "gamma", 0, 1, includes_low=False, includes_high=True)
-        check_choice(self, "mode", _HEIGHTS)
-        check_steps(self, "step_size_up", 1)
-        if self.step_size_down is not None:
-            check_steps(self, "step_size_down", 0)
+    gamma: Annotated[RealScalarLike, Interval(0, 1, includes_low=False)] = 1.0
 
     @of_counts
     def __call__(self, count: IntScalarLike) -> Float[Array, ""]:

@@ -10,7 +10,7 @@ where it is used: checking it here too would double the time.
 
 import functools
 import itertools
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -18,12 +18,25 @@ import jax.tree_util as jtu
 import numpy as np
 
 from .._typecheck import checked
-from .._types import RealScalarLike
+from .._types import AtLeast, Interval, RealScalarLike
 
 
 # Only integers; floats pass here and are rejected by our own checks, which have a
 # better message.
 IntScalarLike: TypeAlias = RealScalarLike
+Steps: TypeAlias = Annotated[IntScalarLike, AtLeast(1)]
+StepsOrZero: TypeAlias = Annotated[IntScalarLike, AtLeast(0)]
+
+# Finite numbers, also in float32.
+Finite: TypeAlias = Annotated[
+    RealScalarLike, Interval(includes_low=False, includes_high=False)
+]
+FiniteZeroOrMore: TypeAlias = Annotated[
+    RealScalarLike, Interval(0, includes_high=False)
+]
+FinitePositive: TypeAlias = Annotated[
+    RealScalarLike, Interval(0, includes_low=False, includes_high=False)
+]
 
 _LARGEST_INT32 = 2**31 - 1
 _BEYOND_INT32 = frozenset({np.dtype(np.int64), np.dtype(np.uint32)})

@@ -7,11 +7,20 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from .._types import RealScalarLike
-from ._dtypes import IntScalarLike, as_count, as_integers, as_reals, compiled, of_counts
+from ._dtypes import (
+    Finite,
+    FinitePositive,
+    IntScalarLike,
+    Steps,
+    StepsOrZero,
+    as_count,
+    as_integers,
+    as_reals,
+    compiled,
+    of_counts,
+)
 from ._polynomial import line
 from ._schedule import AbstractSchedule
-from ._validation import check_finite, check_positive, check_steps
 
 
 def exponential(
@@ -70,15 +79,6 @@ def _warmup_exponential_decay(
     return jnp.where(count < warmup_steps, warmup, decay)
 
 
-def _check_decay(owner: "ExponentialDecay | WarmupExponentialDecay") -> None:
-    # Differs from Optax, where a rate of 0, or a transition of 0 steps, means no decay.
-    check_positive(owner, "decay_rate")
-    check_steps(owner, "transition_steps", 1)
-    check_steps(owner, "transition_begin", 0)
-    if owner.end_value is not None:
-        check_finite(owner, "end_value")
-
-
 class ExponentialDecay(AbstractSchedule):
     r"""Decays or grows by a constant factor per number of steps.
 
@@ -94,6 +94,7 @@ class ExponentialDecay(AbstractSchedule):
     - `decay_rate`: $r > 0$, a number or a 0-d array. With $r > 1$, the value grows.
     - `transition_begin`: $B \ge 0$, an integer or a 0-d integer array. Defaults to 0.
     - `staircase`: whether the value jumps every $T$ steps and is constant in between.
+        Defaults to `False`.
     - `end_value`: the bound, a number or a 0-d array: the smallest value if $r < 1$,
         otherwise the largest. Defaults to `None`, which means no bound.
 
@@ -103,16 +104,13 @@ class ExponentialDecay(AbstractSchedule):
     integer, if `decay_rate` is not positive, or if a value is not finite or has axes.
     """
 
-    init_value: RealScalarLike
-    transition_steps: IntScalarLike
-    decay_rate: RealScalarLike
-    transition_begin: IntScalarLike = 0
+    init_value: Finite
+    # Differs from Optax, where a rate of 0, or a transition of 0 steps, means no decay.
+    transition_steps: Steps
+    decay_rate: FinitePositive
+    transition_begin: StepsOrZero = 0
     staircase: bool = eqx.field(static=True, default=False)
-    end_value: RealScalarLike | None = None
-
-    def __check_init__(self):
-        check_finite(self, "init_value")
-        _check_decay(self)
+    end_value: Finite | None = None
 
     @of_counts
     def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
@@ -144,7 +142,7 @@ class WarmupExponentialDecay(AbstractSchedule):
     - `decay_rate`: $r > 0$, a number or a 0-d array.
     - `transition_begin`: $B \ge 0$, an integer or a 0-d integer array: the number of
         steps at the peak. Defaults to 0.
-    - `staircase`: whether $p$ is rounded down.
+    - `staircase`: whether $p$ is rounded down. Defaults to `False`.
     - `end_value`: the smallest value of the second part if $r < 1$, otherwise the
         largest, a number or a 0-d array. Defaults to `None`, which means no bound.
 
@@ -154,20 +152,15 @@ class WarmupExponentialDecay(AbstractSchedule):
     integer, if `decay_rate` is not positive, or if a value is not finite or has axes.
     """
 
-    init_value: RealScalarLike
-    peak_value: RealScalarLike
-    warmup_steps: IntScalarLike
-    transition_steps: IntScalarLike
-    decay_rate: RealScalarLike
-    transition_begin: IntScalarLike = 0
+    init_value: Finite
+    peak_value: Finite
+    warmup_steps: StepsOrZero
+    # Differs from Optax, where a rate of 0, or a transition of 0 steps, means no decay.
+    transition_steps: Steps
+    decay_rate: FinitePositive
+    transition_begin: StepsOrZero = 0
     staircase: bool = eqx.field(static=True, default=False)
-    end_value: RealScalarLike | None = None
-
-    def __check_init__(self):
-        for name in ("init_value", "peak_value"):
-            check_finite(self, name)
-        check_steps(self, "warmup_steps", 0)
-        _check_decay(self)
+    end_value: Finite | None = None
 
     @of_counts
     def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
@@ -199,14 +192,9 @@ class Step(AbstractSchedule):
     `gamma` is not positive, or if a value is not finite or has axes.
     """
 
-    init_value: RealScalarLike
-    step_size: IntScalarLike
-    gamma: RealScalarLike = 0.1
-
-    def __check_init__(self):
-        check_finite(self, "init_value")
-        check_steps(self, "step_size", 1)
-        check_positive(self, "gamma")
+    init_value: Finite
+    step_size: Steps
+    gamma: FinitePositive = 0.1
 
     @of_counts
     def __call__(self, count: IntScalarLike) -> Float[Array, ""]:

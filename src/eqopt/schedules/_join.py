@@ -57,7 +57,7 @@ class Join(AbstractSchedule):
         self.schedules = tuple(schedules)
         self.boundaries = tuple(boundaries)
 
-    def __check_init__(self):
+    def __check_init__(self) -> None:
         check_schedules(self, self.schedules)
         if not self.schedules:
             raise ValueError(

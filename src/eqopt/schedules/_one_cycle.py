@@ -1,15 +1,19 @@
 """One increase and one decrease, for large learning rates."""
 
 from functools import partial
+from typing import Annotated
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from .._arguments.checks import check_range
-from .._types import RealScalarLike
+from .._arguments.checks import check_fields
+from .._types import Interval, RealScalarLike
 from ._dtypes import (
+    Finite,
+    FinitePositive,
     IntScalarLike,
+    Steps,
     as_count,
     as_integer,
     as_integers,
@@ -19,7 +23,7 @@ from ._dtypes import (
 )
 from ._piecewise import interpolate
 from ._schedule import AbstractSchedule
-from ._validation import ascending_or_equal, check_finite, check_positive, check_steps
+from ._validation import ascending_or_equal
 
 
 @partial(compiled, static_argnames="interpolate_type")
@@ -58,15 +62,6 @@ def _boundary(
         return as_integer(int(fraction * steps))  # in float64, as in Optax
     [fraction], [steps] = as_reals(owner, name), as_integers(owner, "transition_steps")
     return _fraction_of_steps(fraction, steps)
-
-
-def _check_cycle(owner: "LinearOneCycle | CosineOneCycle") -> None:
-    check_steps(owner, "transition_steps", 1)
-    check_finite(owner, "peak_value")
-    for name in ("div_factor", "final_div_factor"):
-        check_positive(owner, name)
-    check_finite(owner, "pct_start")
-    check_range(owner, "pct_start", 0, 1, includes_high=True)
 
 
 class CosineOneCycle(AbstractSchedule):
@@ -111,14 +106,11 @@ class CosineOneCycle(AbstractSchedule):
         ```
     """
 
-    transition_steps: IntScalarLike
-    peak_value: RealScalarLike
-    pct_start: RealScalarLike = 0.3
-    div_factor: RealScalarLike = 25.0
-    final_div_factor: RealScalarLike = 1e4
-
-    def __check_init__(self):
-        _check_cycle(self)
+    transition_steps: Steps
+    peak_value: Finite
+    pct_start: Annotated[RealScalarLike, Interval(0, 1)] = 0.3
+    div_factor: FinitePositive = 25.0
+    final_div_factor: FinitePositive = 1e4
 
     @of_counts
     def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
@@ -160,17 +152,15 @@ class LinearOneCycle(AbstractSchedule):
     value is not finite or has axes.
     """
 
-    transition_steps: IntScalarLike
-    peak_value: RealScalarLike
-    pct_start: RealScalarLike = 0.3
-    pct_final: RealScalarLike = 0.85
-    div_factor: RealScalarLike = 25.0
-    final_div_factor: RealScalarLike = 1e4
+    transition_steps: Steps
+    peak_value: Finite
+    pct_start: Annotated[RealScalarLike, Interval(0, 1)] = 0.3
+    pct_final: Annotated[RealScalarLike, Interval(0, 1)] = 0.85
+    div_factor: FinitePositive = 25.0
+    final_div_factor: FinitePositive = 1e4
 
-    def __check_init__(self):
-        _check_cycle(self)
-        check_finite(self, "pct_final")
-        check_range(self, "pct_final", 0, 1, includes_high=True)
+    def __check_init__(self) -> None:
+        check_fields(self)
         if not ascending_or_equal(self.pct_start, self.pct_final):
             raise ValueError(
                 "LinearOneCycle: `pct_final` must be at least `pct_start`, which is "

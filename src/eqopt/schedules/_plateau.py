@@ -1,32 +1,20 @@
 """Decreases once the loss stops decreasing."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Int
 
-from .._arguments.checks import check_count, check_range, check_scalar
-from .._arguments.extra import required_value
-from .._types import IntegerLike, RealScalarLike
-from ._dtypes import as_reals
+from .._arguments.extra import check_number
+from .._types import Count, CountOrZero, Interval, RealScalarLike
+from ._dtypes import Finite, as_reals
 from ._stateful import AbstractStatefulSchedule
-from ._validation import check_finite
 
 
 # The rule. `owner` has the fields, and `state` the numbers. `eqopt.ReduceLROnPlateau`,
 # which scales updates, has the same fields and numbers.
-
-
-def check_plateau(owner: object) -> None:
-    """Raises unless the fields are in their ranges."""
-    check_range(owner, "factor", 0, 1, includes_low=False)
-    for name in ("rtol", "min_scale"):
-        check_range(owner, name, 0, 1, includes_high=True)
-    check_range(owner, "atol", 0)
-    for name, low in (("patience", 1), ("cooldown", 0), ("accumulation_size", 1)):
-        check_count(owner, name, low)
 
 
 def no_losses_yet(dtype: DTypeLike) -> dict[str, Array]:
@@ -109,7 +97,7 @@ class ReduceOnPlateauState(eqx.Module):
 
 
 class ReduceOnPlateau(AbstractStatefulSchedule):
-    r"""Multiplied by a factor when the loss stops decreasing.
+    """Multiplied by a factor when the loss stops decreasing.
 
     The rule is the same as in [`eqopt.ReduceLROnPlateau`][], which scales updates. This
     schedule works for any hyperparameter, inside [`eqopt.Scheduled`][]:
@@ -132,16 +120,17 @@ class ReduceOnPlateau(AbstractStatefulSchedule):
     **Arguments:**
 
     - `init_value`: the value before the first reduction, a number or a 0-d array.
-    - `factor`: the factor of a reduction, in $(0, 1)$.
+    - `factor`: the factor of a reduction, in $(0, 1)$. Defaults to 0.1.
     - `patience`: the number of consecutive losses without improvement before a
         reduction, an integer of at least 1. (It is torch's `patience` plus one.)
-    - `rtol`: the tolerance relative to the best loss, in $[0, 1]$.
-    - `atol`: the absolute tolerance, at least 0.
+        Defaults to 10.
+    - `rtol`: the tolerance relative to the best loss, in $[0, 1]$. Defaults to 0.0001.
+    - `atol`: the absolute tolerance, at least 0. Defaults to 0.0.
     - `cooldown`: the number of losses after a reduction that do not count, an integer
-        of at least 0.
+        of at least 0. Defaults to 0.
     - `accumulation_size`: the number of values whose mean counts as one loss, an
-        integer of at least 1.
-    - `min_scale`: the smallest total factor, in $[0, 1]$.
+        integer of at least 1. Defaults to 1.
+    - `min_scale`: the smallest total factor, in $[0, 1]$. Defaults to 0.0.
 
     **Raises:**
 
@@ -149,27 +138,25 @@ class ReduceOnPlateau(AbstractStatefulSchedule):
     `value` is missing.
     """
 
-    init_value: RealScalarLike
-    factor: RealScalarLike = 0.1
-    patience: IntegerLike = 10
-    rtol: RealScalarLike = 1e-4
-    atol: RealScalarLike = 0.0
-    cooldown: IntegerLike = 0
-    accumulation_size: IntegerLike = 1
-    min_scale: RealScalarLike = 0.0
-
-    def __check_init__(self):
-        check_finite(self, "init_value")
-        for name in ("factor", "rtol", "atol", "min_scale"):
-            check_scalar(self, name, or_schedule=False)
-        check_plateau(self)
+    init_value: Finite
+    factor: Annotated[
+        RealScalarLike, Interval(0, 1, includes_low=False, includes_high=False)
+    ] = 0.1
+    patience: Count = 10
+    rtol: Annotated[RealScalarLike, Interval(0, 1)] = 1e-4
+    atol: Annotated[RealScalarLike, Interval(0)] = 0.0
+    cooldown: CountOrZero = 0
+    accumulation_size: Count = 1
+    min_scale: Annotated[RealScalarLike, Interval(0, 1)] = 0.0
 
     def init(self) -> ReduceOnPlateauState:
         [value] = as_reals(self, "init_value")
         return ReduceOnPlateauState(**no_losses_yet(value.dtype))
 
-    def update(self, state: ReduceOnPlateauState, **extra: Any) -> ReduceOnPlateauState:
-        value = required_value(self, extra)
+    def update(
+        self, state: ReduceOnPlateauState, *, value: RealScalarLike, **extra: Any
+    ) -> ReduceOnPlateauState:
+        check_number(self, "value", value)
         return ReduceOnPlateauState(**after_one_more(self, state, value))
 
     def __call__(self, state: ReduceOnPlateauState, **extra: Any) -> Float[Array, ""]:

@@ -3,10 +3,18 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from .._types import RealScalarLike
-from ._dtypes import IntScalarLike, as_count, as_integers, as_reals, compiled, of_counts
+from ._dtypes import (
+    Finite,
+    FiniteZeroOrMore,
+    IntScalarLike,
+    StepsOrZero,
+    as_count,
+    as_integers,
+    as_reals,
+    compiled,
+    of_counts,
+)
 from ._schedule import AbstractSchedule
-from ._validation import check_finite, check_power, check_steps
 
 
 def remaining(
@@ -90,16 +98,10 @@ class Linear(AbstractSchedule):
     if a value is not finite or has axes.
     """
 
-    init_value: RealScalarLike
-    end_value: RealScalarLike
-    transition_steps: IntScalarLike
-    transition_begin: IntScalarLike = 0
-
-    def __check_init__(self):
-        for name in ("init_value", "end_value"):
-            check_finite(self, name)
-        for name in ("transition_steps", "transition_begin"):
-            check_steps(self, name, 0)
+    init_value: Finite
+    end_value: Finite
+    transition_steps: StepsOrZero
+    transition_begin: StepsOrZero = 0
 
     @of_counts
     def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
@@ -136,18 +138,11 @@ class Polynomial(AbstractSchedule):
     `power` is negative, or if a value is not finite or has axes.
     """
 
-    init_value: RealScalarLike
-    end_value: RealScalarLike
-    power: RealScalarLike
-    transition_steps: IntScalarLike
-    transition_begin: IntScalarLike = 0
-
-    def __check_init__(self):
-        for name in ("init_value", "end_value"):
-            check_finite(self, name)
-        check_power(self, "power")
-        for name in ("transition_steps", "transition_begin"):
-            check_steps(self, name, 0)
+    init_value: Finite
+    end_value: Finite
+    power: FiniteZeroOrMore
+    transition_steps: StepsOrZero
+    transition_begin: StepsOrZero = 0
 
     @of_counts
     def __call__(self, count: IntScalarLike) -> Float[Array, ""]:

@@ -7,10 +7,11 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from .._types import RealScalarLike
 from ._cosine import WarmupCosineDecay, half_wave
 from ._dtypes import (
+    Finite,
     IntScalarLike,
+    Steps,
     as_count,
     as_integers,
     as_reals,
@@ -21,7 +22,6 @@ from ._dtypes import (
 from ._join import one_after_the_other
 from ._polynomial import between
 from ._schedule import AbstractSchedule
-from ._validation import check_finite, check_steps
 
 
 def _cycle(
@@ -102,16 +102,10 @@ class CosineRestarts(AbstractSchedule):
     For the paper, see [`eqopt.schedules.CosineDecay`][].
     """
 
-    init_value: RealScalarLike
-    decay_steps: IntScalarLike
-    t_mult: IntScalarLike = 1
-    end_value: RealScalarLike = 0.0
-
-    def __check_init__(self):
-        for name in ("init_value", "end_value"):
-            check_finite(self, name)
-        for name in ("decay_steps", "t_mult"):
-            check_steps(self, name, 1)
+    init_value: Finite
+    decay_steps: Steps
+    t_mult: Steps = 1
+    end_value: Finite = 0.0
 
     @of_counts
     def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
@@ -163,7 +157,7 @@ class SGDR(AbstractSchedule):
             for x in cosine_kwargs
         )
 
-    def __check_init__(self):
+    def __check_init__(self) -> None:
         if not self.cosine_kwargs:
             raise ValueError(
                 "SGDR: `cosine_kwargs` must have the arguments of at least one cycle, "

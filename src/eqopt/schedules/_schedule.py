@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterable
 from functools import reduce
 from itertools import chain
 from operator import add, mul
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._arguments.checks import check_range
+from .._arguments.checks import check_fields
 from .._arguments.construction import Module
-from .._types import RealScalarLike, Schedule
+from .._types import Interval, RealScalarLike, Schedule
 from ._dtypes import IntScalarLike, as_count, as_reals, of_counts, real_dtype
 from ._validation import (
     ascending_or_equal,
@@ -132,10 +132,7 @@ class Constant(AbstractSchedule):
     A `ValueError` if `value` is NaN or has axes.
     """
 
-    value: RealScalarLike
-
-    def __check_init__(self):
-        check_range(self, "value", float("-inf"))
+    value: Annotated[RealScalarLike, Interval()]
 
     @of_counts
     def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
@@ -155,7 +152,7 @@ class _AbstractReduction(AbstractSchedule):
     def __init__(self, schedules: Iterable[Any]):
         self.schedules = tuple(schedules)
 
-    def __check_init__(self):
+    def __check_init__(self) -> None:
         if not self.schedules:
             raise ValueError(
                 f"{type(self).__name__}: `schedules` must have at least one schedule, "
@@ -230,16 +227,14 @@ class Clipped(AbstractSchedule):
     """
 
     schedule: Schedule
-    min_value: RealScalarLike | None = None
-    max_value: RealScalarLike | None = None
+    min_value: Annotated[RealScalarLike, Interval()] | None = None
+    max_value: Annotated[RealScalarLike, Interval()] | None = None
 
-    def __check_init__(self):
+    def __check_init__(self) -> None:
         check_schedule(self, "schedule", self.schedule)
-        bounds = {"min_value": self.min_value, "max_value": self.max_value}
-        for name, bound in bounds.items():
-            if bound is not None:
-                check_range(self, name, float("-inf"))
-        if None not in bounds.values() and not ascending_or_equal(*bounds.values()):
+        check_fields(self)
+        bounds = self.min_value, self.max_value
+        if None not in bounds and not ascending_or_equal(*bounds):
             raise ValueError(
                 "Clipped: `min_value` must be at most `max_value`, which is "
                 f"{self.max_value}, but is {self.min_value}."

@@ -1,85 +1,15 @@
 """Checks of the fields of schedules, for `__check_init__`; traced values pass."""
 
 import itertools
-import math
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from .._arguments.checks import check_count, check_range, check_scalar
 from .._jax_internals import is_traced
-from ._dtypes import is_integer, largest_steps, real_dtype
+from ._dtypes import is_integer, largest_steps
 from ._stateful import AbstractStatefulSchedule
-
-
-# Smaller numbers are zero in float32, or nearly so; larger ones are infinite.
-_SMALLEST, _LARGEST = 2.0**-126, (2 - 2.0**-24) * 2.0**127
-
-
-def overflow() -> float:
-    """Returns the number from which on numbers are infinite in a schedule."""
-    return _LARGEST if real_dtype() == np.float32 else math.inf
-
-
-def check_finite(owner: object, name: str) -> None:
-    """Raises unless the field is a finite real number or a 0-d array.
-
-    It must also be finite in float32, if schedules compute in that.
-    """
-    check_scalar(owner, name, or_schedule=False)
-    value = getattr(owner, name)
-    if is_traced(value):
-        return
-    size = abs(value if isinstance(value, int) else float(value))
-    if not size < math.inf:
-        raise ValueError(
-            f"{type(owner).__name__}: `{name}` must be a finite number, but is "
-            f"{value}. Look for a division by zero or an overflow in its computation."
-        )
-    if size >= overflow():
-        raise ValueError(
-            f"{type(owner).__name__}: `{name}` must be below 3.4e38, the largest "
-            f"number in float32, but is {value}. Look for an overflow in its "
-            "computation."
-        )
-
-
-def check_power(owner: object, name: str) -> None:
-    """Raises unless the field is a finite exponent, not negative."""
-    check_finite(owner, name)
-    check_range(owner, name, 0)
-
-
-def check_positive(owner: object, name: str) -> None:
-    """Raises unless the field is a finite number above 0."""
-    check_finite(owner, name)
-    check_range(owner, name, 0, includes_low=False)
-    value = getattr(owner, name)
-    is_narrow = real_dtype() == np.float32
-    if is_narrow and not is_traced(value) and float(value) < _SMALLEST:
-        raise ValueError(
-            f"{type(owner).__name__}: `{name}` must be at least 1.2e-38, because smaller "
-            f"numbers are zero in float32, but is {value}."
-        )
-
-
-def check_steps(owner: object, name: str, low: int) -> None:
-    """Raises unless the field is a number of steps, of at least `low`."""
-    check_scalar(owner, name, or_schedule=False)
-    value = getattr(owner, name)
-    if not is_integer(value):
-        raise TypeError(
-            f"{type(owner).__name__}: `{name}` must be an integer, but is {value!r}. "
-            "Round it with `int(...)`, or divide with `//`."
-        )
-    check_count(owner, name, low)
-    if not is_traced(value) and int(value) > largest_steps():
-        raise ValueError(
-            f"{type(owner).__name__}: `{name}` must be at most {largest_steps()}, but "
-            f"is {value}. For a constant value, use `Constant`."
-        )
 
 
 def ascending(*values: Any) -> bool:

@@ -7,13 +7,22 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from .._arguments.checks import check_choice
-from .._types import RealScalarLike
-from ._dtypes import IntScalarLike, as_count, as_integers, as_reals, compiled, of_counts
+from .._arguments.checks import check_fields
+from ._dtypes import (
+    Finite,
+    IntScalarLike,
+    Steps,
+    StepsOrZero,
+    as_count,
+    as_integers,
+    as_reals,
+    compiled,
+    of_counts,
+)
 from ._piecewise import LEFT
 from ._polynomial import compiled_line, line
 from ._schedule import AbstractSchedule
-from ._validation import check_finite, check_steps, fits
+from ._validation import fits
 
 
 # The remaining part after the fraction `x` of a cool-down.
@@ -80,14 +89,9 @@ class WarmupConstant(AbstractSchedule):
     a value is not finite or has axes.
     """
 
-    init_value: RealScalarLike
-    peak_value: RealScalarLike
-    warmup_steps: IntScalarLike
-
-    def __check_init__(self):
-        for name in ("init_value", "peak_value"):
-            check_finite(self, name)
-        check_steps(self, "warmup_steps", 0)
+    init_value: Finite
+    peak_value: Finite
+    warmup_steps: StepsOrZero
 
     @of_counts
     def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
@@ -149,23 +153,18 @@ class WarmupStableDecay(AbstractSchedule):
         ```
     """
 
-    init_value: RealScalarLike
-    peak_value: RealScalarLike
-    warmup_steps: IntScalarLike
-    total_steps: IntScalarLike
-    cooldown_steps: IntScalarLike
-    end_value: RealScalarLike = 0.0
+    init_value: Finite
+    peak_value: Finite
+    warmup_steps: StepsOrZero
+    total_steps: Steps
+    cooldown_steps: StepsOrZero
+    end_value: Finite = 0.0
     cooldown: Literal["linear", "1-sqrt", "cosine"] = eqx.field(
         static=True, default="linear"
     )
 
-    def __check_init__(self):
-        for name in ("init_value", "peak_value", "end_value"):
-            check_finite(self, name)
-        for name in ("warmup_steps", "cooldown_steps"):
-            check_steps(self, name, 0)
-        check_steps(self, "total_steps", 1)
-        check_choice(self, "cooldown", COOLDOWNS)
+    def __check_init__(self) -> None:
+        check_fields(self)
         steps = self.warmup_steps, self.cooldown_steps
         if not fits(steps, self.total_steps):
             raise ValueError(
@@ -227,17 +226,10 @@ class InverseSquareRoot(AbstractSchedule):
         ```
     """
 
-    init_value: RealScalarLike
-    peak_value: RealScalarLike
-    warmup_steps: IntScalarLike
-    timescale: IntScalarLike | None = None
-
-    def __check_init__(self):
-        for name in ("init_value", "peak_value"):
-            check_finite(self, name)
-        check_steps(self, "warmup_steps", 0)
-        if self.timescale is not None:
-            check_steps(self, "timescale", 1)
+    init_value: Finite
+    peak_value: Finite
+    warmup_steps: StepsOrZero
+    timescale: Steps | None = None
 
     @of_counts
     def __call__(self, count: IntScalarLike) -> Float[Array, ""]:

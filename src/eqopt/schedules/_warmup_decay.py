@@ -11,11 +11,13 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
-from .._arguments.checks import check_choice
+from .._arguments.checks import check_fields
 from .._jax_internals import is_traced
 from .._types import RealScalarLike
 from ._dtypes import (
+    Finite,
     IntScalarLike,
+    Steps,
     as_integer,
     as_reals,
     is_integer,
@@ -24,8 +26,8 @@ from ._dtypes import (
 )
 from ._join import one_after_the_other
 from ._schedule import AbstractSchedule
-from ._validation import ascending, check_finite, check_steps, is_real
-from ._warmup import COOLDOWNS, WarmupStableDecay
+from ._validation import ascending, is_real
+from ._warmup import WarmupStableDecay
 
 
 class WarmupDecay(AbstractSchedule):
@@ -83,13 +85,13 @@ class WarmupDecay(AbstractSchedule):
     ascend, if there is no such `shape`, or if a value is not finite or has axes.
     """
 
-    total_steps: IntScalarLike
+    total_steps: Steps
     warmup: RealScalarLike
     decay: RealScalarLike | None
     rewarmup: RealScalarLike
     cycles: tuple[RealScalarLike, ...]
-    peak_value: RealScalarLike
-    alpha: RealScalarLike
+    peak_value: Finite
+    alpha: Finite
     shape: Literal["cosine", "linear", "1-sqrt"] = eqx.field(static=True)
 
     # Amounts are checked below: with a better message than beartype's.
@@ -110,16 +112,13 @@ class WarmupDecay(AbstractSchedule):
         self.cycles = _beginnings(cycles)
         self.peak_value, self.alpha, self.shape = peak_value, alpha, shape
 
-    def __check_init__(self):
-        check_steps(self, "total_steps", 1)
+    def __check_init__(self) -> None:
+        check_fields(self)
         for name in ("warmup", "decay", "rewarmup"):
             if name != "decay" or self.decay is not None:
                 _check_amount(name, getattr(self, name))
         for i, beginning in enumerate(self.cycles):
             _check_amount(f"cycles[{i}]", beginning)
-        for name in ("peak_value", "alpha"):
-            check_finite(self, name)
-        check_choice(self, "shape", COOLDOWNS)
         starts = self._starts()
         if not ascending(*starts, self.total_steps):
             raise ValueError(

@@ -8,12 +8,11 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import PyTree
 
 from .._trees.leaves import map_parameters
-from .._types import Params, StaticInteger, Updates
+from .._types import Params, PyTree, StaticInteger, Updates
 from ..microbatching import AccumulationType, micro_vmap
-from ..numerics import abs_sq, at_least_float32
+from ..numerics._numerics import abs_sq, at_least_float32
 from ._loss import loss_of_arrays
 
 

@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 from jax import lax
-from jaxtyping import Array, Inexact, PyTree
+from jaxtyping import Array, Inexact
 
 from .._arguments.checks import check_integer
 from .._trees.keys import as_key
 from .._trees.leaves import map_parameters
-from .._types import Key, Params, Updates
-from ..numerics import wide_dtype
+from .._types import Key, Params, PyTree, Updates
+from ..numerics._numerics import wide_dtype
 from ._hutchinson import hutchinson
 from ._loss import loss_of_arrays
 

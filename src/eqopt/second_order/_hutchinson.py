@@ -5,11 +5,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import jax.random as jr
 from jax import lax
-from jaxtyping import Array, Inexact, PyTree
+from jaxtyping import Array, Inexact
 
 from .._trees.keys import split_like
-from .._trees.threefry import rademacher
+from .._types import PyTree
 
 
 def hutchinson(key: Any, product: Callable[[PyTree], PyTree], arrays: PyTree) -> PyTree:
@@ -30,6 +31,6 @@ def random_signs(key: Any, p: Any) -> Inexact[Array, "..."]:
     """Random signs instead of `p`, or numbers of modulus 1 if it is complex."""
     real = jnp.finfo(p.dtype).dtype
     if not jnp.iscomplexobj(p):
-        return rademacher(key, p.shape, real)
-    x, y = rademacher(key, (2, *p.shape), real) * jnp.sqrt(jnp.asarray(0.5, real))
+        return jr.rademacher(key, p.shape, real)
+    x, y = jr.rademacher(key, (2, *p.shape), real) * jnp.sqrt(jnp.asarray(0.5, real))
     return lax.complex(x, y)

@@ -7,10 +7,9 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import PyTree
 
 from .._trees.leaves import disagreement, listed, map_parameters, parameters
-from .._types import Params, Updates
+from .._types import Params, PyTree, Updates
 from ._loss import loss_of_arrays
 
 

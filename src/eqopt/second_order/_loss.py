@@ -7,9 +7,8 @@ import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import PyTree
 
-from .._types import Params
+from .._types import Params, PyTree
 
 
 def loss_of_arrays(

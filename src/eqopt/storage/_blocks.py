@@ -10,7 +10,7 @@ from jax.sharding import NamedSharding, PartitionSpec as P
 from jaxtyping import Array, Shaped
 
 from .._jax_internals import is_traced
-from ..numerics import max_or_nan
+from ..numerics._numerics import max_or_nan
 from ._tiles import Tiles
 
 

@@ -1,13 +1,12 @@
 """Blocks of 8 or 4 bits, or of floats of 8 bits, each with a scale."""
 
-from typing import Any
+from typing import Any, Literal
 
 from jaxtyping import Array, Inexact
 
-from .._arguments.checks import check_integer
 from .._arguments.fields import static_choice
 from .._trees.stored import AbstractStored
-from .._types import StaticInteger
+from .._types import StaticSize
 from ._base import AbstractStateStorage, Slot
 from ._blocks import blocks_of
 from ._maps import (
@@ -69,7 +68,7 @@ class BlockwiseQuantized(AbstractStateStorage):
 
     **Arguments:**
 
-    - `bits`: 8 or 4.
+    - `bits`: 8 or 4. Defaults to 8.
     - `block_size`: the largest number of elements in a block, a positive integer.
         Defaults to 256 for 8 bits, and to 128 for 4 bits.
 
@@ -115,16 +114,8 @@ class BlockwiseQuantized(AbstractStateStorage):
         float32 on scanned digits, instead of 2 %.
     """
 
-    bits: StaticInteger = static_choice(static=True, default=8)
-    block_size: StaticInteger | None = static_choice(static=True, default=None)
-
-    def __check_init__(self):
-        if type(self.bits) is not int or self.bits not in (4, 8):
-            raise ValueError(
-                f"BlockwiseQuantized: `bits` must be 8 or 4, but is {self.bits!r}."
-            )
-        if self.block_size is not None:
-            check_integer("BlockwiseQuantized", "block_size", self.block_size, 1)
+    bits: Literal[8, 4] = static_choice(static=True, default=8)
+    block_size: StaticSize | None = static_choice(static=True, default=None)
 
     def keep(self, x: Inexact[Array, "..."], slot: Slot) -> Quantized:
         return quantized(x, self._map(slot.nonnegative), self._size)
@@ -155,17 +146,14 @@ class Float8(AbstractStateStorage):
     **Arguments:**
 
     - `block_size`: the largest number of elements in a block, a positive integer, as in
-        [`eqopt.storage.BlockwiseQuantized`][].
+        [`eqopt.storage.BlockwiseQuantized`][]. Defaults to 256.
 
     **Raises:**
 
     A `ValueError` if `block_size` is something else.
     """
 
-    block_size: StaticInteger = static_choice(static=True, default=256)
-
-    def __check_init__(self):
-        check_integer("Float8", "block_size", self.block_size, 1)
+    block_size: StaticSize = static_choice(static=True, default=256)
 
     def keep(self, x: Inexact[Array, "..."], slot: Slot) -> Quantized:
         return quantized(x, FloatMap(), int(self.block_size))

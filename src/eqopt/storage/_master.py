@@ -1,6 +1,6 @@
 """Parameters with the high half in the model, and the rest in the state."""
 
-from typing import Any
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
@@ -12,8 +12,7 @@ from .._arguments.fields import static_choice
 from .._platforms import compute_once
 from .._trees.sharding import sharded_like
 from .._trees.stored import AbstractHidden
-from .._types import StaticInteger
-from ..numerics import common_dtype
+from ..numerics._numerics import common_dtype
 from ._base import AbstractParamStorage, Slot
 
 
@@ -36,7 +35,7 @@ class MasterWeights(AbstractParamStorage):
 
     dtype: DTypeLike = eqx.field(static=True, default=jnp.float32)
 
-    def __check_init__(self):
+    def __check_init__(self) -> None:
         try:
             dtype = jnp.dtype(self.dtype)
         except TypeError:
@@ -163,7 +162,7 @@ class SplitMasterWeights(AbstractParamStorage):
 
     **Arguments:**
 
-    - `bits`: the number of bits in the state, 16 or 8.
+    - `bits`: the number of bits in the state, 16 or 8. Defaults to 16.
 
     **Raises:**
 
@@ -185,13 +184,7 @@ class SplitMasterWeights(AbstractParamStorage):
         ```
     """
 
-    bits: StaticInteger = static_choice(static=True, default=16)
-
-    def __check_init__(self):
-        if type(self.bits) is not int or self.bits not in (8, 16):
-            raise ValueError(
-                f"SplitMasterWeights: `bits` must be 16 or 8, but is {self.bits!r}."
-            )
+    bits: Literal[16, 8] = static_choice(static=True, default=16)
 
     def hide(self, p: Inexact[Array, "..."], slot: Slot) -> "LowBits | None":
         if p.dtype.itemsize >= 4 and not jnp.iscomplexobj(p):

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Inexact, Shaped
 
 from .._trees.sharding import on_automatic_axes, sharded_like
 from .._trees.stored import AbstractStored
-from ..numerics import at_least_float32
+from ..numerics._numerics import at_least_float32
 from ._blocks import Blocks, blocks_of
 from ._maps import AbstractMap, FloatMap
 from ._nibbles import packed, packed_on_tpu, unpacked, unpacked_on_tpu

@@ -11,9 +11,9 @@ from jaxtyping import Array, DTypeLike, Inexact, UInt32
 
 from .._trees.keys import as_key
 from .._trees.stored import AbstractHidden, AbstractStored, Joined
-from .._trees.threefry import random_bits
 from .._types import Key
 from ._base import AbstractParamStorage, AbstractStateStorage, Slot
+from ._random_bits import random_bits
 
 
 class Rounded(AbstractStored):
@@ -53,7 +53,7 @@ class Cast(AbstractStateStorage):
 
     dtype: DTypeLike = eqx.field(static=True, default=jnp.bfloat16)
 
-    def __check_init__(self):
+    def __check_init__(self) -> None:
         try:
             dtype = jnp.dtype(self.dtype)
         except TypeError:
@@ -79,7 +79,7 @@ def _is_fit(dtype: Any) -> bool:
 
 
 class StochasticRounding(AbstractStateStorage, AbstractParamStorage):
-    r"""bfloat16, rounded up or down at random, so that it is exact on average.
+    """bfloat16, rounded up or down at random, so that it is exact on average.
 
     A number $x$ between two neighbours $a < b$ of bfloat16 becomes $b$ with the
     probability $(x - a) / (b - a)$. With rounding to nearest, a parameter stops moving
@@ -100,7 +100,7 @@ class StochasticRounding(AbstractStateStorage, AbstractParamStorage):
 
     **Arguments:**
 
-    - `key`: a random key or a seed.
+    - `key`: a random key or a seed. Defaults to 0.
 
     ??? cite "Reference"
 

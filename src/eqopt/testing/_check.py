@@ -4,10 +4,10 @@ import difflib
 from collections.abc import Collection
 
 import jax
-from jaxtyping import PyTree
 
 from .._core import AbstractTransformation
 from .._trees.leaves import briefly, parameters
+from .._types import PyTree
 from ..tree._search import did_you_mean
 from . import _hyperparameters, _training, _transformable, _types, _values
 from ._law import BY_NAME, Breach

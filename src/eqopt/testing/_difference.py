@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import PyTree
 
 from .._trees.leaves import briefly, type_name
+from .._types import PyTree
 from ..tree._random import unwrap_random_key_data
 
 

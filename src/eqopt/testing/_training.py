@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import PyTree
 
 from .._trees.leaves import is_leaf, parameters
+from .._types import PyTree
 from ..tree._slots import slots_of
 from . import _trial
 from ._difference import of_values

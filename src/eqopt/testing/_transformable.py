@@ -7,9 +7,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import PyTree
 
 from .._trees.leaves import parameters
+from .._types import PyTree
 from ..tree._random import is_typed_key, unwrap_random_key_data
 from . import _trial
 from ._difference import of_types, of_values

@@ -9,10 +9,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, PyTree
+from jaxtyping import Array
 
 from .._core import AbstractTransformation
 from .._trees.leaves import parameters
+from .._types import PyTree
 from ..tree._cast import cast
 from ..tree._random import is_typed_key
 

@@ -5,9 +5,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PyTree
 
 from .._core import apply_updates
+from .._types import PyTree
 from ._difference import first_not_finite, of_values
 from ._law import expect, expect_same, law
 from ._trial import Trial, grads_of

@@ -2,9 +2,7 @@
 
 import operator
 
-from jaxtyping import PyTree
-
-from .._types import RealScalarLike
+from .._types import PyTree, RealScalarLike
 from ._together import elementwise, mapped, number
 
 

@@ -6,13 +6,13 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Array, Bool, DTypeLike, PyTree
+from jaxtyping import Array, Bool, DTypeLike
 
 from .._jax_internals import is_traced
 from .._trees.leaves import is_leaf, is_parameter, listed, parameters
 from .._trees.stored import is_stored
-from .._types import RealScalarLike
-from ..numerics import common_dtype
+from .._types import PyTree, RealScalarLike, Tree
+from ..numerics._numerics import common_dtype
 from ._like import _dtype_for
 from ._together import (
     check_numbers,
@@ -25,7 +25,7 @@ from ._together import (
 )
 
 
-def cast(tree: PyTree, dtype: DTypeLike | None) -> PyTree:
+def cast(tree: Tree, dtype: DTypeLike | None) -> Tree:
     """`tree` with its arrays in another dtype.
 
     !!! example
@@ -53,7 +53,7 @@ def cast(tree: PyTree, dtype: DTypeLike | None) -> PyTree:
     return jtu.tree_map(new, tree, is_leaf=is_stored)
 
 
-def cast_like(tree: PyTree, other_tree: PyTree) -> PyTree:
+def cast_like(tree: Tree, other_tree: PyTree) -> Tree:
     """`tree` with each array in the dtype of the corresponding array of another tree.
 
     **Arguments:**

@@ -4,14 +4,14 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Array, DTypeLike, Inexact, PyTree, Shaped
+from jaxtyping import Array, DTypeLike, Inexact, Shaped
 
 from .._jax_internals import is_traced
 from .._trees.leaves import is_parameter, map_parameters
 from .._trees.sharding import sharded_like
 from .._trees.stored import is_stored
-from .._types import RealScalarLike
-from ..numerics import common_dtype, wide_dtype
+from .._types import PyTree, RealScalarLike
+from ..numerics._numerics import common_dtype, wide_dtype
 from ._together import check_numbers, loaded, number, own_dtype
 
 

@@ -9,12 +9,10 @@ import equinox as eqx
 import jax
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import PyTree
 
 from .._trees.leaves import disagreement, is_leaf, parameters
-from .._trees.roles import check_is_state
 from .._trees.stored import is_stored
-from .._types import Params, State
+from .._types import Params, PyTree, State
 from ._slots import TREES, declared, found_in, has_state, without_padding
 from ._together import column_of
 
@@ -85,7 +83,6 @@ def map_params(
             f"`{type(initable).__name__}`. Call `map_params(opt, fn, state)`, in this "
             "order."
         )
-    check_is_state("map_params", "state", state)
     if params is None:
         params, abstract = _inferred(init, state), state
     else:

@@ -9,7 +9,6 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array
 
-from .._trees.roles import check_is_state
 from .._types import State
 from ._search import _name, step_count
 from ._state_parts import Part, parts_of
@@ -90,7 +89,6 @@ def metrics(state: State, *names: str) -> dict[str, Array | np.ndarray]:
     A `KeyError` if the state holds no number with one of the `names`. It says what
     records this number. A `TypeError` if `state` is an optimizer or a model.
     """
-    check_is_state("metrics", "state", state)
     parts = parts_of(state)
     numbers = [*itertools.chain.from_iterable(map(_numbers, parts))]
     # A scheduled learning rate is also in the state of the part that applies it.

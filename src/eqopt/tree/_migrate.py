@@ -10,12 +10,11 @@ import jax.tree_util as jtu
 import numpy as np
 
 from .._jax_internals import is_traced
-from .._trees.roles import check_is_no_state, check_is_state
 from .._trees.sharding import in_full, moved_like, on_all_devices, on_device, unsharded
 from .._trees.stacked import is_stacks, with_stacks, without_stacks
 from .._trees.stored import is_stored, standard_promotion
 from .._types import Params, State
-from ..numerics import at_least_float32
+from ..numerics._numerics import at_least_float32
 from ._migration_plan import Drop, MigrationPlan, planned
 from ._slots import without_padding
 
@@ -163,8 +162,6 @@ def _check(function: str, new_opt: Any, old_state: State, model: Params) -> None
             f"{type(new_opt).__name__}. Pass the optimizer first: "
             f"`{function}(new_opt, old_state, model)`."
         )
-    check_is_state(function, "old_state", old_state)
-    check_is_no_state(function, "model", model)
 
 
 def _leaves(state: State) -> list[tuple[tuple, Any]]:

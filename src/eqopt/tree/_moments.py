@@ -4,12 +4,11 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PyTree
 
-from .. import numerics
 from .._arguments.checks import check_interval
 from .._jax_internals import is_traced
-from .._types import IntegerLike, RealScalarLike
+from .._types import IntegerLike, PyTree, RealScalarLike
+from ..numerics import _numerics
 from ._together import check_real, elementwise, mapped, number
 
 
@@ -90,7 +89,7 @@ def _averaged(
 
 def _modulus_to(order: float | int, g: Any) -> Any:
     if order % 2 == 0:
-        return numerics.abs_sq(g) ** int(order // 2)
+        return _numerics.abs_sq(g) ** int(order // 2)
     return _modulus(g) ** order
 
 
@@ -187,7 +186,7 @@ def bias_correction(
             f"{owner}: `count` must be at least 1, but is {count}. It is the number "
             "of updates in the average, including the current one."
         )
-    divisor = numerics.bias_correction(decay, jnp.asarray(count))
+    divisor = _numerics.bias_correction(decay, jnp.asarray(count))
     return mapped(owner, lambda m: m / divisor, "moment", moment)
 
 

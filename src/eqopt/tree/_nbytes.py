@@ -7,13 +7,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import PyTree
 
 from .._trees.leaves import check_parameters, parameters
 from .._trees.masks import resolve
-from .._trees.roles import check_is_tree
 from .._trees.stored import is_stored
-from .._types import Params, State
+from .._types import Params, PyTree, State
 from ._search import on_the_way
 from ._slots import owners_of
 from ._state_parts import is_state_beside
@@ -109,8 +107,6 @@ def nbytes(
             "nbytes: `groups` needs the parameters, but `params` is None. Pass the "
             "model: `nbytes(state, model, groups)`."
         )
-    has_arrays = any(hasattr(x, "dtype") for x in jtu.tree_leaves(state))
-    check_is_tree("nbytes", "state", state, has_arrays)
     if params is not None:
         check_parameters("nbytes", params)
     leaves = jtu.tree_leaves_with_path(state, is_leaf=is_stored)

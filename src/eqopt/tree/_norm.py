@@ -1,10 +1,17 @@
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Inexact, PyTree
+from jaxtyping import Array, Float, Inexact
 
 from .._platforms import compute_once
-from ..numerics import abs_sq, at_least_float32, common_dtype, max_or_nan, safe_sqrt
+from .._types import PyTree
+from ..numerics._numerics import (
+    abs_sq,
+    at_least_float32,
+    common_dtype,
+    max_or_nan,
+    safe_sqrt,
+)
 from ._together import arrays_of
 
 

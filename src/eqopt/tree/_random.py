@@ -7,13 +7,13 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
-from jaxtyping import DTypeLike, PyTree
+from jaxtyping import DTypeLike
 
 from .._jax_internals import is_traced
 from .._trees.keys import as_key, split_like
 from .._trees.leaves import is_leaf, is_parameter, keystr
 from .._trees.sharding import sharded_like
-from .._types import Key
+from .._types import Key, PyTree
 from ._like import _dtype_for
 from ._together import check_numbers, loaded, own_dtype
 

@@ -5,11 +5,11 @@ import math
 from typing import Any
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Inexact, PyTree
+from jaxtyping import Array, Bool, Float, Inexact
 
 from .._platforms import compute_once
-from .._types import RealScalarLike
-from ..numerics import common_dtype, max_or_nan
+from .._types import PyTree, RealScalarLike
+from ..numerics._numerics import common_dtype, max_or_nan
 from ._together import arrays_of, check_real, leaves_of, number, together, widened
 
 

@@ -1,4 +1,5 @@
 import difflib
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
@@ -7,14 +8,14 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Array, Integer, PyTree
+from jaxtyping import Array, Integer
 
 from .._arguments.annotations import kinds
 from .._arguments.checks import check_fields
-from .._arguments.construction import SPELLINGS
+from .._arguments.construction import Module
 from .._trees.leaves import listed
-from .._trees.roles import check_is_state, is_optimizer
-from .._types import State
+from .._trees.routes import is_optimizer
+from .._types import PyTree, State, Tree
 
 
 _Filtering: TypeAlias = Callable[[tuple, Any], bool] | None
@@ -134,7 +135,9 @@ def _several(key: str, found: Sequence[tuple[tuple, Any]]) -> str:
 def _nothing(tree: Any, key: str) -> str:
     """The message that nothing in `tree` has this name, with similar names."""
     names = dict.fromkeys(x for x in _names(None, tree) if isinstance(x, str))
-    meant = [x for x in SPELLINGS.get(key, ()) if x in names]
+    from .._names import ARGUMENTS  # imported only for an error
+
+    meant = [x for x in ARGUMENTS.get(key, ()) if x in names]
     close = meant or difflib.get_close_matches(key, names, n=3)
     hint = did_you_mean(close)
     return f"Nothing in this {type(tree).__name__} has the name {key!r}.{hint}"
@@ -172,8 +175,9 @@ def step_count(state: State) -> Integer[Array | np.ndarray, "..."]:
 
     **Returns:**
 
-    A 0-d integer array of the state: the `count` next to the current `learning_rate` if
-    there is one, otherwise the outermost `count`. If there are several, the first one.
+    A 0-d integer array: the `count` next to the current `learning_rate` if
+    there is one, otherwise the outermost `count`. If there are several, the largest: a
+    group that has no parameters takes no steps.
     In the state of a population, the `count` has the shape of the `learning_rate`.
 
     **Raises:**
@@ -181,14 +185,15 @@ def step_count(state: State) -> Integer[Array | np.ndarray, "..."]:
     A `KeyError` if nothing in `state` counts steps, for example if it is the state of a
     single [`eqopt.ClipByGlobalNorm`][].
     """
-    check_is_state("step_count", "state", state)
     counts = get_all_with_path(state, "count", lambda _, x: _is_count(x))
     rates = get_all_with_path(state, "learning_rate", lambda _, x: _is_array(x))
     shapes = {path[:-1]: rate.shape for path, rate in rates}
     beside = [pair for pair in counts if shapes.get(pair[0][:-1]) == pair[1].shape]
     found = beside or [pair for pair in counts if pair[1].ndim == 0]
     if found:
-        return min(found, key=lambda pair: len(pair[0]))[1]
+        depth = min(len(path) for path, _ in found)
+        outermost = [count for path, count in found if len(path) == depth]
+        return functools.reduce(jnp.maximum, outermost)
     message = f"step_count: nothing in this {type(state).__name__} counts steps. "
     if counts:
         path, count = counts[0]
@@ -211,8 +216,8 @@ def _is_array(x):
 
 
 def set(
-    tree: PyTree, filtering: _Filtering = None, /, *, all: bool = False, **values: Any
-) -> PyTree:
+    tree: Tree, filtering: _Filtering = None, /, *, all: bool = False, **values: Any
+) -> Tree:
     """A copy of `tree` with the value of each given name replaced.
 
     !!! example
@@ -245,7 +250,7 @@ def set(
     A `KeyError` if nothing in `tree` has one of the names, and one that lists the key
     paths if several values have it, without `filtering` and `all`. A `ValueError` if the
     only such values are records of the state, if the shape of an array would change, or
-    if a learning rate would become negative. A `TypeError` for a string instead of a
+    if a hyperparameter would be out of its range. A `TypeError` for a string instead of a
     number, for a float or complex number instead of an integer, or for a complex number
     instead of a real one.
     """
@@ -283,7 +288,7 @@ def _is_recorded(tree: Any, path: Sequence[Any]) -> bool:
     )
 
 
-def _replaced(path, node, places, in_optimizer=False):
+def _replaced(path, node, places, in_optimizer=False) -> Any:
     if path in places:
         new = places[path]
         # A hyperparameter that is an array may become a schedule.
@@ -297,7 +302,9 @@ def _replaced(path, node, places, in_optimizer=False):
     new = treedef.unflatten(
         _replaced((*path, entry), child, places, is_inside) for entry, child in children
     )
-    if is_optimizer(new):
+    # In a population, numbers have another axis.
+    is_single = not any(map(np.ndim, jtu.tree_leaves(new)))
+    if is_inside and isinstance(new, Module) and is_single:
         check_fields(new)
     return new
 

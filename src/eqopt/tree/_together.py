@@ -8,13 +8,12 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import PyTree
 
 from .._trees.leaves import disagreement, is_leaf, is_parameter, keystr, parameters
 from .._trees.precision import compute_dtype, widen
-from .._trees.roles import check_is_tree
 from .._trees.stored import is_stored, load
-from ..numerics import common_dtype, wide_dtype
+from .._types import PyTree
+from ..numerics._numerics import common_dtype, wide_dtype
 
 
 class Rows(NamedTuple):
@@ -91,7 +90,6 @@ def check_numbers(owner: str, name: str, tree: PyTree) -> None:
     leaves = jtu.tree_leaves(tree, is_leaf=is_stored)
     if any(map(is_parameter, leaves)):
         return
-    check_is_tree(owner, name, tree, not leaves)
     for path, x in jtu.tree_leaves_with_path(tree):
         is_plain = all(isinstance(key, jtu.DictKey | jtu.SequenceKey) for key in path)
         if is_plain and isinstance(x, int | float | complex):

@@ -24,7 +24,6 @@ METHODS = [
         idea="Adam with the variance instead of the mean square",
         in_optax="adabelief",
         rates=(0.001, 0.01, 0.001, 0.00032),
-        ratio=0.7,
         laws=[
             row(eqopt.ScaleByBelief, b1=0.8, b2=0.9, eps=1e-3, eps_root=1e-3),
             row(

@@ -49,7 +49,6 @@ METHODS = [
         deviates="Optax has no Adam-mini; beside it is its AdamW",
         nearest="AdamW",
         rates=(0.0032, 0.01, 0.0032, 0.001),
-        temporary=0.01,
         laws=[
             row(
                 lambda **data: eqopt.ScaleByAdamMini(block_axes=of_matrices, **data),

@@ -15,7 +15,6 @@ METHODS = [
         idea="Nesterov momentum from differences of gradients",
         in_optax="adan",
         rates=(0.0032, 0.0032, 0.0032, 0.0032),
-        ratio=0.7,
         deviates="it is that of its authors",
         laws=[
             row(eqopt.ScaleByAdan, b1=0.9, b2=0.8, b3=0.9, eps=1e-3, eps_root=1e-3),

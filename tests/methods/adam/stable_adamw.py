@@ -30,7 +30,6 @@ METHODS = [
         deviates="Optax has no StableAdamW; beside it is its AdamW",
         nearest="AdamW",
         rates=(0.0032, 0.0032, 0.0032, 0.001),
-        temporary=None,
         laws=[
             row(eqopt.ScaleByStableAdam, b1=0.8, b2=0.9, eps=1e-3),
             row(

@@ -52,7 +52,6 @@ METHODS = [
         deviates="Optax has no Stable-SPAM; beside it is its AdamW",
         nearest="AdamW",
         rates=(0.0032, 0.001, 0.001, 0.001),
-        temporary=None,
         ratio=None,
         laws=[
             row(

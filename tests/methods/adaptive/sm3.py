@@ -25,7 +25,6 @@ METHODS = [
         in_optax="sm3",
         default_rate=0.1,
         rates=(0.1, 0.1, 0.01, 0.01),
-        temporary=0.11,
         laws=[
             row(eqopt.ScaleBySM3, b1=0.8, b2=0.9, eps=1e-3),
             row(

@@ -24,7 +24,6 @@ METHODS = [
         in_optax="adafactor",
         default_rate=0.01,
         rates=(0.0032, 0.0032, 0.01, 0.01),
-        temporary=0.5,
         laws=[
             row(
                 lambda learning_rate=0.1, **data: eqopt.Adafactor(

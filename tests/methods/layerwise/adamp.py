@@ -59,7 +59,6 @@ METHODS = [
         deviates="Optax has no AdamP; beside it is its AdamW",
         nearest="AdamW",
         rates=(0.0032, 0.01, 0.0032, 0.001),
-        temporary=None,
         laws=[
             row(
                 eqopt.ScaleByAdamP,

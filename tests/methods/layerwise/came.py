@@ -55,7 +55,6 @@ METHODS = [
         nearest="Adafactor",
         default_rate=0.0002,
         rates=(0.0032, 0.01, 0.001, 0.0001),
-        temporary=None,
         ratio=None,
         laws=[
             row(

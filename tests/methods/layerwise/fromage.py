@@ -24,7 +24,6 @@ METHODS = [
         in_optax="fromage",
         default_rate=0.01,
         rates=(0.0032, 0.001, 0.01, 0.01),
-        temporary=None,
         laws=[
             row(eqopt.Fromage, at=0.1, learning_rate=0.02, min_norm=1e-3),
             row(lambda: eqopt.Fromage(LINEAR), name="Fromage(schedule)"),

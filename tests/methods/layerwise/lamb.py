@@ -16,7 +16,6 @@ METHODS = [
         in_optax="lamb",
         default_rate=0.002,
         rates=(0.0032, 0.001, 0.01, 0.01),
-        temporary=0.11,
         ratio=0.5,
         laws=[
             row(

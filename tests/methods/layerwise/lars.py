@@ -16,7 +16,6 @@ METHODS = [
         in_optax="lars",
         default_rate=1.0,
         rates=(0.32, 0.1, 1, 1),
-        temporary=None,
         laws=[
             row(
                 eqopt.LARS,

@@ -16,7 +16,6 @@ METHODS = [
         in_optax="novograd",
         default_rate=0.01,
         rates=(0.001, 0.0001, 0.001, 0.0032),
-        temporary=None,
         laws=[
             row(
                 eqopt.ScaleByNovoGrad,

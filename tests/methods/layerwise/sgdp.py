@@ -43,7 +43,6 @@ METHODS = [
         nearest="SGD",
         default_rate=0.1,
         rates=(0.01, 0.001, 0.01, 0.1),
-        temporary=None,
         laws=[
             row(
                 eqopt.ScaleBySGDP,

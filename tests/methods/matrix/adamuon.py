@@ -44,7 +44,6 @@ METHODS = [
         nearest="Muon",
         default_rate=0.001,
         rates=(0.0032, 0.001, 0.001, 0.0032),
-        temporary=None,
         ratio=None,
         laws=[
             row(eqopt.ScaleByAdaMuon, beta=0.8, eps=1e-3, consistent_rms=0.5),

@@ -104,7 +104,6 @@ METHODS = [
         nearest="GaLore",
         default_rate=0.01,
         rates=(0.0032, 0.001, 0.001, 0.001),
-        temporary=None,
         ratio=None,
         laws=[
             row(

@@ -66,7 +66,6 @@ METHODS = [
         nearest="Muon",
         default_rate=0.05,
         rates=(0.0032, 0.001, 0.001, 0.0032),
-        temporary=None,
         ratio=None,
         laws=[
             row(eqopt.ScaleByAurora, beta=0.8, pp_beta=0.3, eps=1e-3),

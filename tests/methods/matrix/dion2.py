@@ -64,7 +64,6 @@ METHODS = [
         nearest="Muon",
         default_rate=0.01,
         rates=(0.0032, 0.001, 0.001, 0.0032),
-        temporary=None,
         ratio=None,
         laws=[
             row(

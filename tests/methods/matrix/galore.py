@@ -30,7 +30,6 @@ METHODS = [
         idea="Adam in a subspace of each matrix",
         in_optax="contrib.galore",
         rates=(0.0032, 0.01, 0.0032, 0.001),
-        temporary=None,
         deviates="it projects the short side of a matrix, Optax the long one",
         laws=[
             row(

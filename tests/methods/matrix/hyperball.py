@@ -22,7 +22,6 @@ METHODS = [
         nearest="Adam",
         default_rate=0.01,
         rates=(0.0032, 0.01, 0.0032, 0.01),
-        temporary=None,
         ratio=None,
         laws=[
             row(eqopt.RelativeUpdate),

@@ -76,7 +76,6 @@ METHODS = [
         nearest="AdamW",
         default_rate=0.003,
         rates=(0.0032, 0.001, 0.001, 0.001),
-        temporary=None,
         ratio=1.05 * 9 / 7,  # it also reads and writes the last gradients
         laws=[
             row(eqopt.CorrectByMARS, gamma=0.3, b1=0.5, max_norm=0.5),

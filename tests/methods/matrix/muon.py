@@ -81,7 +81,6 @@ METHODS = [
         # On the digits not the 0.01 of the grid: there rounding errors decide.
         default_rate=0.02,
         rates=(0.0032, 0.01, 0.0032, 0.005),
-        temporary=0.2,
         laws=[
             row(eqopt.ScaleByMuon, beta=0.8, eps=1e-3),
             row(

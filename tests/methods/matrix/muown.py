@@ -58,7 +58,6 @@ METHODS = [
         nearest="Muon",
         default_rate=1e-3,
         rates=(0.0032, 0.001, 0.001, 0.0032),
-        temporary=None,
         laws=[
             row(
                 eqopt.ScaleByMuown,

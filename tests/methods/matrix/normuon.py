@@ -87,7 +87,6 @@ METHODS = [
         nearest="Muon",
         default_rate=0.02,
         rates=(0.0032, 0.001, 0.001, 0.0032),
-        temporary=None,
         laws=[
             row(eqopt.Orthogonalize, eps=1e-3),
             row(

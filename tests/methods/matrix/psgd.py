@@ -97,7 +97,6 @@ METHODS = [
         deviates="Optax has no PSGD; beside it is its AdamW",
         nearest="AdamW",
         rates=(0.0032, 0.001, 0.001, 0.001),
-        temporary=None,
         ratio=None,
         laws=[
             row(

@@ -64,7 +64,6 @@ METHODS = [
         deviates="Optax has no Scion; beside it is its Muon",
         nearest="Muon",
         rates=(0.001, 0.001, 0.001, 0.0032),
-        temporary=None,
         ratio=None,
         laws=[
             row(eqopt.ScaleByLMO, radius=2.0, beta=0.8, eps=1e-3),

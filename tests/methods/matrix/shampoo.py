@@ -147,7 +147,6 @@ METHODS = [
         deviates="Optax has no Shampoo; beside it is its AdamW",
         nearest="AdamW",
         rates=(0.0032, 0.001, 0.001, 0.001),
-        temporary=None,
         ratio=None,
         laws=[
             # With the default, the laws would end before the first roots.
@@ -220,7 +219,6 @@ METHODS = [
         deviates="Optax has no KL-Shampoo; beside it is its AdamW",
         nearest="AdamW",
         rates=(0.0032, 0.001, 0.001, 0.0032),
-        temporary=None,
         ratio=None,
         laws=[
             row(

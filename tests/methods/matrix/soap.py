@@ -89,7 +89,6 @@ METHODS = [
         nearest="AdamW",
         default_rate=0.003,
         rates=(0.0032, 0.001, 0.001, 0.0032),
-        temporary=None,
         ratio=None,
         laws=[
             row(eqopt.ScaleBySOAP, b1=0.8, b2=0.9, eps=1e-3, shampoo_beta=0.7),

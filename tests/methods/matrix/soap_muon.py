@@ -53,7 +53,6 @@ METHODS = [
         deviates="Optax has no SOAP-Muon; beside it is its Muon",
         nearest="Muon",
         rates=(0.0032, 0.001, 0.001, 0.0032),
-        temporary=None,
         ratio=None,
         laws=[
             row(

@@ -73,7 +73,6 @@ METHODS = [
         nearest="AdamW",
         default_rate=0.02,
         rates=(0.0032, 0.001, 0.001, 0.01),
-        temporary=None,
         ratio=None,
         laws=[
             row(
@@ -146,7 +145,6 @@ METHODS = [
         deviates="Optax has no SCALE; beside it is its AdamW",
         nearest="AdamW",
         rates=(0.0032, 0.001, 0.001, 0.001),
-        temporary=None,
         ratio=None,
         laws=[
             row(eqopt.ScaleByRowNorm, eps=1e-3),

@@ -16,7 +16,6 @@ METHODS = [
         in_optax="contrib.dadapt_adamw",
         default_rate=1.0,
         rates=(0.1, 0.32, 0.32, 0.32),
-        temporary=None,
         laws=[
             row(
                 eqopt.DAdaptAdamW,

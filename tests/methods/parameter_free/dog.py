@@ -16,7 +16,6 @@ METHODS = [
         in_optax="contrib.dog",
         default_rate=1.0,
         rates=(1, 1, 1, 1),
-        temporary=None,
         laws=[
             row(
                 eqopt.DoG,
@@ -62,7 +61,6 @@ METHODS = [
         in_optax="contrib.dowg",
         default_rate=1.0,
         rates=(0.1, 0.32, 0.32, 0.32),
-        temporary=None,
         laws=[
             row(
                 eqopt.DoWG,

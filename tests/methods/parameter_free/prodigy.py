@@ -16,7 +16,6 @@ METHODS = [
         in_optax="contrib.prodigy",
         default_rate=1.0,
         rates=(0.032, 0.1, 0.1, 0.1),
-        temporary=None,
         laws=[
             row(
                 eqopt.Prodigy,

@@ -25,7 +25,6 @@ METHODS = [
         in_optax="contrib.momo",
         default_rate=1.0,
         rates=(0.01, 0.001, 0.01, 0.1),
-        temporary=None,
         laws=[
             row(
                 evaluated(eqopt.MoMo),

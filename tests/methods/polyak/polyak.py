@@ -24,7 +24,6 @@ METHODS = [
         in_optax="polyak_sgd",
         default_rate=1.0,
         rates=(0.01, 0.001, 0.01, 0.1),
-        temporary=None,
         laws=[
             row(
                 evaluated(eqopt.ScaleByPolyak),

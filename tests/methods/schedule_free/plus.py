@@ -17,7 +17,6 @@ METHODS = [
         nearest="ScheduleFreeAdamW",
         default_rate=1.0,
         rates=(0.032, 0.032, 0.1, 0.1),
-        temporary=None,
         ratio=None,
         laws=[
             row(

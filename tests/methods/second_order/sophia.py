@@ -16,7 +16,6 @@ METHODS = [
         idea="clipped steps divided by an estimate of the curvature",
         in_optax="contrib.sophia",
         rates=(0.0032, 0.001, 0.001, 0.001),
-        temporary=None,
         laws=[
             row(
                 lambda learning_rate=0.01, **data: Evaluated(

@@ -26,7 +26,6 @@ METHODS = [
         theirs=lambda rate: dpsgd(rate, 1.0, 0.0, 0),
         default_rate=0.1,
         rates=(0.01, 0.001, 0.032, 0.32),
-        temporary=None,
         per_example=True,
         laws=[
             row(

@@ -16,7 +16,6 @@ METHODS = [
         in_optax="lion",
         default_rate=0.0003,
         rates=(0.0032, 0.001, 0.001, 0.001),
-        ratio=0.7,
         laws=[
             row(eqopt.ScaleByLion, b1=0.8, b2=0.9),
             row(lambda: eqopt.ScaleByLion(mode="smooth"), name="ScaleByLion(smooth)"),

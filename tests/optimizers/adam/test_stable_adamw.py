@@ -89,5 +89,7 @@ def test_bad_hyperparameters(make, message):
 
 def test_decay_needs_parameters():
     opt = eqopt.ScaleByStableAdam(weight_decay=0.1)
-    with pytest.raises(ValueError, match="ScaleByStableAdam needs the parameters"):
+    with pytest.raises(
+        ValueError, match="ScaleByStableAdam: the parameters are needed"
+    ):
         opt.update(jnp.ones(2), opt.init(jnp.ones(2)))

@@ -192,7 +192,7 @@ def test_madgrad_by_hand():
         (lambda: eqopt.MADGRAD(jnp.ones(2)), "`learning_rate` must be a real number"),
         (
             lambda: run(eqopt.MADGRAD(0.1), [jnp.ones(3)]),
-            r"MADGRAD \(ScaleByMADGRAD\) needs the parameters, but `params` is None",
+            r"MADGRAD .*: the parameters are needed, but `params` is None",
         ),
     ],
 )

@@ -198,5 +198,7 @@ def test_axes_that_do_not_fit():
 @pytest.mark.parametrize("opt", [eqopt.AdamP(0.1), eqopt.SGDP(0.1)])
 def test_it_needs_the_parameters(opt):
     params = jnp.ones((2, 3))
-    with pytest.raises(ValueError, match="needs the parameters, but `params` is None"):
+    with pytest.raises(
+        ValueError, match="the parameters are needed, but `params` is None"
+    ):
         opt.update(params, opt.init(params))

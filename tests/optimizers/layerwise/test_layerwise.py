@@ -256,7 +256,9 @@ def test_hyperparameters_out_of_range(make, message):
 )
 def test_parameters_are_needed(opt):
     g = jnp.ones(2)
-    with pytest.raises(ValueError, match="needs the parameters, but `params` is None"):
+    with pytest.raises(
+        ValueError, match="the parameters are needed, but `params` is None"
+    ):
         opt.update(g, opt.init(g))
 
 

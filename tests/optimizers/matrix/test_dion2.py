@@ -81,9 +81,17 @@ def test_all_rows_decay():
     np.testing.assert_allclose(moved, 0.95 * params[0], rtol=1e-6)
 
 
-@pytest.mark.parametrize("fraction", [0, 1.5, jnp.nan, "half", lambda count: 0.5])
+@pytest.mark.parametrize("fraction", [0, 1.5, jnp.nan])
 def test_fraction(fraction):
-    with pytest.raises(ValueError, match=r"`fraction` must be a Python number in \(0"):
+    with pytest.raises(ValueError, match=r"Dion2: `fraction` must be in \(0, 1\], but"):
+        eqopt.Dion2(0.1, fraction)
+
+
+@pytest.mark.parametrize("fraction", ["half", lambda count: 0.5])
+def test_no_fraction(fraction):
+    with pytest.raises(
+        TypeError, match="Dion2: `fraction` must be a Python number, be"
+    ):
         eqopt.Dion2(0.1, fraction)
 
 

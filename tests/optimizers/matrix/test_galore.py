@@ -95,7 +95,9 @@ def test_models():
 def test_the_inner_optimizer_does_not_get_the_parameters():
     params = jnp.ones((2, 3))
     opt = eqopt.GaLore(0.1, inner=eqopt.AdamW(0.1))
-    with pytest.raises(ValueError, match=r"needs the parameters, but `params` is None"):
+    with pytest.raises(
+        ValueError, match=r"the parameters are needed, but `params` is None"
+    ):
         opt.update(params, opt.init(params), params)
 
 

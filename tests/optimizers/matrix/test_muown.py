@@ -142,6 +142,8 @@ def test_errors(options, message):
     with pytest.raises((TypeError, ValueError)) as error:
         eqopt.ScaleByMuown(0.1, **options)
     assert message in str(error.value)
-    with pytest.raises(ValueError, match="needs the parameters, but `params` is None"):
+    with pytest.raises(
+        ValueError, match="the parameters are needed, but `params` is None"
+    ):
         opt = eqopt.ScaleByMuown(0.1, **OF_MATRICES)
         opt.update(jnp.asarray(P), opt.init(jnp.asarray(P)))

@@ -167,15 +167,12 @@ def test_errors(make, message):
     "opt", [eqopt.PolyakSGD(), eqopt.MoMo(), eqopt.MoMoAdam()], ids=repr
 )
 def test_missing_arguments(opt):
-    name = "PolyakSGD|ScaleByPolyak|MoMo"
-    with pytest.raises(
-        ValueError, match=f"({name}).* needs the extra argument `value`"
-    ):
+    with pytest.raises(TypeError, match=r"(Polyak|MoMo).*'value'"):
         opt.step(G, opt.init(P), P)
-    with pytest.raises(ValueError, match="`value` must be the loss at the parameters"):
+    with pytest.raises(ValueError, match=r"`value` must be .* \(2,\)"):
         opt.step(G, opt.init(P), P, value=G)
     if not isinstance(opt, eqopt.PolyakSGD):
-        with pytest.raises(ValueError, match=r"MoMo.* needs the parameters"):
+        with pytest.raises(ValueError, match=r"MoMo.* the parameters are needed"):
             opt.update(G, opt.init(P), value=1.0)
 
 

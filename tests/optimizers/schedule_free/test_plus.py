@@ -159,5 +159,5 @@ def test_errors(wrong):
 
 def test_the_loss_is_needed():
     opt, params = eqopt.ScheduleFreePlus(), jnp.ones(2)
-    with pytest.raises(ValueError, match="needs the extra argument `value`"):
+    with pytest.raises(TypeError, match=r"ScheduleFreePlus.*'value'"):
         opt.step(params, opt.init(params), params)

@@ -190,7 +190,7 @@ def test_more_parameters_than_at_init():
         ValueError, match=r"`updates` has a value at `\['b'\]`.*no memory"
     ):
         opt.update(params, state, params)
-    with pytest.raises(ValueError, match="needs the parameters"):
+    with pytest.raises(ValueError, match="the parameters are needed"):
         opt.update(params, opt.init(params))
 
 

@@ -12,18 +12,24 @@ from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._types import (
-    Hyperparameter,
     Leaf,
     Mask,
     Params,
     RealLeaf,
     Scalar,
     ScalarOrSchedule,
+    Unit,
+    ZeroOrMore,
 )
-from ...numerics import abs_sq, as_float, bias_correction, safe_increment, safe_sqrt
+from ...numerics._numerics import (
+    abs_sq,
+    as_float,
+    bias_correction,
+    safe_increment,
+    safe_sqrt,
+)
 from ..moments import (
     AbstractMomentsState,
-    check_moments,
     counted,
     init_moments,
 )
@@ -88,14 +94,14 @@ class ScaleByACProp(AbstractLeafwise):
 
     **Arguments:**
 
-    - `b1`: $\beta_1 \in [0, 1)$, the decay of the first moment.
-    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment.
-    - `eps`: $\varepsilon \ge 0$, outside the root.
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of the first moment. Defaults to 0.9.
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment. Defaults to 0.999.
+    - `eps`: $\varepsilon \ge 0$, outside the root. Defaults to 1e-16.
     - `eps_root`: $\bar\varepsilon \ge 0$, added to the second moment in each step, so
-        that it adds up to $\bar\varepsilon / (1 - \beta_2)$.
+        that it adds up to $\bar\varepsilon / (1 - \beta_2)$. Defaults to 1e-16.
     - `rectify`: whether to use $r_t$. Otherwise, $r_t = 1$ for $t > 1$ and $u_1 = g_1$,
         as in the paper. In that case, steps are huge if the first gradients are tiny,
-        unless `eps` is large.
+        unless `eps` is large. Defaults to `True`.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
         the dtype of each parameter, at least float32.
 
@@ -119,16 +125,13 @@ class ScaleByACProp(AbstractLeafwise):
 
     _stores_in_turn = True
 
-    b1: Hyperparameter = 0.9
-    b2: Hyperparameter = 0.999
-    eps: Hyperparameter = 1e-16
-    eps_root: Hyperparameter = 1e-16
+    b1: Unit = 0.9
+    b2: Unit = 0.999
+    eps: ZeroOrMore = 1e-16
+    eps_root: ZeroOrMore = 1e-16
     rectify: bool = True
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
-
-    def __check_init__(self):
-        check_moments(self)
 
     def init(self, params: Params) -> ScaleByACPropState:
         return init_moments(self, ScaleByACPropState, params)
@@ -152,25 +155,87 @@ class ScaleByACProp(AbstractLeafwise):
 class ACProp(AbstractOptimizer):
     r"""ACProp, asynchronous centering: numerator and denominator are independent.
 
-    $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
+    !!! abstract "One step"
 
-    where $u_t$ is the update of [`eqopt.ScaleByACProp`][], which has the equations and
-    the reference.
+        $$\begin{aligned}
+          \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, g_t &
+          \hat\mu_t &= \mu_t / (1 - \beta_1^t) \\
+          \nu_t &= \beta_2 \nu_{t-1} + (1 - \beta_2)\, |g_t - \mu_t|^2 +
+              \bar\varepsilon &
+          \hat\nu_t &= \nu_t / (1 - \beta_2^t) \\
+          u_t &= r_t\, g_t \big/ \big(\sqrt{\hat\nu_{t-1}} + \varepsilon\big)
+        \end{aligned}$$
+
+        where $r_t$ is the factor of [`eqopt.RAdam`][]:
+
+        $$\begin{aligned}
+          r_t &= \sqrt{\frac{(\rho_t - 4)(\rho_t - 2)\,\rho_\infty}
+            {(\rho_\infty - 4)(\rho_\infty - 2)\,\rho_t}} &
+          \rho_t &= \rho_\infty - 2 t \beta_2^t / (1 - \beta_2^t) \\
+          & & \rho_\infty &= 2 / (1 - \beta_2) - 1
+        \end{aligned}$$
+
+        While $\rho_t < 5$ (by default in the first five steps), and where
+        $\nu_{t-1} = 0$ (which can happen in float16), $u_t = \hat\mu_t$.
+
+        $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
+
+        where $u_t$ is the update of [`eqopt.ScaleByACProp`][].
+
+        $g_t$ is the gradient, $p_t$ the parameter after step $t$. At the start,
+        $\mu_0 = \nu_0 = 0$. $\eta$ is `learning_rate`, $\beta_1$ is `b1` (0.9),
+        $\beta_2$ is `b2` (0.999), $\varepsilon$ is `eps` (1e-16), $\bar\varepsilon$ is
+        `eps_root` (1e-16), $\lambda$ is `weight_decay` (0.0).
 
     The weight decay is decoupled. The first steps are as long as the gradients, as in
     [`eqopt.RAdam`][].
 
+    !!! example
+
+        ```python
+        opt = eqopt.ACProp(1e-3)
+        state = opt.init(model)
+        model, state = opt.step(grads, state, model)
+        ```
+
     **Arguments:**
 
-    - `learning_rate`, `weight_decay`, `mask`: see [`eqopt.AdamW`][].
-    - All others: see [`eqopt.ScaleByACProp`][].
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of the first moment. Defaults to 0.9.
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment. Defaults to 0.999.
+    - `eps`: $\varepsilon \ge 0$, outside the root. Defaults to 1e-16.
+    - `eps_root`: $\bar\varepsilon \ge 0$, added to the second moment in each step, so
+        that it adds up to $\bar\varepsilon / (1 - \beta_2)$. Defaults to 1e-16.
+    - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule, or an
+        [`eqopt.AddDecayedWeights`][] for more options. Defaults to 0.0.
+    - `mask`: which parameters decay: a tree of Python bools like the parameters or a
+        prefix of it, or a function of the parameters that returns one. Defaults to
+        `None`, which means all parameters.
+    - `rectify`: whether to use $r_t$. Otherwise, $r_t = 1$ for $t > 1$ and $u_1 = g_1$,
+        as in the paper. In that case, steps are huge if the first gradients are tiny,
+        unless `eps` is large. Defaults to `True`.
+    - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
+        `None`, which means the dtype of each parameter, at least float32.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{zhuang2021momentum,
+            author = {Zhuang, Juntang and Ding, Yifan and Tang, Tommy and
+                      Dvornek, Nicha and Tatikonda, Sekhar C. and Duncan, James},
+            title = {Momentum Centering and Asynchronous Update for Adaptive Gradient
+                     Methods},
+            booktitle = {Advances in Neural Information Processing Systems},
+            year = {2021},
+        }
+        ```
     """
 
     learning_rate: ScalarOrSchedule
-    b1: Hyperparameter = 0.9
-    b2: Hyperparameter = 0.999
-    eps: Hyperparameter = 1e-16
-    eps_root: Hyperparameter = 1e-16
+    b1: Unit = 0.9
+    b2: Unit = 0.999
+    eps: ZeroOrMore = 1e-16
+    eps_root: ZeroOrMore = 1e-16
     weight_decay: WeightDecay = 0.0
     mask: Mask | None = static_choice(default=None)
     rectify: bool = True

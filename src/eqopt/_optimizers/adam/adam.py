@@ -5,26 +5,26 @@ from typing import Any
 import equinox as eqx
 from jaxtyping import DTypeLike
 
-from ..._arguments.checks import check_range
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
+from ..._errors import InputError
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._trees.precision import or_tiny
 from ..._types import (
-    Hyperparameter,
     Leaf,
     Mask,
     Params,
     RealLeaf,
     Scalar,
     ScalarOrSchedule,
+    Unit,
+    ZeroOrMore,
 )
-from ...numerics import abs_sq, as_float, safe_increment, safe_sqrt
+from ...numerics._numerics import abs_sq, as_float, safe_increment, safe_sqrt
 from ..moments import (
     AbstractMomentsState,
-    check_moments,
     counted,
     init_moments,
     unbiased,
@@ -90,14 +90,14 @@ class ScaleByAdam(AbstractLeafwise):
 
     **Arguments:**
 
-    - `b1`: $\beta_1 \in [0, 1)$, the decay of the first moment.
-    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment.
-    - `eps`: $\varepsilon \ge 0$, outside the root.
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of the first moment. Defaults to 0.9.
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment. Defaults to 0.999.
+    - `eps`: $\varepsilon \ge 0$, outside the root. Defaults to 1e-8.
     - `eps_root`: $\bar\varepsilon \ge 0$, inside the root. Derivatives through the step
-        are also finite without it.
+        are also finite without it. Defaults to 0.0.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
         the dtype of each parameter, at least float32.
-    - `nesterov`: whether to use Nesterov momentum.
+    - `nesterov`: whether to use Nesterov momentum. Defaults to `False`.
     - `momentum_decay`: $\psi \ge 0$, how fast Nesterov momentum grows from about half
         of $\beta_1$. `None` means constant momentum. It needs `nesterov`.
 
@@ -125,25 +125,23 @@ class ScaleByAdam(AbstractLeafwise):
         ```
     """
 
-    b1: Hyperparameter = 0.9
-    b2: Hyperparameter = 0.999
-    eps: Hyperparameter = 1e-8
-    eps_root: Hyperparameter = 0.0
+    b1: Unit = 0.9
+    b2: Unit = 0.999
+    eps: ZeroOrMore = 1e-8
+    eps_root: ZeroOrMore = 0.0
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nesterov: bool = False
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
-    momentum_decay: Hyperparameter | None = None
+    momentum_decay: ZeroOrMore | None = None
 
-    def __check_init__(self):
-        check_moments(self)
-        if self.momentum_decay is not None:
-            check_range(self, "momentum_decay", 0)
-            if not self.nesterov:
-                raise ValueError(
-                    f"ScaleByAdam: `momentum_decay` is {self.momentum_decay}, but only "
-                    "Nesterov momentum can grow. Pass `nesterov=True`, or leave "
-                    "`momentum_decay` out."
-                )
+    def __check_init__(self) -> None:
+        if self.momentum_decay is not None and not self.nesterov:
+            raise InputError(
+                "ScaleByAdam",
+                f"`momentum_decay` is {self.momentum_decay}, but only "
+                "Nesterov momentum can grow. Pass `nesterov=True`, or leave "
+                "`momentum_decay` out.",
+            )
 
     def init(self, params: Params) -> ScaleByAdamState:
         return init_moments(self, ScaleByAdamState, params)
@@ -163,25 +161,76 @@ class ScaleByAdam(AbstractLeafwise):
 class Adam(AbstractOptimizer):
     r"""Adam: steps of about the learning rate in every coordinate.
 
-    $$p_t = p_{t-1} - \eta_t\, u_t,$$
+    !!! abstract "One step"
 
-    where $u_t$ is the update of [`eqopt.ScaleByAdam`][], which has the equations and
-    the reference.
+        $$\begin{aligned}
+          \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, g_t &
+          \hat\mu_t &= \mu_t / (1 - \beta_1^t) \\
+          \nu_t &= \beta_2 \nu_{t-1} + (1 - \beta_2)\, |g_t|^2 &
+          \hat\nu_t &= \nu_t / (1 - \beta_2^t) \\
+          u_t &= \hat\mu_t \big/ \big(\sqrt{\hat\nu_t + \bar\varepsilon} +
+              \varepsilon\big)
+        \end{aligned}$$
+
+        With `nesterov`, $\hat\mu_t$ is replaced by
+        $\beta_1 \mu_t / (1 - \beta_1^{t+1}) + (1 - \beta_1)\, g_t / (1 - \beta_1^t)$.
+
+        $$p_t = p_{t-1} - \eta_t\, u_t,$$
+
+        where $u_t$ is the update of [`eqopt.ScaleByAdam`][].
+
+        $g_t$ is the gradient, $p_t$ the parameter after step $t$. At the start,
+        $\mu_0 = \nu_0 = 0$. $\eta$ is `learning_rate`, $\beta_1$ is `b1` (0.9),
+        $\beta_2$ is `b2` (0.999), $\varepsilon$ is `eps` (1e-8), $\bar\varepsilon$ is
+        `eps_root` (0.0). By default, `nesterov` is `False`.
 
     The $\varepsilon$ is outside the root and applies to the bias-corrected moments, as
     in the paper and in `torch.optim.Adam`.
 
+    !!! example
+
+        ```python
+        opt = eqopt.Adam(1e-3)
+        state = opt.init(model)
+        model, state = opt.step(grads, state, model)
+        ```
+
     **Arguments:**
 
-    - `learning_rate`: see [`eqopt.SGD`][].
-    - All others: see [`eqopt.ScaleByAdam`][].
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of the first moment. Defaults to 0.9.
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment. Defaults to 0.999.
+    - `eps`: $\varepsilon \ge 0$, outside the root. Defaults to 1e-8.
+    - `eps_root`: $\bar\varepsilon \ge 0$, inside the root. Derivatives through the step
+        are also finite without it. Defaults to 0.0.
+    - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
+        `None`, which means the dtype of each parameter, at least float32.
+    - `nesterov`: whether to use Nesterov momentum. Defaults to `False`.
+
+    ??? cite "References"
+
+        ```bibtex
+        @inproceedings{kingma2015adam,
+            author = {Kingma, Diederik P. and Ba, Jimmy},
+            title = {Adam: A Method for Stochastic Optimization},
+            booktitle = {International Conference on Learning Representations},
+            year = {2015},
+        }
+
+        @inproceedings{dozat2016incorporating,
+            author = {Dozat, Timothy},
+            title = {Incorporating {N}esterov Momentum into {A}dam},
+            booktitle = {ICLR Workshop},
+            year = {2016},
+        }
+        ```
     """
 
     learning_rate: ScalarOrSchedule
-    b1: Hyperparameter = 0.9
-    b2: Hyperparameter = 0.999
-    eps: Hyperparameter = 1e-8
-    eps_root: Hyperparameter = 0.0
+    b1: Unit = 0.9
+    b2: Unit = 0.999
+    eps: ZeroOrMore = 1e-8
+    eps_root: ZeroOrMore = 0.0
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nesterov: bool = False
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
@@ -194,20 +243,57 @@ class Adam(AbstractOptimizer):
 class AdamW(AbstractOptimizer):
     r"""Adam with decoupled weight decay.
 
-    $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
+    !!! abstract "One step"
 
-    where $u_t$ is the update of [`eqopt.ScaleByAdam`][], which has the equations.
+        $$\begin{aligned}
+          \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, g_t &
+          \hat\mu_t &= \mu_t / (1 - \beta_1^t) \\
+          \nu_t &= \beta_2 \nu_{t-1} + (1 - \beta_2)\, |g_t|^2 &
+          \hat\nu_t &= \nu_t / (1 - \beta_2^t) \\
+          u_t &= \hat\mu_t \big/ \big(\sqrt{\hat\nu_t + \bar\varepsilon} +
+              \varepsilon\big)
+        \end{aligned}$$
+
+        With `nesterov`, $\hat\mu_t$ is replaced by
+        $\beta_1 \mu_t / (1 - \beta_1^{t+1}) + (1 - \beta_1)\, g_t / (1 - \beta_1^t)$.
+
+        $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
+
+        where $u_t$ is the update of [`eqopt.ScaleByAdam`][].
+
+        $g_t$ is the gradient, $p_t$ the parameter after step $t$. At the start,
+        $\mu_0 = \nu_0 = 0$. $\eta$ is `learning_rate`, $\beta_1$ is `b1` (0.9),
+        $\beta_2$ is `b2` (0.999), $\varepsilon$ is `eps` (1e-8), $\bar\varepsilon$ is
+        `eps_root` (0.0), $\lambda$ is `weight_decay` (0.0001). By default, `nesterov`
+        is `False`.
 
     As in `torch.optim.AdamW`, the decay is multiplied by the learning rate, but the
     default of $\lambda$ is a hundredth of torch's.
 
+    !!! example
+
+        ```python
+        opt = eqopt.AdamW(1e-3)
+        state = opt.init(model)
+        model, state = opt.step(grads, state, model)
+        ```
+
     **Arguments:**
 
-    - `learning_rate`: see [`eqopt.SGD`][].
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of the first moment. Defaults to 0.9.
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment. Defaults to 0.999.
+    - `eps`: $\varepsilon \ge 0$, outside the root. Defaults to 1e-8.
+    - `eps_root`: $\bar\varepsilon \ge 0$, inside the root. Derivatives through the step
+        are also finite without it. Defaults to 0.0.
+    - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
+        `None`, which means the dtype of each parameter, at least float32.
     - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule, or an
-        [`eqopt.AddDecayedWeights`][] for more options.
-    - `mask`: see [`eqopt.AddDecayedWeights`][].
-    - All others: see [`eqopt.ScaleByAdam`][].
+        [`eqopt.AddDecayedWeights`][] for more options. Defaults to 0.0001.
+    - `mask`: which parameters decay: a tree of Python bools like the parameters or a
+        prefix of it, or a function of the parameters that returns one. Defaults to
+        `None`, which means all parameters.
+    - `nesterov`: whether to use Nesterov momentum. Defaults to `False`.
 
     ??? cite "Reference"
 
@@ -222,10 +308,10 @@ class AdamW(AbstractOptimizer):
     """
 
     learning_rate: ScalarOrSchedule
-    b1: Hyperparameter = 0.9
-    b2: Hyperparameter = 0.999
-    eps: Hyperparameter = 1e-8
-    eps_root: Hyperparameter = 0.0
+    b1: Unit = 0.9
+    b2: Unit = 0.999
+    eps: ZeroOrMore = 1e-8
+    eps_root: ZeroOrMore = 0.0
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_decay: WeightDecay = 1e-4
     mask: Mask | None = static_choice(default=None)
@@ -244,28 +330,88 @@ class AdamW(AbstractOptimizer):
 class NAdam(AbstractOptimizer):
     r"""Adam with Nesterov momentum.
 
-    $$p_t = p_{t-1} - \eta_t\, u_t,$$
+    !!! abstract "One step"
 
-    where $u_t$ is the update of [`eqopt.ScaleByAdam`][] with `nesterov`, which has the
-    equations and the reference.
+        $$\begin{aligned}
+          \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, g_t &
+          \hat\mu_t &= \mu_t / (1 - \beta_1^t) \\
+          \nu_t &= \beta_2 \nu_{t-1} + (1 - \beta_2)\, |g_t|^2 &
+          \hat\nu_t &= \nu_t / (1 - \beta_2^t) \\
+          u_t &= \hat\mu_t \big/ \big(\sqrt{\hat\nu_t + \bar\varepsilon} +
+              \varepsilon\big)
+        \end{aligned}$$
+
+        With `nesterov`, $\hat\mu_t$ is replaced by
+        $\beta_1 \mu_t / (1 - \beta_1^{t+1}) + (1 - \beta_1)\, g_t / (1 - \beta_1^t)$.
+
+        With `momentum_decay`, these weights grow towards their final values:
+
+        $$\hat\mu_t = \frac{b_{t+1}\, \mu_t}{1 - \prod_{i \le t+1} b_i} +
+          \frac{(1 - b_t)\, g_t}{1 - \prod_{i \le t} b_i}, \qquad
+          b_t = \beta_1 \Big(1 - \frac{0.96^{t \psi}}{2}\Big).$$
+
+        $$p_t = p_{t-1} - \eta_t\, u_t,$$
+
+        where $u_t$ is the update of [`eqopt.ScaleByAdam`][] with `nesterov`.
+
+        $g_t$ is the gradient, $p_t$ the parameter after step $t$. At the start,
+        $\mu_0 = \nu_0 = 0$. $\eta$ is `learning_rate`, $\beta_1$ is `b1` (0.9),
+        $\beta_2$ is `b2` (0.999), $\varepsilon$ is `eps` (1e-8), $\bar\varepsilon$ is
+        `eps_root` (0.0), $\psi$ is `momentum_decay`. By default, `nesterov` is `True`.
 
     `torch.optim.NAdam` has `momentum_decay=0.004`.
 
+    !!! example
+
+        ```python
+        opt = eqopt.NAdam(1e-3)
+        state = opt.init(model)
+        model, state = opt.step(grads, state, model)
+        ```
+
     **Arguments:**
 
-    - `learning_rate`: see [`eqopt.SGD`][].
-    - All others: see [`eqopt.ScaleByAdam`][].
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of the first moment. Defaults to 0.9.
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment. Defaults to 0.999.
+    - `eps`: $\varepsilon \ge 0$, outside the root. Defaults to 1e-8.
+    - `eps_root`: $\bar\varepsilon \ge 0$, inside the root. Derivatives through the step
+        are also finite without it. Defaults to 0.0.
+    - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
+        `None`, which means the dtype of each parameter, at least float32.
+    - `nesterov`: whether to use Nesterov momentum. Defaults to `True`.
+    - `momentum_decay`: $\psi \ge 0$, how fast Nesterov momentum grows from about half
+        of $\beta_1$. It needs `nesterov`. Defaults to `None`, which means constant
+        momentum.
+
+    ??? cite "References"
+
+        ```bibtex
+        @inproceedings{kingma2015adam,
+            author = {Kingma, Diederik P. and Ba, Jimmy},
+            title = {Adam: A Method for Stochastic Optimization},
+            booktitle = {International Conference on Learning Representations},
+            year = {2015},
+        }
+
+        @inproceedings{dozat2016incorporating,
+            author = {Dozat, Timothy},
+            title = {Incorporating {N}esterov Momentum into {A}dam},
+            booktitle = {ICLR Workshop},
+            year = {2016},
+        }
+        ```
     """
 
     learning_rate: ScalarOrSchedule
-    b1: Hyperparameter = 0.9
-    b2: Hyperparameter = 0.999
-    eps: Hyperparameter = 1e-8
-    eps_root: Hyperparameter = 0.0
+    b1: Unit = 0.9
+    b2: Unit = 0.999
+    eps: ZeroOrMore = 1e-8
+    eps_root: ZeroOrMore = 0.0
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nesterov: bool = True
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
-    momentum_decay: Hyperparameter | None = None
+    momentum_decay: ZeroOrMore | None = None
 
     @property
     def chain(self) -> Chain:
@@ -275,30 +421,96 @@ class NAdam(AbstractOptimizer):
 class NAdamW(AbstractOptimizer):
     r"""Adam with Nesterov momentum and decoupled weight decay.
 
-    $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
+    !!! abstract "One step"
 
-    where $u_t$ is the update of [`eqopt.ScaleByAdam`][] with `nesterov`, which has the
-    equations and the reference.
+        $$\begin{aligned}
+          \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, g_t &
+          \hat\mu_t &= \mu_t / (1 - \beta_1^t) \\
+          \nu_t &= \beta_2 \nu_{t-1} + (1 - \beta_2)\, |g_t|^2 &
+          \hat\nu_t &= \nu_t / (1 - \beta_2^t) \\
+          u_t &= \hat\mu_t \big/ \big(\sqrt{\hat\nu_t + \bar\varepsilon} +
+              \varepsilon\big)
+        \end{aligned}$$
+
+        With `nesterov`, $\hat\mu_t$ is replaced by
+        $\beta_1 \mu_t / (1 - \beta_1^{t+1}) + (1 - \beta_1)\, g_t / (1 - \beta_1^t)$.
+
+        With `momentum_decay`, these weights grow towards their final values:
+
+        $$\hat\mu_t = \frac{b_{t+1}\, \mu_t}{1 - \prod_{i \le t+1} b_i} +
+          \frac{(1 - b_t)\, g_t}{1 - \prod_{i \le t} b_i}, \qquad
+          b_t = \beta_1 \Big(1 - \frac{0.96^{t \psi}}{2}\Big).$$
+
+        $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
+
+        where $u_t$ is the update of [`eqopt.ScaleByAdam`][] with `nesterov`.
+
+        $g_t$ is the gradient, $p_t$ the parameter after step $t$. At the start,
+        $\mu_0 = \nu_0 = 0$. $\eta$ is `learning_rate`, $\beta_1$ is `b1` (0.9),
+        $\beta_2$ is `b2` (0.999), $\varepsilon$ is `eps` (1e-8), $\bar\varepsilon$ is
+        `eps_root` (0.0), $\lambda$ is `weight_decay` (0.0001), $\psi$ is
+        `momentum_decay`. By default, `nesterov` is `True`.
 
     `torch.optim.NAdam` with `decoupled_weight_decay` has `momentum_decay=0.004`.
 
+    !!! example
+
+        ```python
+        opt = eqopt.NAdamW(1e-3)
+        state = opt.init(model)
+        model, state = opt.step(grads, state, model)
+        ```
+
     **Arguments:**
 
-    - `learning_rate`, `weight_decay`, `mask`: see [`eqopt.AdamW`][].
-    - All others: see [`eqopt.ScaleByAdam`][].
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of the first moment. Defaults to 0.9.
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment. Defaults to 0.999.
+    - `eps`: $\varepsilon \ge 0$, outside the root. Defaults to 1e-8.
+    - `eps_root`: $\bar\varepsilon \ge 0$, inside the root. Derivatives through the step
+        are also finite without it. Defaults to 0.0.
+    - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
+        `None`, which means the dtype of each parameter, at least float32.
+    - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule, or an
+        [`eqopt.AddDecayedWeights`][] for more options. Defaults to 0.0001.
+    - `mask`: which parameters decay: a tree of Python bools like the parameters or a
+        prefix of it, or a function of the parameters that returns one. Defaults to
+        `None`, which means all parameters.
+    - `nesterov`: whether to use Nesterov momentum. Defaults to `True`.
+    - `momentum_decay`: $\psi \ge 0$, how fast Nesterov momentum grows from about half
+        of $\beta_1$. It needs `nesterov`. Defaults to `None`, which means constant
+        momentum.
+
+    ??? cite "References"
+
+        ```bibtex
+        @inproceedings{kingma2015adam,
+            author = {Kingma, Diederik P. and Ba, Jimmy},
+            title = {Adam: A Method for Stochastic Optimization},
+            booktitle = {International Conference on Learning Representations},
+            year = {2015},
+        }
+
+        @inproceedings{dozat2016incorporating,
+            author = {Dozat, Timothy},
+            title = {Incorporating {N}esterov Momentum into {A}dam},
+            booktitle = {ICLR Workshop},
+            year = {2016},
+        }
+        ```
     """
 
     learning_rate: ScalarOrSchedule
-    b1: Hyperparameter = 0.9
-    b2: Hyperparameter = 0.999
-    eps: Hyperparameter = 1e-8
-    eps_root: Hyperparameter = 0.0
+    b1: Unit = 0.9
+    b2: Unit = 0.999
+    eps: ZeroOrMore = 1e-8
+    eps_root: ZeroOrMore = 0.0
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_decay: WeightDecay = 1e-4
     mask: Mask | None = static_choice(default=None)
     nesterov: bool = True
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
-    momentum_decay: Hyperparameter | None = None
+    momentum_decay: ZeroOrMore | None = None
 
     @property
     def chain(self) -> Chain:

@@ -23,18 +23,19 @@ from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._trees.leaves import is_leaf, parameters
 from ..._trees.sharding import unsharded
 from ..._types import (
-    Hyperparameter,
     Leaf,
     Mask,
     Params,
     RealLeaf,
     Scalar,
     ScalarOrSchedule,
+    Unit,
+    ZeroOrMore,
 )
 from ...groups._blocks import Blocks, block_shapes, layer_blocks
-from ...numerics import abs_sq, safe_sqrt
+from ...numerics._numerics import abs_sq, safe_sqrt
 from ...tree._like import real_full_like_leaf, wide_zeros_like
-from ..moments import AbstractMomentsState, check_moments, counted
+from ..moments import AbstractMomentsState, counted
 
 
 class ScaleByAdamMiniState(AbstractMomentsState):
@@ -72,7 +73,9 @@ def _block_means(x: RealLeaf, shape: Sequence[int]) -> Float[Array, "*blocks"]:
     """The means of blocks; `shape` gives the number of blocks along each axis."""
     pairs = list(zip(x.shape, shape, strict=False))
     if len(shape) != x.ndim or any(n != m and (m == 0 or n % m) for n, m in pairs):
-        raise ShapeMismatch(f"an array of shape {x.shape} in blocks of shape {shape}")
+        raise ShapeMismatch(
+            None, f"an array of shape {x.shape} in blocks of shape {shape}"
+        )
     # The mean of an empty block is zero.
     size = math.prod(n // m for n, m in pairs if m)
     whole = [axis for axis, m in enumerate(shape) if m == 1]
@@ -112,22 +115,20 @@ class ScaleByAdamMini(AbstractLeafwise):
         ```python
         from eqopt.groups import BlockAxes
 
-
         def blocks(params):
             found = eqopt.groups.layer_blocks(params)
             # A custom attention layer, with 8 heads in the rows of a matrix:
             heads = BlockAxes((0, 1), 8)
             return eqx.tree_at(lambda m: m.attention.query, found, heads)
 
-
         opt = eqopt.AdamMini(1e-3, block_axes=blocks)
         ```
 
     **Arguments:**
 
-    - `b1`: $\beta_1 \in [0, 1)$, the decay of the mean.
-    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moments.
-    - `eps`: $\varepsilon \ge 0$, outside the root.
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of the mean. Defaults to 0.9.
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moments. Defaults to 0.999.
+    - `eps`: $\varepsilon \ge 0$, outside the root. Defaults to 1e-8.
     - `block_axes`: [`eqopt.groups.BlockAxes`][] for each parameter: a tree like the
         parameters or a prefix of it, or a function of the parameters that returns one.
         Defaults to [`eqopt.groups.layer_blocks`][], which knows the layers of Equinox
@@ -159,15 +160,12 @@ class ScaleByAdamMini(AbstractLeafwise):
         ```
     """
 
-    b1: Hyperparameter = 0.9
-    b2: Hyperparameter = 0.999
-    eps: Hyperparameter = 1e-8
+    b1: Unit = 0.9
+    b2: Unit = 0.999
+    eps: ZeroOrMore = 1e-8
     block_axes: Blocks = layer_blocks
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
-
-    def __check_init__(self):
-        check_moments(self)
 
     def init(self, params: Params) -> ScaleByAdamMiniState:
         leaves, treedef = jtu.tree_flatten(parameters(params), is_leaf=is_leaf)
@@ -195,23 +193,78 @@ class ScaleByAdamMini(AbstractLeafwise):
 class AdamMini(AbstractOptimizer):
     r"""Adam-mini: AdamW with half the memory, with decoupled weight decay.
 
-    $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
+    !!! abstract "One step"
 
-    where $u_t$ is the update of [`eqopt.ScaleByAdamMini`][], which has the equations
-    and the reference.
+        $$\begin{aligned}
+          \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, g_t \\
+          \nu_t(b) &= \beta_2 \nu_{t-1}(b) + (1 - \beta_2)
+            \operatorname{mean}_{i \in b} |g_t(i)|^2 \\
+          u_t(i) &= \frac{\mu_t(i)}{1 - \beta_1^t} \bigg/
+            \bigg(\sqrt{\frac{\nu_t(b)}{1 - \beta_2^t}} + \varepsilon\bigg)
+            \quad\text{for } i \in b
+        \end{aligned}$$
+
+        $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
+
+        where $u_t$ is the update of [`eqopt.ScaleByAdamMini`][].
+
+        $g_t$ is the gradient, $p_t$ the parameter after step $t$. At the start,
+        $\mu_0 = \nu_0 = 0$. $\eta$ is `learning_rate`, $\beta_1$ is `b1` (0.9),
+        $\beta_2$ is `b2` (0.999), $\varepsilon$ is `eps` (1e-8), $\lambda$ is
+        `weight_decay` (0.0).
 
     The authors apply no decay to norms and biases.
 
+    !!! example
+
+        ```python
+        opt = eqopt.AdamMini(1e-3)
+        state = opt.init(model)
+        model, state = opt.step(grads, state, model)
+        ```
+
     **Arguments:**
 
-    - `learning_rate`, `weight_decay`, `mask`: see [`eqopt.AdamW`][].
-    - All others: see [`eqopt.ScaleByAdamMini`][].
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of the mean. Defaults to 0.9.
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moments. Defaults to 0.999.
+    - `eps`: $\varepsilon \ge 0$, outside the root. Defaults to 1e-8.
+    - `block_axes`: [`eqopt.groups.BlockAxes`][] for each parameter: a tree like the
+        parameters or a prefix of it, or a function of the parameters that returns one.
+        Defaults to [`eqopt.groups.layer_blocks`][], which knows the layers of Equinox
+        and treats any other array as one block. An [`eqopt.MatrixDimensionNumbers`][]
+        means a block for each output, or for each of its `output_blocks`, such as
+        heads. An [`eqopt.groups.MatrixRules`][] says so for some arrays, and leaves the
+        rest to the default. It is used only in `init`.
+    - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule, or an
+        [`eqopt.AddDecayedWeights`][] for more options. Defaults to 0.0.
+    - `mask`: which parameters decay: a tree of Python bools like the parameters or a
+        prefix of it, or a function of the parameters that returns one. Defaults to
+        `None`, which means all parameters.
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to `None`, which means
+        the dtype of each parameter, at least float32.
+    - `nu_dtype`: the dtype in which $\nu$ is stored. Defaults to `None`, which means
+        float32, or the precision of the parameter if that is higher: there are few
+        blocks.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{zhang2025adammini,
+            author = {Zhang, Yushun and Chen, Congliang and Li, Ziniu and Ding, Tian and
+                      Wu, Chenwei and Kingma, Diederik P. and Ye, Yinyu and Luo,
+                      Zhi-Quan and Sun, Ruoyu},
+            title = {{A}dam-mini: Use Fewer Learning Rates To Gain More},
+            booktitle = {International Conference on Learning Representations},
+            year = {2025},
+        }
+        ```
     """
 
     learning_rate: ScalarOrSchedule
-    b1: Hyperparameter = 0.9
-    b2: Hyperparameter = 0.999
-    eps: Hyperparameter = 1e-8
+    b1: Unit = 0.9
+    b2: Unit = 0.999
+    eps: ZeroOrMore = 1e-8
     block_axes: Blocks = layer_blocks
     weight_decay: WeightDecay = 0.0
     mask: Mask | None = static_choice(default=None)

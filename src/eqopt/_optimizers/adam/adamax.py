@@ -13,17 +13,17 @@ from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._trees.precision import or_tiny
 from ..._types import (
-    Hyperparameter,
     Leaf,
     Mask,
     Params,
     RealLeaf,
     Scalar,
     ScalarOrSchedule,
+    Unit,
+    ZeroOrMore,
 )
 from ..moments import (
     AbstractMomentsState,
-    check_moments,
     counted,
     init_moments,
 )
@@ -68,9 +68,9 @@ class ScaleByAdamax(AbstractLeafwise):
 
     **Arguments:**
 
-    - `b1`: $\beta_1 \in [0, 1)$, the decay of the first moment.
-    - `b2`: $\beta_2 \in [0, 1)$, the decay of the infinity moment.
-    - `eps`: $\varepsilon \ge 0$, a lower bound of $\nu$.
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of the first moment. Defaults to 0.9.
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of the infinity moment. Defaults to 0.999.
+    - `eps`: $\varepsilon \ge 0$, a lower bound of $\nu$. Defaults to 1e-8.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
         the dtype of each parameter, at least float32.
 
@@ -90,14 +90,11 @@ class ScaleByAdamax(AbstractLeafwise):
         ```
     """
 
-    b1: Hyperparameter = 0.9
-    b2: Hyperparameter = 0.999
-    eps: Hyperparameter = 1e-8
+    b1: Unit = 0.9
+    b2: Unit = 0.999
+    eps: ZeroOrMore = 1e-8
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
-
-    def __check_init__(self):
-        check_moments(self)
 
     def init(self, params: Params) -> ScaleByAdamaxState:
         return init_moments(self, ScaleByAdamaxState, params)
@@ -111,23 +108,58 @@ class ScaleByAdamax(AbstractLeafwise):
 class Adamax(AbstractOptimizer):
     r"""Adamax: Adam with the infinity norm instead of the Euclidean norm.
 
-    $$p_t = p_{t-1} - \eta_t\, u_t,$$
+    !!! abstract "One step"
 
-    where $u_t$ is the update of [`eqopt.ScaleByAdamax`][], which has the equations and
-    the reference.
+        $$\begin{aligned}
+          \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, g_t &
+          \hat\mu_t &= \mu_t / (1 - \beta_1^t) \\
+          \nu_t &= \max(\beta_2 \nu_{t-1},\, |g_t| + \varepsilon) &
+          u_t &= \hat\mu_t / \nu_t
+        \end{aligned}$$
+
+        $$p_t = p_{t-1} - \eta_t\, u_t,$$
+
+        where $u_t$ is the update of [`eqopt.ScaleByAdamax`][].
+
+        $g_t$ is the gradient, $p_t$ the parameter after step $t$. At the start,
+        $\mu_0 = \nu_0 = 0$. $\eta$ is `learning_rate`, $\beta_1$ is `b1` (0.9),
+        $\beta_2$ is `b2` (0.999), $\varepsilon$ is `eps` (1e-8).
 
     The $\varepsilon$ is inside the maximum, as in `torch.optim.Adamax`.
 
+    !!! example
+
+        ```python
+        opt = eqopt.Adamax(2e-3)
+        state = opt.init(model)
+        model, state = opt.step(grads, state, model)
+        ```
+
     **Arguments:**
 
-    - `learning_rate`: see [`eqopt.SGD`][].
-    - All others: see [`eqopt.ScaleByAdamax`][].
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of the first moment. Defaults to 0.9.
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of the infinity moment. Defaults to 0.999.
+    - `eps`: $\varepsilon \ge 0$, a lower bound of $\nu$. Defaults to 1e-8.
+    - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
+        `None`, which means the dtype of each parameter, at least float32.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{kingma2015adam,
+            author = {Kingma, Diederik P. and Ba, Jimmy},
+            title = {Adam: A Method for Stochastic Optimization},
+            booktitle = {International Conference on Learning Representations},
+            year = {2015},
+        }
+        ```
     """
 
     learning_rate: ScalarOrSchedule
-    b1: Hyperparameter = 0.9
-    b2: Hyperparameter = 0.999
-    eps: Hyperparameter = 1e-8
+    b1: Unit = 0.9
+    b2: Unit = 0.999
+    eps: ZeroOrMore = 1e-8
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
@@ -139,24 +171,65 @@ class Adamax(AbstractOptimizer):
 class AdamaxW(AbstractOptimizer):
     r"""Adamax with decoupled weight decay.
 
-    $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
+    !!! abstract "One step"
 
-    where $u_t$ is the update of [`eqopt.ScaleByAdamax`][], which has the equations and
-    the reference.
+        $$\begin{aligned}
+          \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, g_t &
+          \hat\mu_t &= \mu_t / (1 - \beta_1^t) \\
+          \nu_t &= \max(\beta_2 \nu_{t-1},\, |g_t| + \varepsilon) &
+          u_t &= \hat\mu_t / \nu_t
+        \end{aligned}$$
+
+        $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
+
+        where $u_t$ is the update of [`eqopt.ScaleByAdamax`][].
+
+        $g_t$ is the gradient, $p_t$ the parameter after step $t$. At the start,
+        $\mu_0 = \nu_0 = 0$. $\eta$ is `learning_rate`, $\beta_1$ is `b1` (0.9),
+        $\beta_2$ is `b2` (0.999), $\varepsilon$ is `eps` (1e-8), $\lambda$ is
+        `weight_decay` (0.0001).
 
     (The `weight_decay` of `torch.optim.Adamax` is different: it is added to the
     gradients.)
 
+    !!! example
+
+        ```python
+        opt = eqopt.AdamaxW(2e-3)
+        state = opt.init(model)
+        model, state = opt.step(grads, state, model)
+        ```
+
     **Arguments:**
 
-    - `learning_rate`, `weight_decay`, `mask`: see [`eqopt.AdamW`][].
-    - All others: see [`eqopt.ScaleByAdamax`][].
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of the first moment. Defaults to 0.9.
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of the infinity moment. Defaults to 0.999.
+    - `eps`: $\varepsilon \ge 0$, a lower bound of $\nu$. Defaults to 1e-8.
+    - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule, or an
+        [`eqopt.AddDecayedWeights`][] for more options. Defaults to 0.0001.
+    - `mask`: which parameters decay: a tree of Python bools like the parameters or a
+        prefix of it, or a function of the parameters that returns one. Defaults to
+        `None`, which means all parameters.
+    - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
+        `None`, which means the dtype of each parameter, at least float32.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{kingma2015adam,
+            author = {Kingma, Diederik P. and Ba, Jimmy},
+            title = {Adam: A Method for Stochastic Optimization},
+            booktitle = {International Conference on Learning Representations},
+            year = {2015},
+        }
+        ```
     """
 
     learning_rate: ScalarOrSchedule
-    b1: Hyperparameter = 0.9
-    b2: Hyperparameter = 0.999
-    eps: Hyperparameter = 1e-8
+    b1: Unit = 0.9
+    b2: Unit = 0.999
+    eps: ZeroOrMore = 1e-8
     weight_decay: WeightDecay = 1e-4
     mask: Mask | None = static_choice(default=None)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)

@@ -10,10 +10,9 @@ from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
 from ..._transforms.scale import ScaleByLearningRate, at, same
-from ..._transforms.weight_decay import AddDecayedWeights, is_off
+from ..._transforms.weight_decay import is_off
 from ..._trees.precision import or_tiny
 from ..._types import (
-    Hyperparameter,
     Leaf,
     Mask,
     Nonnegative,
@@ -21,12 +20,14 @@ from ..._types import (
     RealLeaf,
     Scalar,
     ScalarOrSchedule,
+    Unit,
     Updates,
+    ZeroOrMore,
 )
-from ...numerics import abs_sq, safe_increment, safe_sqrt
+from ...numerics._numerics import abs_sq, safe_increment, safe_sqrt
 from ...tree import zeros_like
 from ...tree._like import real_full_like, wide_zeros_like
-from ..moments import check_moments, counted
+from ..moments import counted
 
 
 class ScaleByAdanState(eqx.Module):
@@ -100,12 +101,14 @@ class ScaleByAdan(AbstractLeafwise):
 
     **Arguments:**
 
-    - `b1`: $\beta_1 \in [0, 1)$, the decay of the mean of the gradients.
-    - `b2`: $\beta_2 \in [0, 1)$, the decay of the mean of their differences.
-    - `b3`: $\beta_3 \in [0, 1)$, the decay of the second moment.
-    - `eps`: $\varepsilon \ge 0$, outside the root.
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of the mean of the gradients. Defaults to
+        0.98.
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of the mean of their differences. Defaults
+        to 0.92.
+    - `b3`: $\beta_3 \in [0, 1)$, the decay of the second moment. Defaults to 0.99.
+    - `eps`: $\varepsilon \ge 0$, outside the root. Defaults to 1e-8.
     - `eps_root`: $\bar\varepsilon \ge 0$, inside the root. The paper does not have it.
-        Derivatives through the step are also finite without it.
+        Derivatives through the step are also finite without it. Defaults to 0.0.
     - `mu_dtype`: the dtype in which $m$, $v$ and the last gradient are stored. Defaults
         to the dtype of each parameter, at least float32 for $m$ and $v$.
     - `nu_dtype`: the dtype in which $n$ is stored. Defaults to the dtype of each
@@ -129,16 +132,15 @@ class ScaleByAdan(AbstractLeafwise):
         ```
     """
 
-    b1: Hyperparameter = 0.98
-    b2: Hyperparameter = 0.92
-    b3: Hyperparameter = 0.99
-    eps: Hyperparameter = 1e-8
-    eps_root: Hyperparameter = 0.0
+    _stores_in_turn = True
+
+    b1: Unit = 0.98
+    b2: Unit = 0.92
+    b3: Unit = 0.99
+    eps: ZeroOrMore = 1e-8
+    eps_root: ZeroOrMore = 0.0
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
-
-    def __check_init__(self):
-        check_moments(self)
 
     def init(self, params: Params) -> ScaleByAdanState:
         return ScaleByAdanState(
@@ -178,10 +180,6 @@ class ProximalDecay(AbstractLeafwise):
     weight_decay: ScalarOrSchedule = 0.0
     mask: Mask | None = static_choice(default=None)
 
-    def __check_init__(self):
-        AddDecayedWeights(self.weight_decay)  # the same checks
-        ScaleByLearningRate(self.learning_rate)
-
     def init(self, params: Params) -> ProximalDecayState:
         return ProximalDecayState(count=jnp.zeros((), jnp.int32))
 
@@ -200,27 +198,82 @@ class ProximalDecay(AbstractLeafwise):
 class Adan(AbstractOptimizer):
     r"""Adan: adaptive Nesterov momentum.
 
-    $$p_t = \frac{p_{t-1} - \eta_t\, u_t}{1 + \eta_t \lambda_t},$$
+    !!! abstract "One step"
 
-    where $u_t$ is the update of [`eqopt.ScaleByAdan`][], which has the equations and
-    the reference.
+        $$\begin{aligned}
+          m_t &= \beta_1 m_{t-1} + (1 - \beta_1)\, g_t \\
+          v_t &= \beta_2 v_{t-1} + (1 - \beta_2)\, (g_t - g_{t-1}) \\
+          n_t &= \beta_3 n_{t-1} + (1 - \beta_3)\, |g_t + \beta_2 (g_t - g_{t-1})|^2 \\
+          u_t &= \Big(\frac{m_t}{1 - \beta_1^t} + \beta_2 \frac{v_t}{1 - \beta_2^t}\Big)
+            \bigg/ \bigg(\sqrt{\frac{n_t}{1 - \beta_3^t} + \bar\varepsilon}
+            + \varepsilon\bigg)
+        \end{aligned}$$
+
+        where $g_0 = g_1$, so the difference is zero in the first step.
+
+        $$p_t = \frac{p_{t-1} - \eta_t\, u_t}{1 + \eta_t \lambda_t},$$
+
+        where $u_t$ is the update of [`eqopt.ScaleByAdan`][].
+
+        $g_t$ is the gradient, $p_t$ the parameter after step $t$. At the start,
+        $m_0 = v_0 = n_0 = 0$. $\eta$ is `learning_rate`, $\beta_1$ is `b1` (0.98),
+        $\beta_2$ is `b2` (0.92), $\beta_3$ is `b3` (0.99), $\varepsilon$ is `eps`
+        (1e-8), $\bar\varepsilon$ is `eps_root` (0.0), $\lambda$ is `weight_decay`
+        (0.0).
 
     The weight decay is a proximal step, as in the paper: it follows the update and
     never changes the sign of a parameter.
 
+    !!! example
+
+        ```python
+        opt = eqopt.Adan(1e-3)
+        state = opt.init(model)
+        model, state = opt.step(grads, state, model)
+        ```
+
     **Arguments:**
 
-    - `learning_rate`: see [`eqopt.SGD`][].
-    - `weight_decay`, `mask`: see [`eqopt.AddDecayedWeights`][].
-    - All others: see [`eqopt.ScaleByAdan`][].
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of the mean of the gradients. Defaults to
+        0.98.
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of the mean of their differences. Defaults
+        to 0.92.
+    - `b3`: $\beta_3 \in [0, 1)$, the decay of the second moment. Defaults to 0.99.
+    - `eps`: $\varepsilon \ge 0$, outside the root. Defaults to 1e-8.
+    - `eps_root`: $\bar\varepsilon \ge 0$, inside the root. The paper does not have it.
+        Derivatives through the step are also finite without it. Defaults to 0.0.
+    - `weight_decay`: $\lambda$, a number, a 0-d array, or a schedule. If it is the
+        number zero, `params` is not needed. Defaults to 0.0.
+    - `mask`: which parameters decay: a tree of Python bools like the parameters or a
+        prefix of it, or a function of the parameters that returns one. Defaults to
+        `None`, which means all parameters.
+    - `mu_dtype`: the dtype in which $m$, $v$ and the last gradient are stored. Defaults
+        to `None`, which means the dtype of each parameter, at least float32 for $m$ and
+        $v$.
+    - `nu_dtype`: the dtype in which $n$ is stored. Defaults to `None`, which means the
+        dtype of each parameter, at least float32.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @article{xie2024adan,
+            author = {Xie, Xingyu and Zhou, Pan and Li, Huan and Lin, Zhouchen and
+                      Yan, Shuicheng},
+            title = {Adan: Adaptive {N}esterov Momentum Algorithm for Faster Optimizing
+                     Deep Models},
+            journal = {IEEE Transactions on Pattern Analysis and Machine Intelligence},
+            year = {2024},
+        }
+        ```
     """
 
     learning_rate: ScalarOrSchedule
-    b1: Hyperparameter = 0.98
-    b2: Hyperparameter = 0.92
-    b3: Hyperparameter = 0.99
-    eps: Hyperparameter = 1e-8
-    eps_root: Hyperparameter = 0.0
+    b1: Unit = 0.98
+    b2: Unit = 0.92
+    b3: Unit = 0.99
+    eps: ZeroOrMore = 1e-8
+    eps_root: ZeroOrMore = 0.0
     weight_decay: ScalarOrSchedule = 0.0
     mask: Mask | None = static_choice(default=None)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)

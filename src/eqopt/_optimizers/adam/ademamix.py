@@ -1,12 +1,11 @@
 """AdEMAMix: a fast and a slow momentum."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Int
 
-from ..._arguments.checks import check_scalar
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
@@ -14,7 +13,7 @@ from ..._transforms.scale import ScaleByLearningRate, at
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._trees.precision import or_tiny
 from ..._types import (
-    Hyperparameter,
+    Interval,
     Leaf,
     Mask,
     Nonnegative,
@@ -22,11 +21,13 @@ from ..._types import (
     RealLeaf,
     Scalar,
     ScalarOrSchedule,
+    Unit,
     Updates,
+    ZeroOrMore,
 )
-from ...numerics import abs_sq, safe_sqrt
+from ...numerics._numerics import abs_sq, safe_sqrt
 from ...tree._like import real_full_like, wide_zeros_like
-from ..moments import check_moments, counted
+from ..moments import counted
 
 
 class ScaleByAdEMAMixState(eqx.Module):
@@ -89,16 +90,16 @@ class ScaleByAdEMAMix(AbstractLeafwise):
 
     **Arguments:**
 
-    - `b1`: $\beta_1 \in [0, 1)$, the decay of the fast mean.
-    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment.
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of the fast mean. Defaults to 0.9.
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment. Defaults to 0.999.
     - `b3`: $\beta_3 \in [0, 1)$, the decay of the slow mean, or a schedule. The slow
         mean covers about $1 / (1 - \beta_3)$ steps; for short runs, use a smaller
-        value.
+        value. Defaults to 0.9999.
     - `alpha`: $\alpha$, the weight of the slow mean: a number, a 0-d array or a
-        schedule.
-    - `eps`: $\varepsilon \ge 0$, outside the root.
+        schedule. Defaults to 6.0.
+    - `eps`: $\varepsilon \ge 0$, outside the root. Defaults to 1e-8.
     - `eps_root`: $\bar\varepsilon \ge 0$, inside the root. Derivatives through the step
-        are also finite without it.
+        are also finite without it. Defaults to 0.0.
     - `mu_dtype`: the dtype in which $m_1$ and $m_2$ are stored. Defaults to the dtype
         of each parameter, at least float32. In bfloat16, with $\beta_3 = 0.9999$, $m_2$
         would stand still.
@@ -121,18 +122,14 @@ class ScaleByAdEMAMix(AbstractLeafwise):
         ```
     """
 
-    b1: Hyperparameter = 0.9
-    b2: Hyperparameter = 0.999
-    b3: ScalarOrSchedule = 0.9999
+    b1: Unit = 0.9
+    b2: Unit = 0.999
+    b3: Annotated[ScalarOrSchedule, Interval(0, 1, includes_high=False)] = 0.9999
     alpha: ScalarOrSchedule = 6.0
-    eps: Hyperparameter = 1e-8
-    eps_root: Hyperparameter = 0.0
+    eps: ZeroOrMore = 1e-8
+    eps_root: ZeroOrMore = 0.0
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
-
-    def __check_init__(self):
-        check_moments(self)
-        check_scalar(self, "alpha")
 
     def init(self, params: Params) -> ScaleByAdEMAMixState:
         return ScaleByAdEMAMixState(
@@ -152,26 +149,79 @@ class ScaleByAdEMAMix(AbstractLeafwise):
 class AdEMAMix(AbstractOptimizer):
     r"""AdEMAMix: AdamW with a second momentum that remembers very old gradients.
 
-    $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
+    !!! abstract "One step"
 
-    where $u_t$ is the update of [`eqopt.ScaleByAdEMAMix`][], which has the equations
-    and the reference.
+        $$\begin{aligned}
+          m_{1,t} &= \beta_1 m_{1,t-1} + (1 - \beta_1)\, g_t &
+          \hat m_{1,t} &= m_{1,t} / (1 - \beta_1^t) \\
+          m_{2,t} &= \beta_3 m_{2,t-1} + (1 - \beta_3)\, g_t \\
+          \nu_t &= \beta_2 \nu_{t-1} + (1 - \beta_2)\, |g_t|^2 &
+          \hat\nu_t &= \nu_t / (1 - \beta_2^t) \\
+          u_t &= (\hat m_{1,t} + \alpha\, m_{2,t}) \big/
+            \big(\sqrt{\hat\nu_t + \bar\varepsilon} + \varepsilon\big)
+        \end{aligned}$$
+
+        $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
+
+        where $u_t$ is the update of [`eqopt.ScaleByAdEMAMix`][].
+
+        $g_t$ is the gradient, $p_t$ the parameter after step $t$. At the start,
+        $m_{1,0} = m_{2,0} = \nu_0 = 0$. $\eta$ is `learning_rate`, $\beta_1$ is `b1`
+        (0.9), $\beta_2$ is `b2` (0.999), $\beta_3$ is `b3` (0.9999), $\alpha$ is
+        `alpha` (5.0), $\varepsilon$ is `eps` (1e-8), $\bar\varepsilon$ is `eps_root`
+        (0.0), $\lambda$ is `weight_decay` (0.0).
+
+    !!! example
+
+        ```python
+        opt = eqopt.AdEMAMix(1e-3)
+        state = opt.init(model)
+        model, state = opt.step(grads, state, model)
+        ```
 
     **Arguments:**
 
-    - `learning_rate`, `weight_decay`, `mask`: see [`eqopt.AdamW`][].
-    - `alpha`: see [`eqopt.ScaleByAdEMAMix`][]. Defaults to 5, and to 6 in
-        [`eqopt.ScaleByAdEMAMix`][], as in Optax.
-    - All others: see [`eqopt.ScaleByAdEMAMix`][].
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of the fast mean. Defaults to 0.9.
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment. Defaults to 0.999.
+    - `b3`: $\beta_3 \in [0, 1)$, the decay of the slow mean, or a schedule. The slow
+        mean covers about $1 / (1 - \beta_3)$ steps; for short runs, use a smaller
+        value. Defaults to 0.9999.
+    - `alpha`: $\alpha$, the weight of the slow mean: a number, a 0-d array or a
+        schedule. Defaults to 5.0. ([`eqopt.ScaleByAdEMAMix`][] has 6.0, as in Optax.)
+    - `eps`: $\varepsilon \ge 0$, outside the root. Defaults to 1e-8.
+    - `eps_root`: $\bar\varepsilon \ge 0$, inside the root. Derivatives through the step
+        are also finite without it. Defaults to 0.0.
+    - `mu_dtype`: the dtype in which $m_1$ and $m_2$ are stored. Defaults to `None`,
+        which means the dtype of each parameter, at least float32. In bfloat16, with
+        $\beta_3 = 0.9999$, $m_2$ would stand still.
+    - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule, or an
+        [`eqopt.AddDecayedWeights`][] for more options. Defaults to 0.0.
+    - `mask`: which parameters decay: a tree of Python bools like the parameters or a
+        prefix of it, or a function of the parameters that returns one. Defaults to
+        `None`, which means all parameters.
+    - `nu_dtype`: the dtype in which $\nu$ is stored. Defaults to `None`, which means
+        the dtype of each parameter, at least float32.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{pagliardini2025ademamix,
+            author = {Pagliardini, Matteo and Ablin, Pierre and Grangier, David},
+            title = {The {AdEMAMix} Optimizer: Better, Faster, Older},
+            booktitle = {International Conference on Learning Representations},
+            year = {2025},
+        }
+        ```
     """
 
     learning_rate: ScalarOrSchedule
-    b1: Hyperparameter = 0.9
-    b2: Hyperparameter = 0.999
-    b3: ScalarOrSchedule = 0.9999
+    b1: Unit = 0.9
+    b2: Unit = 0.999
+    b3: Annotated[ScalarOrSchedule, Interval(0, 1, includes_high=False)] = 0.9999
     alpha: ScalarOrSchedule = 5.0
-    eps: Hyperparameter = 1e-8
-    eps_root: Hyperparameter = 0.0
+    eps: ZeroOrMore = 1e-8
+    eps_root: ZeroOrMore = 0.0
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_decay: WeightDecay = 0.0
     mask: Mask | None = static_choice(default=None)

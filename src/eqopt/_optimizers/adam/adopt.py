@@ -13,9 +13,17 @@ from ..._transforms.clip import clip
 from ..._transforms.scale import ScaleByLearningRate, at
 from ..._trees.precision import or_tiny
 from ..._typecheck import checked
-from ..._types import Hyperparameter, Leaf, Params, RealLeaf, Scalar, ScalarOrSchedule
-from ...numerics import abs_sq, safe_sqrt
-from ..moments import AbstractMomentsState, check_moments, counted, init_moments
+from ..._types import (
+    Leaf,
+    Params,
+    RealLeaf,
+    Scalar,
+    ScalarOrSchedule,
+    Unit,
+    ZeroOrMore,
+)
+from ...numerics._numerics import abs_sq, safe_sqrt
+from ..moments import AbstractMomentsState, counted, init_moments
 
 
 class ScaleByADOPTState(AbstractMomentsState):
@@ -79,15 +87,15 @@ class ScaleByADOPT(AbstractLeafwise):
 
     **Arguments:**
 
-    - `b1`: $\beta_1 \in [0, 1)$, the decay of the mean.
-    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment.
-    - `eps`: $\varepsilon \ge 0$, a lower bound of the divisor.
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of the mean. Defaults to 0.9.
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment. Defaults to 0.9999.
+    - `eps`: $\varepsilon \ge 0$, a lower bound of the divisor. Defaults to 1e-6.
     - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
         parameter, at least float32.
-    - `nesterov`: whether to use Nesterov momentum.
+    - `nesterov`: whether to use Nesterov momentum. Defaults to `False`.
     - `use_clipping`: whether to clip the values before they are averaged (real and
         imaginary parts separately). Without it, a gradient that is small at first and
-        large later can cause a huge step.
+        large later can cause a huge step. Defaults to `True`.
     - `clip_value_fn`: $c_t$, a function of the number of steps taken so far. Defaults to
         $t^{1/4}$.
     - `nu_dtype`: the dtype in which $\nu$ is stored. Defaults to the dtype of each
@@ -113,17 +121,14 @@ class ScaleByADOPT(AbstractLeafwise):
         ```
     """
 
-    b1: Hyperparameter = 0.9
-    b2: Hyperparameter = 0.9999
-    eps: Hyperparameter = 1e-6
+    b1: Unit = 0.9
+    b2: Unit = 0.9999
+    eps: ZeroOrMore = 1e-6
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nesterov: bool = False
     use_clipping: bool = True
     clip_value_fn: Callable[[Int[Array, ""]], Any] = fourth_root
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
-
-    def __check_init__(self):
-        check_moments(self)
 
     def init(self, params: Params) -> ScaleByADOPTState:
         return init_moments(self, ScaleByADOPTState, params)
@@ -146,23 +151,77 @@ class ScaleByADOPT(AbstractLeafwise):
 class ADOPT(AbstractOptimizer):
     r"""ADOPT: Adam that converges for any decay of its second moment.
 
-    $$p_t = p_{t-1} - \eta_t\, u_t,$$
+    !!! abstract "One step"
 
-    where $u_t$ is the update of [`eqopt.ScaleByADOPT`][], which has the equations and
-    the reference.
+        $$\begin{aligned}
+          \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)
+            \operatorname{clip}\Big(\frac{g_t}{\max(\sqrt{\nu_{t-1}}, \varepsilon)},
+            c_{t-1}\Big) &
+          u_t &= \mu_t \\
+          \nu_t &= \beta_2 \nu_{t-1} + (1 - \beta_2)\, |g_t|^2
+        \end{aligned}$$
+
+        for $t \ge 2$. The first step only initialises the second moment:
+        $\nu_1 = |g_1|^2$, and the updates are zero.
+
+        With `nesterov`, $u_t$ is $\mu_t$ averaged once more with the incoming value.
+
+        $$p_t = p_{t-1} - \eta_t\, u_t,$$
+
+        where $u_t$ is the update of [`eqopt.ScaleByADOPT`][].
+
+        $g_t$ is the gradient, $p_t$ the parameter after step $t$. At the start,
+        $\mu_0 = 0$. $\eta$ is `learning_rate`, $\beta_1$ is `b1` (0.9), $\beta_2$ is
+        `b2` (0.9999), $\varepsilon$ is `eps` (1e-6), $c_t$ is `clip_value_fn`. By
+        default, `nesterov` is `False`.
 
     The first step does not change the parameters.
 
+    !!! example
+
+        ```python
+        opt = eqopt.ADOPT(1e-3)
+        state = opt.init(model)
+        model, state = opt.step(grads, state, model)
+        ```
+
     **Arguments:**
 
-    - `learning_rate`: see [`eqopt.SGD`][].
-    - All others: see [`eqopt.ScaleByADOPT`][].
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of the mean. Defaults to 0.9.
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment. Defaults to 0.9999.
+    - `eps`: $\varepsilon \ge 0$, a lower bound of the divisor. Defaults to 1e-6.
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to `None`, which means
+        the dtype of each parameter, at least float32.
+    - `nesterov`: whether to use Nesterov momentum. Defaults to `False`.
+    - `use_clipping`: whether to clip the values before they are averaged (real and
+        imaginary parts separately). Without it, a gradient that is small at first and
+        large later can cause a huge step. Defaults to `True`.
+    - `clip_value_fn`: $c_t$, a function of the number of steps taken so far. Defaults
+        to $t^{1/4}$.
+    - `nu_dtype`: the dtype in which $\nu$ is stored. Defaults to `None`, which means
+        the dtype of each parameter, at least float32.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{taniguchi2024adopt,
+            author = {Taniguchi, Shohei and Harada, Keno and Minegishi, Gouki and
+                      Oshima, Yuta and Jeong, Seong Cheol and Nagahara, Go and
+                      Iiyama, Tomoshi and Suzuki, Masahiro and Iwasawa, Yusuke and
+                      Matsuo, Yutaka},
+            title = {{ADOPT}: Modified {A}dam Can Converge with Any $\beta_2$ with the
+                     Optimal Rate},
+            booktitle = {Advances in Neural Information Processing Systems},
+            year = {2024},
+        }
+        ```
     """
 
     learning_rate: ScalarOrSchedule
-    b1: Hyperparameter = 0.9
-    b2: Hyperparameter = 0.9999
-    eps: Hyperparameter = 1e-6
+    b1: Unit = 0.9
+    b2: Unit = 0.9999
+    eps: ZeroOrMore = 1e-6
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nesterov: bool = False
     use_clipping: bool = True

@@ -11,19 +11,19 @@ from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._trees.precision import or_tiny
 from ..._types import (
-    Hyperparameter,
     Leaf,
     Nonnegative,
     Params,
     RealLeaf,
     Scalar,
     ScalarOrSchedule,
+    Unit,
+    ZeroOrMore,
 )
-from ...numerics import abs_sq, safe_sqrt
+from ...numerics._numerics import abs_sq, safe_sqrt
 from ...tree._like import real_full_like
 from ..moments import (
     AbstractMomentsState,
-    check_moments,
     counted,
     init_moments,
 )
@@ -81,16 +81,16 @@ class ScaleByAMSGrad(AbstractLeafwise):
 
     **Arguments:**
 
-    - `b1`: $\beta_1 \in [0, 1)$, the decay of the first moment.
-    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment.
-    - `eps`: $\varepsilon \ge 0$, outside the root.
-    - `eps_root`: $\bar\varepsilon \ge 0$, inside the root.
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of the first moment. Defaults to 0.9.
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment. Defaults to 0.999.
+    - `eps`: $\varepsilon \ge 0$, outside the root. Defaults to 1e-8.
+    - `eps_root`: $\bar\varepsilon \ge 0$, inside the root. Defaults to 0.0.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and both $\nu$ are stored.
         Default to the dtype of each parameter, at least float32.
     - `bias_correction_mu`: whether to correct the bias of $\mu$. Otherwise,
-        $\hat\mu_t = \mu_t$, as in the paper.
+        $\hat\mu_t = \mu_t$, as in the paper. Defaults to `True`.
     - `bias_correction_nu`: whether to correct the bias of $\nu$. Otherwise,
-        $\hat\nu_t = \nu_t$, as in the paper.
+        $\hat\nu_t = \nu_t$, as in the paper. Defaults to `True`.
 
     **Raises:**
 
@@ -108,17 +108,14 @@ class ScaleByAMSGrad(AbstractLeafwise):
         ```
     """
 
-    b1: Hyperparameter = 0.9
-    b2: Hyperparameter = 0.999
-    eps: Hyperparameter = 1e-8
-    eps_root: Hyperparameter = 0.0
+    b1: Unit = 0.9
+    b2: Unit = 0.999
+    eps: ZeroOrMore = 1e-8
+    eps_root: ZeroOrMore = 0.0
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     bias_correction_mu: bool = True
     bias_correction_nu: bool = True
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
-
-    def __check_init__(self):
-        check_moments(self)
 
     def init(self, params: Params) -> ScaleByAMSGradState:
         nu_max = real_full_like(params, 0, self.nu_dtype)
@@ -133,26 +130,70 @@ class ScaleByAMSGrad(AbstractLeafwise):
 class AMSGrad(AbstractOptimizer):
     r"""AMSGrad: Adam with a step size that never grows back.
 
-    $$p_t = p_{t-1} - \eta_t\, u_t,$$
+    !!! abstract "One step"
 
-    where $u_t$ is the update of [`eqopt.ScaleByAMSGrad`][], which has the equations and
-    the reference.
+        $$\begin{aligned}
+          \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, g_t &
+          \hat\mu_t &= \mu_t / (1 - \beta_1^t) \\
+          \nu_t &= \beta_2 \nu_{t-1} + (1 - \beta_2)\, |g_t|^2 &
+          \hat\nu_t &= \nu_t / (1 - \beta_2^t) \\
+          \nu^{\max}_t &= \max(\nu^{\max}_{t-1},\, \hat\nu_t) &
+          u_t &= \hat\mu_t \big/ \big(\sqrt{\nu^{\max}_t + \bar\varepsilon} +
+              \varepsilon\big)
+        \end{aligned}$$
+
+        $$p_t = p_{t-1} - \eta_t\, u_t,$$
+
+        where $u_t$ is the update of [`eqopt.ScaleByAMSGrad`][].
+
+        $g_t$ is the gradient, $p_t$ the parameter after step $t$. At the start,
+        $\mu_0 = \nu_0 = 0$. $\eta$ is `learning_rate`, $\beta_1$ is `b1` (0.9),
+        $\beta_2$ is `b2` (0.999), $\varepsilon$ is `eps` (1e-8), $\bar\varepsilon$ is
+        `eps_root` (0.0).
 
     `torch.optim.Adam` with `amsgrad` computes the maximum before it corrects the bias,
     $\hat\nu_t = \max_{s \le t} \nu_s / (1 - \beta_2^t)$. So it forgets large early
     gradients, which this class remembers.
 
+    !!! example
+
+        ```python
+        opt = eqopt.AMSGrad(1e-3)
+        state = opt.init(model)
+        model, state = opt.step(grads, state, model)
+        ```
+
     **Arguments:**
 
-    - `learning_rate`: see [`eqopt.SGD`][].
-    - All others: see [`eqopt.ScaleByAMSGrad`][].
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of the first moment. Defaults to 0.9.
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment. Defaults to 0.999.
+    - `eps`: $\varepsilon \ge 0$, outside the root. Defaults to 1e-8.
+    - `eps_root`: $\bar\varepsilon \ge 0$, inside the root. Defaults to 0.0.
+    - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and both $\nu$ are stored.
+        Default to `None`, which means the dtype of each parameter, at least float32.
+    - `bias_correction_mu`: whether to correct the bias of $\mu$. Otherwise,
+        $\hat\mu_t = \mu_t$, as in the paper. Defaults to `True`.
+    - `bias_correction_nu`: whether to correct the bias of $\nu$. Otherwise,
+        $\hat\nu_t = \nu_t$, as in the paper. Defaults to `True`.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{reddi2018convergence,
+            author = {Reddi, Sashank J. and Kale, Satyen and Kumar, Sanjiv},
+            title = {On the Convergence of {A}dam and Beyond},
+            booktitle = {International Conference on Learning Representations},
+            year = {2018},
+        }
+        ```
     """
 
     learning_rate: ScalarOrSchedule
-    b1: Hyperparameter = 0.9
-    b2: Hyperparameter = 0.999
-    eps: Hyperparameter = 1e-8
-    eps_root: Hyperparameter = 0.0
+    b1: Unit = 0.9
+    b2: Unit = 0.999
+    eps: ZeroOrMore = 1e-8
+    eps_root: ZeroOrMore = 0.0
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     bias_correction_mu: bool = True
     bias_correction_nu: bool = True

@@ -13,18 +13,18 @@ from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._trees.precision import or_tiny
 from ..._types import (
-    Hyperparameter,
     Leaf,
     Mask,
     Params,
     RealLeaf,
     Scalar,
     ScalarOrSchedule,
+    Unit,
+    ZeroOrMore,
 )
-from ...numerics import abs_sq, safe_sqrt
+from ...numerics._numerics import abs_sq, safe_sqrt
 from ..moments import (
     AbstractMomentsState,
-    check_moments,
     counted,
     init_moments,
 )
@@ -82,9 +82,9 @@ class ScaleByGrams(AbstractLeafwise):
 
     **Arguments:**
 
-    - `b1`: $\beta_1 \in [0, 1)$, the decay of the first moment.
-    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment.
-    - `eps`: $\varepsilon \ge 0$, outside the root.
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of the first moment. Defaults to 0.9.
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment. Defaults to 0.999.
+    - `eps`: $\varepsilon \ge 0$, outside the root. Defaults to 1e-6.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
         the dtype of each parameter, at least float32.
 
@@ -104,14 +104,11 @@ class ScaleByGrams(AbstractLeafwise):
         ```
     """
 
-    b1: Hyperparameter = 0.9
-    b2: Hyperparameter = 0.999
-    eps: Hyperparameter = 1e-6
+    b1: Unit = 0.9
+    b2: Unit = 0.999
+    eps: ZeroOrMore = 1e-6
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
-
-    def __check_init__(self):
-        check_moments(self)
 
     def init(self, params: Params) -> ScaleByGramsState:
         return init_moments(self, ScaleByGramsState, params)
@@ -125,23 +122,64 @@ class ScaleByGrams(AbstractLeafwise):
 class Grams(AbstractOptimizer):
     r"""Grams: Adam with steps in the direction of the gradient's signs.
 
-    $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
+    !!! abstract "One step"
 
-    where $u_t$ is the update of [`eqopt.ScaleByGrams`][], which has the equations and
-    the reference.
+        $$\begin{aligned}
+          \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, g_t \\
+          \nu_t &= \beta_2 \nu_{t-1} + (1 - \beta_2)\, |g_t|^2 \\
+          u_t &= \operatorname{sign}(g_t)\, \frac{\sqrt{1 - \beta_2^t}}{1 - \beta_1^t}\,
+            \frac{|\mu_t|}{\sqrt{\nu_t} + \varepsilon}
+        \end{aligned}$$
+
+        $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
+
+        where $u_t$ is the update of [`eqopt.ScaleByGrams`][].
+
+        $g_t$ is the gradient, $p_t$ the parameter after step $t$. At the start,
+        $\mu_0 = \nu_0 = 0$. $\eta$ is `learning_rate`, $\beta_1$ is `b1` (0.9),
+        $\beta_2$ is `b2` (0.999), $\varepsilon$ is `eps` (1e-6), $\lambda$ is
+        `weight_decay` (0.0).
 
     The weight decay is decoupled.
 
+    !!! example
+
+        ```python
+        opt = eqopt.Grams(1e-3)
+        state = opt.init(model)
+        model, state = opt.step(grads, state, model)
+        ```
+
     **Arguments:**
 
-    - `learning_rate`, `weight_decay`, `mask`: see [`eqopt.AdamW`][].
-    - All others: see [`eqopt.ScaleByGrams`][].
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of the first moment. Defaults to 0.9.
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment. Defaults to 0.999.
+    - `eps`: $\varepsilon \ge 0$, outside the root. Defaults to 1e-6.
+    - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule, or an
+        [`eqopt.AddDecayedWeights`][] for more options. Defaults to 0.0.
+    - `mask`: which parameters decay: a tree of Python bools like the parameters or a
+        prefix of it, or a function of the parameters that returns one. Defaults to
+        `None`, which means all parameters.
+    - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
+        `None`, which means the dtype of each parameter, at least float32.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @article{cao2024grams,
+            author = {Cao, Yang and Li, Xiaoyu and Song, Zhao},
+            title = {Grams: Gradient Descent with Adaptive Momentum Scaling},
+            journal = {arXiv:2412.17107},
+            year = {2024},
+        }
+        ```
     """
 
     learning_rate: ScalarOrSchedule
-    b1: Hyperparameter = 0.9
-    b2: Hyperparameter = 0.999
-    eps: Hyperparameter = 1e-6
+    b1: Unit = 0.9
+    b2: Unit = 0.999
+    eps: ZeroOrMore = 1e-6
     weight_decay: WeightDecay = 0.0
     mask: Mask | None = static_choice(default=None)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)

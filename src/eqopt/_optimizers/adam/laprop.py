@@ -12,18 +12,18 @@ from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._trees.precision import or_tiny
 from ..._types import (
-    Hyperparameter,
     Leaf,
     Mask,
     Params,
     RealLeaf,
     Scalar,
     ScalarOrSchedule,
+    Unit,
+    ZeroOrMore,
 )
-from ...numerics import abs_sq, safe_sqrt
+from ...numerics._numerics import abs_sq, safe_sqrt
 from ..moments import (
     AbstractMomentsState,
-    check_moments,
     counted,
     init_moments,
 )
@@ -75,9 +75,9 @@ class ScaleByLaProp(AbstractLeafwise):
 
     **Arguments:**
 
-    - `b1`: $\beta_1 \in [0, 1)$, the decay of the mean.
-    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment.
-    - `eps`: $\varepsilon \ge 0$, outside the root.
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of the mean. Defaults to 0.9.
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment. Defaults to 0.999.
+    - `eps`: $\varepsilon \ge 0$, outside the root. Defaults to 1e-15.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
         the dtype of each parameter, at least float32.
 
@@ -97,14 +97,11 @@ class ScaleByLaProp(AbstractLeafwise):
         ```
     """
 
-    b1: Hyperparameter = 0.9
-    b2: Hyperparameter = 0.999
-    eps: Hyperparameter = 1e-15
+    b1: Unit = 0.9
+    b2: Unit = 0.999
+    eps: ZeroOrMore = 1e-15
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
-
-    def __check_init__(self):
-        check_moments(self)
 
     def init(self, params: Params) -> ScaleByLaPropState:
         return init_moments(self, ScaleByLaPropState, params)
@@ -118,26 +115,68 @@ class ScaleByLaProp(AbstractLeafwise):
 class LaProp(AbstractOptimizer):
     r"""LaProp: momentum of normalized gradients, with decoupled weight decay.
 
-    $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
+    !!! abstract "One step"
 
-    where $u_t$ is the update of [`eqopt.ScaleByLaProp`][], which has the equations and
-    the reference.
+        $$\begin{aligned}
+          \nu_t &= \beta_2 \nu_{t-1} + (1 - \beta_2)\, |g_t|^2 &
+          \hat\nu_t &= \nu_t / (1 - \beta_2^t) \\
+          \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\,
+            g_t \big/ \big(\sqrt{\hat\nu_t} + \varepsilon\big) \\
+          u_t &= \mu_t / (1 - \beta_1^t)
+        \end{aligned}$$
+
+        $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
+
+        where $u_t$ is the update of [`eqopt.ScaleByLaProp`][].
+
+        $g_t$ is the gradient, $p_t$ the parameter after step $t$. At the start,
+        $\nu_0 = \mu_0 = 0$. $\eta$ is `learning_rate`, $\beta_1$ is `b1` (0.9),
+        $\beta_2$ is `b2` (0.999), $\varepsilon$ is `eps` (1e-15), $\lambda$ is
+        `weight_decay` (0.0).
 
     The authors' code differs in two points. It averages $\eta_t$ times the normalized
     gradient, which makes a difference while a schedule changes $\eta_t$. And $\eta_t$
     does not multiply its decay, as with the mode `"independent"` of
     [`eqopt.AddDecayedWeights`][].
 
+    !!! example
+
+        ```python
+        opt = eqopt.LaProp(1e-3)
+        state = opt.init(model)
+        model, state = opt.step(grads, state, model)
+        ```
+
     **Arguments:**
 
-    - `learning_rate`, `weight_decay`, `mask`: see [`eqopt.AdamW`][].
-    - All others: see [`eqopt.ScaleByLaProp`][].
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of the mean. Defaults to 0.9.
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment. Defaults to 0.999.
+    - `eps`: $\varepsilon \ge 0$, outside the root. Defaults to 1e-15.
+    - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule, or an
+        [`eqopt.AddDecayedWeights`][] for more options. Defaults to 0.0.
+    - `mask`: which parameters decay: a tree of Python bools like the parameters or a
+        prefix of it, or a function of the parameters that returns one. Defaults to
+        `None`, which means all parameters.
+    - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
+        `None`, which means the dtype of each parameter, at least float32.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @article{ziyin2020laprop,
+            author = {Ziyin, Liu and Wang, Zhikang T. and Ueda, Masahito},
+            title = {{LaProp}: Separating Momentum and Adaptivity in {A}dam},
+            journal = {arXiv:2002.04839},
+            year = {2020},
+        }
+        ```
     """
 
     learning_rate: ScalarOrSchedule
-    b1: Hyperparameter = 0.9
-    b2: Hyperparameter = 0.999
-    eps: Hyperparameter = 1e-15
+    b1: Unit = 0.9
+    b2: Unit = 0.999
+    eps: ZeroOrMore = 1e-15
     weight_decay: WeightDecay = 0.0
     mask: Mask | None = static_choice(default=None)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)

@@ -6,12 +6,18 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Int
 
-from ..._arguments.checks import check_scalar
 from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise
 from ..._transforms.scale import at, negative, recorded
-from ..._types import Hyperparameter, Params, Recorded, ScalarOrSchedule, Updates
-from ...numerics import safe_increment
+from ..._types import (
+    Params,
+    Recorded,
+    ScalarOrSchedule,
+    Unit,
+    Updates,
+    ZeroOrMore,
+)
+from ...numerics._numerics import safe_increment
 from ...tree._like import wide_zeros_like
 from ..sgd.optimistic import optimistic
 from .adam import ScaleByAdam
@@ -36,11 +42,6 @@ class DescendOptimistically(AbstractLeafwise):
 
     learning_rate: ScalarOrSchedule
     optimism: ScalarOrSchedule | None = None
-
-    def __check_init__(self):
-        for name in ("learning_rate", "optimism"):
-            if getattr(self, name) is not None:
-                check_scalar(self, name)
 
     def init(self, params: Params) -> DescendOptimisticallyState:
         count = jnp.zeros((), jnp.int32)
@@ -70,19 +71,53 @@ class DescendOptimistically(AbstractLeafwise):
 class OptimisticAdam(AbstractOptimizer):
     r"""Adam with optimism, for adversarial training and other games.
 
-    $$p_t = p_{t-1} - \eta_t\, u_t - o_t\, (u_t - u_{t-1}), \qquad u_0 = u_1,$$
+    !!! abstract "One step"
 
-    where $u_t$ is the update of [`eqopt.ScaleByAdam`][], which has the equations.
+        $$\begin{aligned}
+          \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, g_t &
+          \hat\mu_t &= \mu_t / (1 - \beta_1^t) \\
+          \nu_t &= \beta_2 \nu_{t-1} + (1 - \beta_2)\, |g_t|^2 &
+          \hat\nu_t &= \nu_t / (1 - \beta_2^t) \\
+          u_t &= \hat\mu_t \big/ \big(\sqrt{\hat\nu_t + \bar\varepsilon} +
+              \varepsilon\big)
+        \end{aligned}$$
+
+        With `nesterov`, $\hat\mu_t$ is replaced by
+        $\beta_1 \mu_t / (1 - \beta_1^{t+1}) + (1 - \beta_1)\, g_t / (1 - \beta_1^t)$.
+
+        $$p_t = p_{t-1} - \eta_t\, u_t - o_t\, (u_t - u_{t-1}), \qquad u_0 = u_1,$$
+
+        where $u_t$ is the update of [`eqopt.ScaleByAdam`][].
+
+        $g_t$ is the gradient, $p_t$ the parameter after step $t$. At the start,
+        $\mu_0 = \nu_0 = 0$. $\eta$ is `learning_rate`, $o$ is `optimism`, $\beta_1$ is
+        `b1` (0.9), $\beta_2$ is `b2` (0.999), $\varepsilon$ is `eps` (1e-8),
+        $\bar\varepsilon$ is `eps_root` (0.0). By default, `nesterov` is `True`.
 
     It spirals into saddle points, while plain Adam circles them.
 
+    !!! example
+
+        ```python
+        opt = eqopt.OptimisticAdam(1e-3)
+        state = opt.init(model)
+        model, state = opt.step(grads, state, model)
+        ```
+
     **Arguments:**
 
-    - `learning_rate`: see [`eqopt.SGD`][].
-    - `optimism`: $o$, a number, a 0-d array or a schedule. Defaults to $\eta$, as in
-        the paper.
-    - `nesterov`: whether to use Nesterov momentum; the paper does not.
-    - All others: see [`eqopt.ScaleByAdam`][].
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `optimism`: $o$, a number, a 0-d array or a schedule. Defaults to `None`, which
+        means $\eta$, as in the paper.
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of the first moment. Defaults to 0.9.
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment. Defaults to 0.999.
+    - `eps`: $\varepsilon \ge 0$, outside the root. Defaults to 1e-8.
+    - `eps_root`: $\bar\varepsilon \ge 0$, inside the root. Derivatives through the step
+        are also finite without it. Defaults to 0.0.
+    - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
+        `None`, which means the dtype of each parameter, at least float32.
+    - `nesterov`: whether to use Nesterov momentum; the paper does not. Defaults to
+        `True`.
 
     ??? cite "Reference"
 
@@ -99,10 +134,10 @@ class OptimisticAdam(AbstractOptimizer):
 
     learning_rate: ScalarOrSchedule
     optimism: ScalarOrSchedule | None = None
-    b1: Hyperparameter = 0.9
-    b2: Hyperparameter = 0.999
-    eps: Hyperparameter = 1e-8
-    eps_root: Hyperparameter = 0.0
+    b1: Unit = 0.9
+    b2: Unit = 0.999
+    eps: ZeroOrMore = 1e-8
+    eps_root: ZeroOrMore = 0.0
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nesterov: bool = True
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)

@@ -1,22 +1,30 @@
 """RAdam: Adam that waits until its second moment is reliable."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Int
 
-from ..._arguments.checks import check_range
 from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._trees.precision import or_tiny
-from ..._types import Hyperparameter, Leaf, Params, RealLeaf, Scalar, ScalarOrSchedule
-from ...numerics import abs_sq, as_float, safe_increment, safe_sqrt
+from ..._types import (
+    Hyperparameter,
+    Interval,
+    Leaf,
+    Params,
+    RealLeaf,
+    Scalar,
+    ScalarOrSchedule,
+    Unit,
+    ZeroOrMore,
+)
+from ...numerics._numerics import abs_sq, as_float, safe_increment, safe_sqrt
 from ..moments import (
     AbstractMomentsState,
-    check_moments,
     counted,
     init_moments,
     unbiased,
@@ -124,14 +132,14 @@ class ScaleByRAdam(AbstractLeafwise):
 
     **Arguments:**
 
-    - `b1`: $\beta_1 \in [0, 1)$, the decay of the first moment.
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of the first moment. Defaults to 0.9.
     - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment. Up to 0.6, the first
-        moment is never divided.
-    - `eps`: $\varepsilon \ge 0$, outside the root.
-    - `eps_root`: $\bar\varepsilon \ge 0$, inside the root.
+        moment is never divided. Defaults to 0.999.
+    - `eps`: $\varepsilon \ge 0$, outside the root. Defaults to 1e-8.
+    - `eps_root`: $\bar\varepsilon \ge 0$, inside the root. Defaults to 0.0.
     - `threshold`: $\rho_{\min} \ge 4$. It is 4 in the paper, and 5 in the authors'
-        code.
-    - `nesterov`: whether to use Nesterov momentum.
+        code. Defaults to 5.0.
+    - `nesterov`: whether to use Nesterov momentum. Defaults to `False`.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
         the dtype of each parameter, at least float32.
 
@@ -152,18 +160,14 @@ class ScaleByRAdam(AbstractLeafwise):
         ```
     """
 
-    b1: Hyperparameter = 0.9
-    b2: Hyperparameter = 0.999
-    eps: Hyperparameter = 1e-8
-    eps_root: Hyperparameter = 0.0
-    threshold: Hyperparameter = 5.0
+    b1: Unit = 0.9
+    b2: Unit = 0.999
+    eps: ZeroOrMore = 1e-8
+    eps_root: ZeroOrMore = 0.0
+    threshold: Annotated[Hyperparameter, Interval(4)] = 5.0
     nesterov: bool = False
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
-
-    def __check_init__(self):
-        check_moments(self)
-        check_range(self, "threshold", 4)
 
     def init(self, params: Params) -> ScaleByRAdamState:
         return init_moments(self, ScaleByRAdamState, params)
@@ -179,27 +183,83 @@ class ScaleByRAdam(AbstractLeafwise):
 class RAdam(AbstractOptimizer):
     r"""RAdam, rectified Adam: its warm-up follows from the decay of the second moment.
 
-    $$p_t = p_{t-1} - \eta_t\, u_t,$$
+    !!! abstract "One step"
 
-    where $u_t$ is the update of [`eqopt.ScaleByRAdam`][], which has the equations and
-    the reference.
+        $$\begin{aligned}
+          \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, g_t &
+          \hat\mu_t &= \mu_t / (1 - \beta_1^t) \\
+          \nu_t &= \beta_2 \nu_{t-1} + (1 - \beta_2)\, |g_t|^2 &
+          \hat\nu_t &= \nu_t / (1 - \beta_2^t) \\
+          \rho_t &= \rho_\infty - 2 t \beta_2^t / (1 - \beta_2^t) &
+          \rho_\infty &= 2 / (1 - \beta_2) - 1 \\
+          r_t &= \sqrt{\frac{(\rho_t - 4)(\rho_t - 2)\,\rho_\infty}
+            {(\rho_\infty - 4)(\rho_\infty - 2)\,\rho_t}} &
+          u_t &= \begin{cases}
+            r_t\, \hat\mu_t \big/ \big(\sqrt{\hat\nu_t + \bar\varepsilon} +
+                \varepsilon\big)
+              & \text{if } \rho_t \ge \rho_{\min} \\
+            \hat\mu_t & \text{otherwise}
+          \end{cases}
+        \end{aligned}$$
+
+        With `nesterov`, $\hat\mu_t$ is replaced by
+        $\beta_1 \mu_t / (1 - \beta_1^{t+1}) + (1 - \beta_1)\, g_t / (1 - \beta_1^t)$.
+
+        $$p_t = p_{t-1} - \eta_t\, u_t,$$
+
+        where $u_t$ is the update of [`eqopt.ScaleByRAdam`][].
+
+        $g_t$ is the gradient, $p_t$ the parameter after step $t$. At the start,
+        $\mu_0 = \nu_0 = 0$. $\eta$ is `learning_rate`, $\beta_1$ is `b1` (0.9),
+        $\beta_2$ is `b2` (0.999), $\varepsilon$ is `eps` (1e-8), $\bar\varepsilon$ is
+        `eps_root` (0.0), $\rho_{\min}$ is `threshold` (5.0). By default, `nesterov` is
+        `False`.
 
     The first steps (five by default) are steps of gradient descent with momentum, and
     as long as the gradients. `torch.optim.RAdam` adds $\varepsilon$ before it corrects
     the bias of the root, which weakens $\varepsilon$ at first.
 
+    !!! example
+
+        ```python
+        opt = eqopt.RAdam(1e-3)
+        state = opt.init(model)
+        model, state = opt.step(grads, state, model)
+        ```
+
     **Arguments:**
 
-    - `learning_rate`: see [`eqopt.SGD`][].
-    - All others: see [`eqopt.ScaleByRAdam`][].
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of the first moment. Defaults to 0.9.
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment. Up to 0.6, the first
+        moment is never divided. Defaults to 0.999.
+    - `eps`: $\varepsilon \ge 0$, outside the root. Defaults to 1e-8.
+    - `eps_root`: $\bar\varepsilon \ge 0$, inside the root. Defaults to 0.0.
+    - `threshold`: $\rho_{\min} \ge 4$. It is 4 in the paper, and 5 in the authors'
+        code. Defaults to 5.0.
+    - `nesterov`: whether to use Nesterov momentum. Defaults to `False`.
+    - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
+        `None`, which means the dtype of each parameter, at least float32.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{liu2020variance,
+            author = {Liu, Liyuan and Jiang, Haoming and He, Pengcheng and
+                      Chen, Weizhu and Liu, Xiaodong and Gao, Jianfeng and Han, Jiawei},
+            title = {On the Variance of the Adaptive Learning Rate and Beyond},
+            booktitle = {International Conference on Learning Representations},
+            year = {2020},
+        }
+        ```
     """
 
     learning_rate: ScalarOrSchedule
-    b1: Hyperparameter = 0.9
-    b2: Hyperparameter = 0.999
-    eps: Hyperparameter = 1e-8
-    eps_root: Hyperparameter = 0.0
-    threshold: Hyperparameter = 5.0
+    b1: Unit = 0.9
+    b2: Unit = 0.999
+    eps: ZeroOrMore = 1e-8
+    eps_root: ZeroOrMore = 0.0
+    threshold: Annotated[Hyperparameter, Interval(4)] = 5.0
     nesterov: bool = False
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)

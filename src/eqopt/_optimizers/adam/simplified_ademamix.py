@@ -5,7 +5,6 @@ from typing import Any
 import equinox as eqx
 from jaxtyping import DTypeLike
 
-from ..._arguments.checks import check_scalar
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
@@ -13,16 +12,17 @@ from ..._transforms.scale import ScaleByLearningRate, at
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._trees.precision import or_tiny
 from ..._types import (
-    Hyperparameter,
     Leaf,
     Mask,
     Params,
     RealLeaf,
     Scalar,
     ScalarOrSchedule,
+    Unit,
+    ZeroOrMore,
 )
-from ...numerics import abs_sq, safe_sqrt
-from ..moments import AbstractMomentsState, check_moments, counted, init_moments
+from ...numerics._numerics import abs_sq, safe_sqrt
+from ..moments import AbstractMomentsState, counted, init_moments
 
 
 class ScaleBySimplifiedAdEMAMixState(AbstractMomentsState):
@@ -70,13 +70,13 @@ class ScaleBySimplifiedAdEMAMix(AbstractLeafwise):
 
     **Arguments:**
 
-    - `b1`: $\beta_1 \in [0, 1)$, the decay of the momentum.
-    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment.
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of the momentum. Defaults to 0.99.
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment. Defaults to 0.95.
     - `alpha`: $\alpha$, the weight of the gradient: a number, a 0-d array or a
-        schedule.
-    - `eps`: $\varepsilon \ge 0$, outside the root.
+        schedule. Defaults to 0.0.
+    - `eps`: $\varepsilon \ge 0$, outside the root. Defaults to 1e-8.
     - `eps_root`: $\bar\varepsilon \ge 0$, inside the root. Derivatives through the step
-        are also finite without it.
+        are also finite without it. Defaults to 0.0.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
         the dtype of each parameter, at least float32.
 
@@ -98,17 +98,13 @@ class ScaleBySimplifiedAdEMAMix(AbstractLeafwise):
         ```
     """
 
-    b1: Hyperparameter = 0.99
-    b2: Hyperparameter = 0.95
+    b1: Unit = 0.99
+    b2: Unit = 0.95
     alpha: ScalarOrSchedule = 0.0
-    eps: Hyperparameter = 1e-8
-    eps_root: Hyperparameter = 0.0
+    eps: ZeroOrMore = 1e-8
+    eps_root: ZeroOrMore = 0.0
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
-
-    def __check_init__(self):
-        check_moments(self)
-        check_scalar(self, "alpha")
 
     def init(self, params: Params) -> ScaleBySimplifiedAdEMAMixState:
         return init_moments(self, ScaleBySimplifiedAdEMAMixState, params)
@@ -126,23 +122,71 @@ class ScaleBySimplifiedAdEMAMix(AbstractLeafwise):
 class SimplifiedAdEMAMix(AbstractOptimizer):
     r"""Simplified AdEMAMix: AdEMAMix with one momentum and the memory of Adam.
 
-    $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
+    !!! abstract "One step"
 
-    where $u_t$ is the update of [`eqopt.ScaleBySimplifiedAdEMAMix`][], which has the
-    equations and the reference.
+        $$\begin{aligned}
+          \mu_t &= \beta_1 \mu_{t-1} + g_t \\
+          \nu_t &= \beta_2 \nu_{t-1} + (1 - \beta_2)\, |g_t|^2 \\
+          u_t &= (\mu_t + \alpha\, g_t) \big/
+            \big(\sqrt{\nu_t / (1 - \beta_2^t) + \bar\varepsilon} + \varepsilon\big)
+        \end{aligned}$$
+
+        $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
+
+        where $u_t$ is the update of [`eqopt.ScaleBySimplifiedAdEMAMix`][].
+
+        $g_t$ is the gradient, $p_t$ the parameter after step $t$. At the start,
+        $\mu_0 = \nu_0 = 0$. $\eta$ is `learning_rate`, $\beta_1$ is `b1` (0.99),
+        $\beta_2$ is `b2` (0.95), $\alpha$ is `alpha` (0.0), $\varepsilon$ is `eps`
+        (1e-8), $\bar\varepsilon$ is `eps_root` (0.0), $\lambda$ is `weight_decay`
+        (0.0).
+
+    !!! example
+
+        ```python
+        opt = eqopt.SimplifiedAdEMAMix(1e-4)
+        state = opt.init(model)
+        model, state = opt.step(grads, state, model)
+        ```
 
     **Arguments:**
 
-    - `learning_rate`, `weight_decay`, `mask`: see [`eqopt.AdamW`][].
-    - All others: see [`eqopt.ScaleBySimplifiedAdEMAMix`][].
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of the momentum. Defaults to 0.99.
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment. Defaults to 0.95.
+    - `alpha`: $\alpha$, the weight of the gradient: a number, a 0-d array or a
+        schedule. Defaults to 0.0.
+    - `eps`: $\varepsilon \ge 0$, outside the root. Defaults to 1e-8.
+    - `eps_root`: $\bar\varepsilon \ge 0$, inside the root. Derivatives through the step
+        are also finite without it. Defaults to 0.0.
+    - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule, or an
+        [`eqopt.AddDecayedWeights`][] for more options. Defaults to 0.0.
+    - `mask`: which parameters decay: a tree of Python bools like the parameters or a
+        prefix of it, or a function of the parameters that returns one. Defaults to
+        `None`, which means all parameters.
+    - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
+        `None`, which means the dtype of each parameter, at least float32.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @article{morwani2025connections,
+            author = {Morwani, Depen and Vyas, Nikhil and Zhang, Hanlin and
+                      Kakade, Sham},
+            title = {Connections between Schedule-Free Optimizers, {AdEMAMix}, and
+                     Accelerated {SGD} Variants},
+            journal = {arXiv preprint arXiv:2502.02431},
+            year = {2025},
+        }
+        ```
     """
 
     learning_rate: ScalarOrSchedule
-    b1: Hyperparameter = 0.99
-    b2: Hyperparameter = 0.95
+    b1: Unit = 0.99
+    b2: Unit = 0.95
     alpha: ScalarOrSchedule = 0.0
-    eps: Hyperparameter = 1e-8
-    eps_root: Hyperparameter = 0.0
+    eps: ZeroOrMore = 1e-8
+    eps_root: ZeroOrMore = 0.0
     weight_decay: WeightDecay = 0.0
     mask: Mask | None = static_choice(default=None)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)

@@ -14,18 +14,18 @@ from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import WeightDecay, decayed, is_off
 from ..._trees.precision import or_tiny
 from ..._types import (
-    Hyperparameter,
     Leaf,
     Mask,
     Params,
     RealLeaf,
     Scalar,
     ScalarOrSchedule,
+    Unit,
+    ZeroOrMore,
 )
-from ...numerics import abs_sq, safe_sqrt
+from ...numerics._numerics import abs_sq, safe_sqrt
 from ..moments import (
     AbstractMomentsState,
-    check_moments,
     counted,
     init_moments,
 )
@@ -121,11 +121,15 @@ class ScaleByStableAdam(AbstractLeafwise):
 
     **Arguments:**
 
-    - `b1`: $\beta_1 \in [0, 1)$, the decay of the first moment.
-    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment.
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of the first moment. Defaults to 0.9.
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment. Defaults to 0.99.
     - `eps`: $\varepsilon \ge 0$, outside the root. In $r_t$, it is a lower bound of the
-        root.
-    - `weight_decay`, `mask`: see [`eqopt.AddDecayedWeights`][].
+        root. Defaults to 1e-6.
+    - `weight_decay`: $\lambda$, a number, a 0-d array, or a schedule. If it is the
+        number zero, `params` is not needed. Defaults to 0.0.
+    - `mask`: which parameters decay: a tree of Python bools like the parameters or a
+        prefix of it, or a function of the parameters that gives one, as in
+        [`eqopt.Masked`][]. Defaults to all.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
         the dtype of each parameter, at least float32.
 
@@ -148,16 +152,15 @@ class ScaleByStableAdam(AbstractLeafwise):
         ```
     """
 
-    b1: Hyperparameter = 0.9
-    b2: Hyperparameter = 0.99
-    eps: Hyperparameter = 1e-6
+    b1: Unit = 0.9
+    b2: Unit = 0.99
+    eps: ZeroOrMore = 1e-6
     weight_decay: WeightDecay = 0.0
     mask: Mask | None = static_choice(default=None)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def __check_init__(self):
-        check_moments(self)
+    def __check_init__(self) -> None:
         check_decay(self)
 
     def init(self, params: Params) -> ScaleByStableAdamState:
@@ -178,24 +181,75 @@ class ScaleByStableAdam(AbstractLeafwise):
 class StableAdamW(AbstractOptimizer):
     r"""StableAdamW: AdamW that takes shorter steps when gradients suddenly grow.
 
-    $$p_t = p_{t-1} - \eta_t\, u_t,$$
+    !!! abstract "One step"
 
-    where $u_t$ is the update of [`eqopt.ScaleByStableAdam`][], which has the equations
-    and the reference.
+        $$\begin{aligned}
+          \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, g_t &
+          \hat\mu_t &= \mu_t / (1 - \beta_1^t) \\
+          \nu_t &= \beta_2 \nu_{t-1} + (1 - \beta_2)\, |g_t|^2 &
+          \hat\nu_t &= \nu_t / (1 - \beta_2^t) \\
+          d_t &= \hat\mu_t \big/ \big(\sqrt{\hat\nu_t} + \varepsilon\big)
+            + \lambda p_{t-1} &
+          r_t^2 &= \operatorname{mean}_i\,
+            |g_t|_i^2 \big/ \max(\hat\nu_t, \varepsilon^2)_i \\
+          u_t &= d_t / \max(1, r_t)
+        \end{aligned}$$
+
+        with the mean over one leaf.
+
+        $$p_t = p_{t-1} - \eta_t\, u_t,$$
+
+        where $u_t$ is the update of [`eqopt.ScaleByStableAdam`][].
+
+        $g_t$ is the gradient, $p_t$ the parameter after step $t$. At the start,
+        $\mu_0 = \nu_0 = 0$. $\eta$ is `learning_rate`, $\beta_1$ is `b1` (0.9),
+        $\beta_2$ is `b2` (0.99), $\varepsilon$ is `eps` (1e-6), $\lambda$ is
+        `weight_decay` (0.01).
 
     In effect, each leaf has its own learning rate, $\eta_t / \max(1, r_t)$, which also
     multiplies its weight decay.
 
+    !!! example
+
+        ```python
+        opt = eqopt.StableAdamW(1e-3)
+        state = opt.init(model)
+        model, state = opt.step(grads, state, model)
+        ```
+
     **Arguments:**
 
-    - `learning_rate`: see [`eqopt.SGD`][].
-    - All others: see [`eqopt.ScaleByStableAdam`][].
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of the first moment. Defaults to 0.9.
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment. Defaults to 0.99.
+    - `eps`: $\varepsilon \ge 0$, outside the root. In $r_t$, it is a lower bound of the
+        root. Defaults to 1e-6.
+    - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule, or an
+        [`eqopt.AddDecayedWeights`][] for more options. Defaults to 0.01.
+    - `mask`: which parameters decay: a tree of Python bools like the parameters or a
+        prefix of it, or a function of the parameters that returns one. Defaults to
+        `None`, which means all parameters.
+    - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
+        `None`, which means the dtype of each parameter, at least float32.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{wortsman2023stable,
+            author = {Wortsman, Mitchell and Dettmers, Tim and Zettlemoyer, Luke and
+                      Morcos, Ari S. and Farhadi, Ali and Schmidt, Ludwig},
+            title = {Stable and Low-Precision Training for Large-Scale Vision-Language
+                     Models},
+            booktitle = {Advances in Neural Information Processing Systems},
+            year = {2023},
+        }
+        ```
     """
 
     learning_rate: ScalarOrSchedule
-    b1: Hyperparameter = 0.9
-    b2: Hyperparameter = 0.99
-    eps: Hyperparameter = 1e-6
+    b1: Unit = 0.9
+    b2: Unit = 0.99
+    eps: ZeroOrMore = 1e-6
     weight_decay: WeightDecay = 1e-2
     mask: Mask | None = static_choice(default=None)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)

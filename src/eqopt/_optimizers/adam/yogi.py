@@ -6,16 +6,22 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import DTypeLike
 
-from ..._arguments.checks import check_range
 from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._trees.precision import or_tiny
-from ..._types import Hyperparameter, Leaf, Params, RealLeaf, Scalar, ScalarOrSchedule
-from ...numerics import abs_sq, safe_sqrt
+from ..._types import (
+    Leaf,
+    Params,
+    RealLeaf,
+    Scalar,
+    ScalarOrSchedule,
+    Unit,
+    ZeroOrMore,
+)
+from ...numerics._numerics import abs_sq, safe_sqrt
 from ..moments import (
     AbstractMomentsState,
-    check_moments,
     counted,
     init_moments,
 )
@@ -72,13 +78,14 @@ class ScaleByYogi(AbstractLeafwise):
 
     **Arguments:**
 
-    - `b1`: $\beta_1 \in [0, 1)$, the decay of the first moment.
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of the first moment. Defaults to 0.9.
     - `b2`: $\beta_2 \in [0, 1)$; the second moment changes by $(1 - \beta_2)\,|g_t|^2$.
+        Defaults to 0.999.
     - `eps`: $\varepsilon \ge 0$, outside the root. The default is much larger than
         Adam's, as in the paper.
-    - `eps_root`: $\bar\varepsilon \ge 0$, inside the root.
+    - `eps_root`: $\bar\varepsilon \ge 0$, inside the root. Defaults to 0.0.
     - `initial_accumulator_value`: $\nu_0 \ge 0$. In the first step, the bias correction
-        turns it into about $\nu_0 / (1 - \beta_2)$.
+        turns it into about $\nu_0 / (1 - \beta_2)$. Defaults to 1e-6.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
         the dtype of each parameter, at least float32.
 
@@ -99,17 +106,13 @@ class ScaleByYogi(AbstractLeafwise):
         ```
     """
 
-    b1: Hyperparameter = 0.9
-    b2: Hyperparameter = 0.999
-    eps: Hyperparameter = 1e-3
-    eps_root: Hyperparameter = 0.0
-    initial_accumulator_value: Hyperparameter = 1e-6
+    b1: Unit = 0.9
+    b2: Unit = 0.999
+    eps: ZeroOrMore = 1e-3
+    eps_root: ZeroOrMore = 0.0
+    initial_accumulator_value: ZeroOrMore = 1e-6
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
-
-    def __check_init__(self):
-        check_moments(self)
-        check_range(self, "initial_accumulator_value", 0)
 
     def init(self, params: Params) -> ScaleByYogiState:
         start = self.initial_accumulator_value
@@ -124,23 +127,68 @@ class ScaleByYogi(AbstractLeafwise):
 class Yogi(AbstractOptimizer):
     r"""Yogi: Adam with a step size that grows back slowly.
 
-    $$p_t = p_{t-1} - \eta_t\, u_t,$$
+    !!! abstract "One step"
 
-    where $u_t$ is the update of [`eqopt.ScaleByYogi`][], which has the equations and
-    the reference.
+        $$\begin{aligned}
+          \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, g_t &
+          \hat\mu_t &= \mu_t / (1 - \beta_1^t) \\
+          \nu_t &= \nu_{t-1} - (1 - \beta_2) \operatorname{sign}(\nu_{t-1} - |g_t|^2)\,
+            |g_t|^2 &
+          \hat\nu_t &= \nu_t / (1 - \beta_2^t) \\
+          u_t &= \hat\mu_t \big/ \big(\sqrt{\hat\nu_t + \bar\varepsilon} +
+              \varepsilon\big)
+        \end{aligned}$$
+
+        $$p_t = p_{t-1} - \eta_t\, u_t,$$
+
+        where $u_t$ is the update of [`eqopt.ScaleByYogi`][].
+
+        $g_t$ is the gradient, $p_t$ the parameter after step $t$. At the start,
+        $\mu_0 = 0$. $\eta$ is `learning_rate`, $\beta_1$ is `b1` (0.9), $\beta_2$ is
+        `b2` (0.999), $\varepsilon$ is `eps` (0.001), $\bar\varepsilon$ is `eps_root`
+        (0.0), $\nu_0$ is `initial_accumulator_value` (1e-6).
+
+    !!! example
+
+        ```python
+        opt = eqopt.Yogi(0.01)
+        state = opt.init(model)
+        model, state = opt.step(grads, state, model)
+        ```
 
     **Arguments:**
 
-    - `learning_rate`: see [`eqopt.SGD`][].
-    - All others: see [`eqopt.ScaleByYogi`][].
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of the first moment. Defaults to 0.9.
+    - `b2`: $\beta_2 \in [0, 1)$; the second moment changes by $(1 - \beta_2)\,|g_t|^2$.
+        Defaults to 0.999.
+    - `eps`: $\varepsilon \ge 0$, outside the root. Defaults to 0.001, which is much
+        larger than the default of Adam, as in the paper.
+    - `eps_root`: $\bar\varepsilon \ge 0$, inside the root. Defaults to 0.0.
+    - `initial_accumulator_value`: $\nu_0 \ge 0$. In the first step, the bias correction
+        turns it into about $\nu_0 / (1 - \beta_2)$. Defaults to 1e-6.
+    - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
+        `None`, which means the dtype of each parameter, at least float32.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{zaheer2018adaptive,
+            author = {Zaheer, Manzil and Reddi, Sashank J. and Sachan, Devendra and
+                      Kale, Satyen and Kumar, Sanjiv},
+            title = {Adaptive Methods for Nonconvex Optimization},
+            booktitle = {Advances in Neural Information Processing Systems},
+            year = {2018},
+        }
+        ```
     """
 
     learning_rate: ScalarOrSchedule
-    b1: Hyperparameter = 0.9
-    b2: Hyperparameter = 0.999
-    eps: Hyperparameter = 1e-3
-    eps_root: Hyperparameter = 0.0
-    initial_accumulator_value: Hyperparameter = 1e-6
+    b1: Unit = 0.9
+    b2: Unit = 0.999
+    eps: ZeroOrMore = 1e-3
+    eps_root: ZeroOrMore = 0.0
+    initial_accumulator_value: ZeroOrMore = 1e-6
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 

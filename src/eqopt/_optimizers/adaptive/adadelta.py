@@ -5,23 +5,23 @@ from typing import Any
 import equinox as eqx
 from jaxtyping import DTypeLike
 
-from ..._arguments.checks import check_range
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights
 from ..._types import (
-    Hyperparameter,
     Leaf,
     Mask,
     Nonnegative,
     Params,
+    Positive,
     RealLeaf,
     Scalar,
     ScalarOrSchedule,
+    Unit,
 )
-from ...numerics import abs_sq, safe_sqrt
+from ...numerics._numerics import abs_sq, safe_sqrt
 from ...tree._like import real_full_like
 
 
@@ -62,9 +62,9 @@ class ScaleByAdadelta(AbstractLeafwise):
 
     **Arguments:**
 
-    - `rho`: $\rho \in [0, 1)$.
+    - `rho`: $\rho \in [0, 1)$. Defaults to 0.9.
     - `eps`: $\varepsilon > 0$. It sets the size of the first steps, about
-        $\sqrt\varepsilon$.
+        $\sqrt\varepsilon$. Defaults to 1e-6.
     - `nu_dtype`: the dtype in which both means are stored. Defaults to the dtype of
         each parameter, at least float32.
 
@@ -86,14 +86,9 @@ class ScaleByAdadelta(AbstractLeafwise):
 
     _stores_in_turn = True
 
-    rho: Hyperparameter = 0.9
-    eps: Hyperparameter = 1e-6
+    rho: Unit = 0.9
+    eps: Positive = 1e-6  # with zero, the parameters would never move
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
-
-    def __check_init__(self):
-        check_range(self, "rho", 0, 1)
-        # With zero, the parameters would never move.
-        check_range(self, "eps", 0, includes_low=False)
 
     def init(self, params: Params) -> ScaleByAdadeltaState:
         return ScaleByAdadeltaState(
@@ -110,26 +105,64 @@ class ScaleByAdadelta(AbstractLeafwise):
 class Adadelta(AbstractOptimizer):
     r"""Adadelta: a method without a learning rate.
 
-    $$p_t = p_{t-1} - \eta_t\, u_t,$$
+    !!! abstract "One step"
 
-    where $u_t$ is the update of [`eqopt.ScaleByAdadelta`][], which has the equations and
-    the reference, with $g_t + \lambda p_{t-1}$ instead of $g_t$.
+        $$\begin{aligned}
+          E[g^2]_t &= \rho\, E[g^2]_{t-1} + (1 - \rho)\, |g_t|^2 \\
+          u_t &= \sqrt{\frac{E[u^2]_{t-1} + \varepsilon}{E[g^2]_t +
+              \varepsilon}}\; g_t \\
+          E[u^2]_t &= \rho\, E[u^2]_{t-1} + (1 - \rho)\, |u_t|^2
+        \end{aligned}$$
+
+        $$p_t = p_{t-1} - \eta_t\, u_t,$$
+
+        where $u_t$ is the update of [`eqopt.ScaleByAdadelta`][], with
+        $g_t + \lambda p_{t-1}$ instead of $g_t$.
+
+        $g_t$ is the gradient, $p_t$ the parameter after step $t$. $\eta$ is
+        `learning_rate` (1.0), $\rho$ is `rho` (0.9), $\varepsilon$ is `eps` (1e-6),
+        $\lambda$ is `weight_decay` (0.0).
 
     As in `torch.optim.Adadelta`, weight decay is an $L^2$ penalty. The default,
     $\eta = 1$, is the method of the paper.
 
+    !!! example
+
+        ```python
+        opt = eqopt.Adadelta()
+        state = opt.init(model)
+        model, state = opt.step(grads, state, model)
+        ```
+
     **Arguments:**
 
-    - `learning_rate`: see [`eqopt.SGD`][].
-    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
-    - `mask`: see [`eqopt.AddDecayedWeights`][].
-    - All others: see [`eqopt.ScaleByAdadelta`][].
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. Defaults to 1.0.
+    - `rho`: $\rho \in [0, 1)$. Defaults to 0.9.
+    - `eps`: $\varepsilon > 0$. It sets the size of the first steps, about
+        $\sqrt\varepsilon$. Defaults to 1e-6.
+    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule. Defaults to 0.0.
+    - `mask`: which parameters decay: a tree of Python bools like the parameters or a
+        prefix of it, or a function of the parameters that returns one. Defaults to
+        `None`, which means all parameters.
+    - `nu_dtype`: the dtype in which both means are stored. Defaults to `None`, which
+        means the dtype of each parameter, at least float32.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @article{zeiler2012adadelta,
+            author = {Zeiler, Matthew D.},
+            title = {{ADADELTA}: An Adaptive Learning Rate Method},
+            journal = {arXiv preprint arXiv:1212.5701},
+            year = {2012},
+        }
+        ```
     """
 
     # Differs from Optax in: without a learning rate, Optax drops the minus sign.
     learning_rate: ScalarOrSchedule = 1.0
-    rho: Hyperparameter = 0.9
-    eps: Hyperparameter = 1e-6
+    rho: Unit = 0.9
+    eps: Positive = 1e-6
     weight_decay: ScalarOrSchedule = 0.0
     mask: Mask | None = static_choice(default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)

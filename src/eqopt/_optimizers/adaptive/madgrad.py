@@ -7,14 +7,12 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, DTypeLike, Int
 
-from ..._arguments.checks import check_range, check_scalar
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
 from ..._transforms.scale import at, recorded
 from ..._transforms.weight_decay import AddDecayedWeights
 from ..._types import (
-    Hyperparameter,
     Leaf,
     Mask,
     Nonnegative,
@@ -23,9 +21,11 @@ from ..._types import (
     Recorded,
     Scalar,
     ScalarOrSchedule,
+    Unit,
     Updates,
+    ZeroOrMore,
 )
-from ...numerics import abs_sq, safe_increment
+from ...numerics._numerics import abs_sq, safe_increment
 from ...tree._like import copy, real_full_like, wide_zeros_like
 
 
@@ -103,8 +103,8 @@ class ScaleByMADGRAD(AbstractLeafwise):
     - `learning_rate`: $\eta$, a number, a 0-d array, or a schedule: a schedule of
         [`eqopt.schedules`][] or any function of the number of steps taken so far.
     - `momentum`: $\beta \in [0, 1)$. The parameters $x$ are a mean of the $z$ so far,
-        with this decay.
-    - `eps`: $\varepsilon \ge 0$. For very small gradients, use 0.
+        with this decay. Defaults to 0.9.
+    - `eps`: $\varepsilon \ge 0$. For very small gradients, use 0. Defaults to 1e-6.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $s$ and $\nu$ are stored. Default to
         the dtype of each parameter, at least float32. In half precision, the sums would
         soon stop growing.
@@ -130,15 +130,10 @@ class ScaleByMADGRAD(AbstractLeafwise):
     _descends = True
 
     learning_rate: ScalarOrSchedule
-    momentum: Hyperparameter = 0.9
-    eps: Hyperparameter = 1e-6
+    momentum: Unit = 0.9
+    eps: ZeroOrMore = 1e-6
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
-
-    def __check_init__(self):
-        check_scalar(self, "learning_rate")
-        check_range(self, "momentum", 0, 1)
-        check_range(self, "eps", 0)
 
     def init(self, params: Params) -> ScaleByMADGRADState:
         count = jnp.zeros((), jnp.int32)
@@ -171,27 +166,69 @@ class ScaleByMADGRAD(AbstractLeafwise):
 class MADGRAD(AbstractOptimizer):
     r"""MADGRAD: dual averaging that generalizes like SGD and adapts like Adam.
 
-    $$x_{k+1} = x_k + u_k,$$
+    !!! abstract "One step"
 
-    where $u_k$ is the update of [`eqopt.ScaleByMADGRAD`][], which has the equations and
-    the reference, with $g_k + \lambda x_k$ instead of the gradient $g_k$.
+        $$\begin{aligned}
+          \lambda_k &= (\eta_k + \varepsilon) \sqrt{k + 1} \\
+          \nu_{k+1} &= \nu_k + \lambda_k\, |g_k|^2 &
+          s_{k+1} &= s_k + \lambda_k\, g_k \\
+          z_{k+1} &= x_0 - s_{k+1} \big/ \big(\sqrt[3]{\nu_{k+1}} + \varepsilon\big) &
+          u_k &= (1 - \beta) (z_{k+1} - x_k)
+        \end{aligned}$$
+
+        for $k = 0, 1, …$, where $x_k$ are the parameters, and $\nu_0 = s_0 = 0$.
+
+        $$x_{k+1} = x_k + u_k,$$
+
+        where $u_k$ is the update of [`eqopt.ScaleByMADGRAD`][], with
+        $g_k + \lambda x_k$ instead of the gradient $g_k$.
+
+        $\eta$ is `learning_rate`, $\beta$ is `momentum` (0.9), $\lambda$ is
+        `weight_decay` (0.0), $\varepsilon$ is `eps` (1e-6).
 
     As in the authors' code, weight decay is an $L^2$ penalty. MADGRAD needs
     less weight decay than other optimizers, often none. Its best learning rate is
     neither Adam's nor SGD's, so tune it separately.
 
+    !!! example
+
+        ```python
+        opt = eqopt.MADGRAD(0.01)
+        state = opt.init(model)
+        model, state = opt.step(grads, state, model)
+        ```
+
     **Arguments:**
 
-    - `learning_rate`: see [`eqopt.SGD`][].
-    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
-    - `mask`: see [`eqopt.AddDecayedWeights`][].
-    - All others: see [`eqopt.ScaleByMADGRAD`][].
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `momentum`: $\beta \in [0, 1)$. The parameters $x$ are a mean of the $z$ so far,
+        with this decay. Defaults to 0.9.
+    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule. Defaults to 0.0.
+    - `eps`: $\varepsilon \ge 0$. For very small gradients, use 0. Defaults to 1e-6.
+    - `mask`: which parameters decay: a tree of Python bools like the parameters or a
+        prefix of it, or a function of the parameters that returns one. Defaults to
+        `None`, which means all parameters.
+    - `mu_dtype`, `nu_dtype`: the dtypes in which $s$ and $\nu$ are stored. Default to
+        `None`, which means the dtype of each parameter, at least float32. In half
+        precision, the sums would soon stop growing.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @article{defazio2021adaptivity,
+            author = {Defazio, Aaron and Jelassi, Samy},
+            title = {Adaptivity without Compromise: A Momentumized, Adaptive, Dual
+                     Averaged Gradient Method for Stochastic Optimization},
+            journal = {arXiv preprint arXiv:2101.11075},
+            year = {2021},
+        }
+        ```
     """
 
     learning_rate: ScalarOrSchedule
-    momentum: Hyperparameter = 0.9
+    momentum: Unit = 0.9
     weight_decay: ScalarOrSchedule = 0.0
-    eps: Hyperparameter = 1e-6
+    eps: ZeroOrMore = 1e-6
     mask: Mask | None = static_choice(default=None)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)

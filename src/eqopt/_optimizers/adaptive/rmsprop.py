@@ -6,7 +6,6 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Int
 
-from ..._arguments.checks import check_range, check_scalar
 from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, Equation, Leafwise, equation
 from ..._transforms.normalize import or_1
@@ -20,8 +19,10 @@ from ..._types import (
     RealLeaf,
     Scalar,
     ScalarOrSchedule,
+    Unit,
+    ZeroOrMore,
 )
-from ...numerics import abs_sq, bias_correction, safe_increment, safe_sqrt
+from ...numerics._numerics import abs_sq, bias_correction, safe_increment, safe_sqrt
 from ...tree._like import real_full_like
 from ..moments import AbstractMomentsState, counted, init_moments
 
@@ -76,12 +77,13 @@ class ScaleByRMS(AbstractLeafwise):
 
     **Arguments:**
 
-    - `decay`: $\rho \in [0, 1)$.
+    - `decay`: $\rho \in [0, 1)$. Defaults to 0.9.
     - `eps`: $\varepsilon \ge 0$. Derivatives through the step are also finite without
-        it.
-    - `initial_scale`: $\nu_0 \ge 0$ in every coordinate.
-    - `eps_in_sqrt`: whether $\varepsilon$ is inside the root.
+        it. Defaults to 1e-8.
+    - `initial_scale`: $\nu_0 \ge 0$ in every coordinate. Defaults to 0.0.
+    - `eps_in_sqrt`: whether $\varepsilon$ is inside the root. Defaults to `True`.
     - `bias_correction`: whether to correct the bias of $\nu$, which starts at zero.
+        Defaults to `False`.
     - `nu_dtype`: the dtype in which $\nu$ is stored. Defaults to the dtype of each
         parameter, at least float32.
 
@@ -102,15 +104,12 @@ class ScaleByRMS(AbstractLeafwise):
         ```
     """
 
-    decay: Hyperparameter = 0.9
-    eps: Hyperparameter = 1e-8
-    initial_scale: Hyperparameter = 0.0
+    decay: Unit = 0.9
+    eps: ZeroOrMore = 1e-8
+    initial_scale: ZeroOrMore = 0.0
     eps_in_sqrt: bool = True
     bias_correction: bool = False
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
-
-    def __check_init__(self):
-        _check_ranges(self)
 
     def init(self, params: Params) -> ScaleByRMSState:
         nu = real_full_like(params, self.initial_scale, self.nu_dtype)
@@ -173,13 +172,17 @@ class ScaleByStddev(AbstractLeafwise):
 
     **Arguments:**
 
-    - `initial_scale`: $\nu_0 \ge 0$ in every coordinate; $\mu_0$ is zero.
+    - `decay`: $\rho \in [0, 1)$. Defaults to 0.9.
+    - `eps`: $\varepsilon \ge 0$. Derivatives through the step are also finite without
+        it. Defaults to 1e-8.
+    - `initial_scale`: $\nu_0 \ge 0$ in every coordinate; $\mu_0$ is zero. Defaults to
+        0.0.
+    - `eps_in_sqrt`: whether $\varepsilon$ is inside the root. Defaults to `True`.
     - `bias_correction`: whether to correct the biases of $\mu$ and $\nu$, which start
-        at zero.
+        at zero. Defaults to `False`.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
         the dtype of each parameter, at least float32. In half precision, their
         difference would lose most digits.
-    - All others: see [`eqopt.ScaleByRMS`][].
 
     **Raises:**
 
@@ -197,16 +200,13 @@ class ScaleByStddev(AbstractLeafwise):
         ```
     """
 
-    decay: Hyperparameter = 0.9
-    eps: Hyperparameter = 1e-8
-    initial_scale: Hyperparameter = 0.0
+    decay: Unit = 0.9
+    eps: ZeroOrMore = 1e-8
+    initial_scale: ZeroOrMore = 0.0
     eps_in_sqrt: bool = True
     bias_correction: bool = False
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
-
-    def __check_init__(self):
-        _check_ranges(self)
 
     def init(self, params: Params) -> ScaleByStddevState:
         return init_moments(self, ScaleByStddevState, params, self.initial_scale)
@@ -215,12 +215,6 @@ class ScaleByStddev(AbstractLeafwise):
         self, state: ScaleByStddevState, params: Params | None = None, **extra: Any
     ) -> Leafwise:
         return _corrected(self, stddev, state)
-
-
-def _check_ranges(owner: ScaleByRMS | ScaleByStddev) -> None:
-    check_range(owner, "decay", 0, 1)
-    for name in ("eps", "initial_scale"):
-        check_range(owner, name, 0)
 
 
 def _corrected(
@@ -234,14 +228,31 @@ def _corrected(
 class RMSprop(AbstractOptimizer):
     r"""RMSprop: steps of about the learning rate in every coordinate.
 
-    $$p_t = p_{t-1} - \eta_t\, u_t,$$
+    !!! abstract "One step"
 
-    where $u_t$ is the update of [`eqopt.ScaleByRMS`][], which has the equations and the
-    reference.
+        $$\nu_t = \rho \nu_{t-1} + (1 - \rho)\, |g_t|^2, \qquad
+          u_t = \frac{g_t}{\sqrt{\nu_t + \varepsilon}}.$$
 
-    With `centered`, $u_t$ is the update of [`eqopt.ScaleByStddev`][].
+        Without `eps_in_sqrt`, $u_t = g_t / (\sqrt{\nu_t} + \varepsilon)$.
 
-    With `momentum`, [`eqopt.Trace`][] accumulates the steps $-\eta_t u_t$.
+        With `centered`, $\nu_t - |\mu_t|^2$ replaces $\nu_t$ under the root, with
+        $\mu_t = \rho \mu_{t-1} + (1 - \rho)\, g_t$. Then the divisor is the standard
+        deviation of the gradients. With `bias_correction`, $\nu_t$ and $\mu_t$ are
+        first divided by $1 - \rho^t$.
+
+        $$p_t = p_{t-1} - \eta_t\, u_t,$$
+
+        where $u_t$ is the update of [`eqopt.ScaleByRMS`][], or of
+        [`eqopt.ScaleByStddev`][] with `centered`.
+
+        With `momentum`, $p_t = p_{t-1} + m_t$, with $m_t = \beta m_{t-1} - \eta_t u_t$.
+        If `nesterov` is also set, $p_t = p_{t-1} - \eta_t u_t + \beta m_t$.
+
+        $g_t$ is the gradient, $p_t$ the parameter after step $t$. $\eta$ is
+        `learning_rate`, $\rho$ is `decay` (0.9), $\varepsilon$ is `eps` (1e-8), $\nu_0$
+        is `initial_scale` (0.0), $\beta$ is `momentum`. At the start,
+        $\mu_0 = m_0 = 0$. By default, `eps_in_sqrt` is `True`, `centered` is `False`,
+        `momentum` is `None`, `bias_correction` is `False`.
 
     Momentum includes the learning rate: with a schedule, the effect of large steps
     persists for a while.
@@ -250,25 +261,63 @@ class RMSprop(AbstractOptimizer):
     defaults to `decay=0.99` (called `alpha`). It multiplies by the learning rate after
     the momentum, which is the same for a constant learning rate.
 
+    !!! example
+
+        ```python
+        opt = eqopt.RMSprop(1e-3)
+        state = opt.init(model)
+        model, state = opt.step(grads, state, model)
+        ```
+
     **Arguments:**
 
-    - `learning_rate`: see [`eqopt.SGD`][].
-    - `centered`: whether to divide by the standard deviation of the gradients.
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `decay`: $\rho \in [0, 1)$. Defaults to 0.9.
+    - `eps`: $\varepsilon \ge 0$. Derivatives through the step are also finite without
+        it. Defaults to 1e-8.
+    - `initial_scale`: $\nu_0 \ge 0$ in every coordinate. Defaults to 0.0.
+    - `eps_in_sqrt`: whether $\varepsilon$ is inside the root. Defaults to `True`.
+    - `centered`: whether to divide by the standard deviation of the gradients. Defaults
+        to `False`.
     - `momentum`: $\beta$, a number or a 0-d array: the decay of [`eqopt.Trace`][].
         Defaults to `None`, which means no momentum, and no state for it.
     - `nesterov`: whether to use Nesterov momentum; without effect if `momentum` is
-        `None`.
-    - `mu_dtype`: the dtype in which $\mu$ is stored, if centered. Defaults to the dtype
-        of each parameter, at least float32.
-    - `accumulator_dtype`: the dtype in which the momentum is stored. Defaults to the
-        dtype of each parameter, at least float32.
-    - All others: see [`eqopt.ScaleByRMS`][].
+        `None`. Defaults to `False`.
+    - `bias_correction`: whether to correct the bias of $\nu$, which starts at zero.
+        Defaults to `False`.
+    - `mu_dtype`: the dtype in which $\mu$ is stored, if centered. Defaults to `None`,
+        which means the dtype of each parameter, at least float32.
+    - `accumulator_dtype`: the dtype in which the momentum is stored. Defaults to
+        `None`, which means the dtype of each parameter, at least float32.
+    - `nu_dtype`: the dtype in which $\nu$ is stored. Defaults to `None`, which means
+        the dtype of each parameter, at least float32.
+
+    ??? cite "References"
+
+        ```bibtex
+        @misc{hinton2012neural,
+            author = {Hinton, Geoffrey and Srivastava, Nitish and Swersky, Kevin},
+            title = {Neural Networks for Machine Learning. Lecture 6: Overview of
+                     Mini-Batch Gradient Descent},
+            howpublished = {Lecture notes, University of Toronto},
+            year = {2012},
+        }
+        ```
+
+        ```bibtex
+        @article{graves2013generating,
+            author = {Graves, Alex},
+            title = {Generating Sequences With Recurrent Neural Networks},
+            journal = {arXiv preprint arXiv:1308.0850},
+            year = {2013},
+        }
+        ```
     """
 
     learning_rate: ScalarOrSchedule
-    decay: Hyperparameter = 0.9
-    eps: Hyperparameter = 1e-8
-    initial_scale: Hyperparameter = 0.0
+    decay: Unit = 0.9
+    eps: ZeroOrMore = 1e-8
+    initial_scale: ZeroOrMore = 0.0
     eps_in_sqrt: bool = True
     centered: bool = False
     momentum: Hyperparameter | None = None
@@ -277,10 +326,6 @@ class RMSprop(AbstractOptimizer):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
-
-    def __check_init__(self):
-        if self.momentum is not None:
-            check_scalar(self, "momentum")
 
     @property
     def chain(self) -> Chain:

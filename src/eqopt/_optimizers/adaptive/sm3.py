@@ -8,23 +8,24 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, DTypeLike, Float
 
-from ..._arguments.checks import check_range
 from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._trees.axes import Axes, DimensionNumbers, resolve_dimension_numbers
 from ..._trees.leaves import is_leaf, parameters
 from ..._types import (
-    Hyperparameter,
     Leaf,
     Nonnegative,
     Params,
     RealLeaf,
     Scalar,
     ScalarOrSchedule,
+    Unit,
     Updates,
+    UpToOne,
+    ZeroOrMore,
 )
-from ...numerics import abs_sq, max_or_nan
+from ...numerics._numerics import abs_sq, max_or_nan
 from ...tree._like import real_full_like_leaf, wide_zeros_like
 from .rmsprop import over_root
 
@@ -100,10 +101,10 @@ class ScaleBySM3(AbstractLeafwise):
     **Arguments:**
 
     - `b1`: $\beta_1 \in [0, 1)$, or `None` for no momentum and no memory for it. The
-        update is then $u_t$.
-    - `b2`: $\beta_2 \in (0, 1]$.
+        update is then $u_t$. Defaults to 0.9.
+    - `b2`: $\beta_2 \in (0, 1]$. Defaults to 1.0.
     - `eps`: $\varepsilon \ge 0$. It may be 0, because zero divided by zero is zero
-        here.
+        here. Defaults to 1e-8.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
         the dtype of each parameter, at least float32.
     - `weight_dimension_numbers`: a tree of [`eqopt.MatrixDimensionNumbers`][] and
@@ -127,18 +128,12 @@ class ScaleBySM3(AbstractLeafwise):
         ```
     """
 
-    b1: Hyperparameter | None = 0.9
-    b2: Hyperparameter = 1.0
-    eps: Hyperparameter = 1e-8
+    b1: Unit | None = 0.9
+    b2: UpToOne = 1.0
+    eps: ZeroOrMore = 1e-8
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_dimension_numbers: DimensionNumbers | None = None
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
-
-    def __check_init__(self):
-        if self.b1 is not None:
-            check_range(self, "b1", 0, 1)
-        check_range(self, "b2", 0, 1, includes_low=False, includes_high=True)
-        check_range(self, "eps", 0)
 
     def init(self, params: Params) -> ScaleBySM3State:
         leaves, treedef = jtu.tree_flatten(parameters(params), is_leaf=is_leaf)
@@ -176,30 +171,68 @@ def _cover(x: Any, axes: Axes | None, dtype: DTypeLike | None) -> _Cover:
 class SM3(AbstractOptimizer):
     r"""SM3: Adagrad with little memory.
 
-    $$p_t = p_{t-1} - \eta_t\, \mu_t,$$
+    !!! abstract "One step"
 
-    where $\mu_t$ is the update of [`eqopt.ScaleBySM3`][], which has the equations and
-    the reference, with $\varepsilon = 10^{-8}$.
+        Instead of the sums, only maxima over the sets $S_r$ of a cover are stored, for
+        example over the rows and over the columns of a matrix. Each element $i$ uses
+        the smallest maximum among the sets that contain it (this is the paper's
+        SM3-II):
+
+        $$\begin{aligned}
+          \bar\nu_t(i) &= \min_{r \,:\, i \in S_r} \nu_{t-1}(r) + |g_t(i)|^2 &
+          \nu_t(r) &= \max_{i \in S_r} \bar\nu_t(i) \\
+          u_t &= g_t \big/ \sqrt{\bar\nu_t + \varepsilon} &
+          \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, u_t
+        \end{aligned}$$
+
+        $$p_t = p_{t-1} - \eta_t\, \mu_t,$$
+
+        where $\mu_t$ is the update of [`eqopt.ScaleBySM3`][], with
+        $\varepsilon = 10^{-8}$.
+
+        $g_t$ is the gradient, $p_t$ the parameter after step $t$. At the start,
+        $\nu_0 = \mu_0 = 0$. $\eta$ is `learning_rate`, $\beta_1$ is `momentum` (0.9).
 
     The authors increase the learning rate with the square of the step count during
     warm-up.
 
+    !!! example
+
+        ```python
+        opt = eqopt.SM3(0.1)
+        state = opt.init(model)
+        model, state = opt.step(grads, state, model)
+        ```
+
     **Arguments:**
 
-    - `learning_rate`: see [`eqopt.SGD`][].
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
     - `momentum`: $\beta_1 \in [0, 1)$. With `None`, the state takes almost no memory.
-    - All others: see [`eqopt.ScaleBySM3`][].
+        Defaults to 0.9.
+    - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
+        `None`, which means the dtype of each parameter, at least float32.
+    - `weight_dimension_numbers`: a tree of [`eqopt.MatrixDimensionNumbers`][] and
+        `None` like the parameters or a prefix of it, or a function of the parameters
+        that returns one. It is used only in `init`. Defaults to `None`, which means
+        that each axis is covered.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{anil2019memory,
+            author = {Anil, Rohan and Gupta, Vineet and Koren, Tomer and Singer, Yoram},
+            title = {Memory Efficient Adaptive Optimization},
+            booktitle = {Advances in Neural Information Processing Systems},
+            year = {2019},
+        }
+        ```
     """
 
     learning_rate: ScalarOrSchedule
-    momentum: Hyperparameter | None = 0.9
+    momentum: Unit | None = 0.9
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_dimension_numbers: DimensionNumbers | None = None
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
-
-    def __check_init__(self):
-        if self.momentum is not None:
-            check_range(self, "momentum", 0, 1)
 
     @property
     def chain(self) -> Chain:

@@ -8,9 +8,8 @@ from typing import Any, TypeAlias
 import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, DTypeLike, Float, PyTree
+from jaxtyping import Array, DTypeLike, Float
 
-from ..._arguments.checks import check_range
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
@@ -25,18 +24,20 @@ from ..._trees.axes import Axes, DimensionNumbers, resolve_dimension_numbers
 from ..._trees.dimension_numbers import MatrixDimensionNumbers
 from ..._trees.leaves import is_leaf, is_parameter
 from ..._types import (
-    Hyperparameter,
     Leaf,
     Mask,
     Nonnegative,
     Params,
+    Positive,
+    PyTree,
     Scalar,
     ScalarOrSchedule,
+    Unit,
     Updates,
+    ZeroOrMore,
 )
-from ...numerics import abs_sq, safe_sqrt
+from ...numerics._numerics import abs_sq, safe_sqrt
 from ...tree._like import real_full_like, wide_zeros_like
-from ..moments import check_moments
 
 
 class ScaleByCAMEState(eqx.Module):
@@ -157,12 +158,12 @@ class ScaleByCAME(AbstractLeafwise):
 
     **Arguments:**
 
-    - `b1`: $\beta_1 \in [0, 1)$, the decay of the momentum.
-    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moments.
-    - `b3`: $\beta_3 \in [0, 1)$, the decay of the residuals.
-    - `eps`: $\varepsilon \ge 0$.
-    - `eps_confidence`: $\varepsilon' \ge 0$.
-    - `clipping_threshold`: $d > 0$, or `None` for no clipping.
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of the momentum. Defaults to 0.9.
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moments. Defaults to 0.999.
+    - `b3`: $\beta_3 \in [0, 1)$, the decay of the residuals. Defaults to 0.9999.
+    - `eps`: $\varepsilon \ge 0$. Defaults to 1e-30.
+    - `eps_confidence`: $\varepsilon' \ge 0$. Defaults to 1e-16.
+    - `clipping_threshold`: $d > 0$, or `None` for no clipping. Defaults to 1.0.
     - `weight_dimension_numbers`: [`eqopt.MatrixDimensionNumbers`][] for each parameter
         to factor, and `None` for all others: a tree like the parameters or a prefix of
         it, or a function of the parameters that returns one. Defaults to the last two
@@ -192,21 +193,15 @@ class ScaleByCAME(AbstractLeafwise):
         ```
     """
 
-    b1: Hyperparameter = 0.9
-    b2: Hyperparameter = 0.999
-    b3: Hyperparameter = 0.9999
-    eps: Hyperparameter = 1e-30
-    eps_confidence: Hyperparameter = 1e-16
-    clipping_threshold: Hyperparameter | None = 1.0
+    b1: Unit = 0.9
+    b2: Unit = 0.999
+    b3: Unit = 0.9999
+    eps: ZeroOrMore = 1e-30
+    eps_confidence: ZeroOrMore = 1e-16
+    clipping_threshold: Positive | None = 1.0
     weight_dimension_numbers: DimensionNumbers | None = None
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
-
-    def __check_init__(self):
-        check_moments(self)
-        check_range(self, "eps_confidence", 0)
-        if self.clipping_threshold is not None:
-            check_range(self, "clipping_threshold", 0, includes_low=False)
 
     def init(self, params: Params) -> ScaleByCAMEState:
         zeros = functools.partial(self._zeros, params)
@@ -255,26 +250,94 @@ def _last_two(tree: PyTree) -> list[MatrixDimensionNumbers | None]:
 class CAME(AbstractOptimizer):
     r"""CAME: momentum with little memory, and steps scaled by its reliability.
 
-    $$p_t = p_{t-1} - \eta_t\, (d_t + \lambda p_{t-1}),$$
+    !!! abstract "One step"
 
-    where $d_t$ is the update of [`eqopt.ScaleByCAME`][], which has the equations and
-    the reference.
+        $$\begin{aligned}
+          \hat u_t &= g_t \Big/ \sqrt{r_t c_t^\top / \operatorname{mean}(r_t)}, \qquad
+          u_t = \hat u_t \big/ \max\left(1, \operatorname{RMS}(\hat u_t) / d\right) \\
+          \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, u_t \\
+          d_t &= \mu_t \Big/ \sqrt{R_t C_t^\top / \operatorname{mean}(R_t)}
+        \end{aligned}$$
+
+        for matrices, where $d_t$ is the new update. The squares and the residuals are
+        approximated by averages of rows and columns:
+
+        $$\begin{aligned}
+          r_t &= \beta_2 r_{t-1} + (1 - \beta_2) \operatorname{mean}_{\text{columns}}
+                 \left(|g_t|^2 + \varepsilon\right) \\
+          R_t &= \beta_3 R_{t-1} + (1 - \beta_3) \operatorname{mean}_{\text{columns}}
+                 \left(|u_t - \mu_t|^2 + \varepsilon'\right)
+        \end{aligned}$$
+
+        and $c_t$, $C_t$ are defined with means over the rows. A parameter that is not a
+        matrix has a full second moment $v_t$ instead of
+        $r_t c_t^\top / \operatorname{mean}(r_t)$, and $d_t = \mu_t$.
+
+        $$p_t = p_{t-1} - \eta_t\, (d_t + \lambda p_{t-1}),$$
+
+        where $d_t$ is the update of [`eqopt.ScaleByCAME`][].
+
+        $g_t$ is the gradient, $p_t$ the parameter after step $t$. At the start,
+        $\mu_0 = r_0 = R_0 = 0$. $\eta$ is `learning_rate`, $\beta_1$ is `b1` (0.9),
+        $\beta_2$ is `b2` (0.999), $\beta_3$ is `b3` (0.9999), $\varepsilon$ is `eps`
+        (1e-30), $\varepsilon'$ is `eps_confidence` (1e-16), $d$ is `clipping_threshold`
+        (1.0), $\lambda$ is `weight_decay` (0.0).
 
     The authors use 0.5 to 0.9 times the learning rate of AdamW, with a warm-up.
 
+    !!! example
+
+        ```python
+        opt = eqopt.CAME(2e-4)
+        state = opt.init(model)
+        model, state = opt.step(grads, state, model)
+        ```
+
     **Arguments:**
 
-    - `learning_rate`, `weight_decay`, `mask`: see [`eqopt.AdamW`][].
-    - All others: see [`eqopt.ScaleByCAME`][].
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of the momentum. Defaults to 0.9.
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moments. Defaults to 0.999.
+    - `b3`: $\beta_3 \in [0, 1)$, the decay of the residuals. Defaults to 0.9999.
+    - `eps`: $\varepsilon \ge 0$. Defaults to 1e-30.
+    - `eps_confidence`: $\varepsilon' \ge 0$. Defaults to 1e-16.
+    - `clipping_threshold`: $d > 0$, or `None` for no clipping. Defaults to 1.0.
+    - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule, or an
+        [`eqopt.AddDecayedWeights`][] for more options. Defaults to 0.0.
+    - `mask`: which parameters decay: a tree of Python bools like the parameters or a
+        prefix of it, or a function of the parameters that returns one. Defaults to
+        `None`, which means all parameters.
+    - `weight_dimension_numbers`: [`eqopt.MatrixDimensionNumbers`][] for each parameter
+        to factor, and `None` for all others: a tree like the parameters or a prefix of
+        it, or a function of the parameters that returns one. Defaults to `None`, which
+        means the last two axes of all arrays with at least two axes, which is wrong for
+        convolution kernels. It is used only in `init`.
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to `None`, which means
+        the dtype of each parameter, at least float32.
+    - `nu_dtype`: the dtype of all other arrays of the state. Defaults to `None`, which
+        means float32, or the precision of the parameter if that is higher.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{luo2023came,
+            author = {Luo, Yang and Ren, Xiaozhe and Zheng, Zangwei and Jiang, Zhuo and
+                      Jiang, Xin and You, Yang},
+            title = {{CAME}: Confidence-guided Adaptive Memory Efficient Optimization},
+            booktitle = {Annual Meeting of the Association for Computational
+                         Linguistics},
+            year = {2023},
+        }
+        ```
     """
 
     learning_rate: ScalarOrSchedule
-    b1: Hyperparameter = 0.9
-    b2: Hyperparameter = 0.999
-    b3: Hyperparameter = 0.9999
-    eps: Hyperparameter = 1e-30
-    eps_confidence: Hyperparameter = 1e-16
-    clipping_threshold: Hyperparameter | None = 1.0
+    b1: Unit = 0.9
+    b2: Unit = 0.999
+    b3: Unit = 0.9999
+    eps: ZeroOrMore = 1e-30
+    eps_confidence: ZeroOrMore = 1e-16
+    clipping_threshold: Positive | None = 1.0
     weight_decay: WeightDecay = 0.0
     mask: Mask | None = static_choice(default=None)
     weight_dimension_numbers: DimensionNumbers | None = None

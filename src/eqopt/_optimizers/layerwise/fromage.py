@@ -8,7 +8,7 @@ from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
 from ..._transforms.scale import ScaleByLearningRate, ScaleByScheduleState, at
 from ..._transforms.trust_ratio import ScaleByTrustRatio
-from ..._types import Hyperparameter, Leaf, Params, Scalar, ScalarOrSchedule
+from ..._types import Leaf, Params, Scalar, ScalarOrSchedule, ZeroOrMore
 from ..moments import counted
 
 
@@ -40,20 +40,33 @@ class _Contract(AbstractLeafwise):
 class Fromage(AbstractOptimizer):
     r"""Fromage: each layer turns by the same angle, whatever the size of its gradient.
 
-    $$p_t = \frac{1}{\sqrt{1 + \eta_t^2}} \left( p_{t-1} -
-      \eta_t\, \frac{\|p_{t-1}\|}{\|g_t\|}\, g_t \right),$$
+    !!! abstract "One step"
 
-    with the norms of each leaf separately.
+        $$p_t = \frac{1}{\sqrt{1 + \eta_t^2}} \left( p_{t-1} -
+          \eta_t\, \frac{\|p_{t-1}\|}{\|g_t\|}\, g_t \right),$$
+
+        with the norms of each leaf separately.
+
+        $g_t$ is the gradient, $p_t$ the parameter after step $t$. $\eta$ is
+        `learning_rate`.
 
     The leading factor preserves the norm of $p$ if $g$ and $p$ are orthogonal. Without
     it, norms would grow from step to step.
+
+    !!! example
+
+        ```python
+        opt = eqopt.Fromage(0.01)
+        state = opt.init(model)
+        model, state = opt.step(grads, state, model)
+        ```
 
     **Arguments:**
 
     - `learning_rate`: $\eta$, a number, a 0-d array or a schedule: the tangent of the
         angle.
     - `min_norm`: $m \ge 0$, a lower bound of both norms, so that parameters that start
-        at zero can move, and zero gradients are allowed.
+        at zero can move, and zero gradients are allowed. Defaults to 1e-6.
 
     **Raises:**
 
@@ -74,7 +87,7 @@ class Fromage(AbstractOptimizer):
     """
 
     learning_rate: ScalarOrSchedule
-    min_norm: Hyperparameter = 1e-6
+    min_norm: ZeroOrMore = 1e-6
 
     @property
     def chain(self) -> Chain:

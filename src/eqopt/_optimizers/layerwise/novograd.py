@@ -13,17 +13,16 @@ from ..._core import (
     AbstractTransformation,
     equation,
     leafwise,
-    naming_recipe,
     rounded_like,
     widened,
 )
+from ..._errors import naming_recipe
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.trace import Trace, TraceState
 from ..._transforms.weight_decay import AddDecayedWeights, AddDecayedWeightsState
 from ..._trees.leaves import map_parameters
 from ..._trees.states import check_state
 from ..._types import (
-    Hyperparameter,
     Leaf,
     Mask,
     Params,
@@ -31,9 +30,11 @@ from ..._types import (
     Scalar,
     ScalarOrSchedule,
     State,
+    Unit,
     Updates,
+    ZeroOrMore,
 )
-from ...numerics import (
+from ...numerics._numerics import (
     abs_sq,
     as_float,
     safe_increment,
@@ -41,7 +42,7 @@ from ...numerics import (
     wide_dtype,
 )
 from ...tree._like import wide_zeros_like
-from ..moments import AbstractMomentsState, check_moments
+from ..moments import AbstractMomentsState
 
 
 class ScaleByNovoGradState(AbstractMomentsState):
@@ -83,14 +84,18 @@ class ScaleByNovoGrad(AbstractTransformation):
 
     **Arguments:**
 
-    - `b1`: $\beta_1 \in [0, 1)$, the decay of the momentum.
-    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moments.
-    - `eps`: $\varepsilon \ge 0$, outside the root.
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of the momentum. Defaults to 0.9.
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moments. Defaults to 0.25.
+    - `eps`: $\varepsilon \ge 0$, outside the root. Defaults to 1e-8.
     - `eps_root`: $\bar\varepsilon \ge 0$, inside the root. Derivatives through the step
-        are also finite without it.
-    - `weight_decay`, `mask`: see [`eqopt.AddDecayedWeights`][].
+        are also finite without it. Defaults to 0.0.
+    - `weight_decay`: $\lambda$, a number, a 0-d array, or a schedule. If it is the
+        number zero, `params` is not needed. Defaults to 0.0.
     - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
         parameter, at least float32.
+    - `mask`: which parameters decay: a tree of Python bools like the parameters or a
+        prefix of it, or a function of the parameters that gives one, as in
+        [`eqopt.Masked`][]. Defaults to all.
     - `nu_dtype`: the dtype in which $\nu$ is stored. Defaults to float32, or the
         precision of the parameter if that is higher: it is only one number.
 
@@ -115,18 +120,14 @@ class ScaleByNovoGrad(AbstractTransformation):
 
     _loads = "nothing"
 
-    b1: Hyperparameter = 0.9
-    b2: Hyperparameter = 0.25
-    eps: Hyperparameter = 1e-8
-    eps_root: Hyperparameter = 0.0
+    b1: Unit = 0.9
+    b2: Unit = 0.25
+    eps: ZeroOrMore = 1e-8
+    eps_root: ZeroOrMore = 0.0
     weight_decay: ScalarOrSchedule = 0.0
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     mask: Mask | None = static_choice(default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
-
-    def __check_init__(self):
-        check_moments(self)
-        AddDecayedWeights(self.weight_decay)
 
     def init(self, params: Params) -> ScaleByNovoGradState:
         def zero(x):
@@ -160,7 +161,7 @@ class ScaleByNovoGrad(AbstractTransformation):
         decay = AddDecayedWeights(self.weight_decay, self.mask)
         with naming_recipe(self):
             u, _ = decay.update(u, AddDecayedWeightsState(state.count), params)
-        u, momentum = Trace(self.b1).update(u, TraceState(state.mu))
+            u, momentum = Trace(self.b1).update(u, TraceState(state.mu))
         count = safe_increment(state.count)
         return rounded_like(u, updates), ScaleByNovoGradState(count, momentum.trace, nu)
 
@@ -168,25 +169,75 @@ class ScaleByNovoGrad(AbstractTransformation):
 class NovoGrad(AbstractOptimizer):
     r"""NovoGrad: momentum of gradients that are normalised layer by layer.
 
-    $$p_t = p_{t-1} - \eta_t\, u_t,$$
+    !!! abstract "One step"
 
-    where $u_t$ is the update of [`eqopt.ScaleByNovoGrad`][], which has the equations
-    and the reference.
+        $$\begin{aligned}
+          \nu_t &= \beta_2 \nu_{t-1} + (1 - \beta_2)\, \|g_t\|^2, \qquad
+          \nu_1 = \|g_1\|^2 \\
+          \mu_t &= \beta_1 \mu_{t-1} + \frac{g_t}{\sqrt{\nu_t + \bar\varepsilon} +
+                   \varepsilon} + \lambda p_{t-1} \\
+          u_t &= \mu_t
+        \end{aligned}$$
+
+        $$p_t = p_{t-1} - \eta_t\, u_t,$$
+
+        where $u_t$ is the update of [`eqopt.ScaleByNovoGrad`][].
+
+        $g_t$ is the gradient, $p_t$ the parameter after step $t$. At the start,
+        $\mu_0 = 0$. $\eta$ is `learning_rate`, $\beta_1$ is `b1` (0.9), $\beta_2$ is
+        `b2` (0.25), $\varepsilon$ is `eps` (1e-6), $\bar\varepsilon$ is `eps_root`
+        (0.0), $\lambda$ is `weight_decay` (0.0).
 
     It needs half the memory of Adam: one moment of the size of the parameters. The
     weight decay is part of the momentum.
 
+    !!! example
+
+        ```python
+        opt = eqopt.NovoGrad(0.01)
+        state = opt.init(model)
+        model, state = opt.step(grads, state, model)
+        ```
+
     **Arguments:**
 
-    - `learning_rate`: see [`eqopt.SGD`][].
-    - All others: see [`eqopt.ScaleByNovoGrad`][].
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of the momentum. Defaults to 0.9.
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moments. Defaults to 0.25.
+    - `eps`: $\varepsilon \ge 0$, outside the root. Defaults to 1e-6.
+    - `eps_root`: $\bar\varepsilon \ge 0$, inside the root. Derivatives through the step
+        are also finite without it. Defaults to 0.0.
+    - `weight_decay`: $\lambda$, a number, a 0-d array, or a schedule. If it is the
+        number zero, `params` is not needed. Defaults to 0.0.
+    - `mask`: which parameters decay: a tree of Python bools like the parameters or a
+        prefix of it, or a function of the parameters that returns one. Defaults to
+        `None`, which means all parameters.
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to `None`, which means
+        the dtype of each parameter, at least float32.
+    - `nu_dtype`: the dtype in which $\nu$ is stored. Defaults to `None`, which means
+        float32, or the precision of the parameter if that is higher: it is only one
+        number.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @article{ginsburg2019stochastic,
+            author = {Ginsburg, Boris and Castonguay, Patrice and Hrinchuk, Oleksii and
+                      Kuchaiev, Oleksii and Lavrukhin, Vitaly and Leary, Ryan and Li,
+                      Jason and Nguyen, Huyen and Zhang, Yang and Cohen, Jonathan M.},
+            title = {Stochastic Gradient Methods with Layer-wise Adaptive Moments for
+                     Training of Deep Networks},
+            journal = {arXiv:1905.11286},
+            year = {2019},
+        }
+        ```
     """
 
     learning_rate: ScalarOrSchedule
-    b1: Hyperparameter = 0.9
-    b2: Hyperparameter = 0.25
-    eps: Hyperparameter = 1e-6
-    eps_root: Hyperparameter = 0.0
+    b1: Unit = 0.9
+    b2: Unit = 0.25
+    eps: ZeroOrMore = 1e-6
+    eps_root: ZeroOrMore = 0.0
     weight_decay: ScalarOrSchedule = 0.0
     mask: Mask | None = static_choice(default=None)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)

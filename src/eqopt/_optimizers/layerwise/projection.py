@@ -7,9 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
 from jax import lax
-from jaxtyping import PyTree
 
-from ..._arguments.checks import check_range, check_scalar
 from ..._arguments.extra import required_params
 from ..._transforms.normalize import or_1
 from ..._transforms.weight_decay import is_off
@@ -18,10 +16,10 @@ from ..._trees.dimension_numbers import MatrixDimensionNumbers, Numbers
 from ..._trees.leaves import is_leaf
 from ..._trees.masks import resolve_mask
 from ..._trees.recognition import of_layers
-from ..._types import Leaf, Params, Scalar
+from ..._types import Leaf, Params, PyTree, Scalar
 from ...groups import module
-from ...numerics import safe_sqrt
-from ..own_decay import check_decay, decay_of
+from ...numerics._numerics import safe_sqrt
+from ..own_decay import decay_of
 
 
 class Weight(eqx.Module):
@@ -106,10 +104,3 @@ def _summed(dots, axes):
         jnp.sum(jnp.stack(dots), [i + 1 for i in axes], keepdims=True)
     )
     return lax.platform_dependent(*dots, cuda=joined, default=each)
-
-
-def check_projection(owner: Any) -> None:
-    """Raises unless the hyperparameters of the projection are in their ranges."""
-    check_range(owner, "delta", 0)
-    check_scalar(owner, "wd_ratio")
-    check_decay(owner)

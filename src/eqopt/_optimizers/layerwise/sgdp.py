@@ -6,7 +6,6 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Int
 
-from ..._arguments.checks import check_range
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
@@ -14,22 +13,26 @@ from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import WeightDecay, decayed
 from ..._trees.axes import DimensionNumbers
 from ..._types import (
+    ClosedUnit,
     Hyperparameter,
     Leaf,
     Mask,
     Params,
     Scalar,
     ScalarOrSchedule,
+    Unit,
     Updates,
+    ZeroOrMore,
 )
-from ...numerics import safe_increment
+from ...numerics._numerics import safe_increment
 from ...tree._like import wide_zeros_like
 from ..own_decay import (
+    check_decay,
     check_decay_rate,
     shared_decay,
     with_own_decay,
 )
-from .projection import Weight, check_projection, leaves_of, projected
+from .projection import Weight, leaves_of, projected
 
 
 class ScaleBySGDPState(eqx.Module):
@@ -86,12 +89,26 @@ class ScaleBySGDP(AbstractLeafwise):
 
     **Arguments:**
 
-    - `momentum`: $\beta \in [0, 1)$.
-    - `dampening`: $\tau \in [0, 1]$. With $\tau = \beta$, $m$ is a mean.
-    - `nesterov`: whether to use Nesterov momentum.
+    - `momentum`: $\beta \in [0, 1)$. Defaults to 0.0.
+    - `dampening`: $\tau \in [0, 1]$. With $\tau = \beta$, $m$ is a mean. Defaults to
+        0.0.
+    - `eps`: $\varepsilon \ge 0$. Defaults to 1e-8.
+    - `delta`: $\delta \ge 0$, the allowed deviation of gradients from orthogonality.
+        With 0, nothing is projected. Defaults to 0.1.
+    - `wd_ratio`: $r$, the factor of the decay of weights that are projected: a number
+        or a 0-d array. Defaults to 0.1.
+    - `nesterov`: whether to use Nesterov momentum. Defaults to `False`.
+    - `weight_decay`: $\lambda$, a number, a 0-d array, or a schedule. If it is the
+        number zero, `params` is not needed. Defaults to 0.0.
+    - `mask`: which parameters decay: a tree of Python bools like the parameters or a
+        prefix of it, or a function of the parameters that gives one, as in
+        [`eqopt.Masked`][]. Defaults to all.
     - `accumulator_dtype`: the dtype in which $m$ is stored. Defaults to the dtype of
         each parameter, at least float32.
-    - All others: see [`eqopt.ScaleByAdamP`][].
+    - `weight_dimension_numbers`: the parameters that are weights, as in
+        [`eqopt.ScaleByMuon`][], which also says when they are required: `None` in a
+        tree means no projection. By default, the vectors of an `eqx.nn.Embedding` are
+        also outputs.
 
     **Raises:**
 
@@ -100,10 +117,10 @@ class ScaleBySGDP(AbstractLeafwise):
     do not fit the parameters.
     """
 
-    momentum: Hyperparameter = 0.0
-    dampening: Hyperparameter = 0.0
-    eps: Hyperparameter = 1e-8
-    delta: Hyperparameter = 0.1
+    momentum: Unit = 0.0
+    dampening: ClosedUnit = 0.0
+    eps: ZeroOrMore = 1e-8
+    delta: ZeroOrMore = 0.1
     wd_ratio: Hyperparameter = 0.1
     nesterov: bool = False
     weight_decay: WeightDecay = 0.0
@@ -111,11 +128,8 @@ class ScaleBySGDP(AbstractLeafwise):
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_dimension_numbers: DimensionNumbers | None = None
 
-    def __check_init__(self):
-        check_range(self, "momentum", 0, 1)
-        check_range(self, "dampening", 0, 1, includes_high=True)
-        check_range(self, "eps", 0)
-        check_projection(self)
+    def __check_init__(self) -> None:
+        check_decay(self)
 
     def init(self, params: Params) -> ScaleBySGDPState:
         leaves_of(self, params, is_required=True)
@@ -136,22 +150,94 @@ class ScaleBySGDP(AbstractLeafwise):
 class SGDP(AbstractOptimizer):
     r"""SGDP: SGD for networks with normalization layers.
 
-    $$p_t = p_{t-1} - \eta_t\, u_t,$$
+    !!! abstract "One step"
 
-    where $u_t$ is the update of [`eqopt.ScaleBySGDP`][], which has the equations. It
-    includes the weight decay.
+        $$m_t = \beta m_{t-1} + (1 - \tau)\, g_t, \qquad
+          u_t = \Pi_t(d_t) + \frac{\lambda \rho_t}{1 - \beta}\, p_{t-1},$$
+
+        with $d_t = m_t$, or $d_t = g_t + \beta m_t$ with `nesterov`. $\Pi_t$ removes
+        the part that is parallel to the weights $w$:
+
+        $$\Pi_t(d) = d - \frac{\langle w, d \rangle}{(\|w\| + \varepsilon)^2}\, w,
+          \qquad \rho_t = r, \qquad
+          \text{if } \max_w \frac{|\langle w, g_t \rangle|}{\|w\| \|g_t\|} <
+          \frac{\delta}{\sqrt{\dim w}},$$
+
+        where $w$ are first the weights of each output of the layer (rows). If the
+        condition does not hold for them, $w$ is the weight of the whole layer. If it
+        does not hold for that either, $\Pi_t(d) = d$ and $\rho_t = 1$, as for biases,
+        scales and other arrays.
+
+        $$p_t = p_{t-1} - \eta_t\, u_t,$$
+
+        where $u_t$ is the update of [`eqopt.ScaleBySGDP`][], which includes the weight
+        decay.
+
+        $g_t$ is the gradient, $p_t$ the parameter after step $t$. At the start,
+        $m_0 = 0$. $\eta$ is `learning_rate`, $\beta$ is `momentum` (0.0), $\tau$ is
+        `dampening` (0.0), $\varepsilon$ is `eps` (1e-8), $\delta$ is `delta` (0.1), $r$
+        is `wd_ratio` (0.1), $\lambda$ is `weight_decay` (0.0). By default, `nesterov`
+        is `False`.
+
+    !!! example
+
+        ```python
+        opt = eqopt.SGDP(0.1)
+        state = opt.init(model)
+        model, state = opt.step(grads, state, model)
+        ```
 
     **Arguments:**
 
-    - `learning_rate`: see [`eqopt.SGD`][].
-    - All others: see [`eqopt.ScaleBySGDP`][].
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `momentum`: $\beta \in [0, 1)$. Defaults to 0.0.
+    - `dampening`: $\tau \in [0, 1]$. With $\tau = \beta$, $m$ is a mean. Defaults to
+        0.0.
+    - `eps`: $\varepsilon \ge 0$. Defaults to 1e-8.
+    - `delta`: $\delta \ge 0$, the allowed deviation of gradients from orthogonality.
+        With 0, nothing is projected. Defaults to 0.1.
+    - `wd_ratio`: $r$, the factor of the decay of weights that are projected: a number
+        or a 0-d array. Defaults to 0.1.
+    - `nesterov`: whether to use Nesterov momentum. Defaults to `False`.
+    - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule, or an
+        [`eqopt.AddDecayedWeights`][] for more options. Defaults to 0.0.
+    - `mask`: which parameters decay: a tree of Python bools like the parameters or a
+        prefix of it, or a function of the parameters that returns one. Defaults to
+        `None`, which means all parameters.
+    - `accumulator_dtype`: the dtype in which $m$ is stored. Defaults to `None`, which
+        means the dtype of each parameter, at least float32.
+    - `weight_dimension_numbers`: which parameters are weights, and which of their axes
+        are outputs and inputs. It is a tree of [`eqopt.MatrixDimensionNumbers`][] and
+        `None` with the structure of the parameters or a prefix of it, or a function of
+        the parameters that returns one. `None` in a tree means no projection. A single
+        `MatrixDimensionNumbers` applies to all arrays with at least two axes. Defaults
+        to `None`, which means the weights of Equinox's linear, convolution and
+        recurrent layers, the vectors of an `eqx.nn.Embedding`, which are outputs, and
+        arrays with two axes (inputs first) outside the layers of `equinox.nn`. Other
+        arrays with three or more axes outside these layers, such as your own stack of
+        matrices, are then an error. Describe them with [`eqopt.groups.matrices`][] and
+        [`eqopt.groups.stacked`][].
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{heo2021adamp,
+            author = {Heo, Byeongho and Chun, Sanghyuk and Oh, Seong Joon and Han,
+                      Dongyoon and Yun, Sangdoo and Kim, Gyuwan and Uh, Youngjung and
+                      Ha, Jung-Woo},
+            title = {{A}dam{P}: Slowing Down the Slowdown for Momentum Optimizers on
+                     Scale-invariant Weights},
+            booktitle = {International Conference on Learning Representations},
+            year = {2021},
+        }
+        ```
     """
 
     learning_rate: ScalarOrSchedule
-    momentum: Hyperparameter = 0.0
-    dampening: Hyperparameter = 0.0
-    eps: Hyperparameter = 1e-8
-    delta: Hyperparameter = 0.1
+    momentum: Unit = 0.0
+    dampening: ClosedUnit = 0.0
+    eps: ZeroOrMore = 1e-8
+    delta: ZeroOrMore = 0.1
     wd_ratio: Hyperparameter = 0.1
     nesterov: bool = False
     weight_decay: WeightDecay = 0.0

@@ -7,7 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Inexact
 
-from ..._arguments.checks import check_range
+from ..._arguments.checks import check_fields
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core import (
@@ -23,15 +23,17 @@ from ..._transforms.weight_decay import WeightDecay
 from ..._trees.axes import DimensionNumbers
 from ..._trees.precision import or_tiny
 from ..._types import (
-    Hyperparameter,
     Mask,
     Nonnegative,
     Params,
     Scalar,
     ScalarOrSchedule,
+    Size,
+    Unit,
     Updates,
+    ZeroOrMore,
 )
-from ...numerics import abs_sq, safe_norm, safe_sqrt
+from ...numerics._numerics import abs_sq, safe_norm, safe_sqrt
 from .orthogonalize import NewtonSchulz, orthogonalize_of
 from .parts.coefficients import Coefficients
 from .parts.recipe import matrices_and_others
@@ -74,36 +76,70 @@ def adamuon(
 class ScaleByAdaMuon(AbstractMatrixwise):
     r"""Orthogonalizes the signs of the momentum, then divides by a second moment.
 
-    $$\begin{aligned}
-      \mu_t &= \beta \mu_{t-1} + (1 - \beta)\, G_t &
-      O_t &= \operatorname{NS}(\operatorname{sign}(\hat\mu_t)) \\
-      \nu_t &= \beta \nu_{t-1} + (1 - \beta)\, |O_t|^2 &
-      \hat O_t &= O_t / (\sqrt{\nu_t} + \varepsilon) \\
-      u_t &= \frac{\rho \sqrt{m n}}{\|\hat O_t\|_F + \varepsilon}\, \hat O_t
-    \end{aligned}$$
+    !!! abstract "One step"
 
-    where $\hat\mu_t = \mu_t$, the matrix has $m$ rows and $n$ columns, and
-    $\operatorname{NS}$ is the iteration of [`eqopt.Orthogonalize`][], which has the
-    equations, with $\varepsilon = 10^{-7}$ in $\operatorname{NS}$ only.
+        $$\begin{aligned}
+          \mu_t &= \beta \mu_{t-1} + (1 - \beta)\, G_t &
+          O_t &= \operatorname{NS}(\operatorname{sign}(\hat\mu_t)) \\
+          \nu_t &= \beta \nu_{t-1} + (1 - \beta)\, |O_t|^2 &
+          \hat O_t &= O_t / (\sqrt{\nu_t} + \varepsilon) \\
+          u_t &= \frac{\rho \sqrt{m n}}{\|\hat O_t\|_F + \varepsilon}\, \hat O_t
+        \end{aligned}$$
 
-    With `nesterov`, $\hat\mu_t = \beta \mu_t + (1 - \beta)\, G_t$.
+        where $\hat\mu_t = \mu_t$, the matrix has $m$ rows and $n$ columns, and
+        $\operatorname{NS}$ is the iteration of [`eqopt.Orthogonalize`][], with
+        $\varepsilon = 10^{-7}$ in $\operatorname{NS}$ only.
+
+        With `nesterov`, $\hat\mu_t = \beta \mu_t + (1 - \beta)\, G_t$.
+
+        $$\begin{aligned}
+          \operatorname{NS}(X) &= X_N, & X_0 &= X / (c\, \|X\|_F + \varepsilon), \\
+          X_k &= \big(a_k I + b_k A_k + c_k A_k^2\big) X_{k-1}, &
+          A_k &= X_{k-1} X_{k-1}^*
+        \end{aligned}$$
+
+        with coefficients $(a_k, b_k, c_k)$ for each of the $N$ steps, and a factor $c$
+        that belongs to them, usually 1.
+
+        $G_t$ is the gradient. At the start, $\mu_0 = \nu_0 = 0$. $\beta$ is `beta`
+        (0.95), $\varepsilon$ is `eps` (1e-8), $\rho$ is `consistent_rms` (0.2). By
+        default, `nesterov` is `True`.
 
     All updates have the root mean square $\rho$, so the moments need no bias correction.
     Parameters that are not matrices pass unchanged and have no state.
 
     **Arguments:**
 
-    - `coefficients`, `steps`: see [`eqopt.Orthogonalize`][].
-    - `beta`: $\beta \in [0, 1)$, the decay of both moments.
-    - `eps`: $\varepsilon \ge 0$.
-    - `nesterov`: whether to use Nesterov momentum.
+    - `coefficients`: $(a, b, c)$ for all steps, or one row for each step, as a tuple or
+        an array; or the name of a published set: `"standard"` (the set of Muon),
+        `"dion"`, `"polar_express"` (5 steps), `"polar_express_8"`, `"cans"`, `"aol"`,
+        `"cubic"`, `"deepseek"` or `"simple"` ($2, -\frac32, \frac12$, 12 steps). The
+        name also determines the factor $c$ of the norm, which is otherwise 1. Defaults
+        to `"standard"`.
+    - `steps`: the number of steps. Defaults to the number of rows, or to 5 for a single
+        row. If there are more steps than rows, the rows start again; Polar Express,
+        CANS and DeepSeek repeat the last row.
+    - `beta`: $\beta \in [0, 1)$, the decay of both moments. Defaults to 0.95.
+    - `eps`: $\varepsilon \ge 0$. Defaults to 1e-8.
+    - `nesterov`: whether to use Nesterov momentum. Defaults to `True`.
     - `consistent_rms`: $\rho \ge 0$. With 0.2, you can use learning rates for Adam.
+        Defaults to 0.2.
     - `ns_dtype`: the dtype of the iteration, called `dtype` in
         [`eqopt.Orthogonalize`][]. By default, it is bfloat16 on accelerators, for the
         coefficients that are listed there.
     - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
         parameter, at least float32.
-    - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
+    - `weight_dimension_numbers`: which parameters are matrices, and which of their axes
+        are outputs and inputs. It is a tree of [`eqopt.MatrixDimensionNumbers`][] and
+        `None` with the structure of the parameters or a prefix of it, or a function of
+        the parameters that returns one. A single `MatrixDimensionNumbers` applies to
+        all arrays with at least two axes. Defaults to
+        [`eqopt.groups.layer_matrices`][]: the weights of Equinox's linear, convolution
+        and recurrent layers, and arrays with two axes (inputs first) outside the layers
+        of `equinox.nn`. Embeddings are not matrices. Other arrays with three or more
+        axes outside these layers, such as your own stack of matrices, are then an
+        error. Describe them with [`eqopt.groups.matrices`][] and
+        [`eqopt.groups.stacked`][].
 
     **Raises:**
 
@@ -123,11 +159,11 @@ class ScaleByAdaMuon(AbstractMatrixwise):
     """
 
     coefficients: Coefficients = "standard"
-    steps: int | None = static_choice(static=True, default=None)
-    beta: Hyperparameter = 0.95
-    eps: Hyperparameter = 1e-8
+    steps: Size | None = static_choice(static=True, default=None)
+    beta: Unit = 0.95
+    eps: ZeroOrMore = 1e-8
     nesterov: bool = True
-    consistent_rms: Hyperparameter = 0.2
+    consistent_rms: ZeroOrMore = 0.2
     ns_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_dimension_numbers: DimensionNumbers | None = None
@@ -136,10 +172,8 @@ class ScaleByAdaMuon(AbstractMatrixwise):
     def _rows(self) -> Rows:
         return "first"
 
-    def __check_init__(self):
-        check_range(self, "beta", 0, 1)
-        check_range(self, "eps", 0)
-        check_range(self, "consistent_rms", 0)
+    def __check_init__(self) -> None:
+        check_fields(self)
         orthogonalize_of(self)
 
     def init(self, params: Params) -> ScaleByAdaMuonState:
@@ -161,30 +195,118 @@ class ScaleByAdaMuon(AbstractMatrixwise):
 class AdaMuon(AbstractOptimizer):
     r"""AdaMuon: orthogonal steps for matrices, with elementwise step sizes.
 
-    $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
+    !!! abstract "One step"
 
-    where $u_t$ is the update of [`eqopt.ScaleByAdaMuon`][], which has the equations and
-    the reference.
+        $$\begin{aligned}
+          \mu_t &= \beta \mu_{t-1} + (1 - \beta)\, G_t &
+          O_t &= \operatorname{NS}(\operatorname{sign}(\hat\mu_t)) \\
+          \nu_t &= \beta \nu_{t-1} + (1 - \beta)\, |O_t|^2 &
+          \hat O_t &= O_t / (\sqrt{\nu_t} + \varepsilon) \\
+          u_t &= \frac{\rho \sqrt{m n}}{\|\hat O_t\|_F + \varepsilon}\, \hat O_t
+        \end{aligned}$$
+
+        where $\hat\mu_t = \mu_t$, the matrix has $m$ rows and $n$ columns, and
+        $\operatorname{NS}$ is the iteration of [`eqopt.Orthogonalize`][], with
+        $\varepsilon = 10^{-7}$ in $\operatorname{NS}$ only.
+
+        With `nesterov`, $\hat\mu_t = \beta \mu_t + (1 - \beta)\, G_t$.
+
+        $$\begin{aligned}
+          \operatorname{NS}(X) &= X_N, & X_0 &= X / (c\, \|X\|_F + \varepsilon), \\
+          X_k &= \big(a_k I + b_k A_k + c_k A_k^2\big) X_{k-1}, &
+          A_k &= X_{k-1} X_{k-1}^*
+        \end{aligned}$$
+
+        with coefficients $(a_k, b_k, c_k)$ for each of the $N$ steps, and a factor $c$
+        that belongs to them, usually 1.
+
+        $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
+
+        where $u_t$ is the update of [`eqopt.ScaleByAdaMuon`][].
+
+        $G_t$ is the gradient, $p_t$ the parameter after step $t$. At the start,
+        $\mu_0 = \nu_0 = 0$. $\eta$ is `learning_rate`, $\beta$ is `beta` (0.95),
+        $\varepsilon$ is `eps` (1e-8), $\lambda$ is `weight_decay` (0.01), $\rho$ is
+        `consistent_rms` (0.2). By default, `nesterov` is `True`. Parameters that are
+        not matrices use `fallback`, by default [`eqopt.AdamW`][].
 
     The state is as large as Adam's.
 
+    !!! example
+
+        ```python
+        opt = eqopt.AdaMuon(1e-3)
+        state = opt.init(model)
+        model, state = opt.step(grads, state, model)
+        ```
+
     **Arguments:**
 
-    - `learning_rate`: see [`eqopt.SGD`][]. The authors use 0.02 by default. Learning
-        rates for Adam should also work.
-    - `weight_decay`, `mask`, `fallback`: see [`eqopt.NorMuon`][].
-    - All others: see [`eqopt.ScaleByAdaMuon`][].
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. The authors use 0.02
+        by default. Learning rates for Adam should also work.
+    - `coefficients`: $(a, b, c)$ for all steps, or one row for each step, as a tuple or
+        an array; or the name of a published set: `"standard"` (the set of Muon),
+        `"dion"`, `"polar_express"` (5 steps), `"polar_express_8"`, `"cans"`, `"aol"`,
+        `"cubic"`, `"deepseek"` or `"simple"` ($2, -\frac32, \frac12$, 12 steps). The
+        name also determines the factor $c$ of the norm, which is otherwise 1. Defaults
+        to `"standard"`.
+    - `steps`: the number of steps. Defaults to `None`, which means the number of rows,
+        or 5 for a single row. If there are more steps than rows, the rows start again;
+        Polar Express, CANS and DeepSeek repeat the last row.
+    - `beta`: $\beta \in [0, 1)$, the decay of both moments. Defaults to 0.95.
+    - `eps`: $\varepsilon \ge 0$. Defaults to 1e-8.
+    - `weight_decay`: $\lambda$, for all parameters: a number, a 0-d array, a schedule,
+        or an [`eqopt.AddDecayedWeights`][] for more options. Defaults to 0.01.
+    - `mask`: which parameters decay: a tree of Python bools like the parameters or a
+        prefix of it, or a function of the parameters that returns one. Defaults to
+        `None`, which means all parameters.
+    - `nesterov`: whether to use Nesterov momentum. Defaults to `True`.
+    - `consistent_rms`: $\rho \ge 0$. With 0.2, you can use learning rates for Adam.
+        Defaults to 0.2.
+    - `ns_dtype`: the dtype of the iteration. Defaults to `None`: a CPU then iterates in
+        float32, and accelerators in bfloat16 with the coefficients `"standard"`,
+        `"dion"`, `"polar_express"`, `"aol"`, `"deepseek"` and `"simple"`. With other
+        coefficients, and for matrices that are complex or in float64, the matrix keeps
+        its dtype.
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to `None`, which means
+        the dtype of each parameter, at least float32.
+    - `weight_dimension_numbers`: which parameters are matrices, and which of their axes
+        are outputs and inputs. It is a tree of [`eqopt.MatrixDimensionNumbers`][] and
+        `None` with the structure of the parameters or a prefix of it, or a function of
+        the parameters that returns one. A single `MatrixDimensionNumbers` applies to
+        all arrays with at least two axes. Defaults to `None`, which means
+        [`eqopt.groups.layer_matrices`][]: the weights of Equinox's linear, convolution
+        and recurrent layers, and arrays with two axes (inputs first) outside the layers
+        of `equinox.nn`. Embeddings are not matrices. Other arrays with three or more
+        axes outside these layers, such as your own stack of matrices, are then an
+        error. Describe them with [`eqopt.groups.matrices`][] and
+        [`eqopt.groups.stacked`][].
+    - `fallback`: the optimizer for all parameters that are not matrices. Defaults to
+        `None`, which means [`eqopt.AdamW`][] with the same `learning_rate`,
+        `weight_decay` and `mask`, and with $\beta_2 = 0.95$. Your own has its own
+        decay.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @article{si2025adamuon,
+            author = {Si, Chongjie and Zhang, Debing and Shen, Wei},
+            title = {{AdaMuon}: Adaptive {Muon} Optimizer},
+            journal = {arXiv:2507.11005},
+            year = {2025},
+        }
+        ```
     """
 
     learning_rate: ScalarOrSchedule
     coefficients: Coefficients = "standard"
-    steps: int | None = static_choice(static=True, default=None)
-    beta: Hyperparameter = 0.95
-    eps: Hyperparameter = 1e-8
+    steps: Size | None = static_choice(static=True, default=None)
+    beta: Unit = 0.95
+    eps: ZeroOrMore = 1e-8
     weight_decay: WeightDecay = 0.01
     mask: Mask | None = static_choice(default=None)
     nesterov: bool = True
-    consistent_rms: Hyperparameter = 0.2
+    consistent_rms: ZeroOrMore = 0.2
     ns_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_dimension_numbers: DimensionNumbers | None = None

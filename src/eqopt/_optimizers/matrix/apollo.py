@@ -1,15 +1,13 @@
 """APOLLO: gradients, scaled like the updates of Adam in a subspace."""
 
 import functools
-import math
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Annotated, Any, Literal, TypeAlias
 
 import equinox as eqx
 import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Bool, Float, Inexact, Int
 
-from ..._arguments.checks import check_choice, check_count, check_range
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core import (
@@ -29,10 +27,10 @@ from ..._trees.control import cond
 from ..._trees.keys import as_key
 from ..._trees.leaves import places
 from ..._trees.precision import or_tiny
-from ..._trees.threefry import normal
 from ..._types import (
+    Count,
     Hyperparameter,
-    IntegerLike,
+    Interval,
     Key,
     Mask,
     Nonnegative,
@@ -40,9 +38,18 @@ from ..._types import (
     PerLeaf,
     Scalar,
     ScalarOrSchedule,
+    Size,
+    Unit,
     Updates,
+    ZeroOrMore,
 )
-from ...numerics import abs_sq, bias_correction, safe_increment, safe_norm, safe_sqrt
+from ...numerics._numerics import (
+    abs_sq,
+    bias_correction,
+    safe_increment,
+    safe_norm,
+    safe_sqrt,
+)
 from .parts.recipe import matrices_and_others
 from .parts.subspace import leading
 
@@ -99,7 +106,7 @@ def apollo(
     x, (old,) = _wide(g), projector
     if old is None:
         # In float32, the random numbers are the same for any precision of the state.
-        p = normal(key[0], (len(x), len(mu[0])), jnp.float32).astype(norm.dtype)
+        p = jr.normal(key[0], (len(x), len(mu[0])), jnp.float32).astype(norm.dtype)
         p = p / len(mu[0]) ** 0.5
     else:
         p = cond(is_due, lambda: leading(x, old.shape[1]), lambda: old)
@@ -162,24 +169,37 @@ class ScaleByAPOLLO(AbstractMatrixwise):
     **Arguments:**
 
     - `rank`: $r$, an integer of at least 1. Smaller matrices keep their full rank.
+        Defaults to 256.
     - `scale`: $\alpha \ge 0$; its root is a factor of the update. If the rank is a
-        quarter of the width, the authors use 1.
+        quarter of the width, the authors use 1. Defaults to 1.0.
     - `scale_type`: `"channel"` for one $s_{t, j}$ per column, or `"tensor"` for a single
-        $s_t$, from the norms of whole matrices.
-    - `update_proj_gap`: $T$, an integer or an integer 0-d array.
+        $s_t$, from the norms of whole matrices. Defaults to `"channel"`.
+    - `update_proj_gap`: $T$, an integer or an integer 0-d array. Defaults to 200.
     - `proj`: `"random"` for normal numbers of variance $1 / r$, which are not stored; or
-        `"svd"` for the leading left singular vectors of the gradient.
-    - `b1`, `b2`: $\beta_1, \beta_2 \in [0, 1)$.
-    - `eps`: $\varepsilon \ge 0$.
-    - `max_growth`: $\gamma \ge 1$, or `None` for no limit.
-    - `scale_front`: whether to multiply by $\sqrt\alpha$ before the growth is limited.
-        Then the limit also applies to the growth of a scheduled $\alpha$. With a constant
-        $\alpha$, the updates are the same either way, up to the $10^{-8}$ above.
+        `"svd"` for the leading left singular vectors of the gradient. Defaults to
+        `"random"`.
+    - `b1`, `b2`: $\beta_1, \beta_2 \in [0, 1)$. Default to 0.9 and 0.999.
+    - `eps`: $\varepsilon \ge 0$. Defaults to 1e-6.
+    - `max_growth`: $\gamma \ge 1$, or `None` for no limit. Defaults to 1.01.
     - `key`: a seed or a random key, for `proj="random"`. $P$ is drawn with
         `jax.random.fold_in(jax.random.fold_in(key, t // T), i)`, where $t$ counts steps
         from 0 and $i$ counts the leaves of the parameters. For a stack, this key is
-        split.
-    - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
+        split. Defaults to 0.
+    - `weight_dimension_numbers`: which parameters are matrices, and which of their axes
+        are outputs and inputs. It is a tree of [`eqopt.MatrixDimensionNumbers`][] and
+        `None` with the structure of the parameters or a prefix of it, or a function of
+        the parameters that returns one. A single `MatrixDimensionNumbers` applies to
+        all arrays with at least two axes. Defaults to
+        [`eqopt.groups.layer_matrices`][]: the weights of Equinox's linear, convolution
+        and recurrent layers, and arrays with two axes (inputs first) outside the layers
+        of `equinox.nn`. Embeddings are not matrices. Other arrays with three or more
+        axes outside these layers, such as your own stack of matrices, are then an
+        error. Describe them with [`eqopt.groups.matrices`][] and
+        [`eqopt.groups.stacked`][].
+    - `scale_front`: whether to multiply by $\sqrt\alpha$ before the growth is limited.
+        Then the limit also applies to the growth of a scheduled $\alpha$. With a constant
+        $\alpha$, the updates are the same either way, up to the $10^{-8}$ above.
+        Defaults to `False`.
 
     **Raises:**
 
@@ -200,35 +220,20 @@ class ScaleByAPOLLO(AbstractMatrixwise):
         ```
     """
 
-    rank: int = static_choice(static=True, default=256)
-    scale: Hyperparameter = 1.0
+    rank: Size = static_choice(static=True, default=256)
+    scale: ZeroOrMore = 1.0
     scale_type: ScaleType = eqx.field(static=True, default="channel")
-    update_proj_gap: IntegerLike = 200
+    update_proj_gap: Count = 200
     proj: Projection = eqx.field(static=True, default="random")
-    b1: Hyperparameter = 0.9
-    b2: Hyperparameter = 0.999
-    eps: Hyperparameter = 1e-6
-    max_growth: Hyperparameter | None = 1.01
+    b1: Unit = 0.9
+    b2: Unit = 0.999
+    eps: ZeroOrMore = 1e-6
+    max_growth: Annotated[Hyperparameter, Interval(1)] | None = 1.01
     key: Key = 0
     weight_dimension_numbers: DimensionNumbers | None = None
     scale_front: bool = False
 
     _sized = (("mu", "_low"), ("projector", "_projector"))
-
-    def __check_init__(self):
-        check_count(self, "rank")
-        check_count(self, "update_proj_gap")
-        for name, high in {
-            "b1": 1,
-            "b2": 1,
-            "eps": math.inf,
-            "scale": math.inf,
-        }.items():
-            check_range(self, name, 0, high)
-        if self.max_growth is not None:
-            check_range(self, "max_growth", 1)
-        for name, kind in {"scale_type": ScaleType, "proj": Projection}.items():
-            check_choice(self, name, get_args(kind))
 
     @property
     def _work(self) -> Work:
@@ -288,32 +293,119 @@ def _keys(layout: Layout | Pieces, shape: tuple[int, ...], key: Any) -> tuple:
 class APOLLO(AbstractOptimizer):
     r"""APOLLO: gradients of matrices, scaled like the updates of Adam in a subspace.
 
-    $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
+    !!! abstract "One step"
 
-    where $u_t$ is the update of [`eqopt.ScaleByAPOLLO`][], which has the equations and
-    the reference.
+        Let $G_t$ be a matrix with $m$ rows and $n$ columns, transposed if necessary so
+        that $m \le n$. (If both sides are equal, the inputs are its rows.) Then
+
+        $$\begin{aligned}
+          R_t &= P^* G_t &
+          \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, R_t \\
+          \nu_t &= \beta_2 \nu_{t-1} + (1 - \beta_2)\, |R_t|^2 &
+          \tilde R_t &= \mu_t / (\sqrt{\nu_t} + \varepsilon) \\
+          s_{t, j} &= \|\tilde R_{t, :j}\| \,/\, (\|R_{t, :j}\| + 10^{-8}) &
+          \tilde u_t &= G_t \operatorname{diag}(s_t)
+        \end{aligned}$$
+
+        $$\hat u_t = \tilde u_t\, \frac{\gamma}{\max\big(\gamma,
+          \|\tilde u_t\|_F / (\|\hat u_{t-1}\|_F + 10^{-8})\big)}, \qquad
+          u_t = \sqrt{\alpha}\; \frac{\sqrt{1 - \beta_2^t}}{1 - \beta_1^t}\; \hat u_t,$$
+
+        where $P$ has $r$ columns and is recomputed after every $T$ steps.
+
+        $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
+
+        where $u_t$ is the update of [`eqopt.ScaleByAPOLLO`][].
+
+        $G_t$ is the gradient, $p_t$ the parameter after step $t$. At the start,
+        $\mu_0 = \nu_0 = 0$. $\eta$ is `learning_rate`, $r$ is `rank` (256), $\alpha$ is
+        `scale` (1.0), $T$ is `update_proj_gap` (200), $\beta_1$ is `b1` (0.9),
+        $\beta_2$ is `b2` (0.999), $\varepsilon$ is `eps` (1e-6), $\gamma$ is
+        `max_growth` (1.01), $\lambda$ is `weight_decay` (0.0). Parameters that are not
+        matrices use `fallback`, by default [`eqopt.AdamW`][].
 
     (The authors' code applies weight decay to the parameters after the step.) For
     APOLLO-Mini, use `APOLLO(1e-2, 1, 128.0, "tensor")`. With `proj="svd"`, derivatives
     through the step treat the projection as a constant.
 
+    !!! example
+
+        ```python
+        opt = eqopt.APOLLO(0.01)
+        state = opt.init(model)
+        model, state = opt.step(grads, state, model)
+        ```
+
     **Arguments:**
 
-    - `learning_rate`: see [`eqopt.SGD`][]. The authors use 0.01.
-    - `weight_decay`, `mask`, `fallback`: see [`eqopt.NorMuon`][].
-    - All others: see [`eqopt.ScaleByAPOLLO`][].
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. The authors use
+        0.01.
+    - `rank`: $r$, an integer of at least 1. Smaller matrices keep their full rank.
+        Defaults to 256.
+    - `scale`: $\alpha \ge 0$; its root is a factor of the update. If the rank is a
+        quarter of the width, the authors use 1. Defaults to 1.0.
+    - `scale_type`: `"channel"` for one $s_{t, j}$ per column, or `"tensor"` for a
+        single $s_t$, from the norms of whole matrices. Defaults to `"channel"`.
+    - `update_proj_gap`: $T$, an integer or an integer 0-d array. Defaults to 200.
+    - `proj`: `"random"` for normal numbers of variance $1 / r$, which are not stored;
+        or `"svd"` for the leading left singular vectors of the gradient. Defaults to
+        `"random"`.
+    - `b1`, `b2`: $\beta_1, \beta_2 \in [0, 1)$. Default to 0.9 and 0.999.
+    - `eps`: $\varepsilon \ge 0$. Defaults to 1e-6.
+    - `max_growth`: $\gamma \ge 1$, or `None` for no limit. Defaults to 1.01.
+    - `weight_decay`: $\lambda$, for all parameters: a number, a 0-d array, a schedule,
+        or an [`eqopt.AddDecayedWeights`][] for more options. Defaults to 0.0.
+    - `mask`: which parameters decay: a tree of Python bools like the parameters or a
+        prefix of it, or a function of the parameters that returns one. Defaults to
+        `None`, which means all parameters.
+    - `key`: a seed or a random key, for `proj="random"`. $P$ is drawn with
+        `jax.random.fold_in(jax.random.fold_in(key, t // T), i)`, where $t$ counts steps
+        from 0 and $i$ counts the leaves of the parameters. For a stack, this key is
+        split. Defaults to 0.
+    - `weight_dimension_numbers`: which parameters are matrices, and which of their axes
+        are outputs and inputs. It is a tree of [`eqopt.MatrixDimensionNumbers`][] and
+        `None` with the structure of the parameters or a prefix of it, or a function of
+        the parameters that returns one. A single `MatrixDimensionNumbers` applies to
+        all arrays with at least two axes. Defaults to `None`, which means
+        [`eqopt.groups.layer_matrices`][]: the weights of Equinox's linear, convolution
+        and recurrent layers, and arrays with two axes (inputs first) outside the layers
+        of `equinox.nn`. Embeddings are not matrices. Other arrays with three or more
+        axes outside these layers, such as your own stack of matrices, are then an
+        error. Describe them with [`eqopt.groups.matrices`][] and
+        [`eqopt.groups.stacked`][].
+    - `fallback`: the optimizer for all parameters that are not matrices. Defaults to
+        `None`, which means [`eqopt.AdamW`][] with the same `learning_rate`,
+        `weight_decay` and `mask`, and with $\beta_2 = 0.95$. Your own has its own
+        decay.
+    - `scale_front`: whether to multiply by $\sqrt\alpha$ before the growth is limited.
+        Then the limit also applies to the growth of a scheduled $\alpha$. With a
+        constant $\alpha$, the updates are the same either way, up to the $10^{-8}$
+        above. Defaults to `False`.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{zhu2025apollo,
+            author = {Zhu, Hanqing and Zhang, Zhenyu and Cong, Wenyan and Liu, Xi and
+                      Park, Sem and Chandra, Vikas and Long, Bo and Pan, David Z. and
+                      Wang, Zhangyang and Lee, Jinwon},
+            title = {{APOLLO}: {SGD}-like Memory, {AdamW}-level Performance},
+            booktitle = {Conference on Machine Learning and Systems},
+            year = {2025},
+        }
+        ```
     """
 
     learning_rate: ScalarOrSchedule
-    rank: int = static_choice(static=True, default=256)
-    scale: Hyperparameter = 1.0
+    rank: Size = static_choice(static=True, default=256)
+    scale: ZeroOrMore = 1.0
     scale_type: ScaleType = eqx.field(static=True, default="channel")
-    update_proj_gap: IntegerLike = 200
+    update_proj_gap: Count = 200
     proj: Projection = eqx.field(static=True, default="random")
-    b1: Hyperparameter = 0.9
-    b2: Hyperparameter = 0.999
-    eps: Hyperparameter = 1e-6
-    max_growth: Hyperparameter | None = 1.01
+    b1: Unit = 0.9
+    b2: Unit = 0.999
+    eps: ZeroOrMore = 1e-6
+    max_growth: Annotated[Hyperparameter, Interval(1)] | None = 1.01
     weight_decay: WeightDecay = 0.0
     mask: Mask | None = static_choice(default=None)
     key: Key = 0

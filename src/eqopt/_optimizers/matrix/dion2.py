@@ -1,14 +1,14 @@
 """Dion2: orthogonal steps for the largest rows or columns."""
 
 import math
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import equinox as eqx
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, DTypeLike, Float, Inexact, Int
 
-from ..._arguments.checks import check_range
+from ..._arguments.checks import check_fields
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core import (
@@ -21,15 +21,18 @@ from ..._core import (
 from ..._transforms.weight_decay import WeightDecay
 from ..._trees.axes import DimensionNumbers
 from ..._types import (
-    Hyperparameter,
+    Interval,
     Mask,
     Nonnegative,
     Params,
     Scalar,
     ScalarOrSchedule,
+    Size,
+    Unit,
     Updates,
+    ZeroOrMore,
 )
-from ...numerics import abs_sq
+from ...numerics._numerics import abs_sq
 from .orthogonalize import SCALES, NewtonSchulz, Scale, orthogonalize_of
 from .parts.coefficients import Coefficients
 from .parts.eigenbasis import short_side
@@ -43,6 +46,9 @@ def _number(x: Any) -> Any:
         return float(x)
     except (TypeError, ValueError):
         return x
+
+
+Fraction: TypeAlias = Annotated[float, Interval(0, 1, includes_low=False)]
 
 
 class ScaleByDion2State(eqx.Module):
@@ -136,20 +142,35 @@ def nordion2(
 class ScaleByDion2(AbstractMatrixwise):
     r"""Orthogonal updates for a fraction of the rows, or columns, of each matrix.
 
-    Let $G_t$ be a matrix with $m$ outputs and $n$ inputs, with $m \le n$. Otherwise,
-    exchange rows and columns, and $m$ and $n$. Then
+    !!! abstract "One step"
 
-    $$\begin{aligned}
-      M_t &= \mu_{t-1} + G_t &
-      S_t &= \operatorname{top}_k \Big(\textstyle\sum_j |M_{t, ij}|\Big), \quad
-        k = \lceil f m \rceil \\
-      u_t[S_t] &= s \operatorname{NS}(M_t[S_t]) &
-      \mu_t[S_t] &= \alpha\, M_t[S_t]
-    \end{aligned}$$
+        Let $G_t$ be a matrix with $m$ outputs and $n$ inputs, with $m \le n$.
+        Otherwise, exchange rows and columns, and $m$ and $n$. Then
 
-    and for the other rows, $u_t = 0$ and $\mu_t = M_t$: they accumulate until they are
-    among the largest. $\operatorname{NS}$ and $s$ are the iteration and the factor, for
-    the shape of the whole matrix, of [`eqopt.Orthogonalize`][], which has the equations.
+        $$\begin{aligned}
+          M_t &= \mu_{t-1} + G_t &
+          S_t &= \operatorname{top}_k \Big(\textstyle\sum_j |M_{t, ij}|\Big), \quad
+            k = \lceil f m \rceil \\
+          u_t[S_t] &= s \operatorname{NS}(M_t[S_t]) &
+          \mu_t[S_t] &= \alpha\, M_t[S_t]
+        \end{aligned}$$
+
+        and for the other rows, $u_t = 0$ and $\mu_t = M_t$: they accumulate until they
+        are among the largest. $\operatorname{NS}$ and $s$ are the iteration and the
+        factor, for the shape of the whole matrix, of [`eqopt.Orthogonalize`][].
+
+        $$\begin{aligned}
+          \operatorname{NS}(X) &= X_N, & X_0 &= X / (c\, \|X\|_F + \varepsilon), \\
+          X_k &= \big(a_k I + b_k A_k + c_k A_k^2\big) X_{k-1}, &
+          A_k &= X_{k-1} X_{k-1}^*
+        \end{aligned}$$
+
+        with coefficients $(a_k, b_k, c_k)$ for each of the $N$ steps, and a factor $c$
+        that belongs to them, usually 1.
+
+        $G_t$ is the gradient. At the start, $\mu_0 = 0$. $f$ is `fraction` (0.25),
+        $\alpha$ is `ef_decay` (0.95), $\varepsilon$ is `eps` (1e-8), $s$ is `scale`
+        (`"unit_rms"`).
 
     With $f = 1$, this is Muon with heavy-ball momentum. Parameters that are not
     matrices pass unchanged and have no state.
@@ -167,16 +188,42 @@ class ScaleByDion2(AbstractMatrixwise):
     **Arguments:**
 
     - `fraction`: $f \in (0, 1]$, a Python number: the fraction of rows or columns to
-        select.
+        select. Defaults to 0.25.
     - `ef_decay`: $\alpha \in [0, 1)$: how much of the applied rows stays in $\mu$.
+        Defaults to 0.95.
     - `b2`: $\beta_2 \in [0, 1)$, for NorDion2, whose authors use 0.95. Defaults to
         `None`, for Dion2.
     - `eps`: $\varepsilon \ge 0$, also added to the norm in $\operatorname{NS}$.
-    - `coefficients`, `steps`, `scale`: see [`eqopt.Orthogonalize`][].
-    - `ns_dtype`: see [`eqopt.ScaleByAdaMuon`][].
+        Defaults to 1e-8.
+    - `coefficients`: $(a, b, c)$ for all steps, or one row for each step, as a tuple or
+        an array; or the name of a published set: `"standard"` (the set of Muon),
+        `"dion"`, `"polar_express"` (5 steps), `"polar_express_8"`, `"cans"`, `"aol"`,
+        `"cubic"`, `"deepseek"` or `"simple"` ($2, -\frac32, \frac12$, 12 steps). The
+        name also determines the factor $c$ of the norm, which is otherwise 1. Defaults
+        to `"polar_express"`.
+    - `steps`: the number of steps. Defaults to the number of rows, or to 5 for a single
+        row. If there are more steps than rows, the rows start again; Polar Express,
+        CANS and DeepSeek repeat the last row.
+    - `scale`: $s$, for $m$ outputs and $n$ inputs: `"none"`, 1; `"shape"`,
+        $\sqrt{\max(1, m / n)}$; `"spectral"`, $\sqrt{\max(m, n)}$; `"unit_rms"`,
+        $\sqrt{m / n}$; `"match_rms"`, $0.2 \sqrt{\max(m, n)}$, about the size of the
+        updates of Adam. Defaults to `"unit_rms"`.
+    - `ns_dtype`: the dtype of the iteration, called `dtype` in
+        [`eqopt.Orthogonalize`][]. By default, it is bfloat16 on accelerators, for the
+        coefficients that are listed there.
     - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
         parameter, at least float32.
-    - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
+    - `weight_dimension_numbers`: which parameters are matrices, and which of their axes
+        are outputs and inputs. It is a tree of [`eqopt.MatrixDimensionNumbers`][] and
+        `None` with the structure of the parameters or a prefix of it, or a function of
+        the parameters that returns one. A single `MatrixDimensionNumbers` applies to
+        all arrays with at least two axes. Defaults to
+        [`eqopt.groups.layer_matrices`][]: the weights of Equinox's linear, convolution
+        and recurrent layers, and arrays with two axes (inputs first) outside the layers
+        of `equinox.nn`. Embeddings are not matrices. Other arrays with three or more
+        axes outside these layers, such as your own stack of matrices, are then an
+        error. Describe them with [`eqopt.groups.matrices`][] and
+        [`eqopt.groups.stacked`][].
 
     **Raises:**
 
@@ -195,27 +242,19 @@ class ScaleByDion2(AbstractMatrixwise):
         ```
     """
 
-    fraction: float = eqx.field(static=True, converter=_number, default=0.25)
-    ef_decay: Hyperparameter = 0.95
-    b2: Hyperparameter | None = None
-    eps: Hyperparameter = 1e-8
+    fraction: Fraction = eqx.field(static=True, converter=_number, default=0.25)
+    ef_decay: Unit = 0.95
+    b2: Unit | None = None
+    eps: ZeroOrMore = 1e-8
     coefficients: Coefficients = "polar_express"
-    steps: int | None = static_choice(static=True, default=None)
+    steps: Size | None = static_choice(static=True, default=None)
     scale: Scale = eqx.field(static=True, default="unit_rms")
     ns_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_dimension_numbers: DimensionNumbers | None = None
 
-    def __check_init__(self):
-        if not (isinstance(self.fraction, float) and 0 < self.fraction <= 1):
-            raise ValueError(
-                "ScaleByDion2: `fraction` must be a Python number in (0, 1], but is "
-                f"{self.fraction!r}. The compiled code depends on it."
-            )
-        check_range(self, "ef_decay", 0, 1)
-        if self.b2 is not None:
-            check_range(self, "b2", 0, 1)
-        check_range(self, "eps", 0)
+    def __check_init__(self) -> None:
+        check_fields(self)
         orthogonalize_of(self)
 
     def _factor(self, outputs: int, inputs: int) -> float:
@@ -242,29 +281,126 @@ class ScaleByDion2(AbstractMatrixwise):
 class Dion2(AbstractOptimizer):
     r"""Dion2: orthogonal steps for a fraction of the rows, or columns, of each matrix.
 
-    $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
+    !!! abstract "One step"
 
-    where $u_t$ is the update of [`eqopt.ScaleByDion2`][], which has the equations and
-    the reference.
+        Let $G_t$ be a matrix with $m$ outputs and $n$ inputs, with $m \le n$.
+        Otherwise, exchange rows and columns, and $m$ and $n$. Then
+
+        $$\begin{aligned}
+          M_t &= \mu_{t-1} + G_t &
+          S_t &= \operatorname{top}_k \Big(\textstyle\sum_j |M_{t, ij}|\Big), \quad
+            k = \lceil f m \rceil \\
+          u_t[S_t] &= s \operatorname{NS}(M_t[S_t]) &
+          \mu_t[S_t] &= \alpha\, M_t[S_t]
+        \end{aligned}$$
+
+        and for the other rows, $u_t = 0$ and $\mu_t = M_t$: they accumulate until they
+        are among the largest. $\operatorname{NS}$ and $s$ are the iteration and the
+        factor, for the shape of the whole matrix, of [`eqopt.Orthogonalize`][].
+
+        $$\begin{aligned}
+          \operatorname{NS}(X) &= X_N, & X_0 &= X / (c\, \|X\|_F + \varepsilon), \\
+          X_k &= \big(a_k I + b_k A_k + c_k A_k^2\big) X_{k-1}, &
+          A_k &= X_{k-1} X_{k-1}^*
+        \end{aligned}$$
+
+        with coefficients $(a_k, b_k, c_k)$ for each of the $N$ steps, and a factor $c$
+        that belongs to them, usually 1.
+
+        $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
+
+        where $u_t$ is the update of [`eqopt.ScaleByDion2`][].
+
+        $G_t$ is the gradient, $p_t$ the parameter after step $t$. At the start,
+        $\mu_0 = 0$. $\eta$ is `learning_rate`, $f$ is `fraction` (0.25), $\alpha$ is
+        `ef_decay` (0.95), $\varepsilon$ is `eps` (1e-8), $\lambda$ is `weight_decay`
+        (0.01), $s$ is `scale` (`"unit_rms"`). Parameters that are not matrices use
+        `fallback`, by default [`eqopt.AdamW`][].
 
     Weight decay applies to all rows in each step.
 
+    !!! example
+
+        ```python
+        opt = eqopt.Dion2(0.01)
+        state = opt.init(model)
+        model, state = opt.step(grads, state, model)
+        ```
+
     **Arguments:**
 
-    - `learning_rate`: see [`eqopt.SGD`][]. The authors use 0.01.
-    - `weight_decay`, `mask`, `fallback`: see [`eqopt.NorMuon`][].
-    - All others: see [`eqopt.ScaleByDion2`][].
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. The authors use
+        0.01.
+    - `fraction`: $f \in (0, 1]$, a Python number: the fraction of rows or columns to
+        select. Defaults to 0.25.
+    - `ef_decay`: $\alpha \in [0, 1)$: how much of the applied rows stays in $\mu$.
+        Defaults to 0.95.
+    - `b2`: $\beta_2 \in [0, 1)$, for NorDion2, whose authors use 0.95. Defaults to
+        `None`, for Dion2.
+    - `eps`: $\varepsilon \ge 0$, also added to the norm in $\operatorname{NS}$.
+        Defaults to 1e-8.
+    - `weight_decay`: $\lambda$, for all parameters: a number, a 0-d array, a schedule,
+        or an [`eqopt.AddDecayedWeights`][] for more options. Defaults to 0.01.
+    - `mask`: which parameters decay: a tree of Python bools like the parameters or a
+        prefix of it, or a function of the parameters that returns one. Defaults to
+        `None`, which means all parameters.
+    - `coefficients`: $(a, b, c)$ for all steps, or one row for each step, as a tuple or
+        an array; or the name of a published set: `"standard"` (the set of Muon),
+        `"dion"`, `"polar_express"` (5 steps), `"polar_express_8"`, `"cans"`, `"aol"`,
+        `"cubic"`, `"deepseek"` or `"simple"` ($2, -\frac32, \frac12$, 12 steps). The
+        name also determines the factor $c$ of the norm, which is otherwise 1. Defaults
+        to `"polar_express"`.
+    - `steps`: the number of steps. Defaults to `None`, which means the number of rows,
+        or 5 for a single row. If there are more steps than rows, the rows start again;
+        Polar Express, CANS and DeepSeek repeat the last row.
+    - `scale`: $s$, for $m$ outputs and $n$ inputs: `"none"`, 1; `"shape"`,
+        $\sqrt{\max(1, m / n)}$; `"spectral"`, $\sqrt{\max(m, n)}$; `"unit_rms"`,
+        $\sqrt{m / n}$; `"match_rms"`, $0.2 \sqrt{\max(m, n)}$, about the size of the
+        updates of Adam. Defaults to `"unit_rms"`.
+    - `ns_dtype`: the dtype of the iteration. Defaults to `None`: a CPU then iterates in
+        float32, and accelerators in bfloat16 with the coefficients `"standard"`,
+        `"dion"`, `"polar_express"`, `"aol"`, `"deepseek"` and `"simple"`. With other
+        coefficients, and for matrices that are complex or in float64, the matrix keeps
+        its dtype.
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to `None`, which means
+        the dtype of each parameter, at least float32.
+    - `weight_dimension_numbers`: which parameters are matrices, and which of their axes
+        are outputs and inputs. It is a tree of [`eqopt.MatrixDimensionNumbers`][] and
+        `None` with the structure of the parameters or a prefix of it, or a function of
+        the parameters that returns one. A single `MatrixDimensionNumbers` applies to
+        all arrays with at least two axes. Defaults to `None`, which means
+        [`eqopt.groups.layer_matrices`][]: the weights of Equinox's linear, convolution
+        and recurrent layers, and arrays with two axes (inputs first) outside the layers
+        of `equinox.nn`. Embeddings are not matrices. Other arrays with three or more
+        axes outside these layers, such as your own stack of matrices, are then an
+        error. Describe them with [`eqopt.groups.matrices`][] and
+        [`eqopt.groups.stacked`][].
+    - `fallback`: the optimizer for all parameters that are not matrices. Defaults to
+        `None`, which means [`eqopt.AdamW`][] with the same `learning_rate`,
+        `weight_decay` and `mask`, and with $\beta_2 = 0.95$. Your own has its own
+        decay.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @article{ahn2025dion2,
+            author = {Ahn, Kwangjun and Amsel, Noah and Langford, John},
+            title = {{Dion2}: A Simple Method to Shrink Matrix in {Muon}},
+            journal = {arXiv:2512.16928},
+            year = {2025},
+        }
+        ```
     """
 
     learning_rate: ScalarOrSchedule
-    fraction: float = eqx.field(static=True, converter=_number, default=0.25)
-    ef_decay: Hyperparameter = 0.95
-    b2: Hyperparameter | None = None
-    eps: Hyperparameter = 1e-8
+    fraction: Fraction = eqx.field(static=True, converter=_number, default=0.25)
+    ef_decay: Unit = 0.95
+    b2: Unit | None = None
+    eps: ZeroOrMore = 1e-8
     weight_decay: WeightDecay = 0.01
     mask: Mask | None = static_choice(default=None)
     coefficients: Coefficients = "polar_express"
-    steps: int | None = static_choice(static=True, default=None)
+    steps: Size | None = static_choice(static=True, default=None)
     scale: Scale = eqx.field(static=True, default="unit_rms")
     ns_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)

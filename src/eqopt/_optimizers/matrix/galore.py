@@ -6,9 +6,8 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, Int, PyTree
+from jaxtyping import Array, Int
 
-from ..._arguments.checks import check_count, check_scalar
 from ..._arguments.extra import without_norm
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
@@ -34,16 +33,18 @@ from ..._trees.sharding import unsharded
 from ..._trees.states import check_size
 from ..._trees.stored import load, shapes_if_stored
 from ..._types import (
+    Count,
     Hyperparameter,
-    IntegerLike,
     Mask,
     Params,
     PerLeaf,
+    PyTree,
     ScalarOrSchedule,
+    Size,
     State,
     Updates,
 )
-from ...numerics import safe_increment
+from ...numerics._numerics import safe_increment
 from ...tree._like import wide_zeros_like
 from ..adam.adam import ScaleByAdam
 from .parts.subspace import (
@@ -74,16 +75,30 @@ class ScaleByGaLoreState(eqx.Module):
 class ScaleByGaLore(AbstractContracting):
     r"""Runs an optimizer on gradients that are projected to a low rank.
 
-    Let each matrix $G_t$ have the shape $m \times n$, transposed if necessary so that
-    $m \le n$. Then
+    !!! abstract "One step"
 
-    $$R_t = P^* G_t, \qquad u_t = s\, P\, \operatorname{inner}(R_t),$$
+        Let each matrix $G_t$ have the shape $m \times n$, transposed if necessary so
+        that $m \le n$. Then
 
-    where $P$ holds the $r$ leading left singular vectors of $G_t$ from the last step
-    $t$, counted from 0, that was a multiple of $T$, and $\operatorname{inner}$ is by
-    default the update of [`eqopt.ScaleByAdam`][], which has the equations, with $R_t$
-    instead of $g_t$, $\beta_1 = 0.9$, $\beta_2 = 0.999$, $\varepsilon = 10^{-8}$ and
-    $\bar\varepsilon = 0$.
+        $$R_t = P^* G_t, \qquad u_t = s\, P\, \operatorname{inner}(R_t),$$
+
+        where $P$ holds the $r$ leading left singular vectors of $G_t$ from the last
+        step $t$, counted from 0, that was a multiple of $T$, and $\operatorname{inner}$
+        is by default the update of [`eqopt.ScaleByAdam`][], with $R_t$ instead of
+        $g_t$, $\beta_1 = 0.9$, $\beta_2 = 0.999$, $\varepsilon = 10^{-8}$ and
+        $\bar\varepsilon = 0$.
+
+        $$\begin{aligned}
+          \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, g_t &
+          \hat\mu_t &= \mu_t / (1 - \beta_1^t) \\
+          \nu_t &= \beta_2 \nu_{t-1} + (1 - \beta_2)\, |g_t|^2 &
+          \hat\nu_t &= \nu_t / (1 - \beta_2^t) \\
+          u_t &= \hat\mu_t \big/ \big(\sqrt{\hat\nu_t + \bar\varepsilon} +
+              \varepsilon\big)
+        \end{aligned}$$
+
+        $g_t$ is the gradient. At the start, $\mu_0 = \nu_0 = 0$. $r$ is `rank` (128),
+        $T$ is `update_proj_gap` (200), $s$ is `scale` (1.0).
 
     The inner state is for $r \times n$ matrices. Parameters that are not matrices go to
     the inner optimizer unchanged. Matrices in a stack are projected separately.
@@ -93,14 +108,26 @@ class ScaleByGaLore(AbstractContracting):
     **Arguments:**
 
     - `rank`: $r$, an integer of at least 1. Smaller matrices keep their full rank.
+        Defaults to 128.
     - `update_proj_gap`: $T$, an integer or an integer 0-d array. A new subspace does not
         change the inner state. A matrix whose first gradient comes later than in step 0
-        gets its projector from that gradient.
+        gets its projector from that gradient. Defaults to 200.
     - `scale`: $s$, a number or a 0-d array. The experiments in the paper use 0.25.
+        Defaults to 1.0.
     - `inner`: the optimizer in the subspace, such as [`eqopt.ScaleByAdam`][] or
         [`eqopt.ScaleByLion`][]. It does not see the parameters, so add weight decay
         outside. Defaults to `eqopt.ScaleByAdam()`.
-    - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
+    - `weight_dimension_numbers`: which parameters are matrices, and which of their axes
+        are outputs and inputs. It is a tree of [`eqopt.MatrixDimensionNumbers`][] and
+        `None` with the structure of the parameters or a prefix of it, or a function of
+        the parameters that returns one. A single `MatrixDimensionNumbers` applies to
+        all arrays with at least two axes. Defaults to
+        [`eqopt.groups.layer_matrices`][]: the weights of Equinox's linear, convolution
+        and recurrent layers, and arrays with two axes (inputs first) outside the layers
+        of `equinox.nn`. Embeddings are not matrices. Other arrays with three or more
+        axes outside these layers, such as your own stack of matrices, are then an
+        error. Describe them with [`eqopt.groups.matrices`][] and
+        [`eqopt.groups.stacked`][].
 
     **Raises:**
 
@@ -122,8 +149,8 @@ class ScaleByGaLore(AbstractContracting):
         ```
     """
 
-    rank: int = static_choice(static=True, default=128)
-    update_proj_gap: IntegerLike = 200
+    rank: Size = static_choice(static=True, default=128)
+    update_proj_gap: Count = 200
     scale: Hyperparameter = 1.0
     inner: AbstractTransformation = ScaleByAdam()
     weight_dimension_numbers: DimensionNumbers | None = None
@@ -135,11 +162,6 @@ class ScaleByGaLore(AbstractContracting):
     @property
     def _rows(self) -> Rows:
         return "shorter"
-
-    def __check_init__(self):
-        check_count(self, "rank")
-        check_count(self, "update_proj_gap")
-        check_scalar(self, "scale")
 
     def _route(self, report: Report, params: Params) -> None:
         super()._route(report, params)
@@ -212,24 +234,96 @@ class ScaleByGaLore(AbstractContracting):
 class GaLore(AbstractOptimizer):
     r"""GaLore: trains all parameters with as little state as a low-rank adapter.
 
-    $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
+    !!! abstract "One step"
 
-    where $u_t$ is the update of [`eqopt.ScaleByGaLore`][], which has the equations and
-    the reference.
+        Let each matrix $G_t$ have the shape $m \times n$, transposed if necessary so
+        that $m \le n$. Then
+
+        $$R_t = P^* G_t, \qquad u_t = s\, P\, \operatorname{inner}(R_t),$$
+
+        where $P$ holds the $r$ leading left singular vectors of $G_t$ from the last
+        step $t$, counted from 0, that was a multiple of $T$. By default,
+        $\operatorname{inner}$ is the update of [`eqopt.ScaleByAdam`][], with $R_t$
+        instead of $g_t$, $\beta_1 = 0.9$, $\beta_2 = 0.999$, $\varepsilon = 10^{-8}$
+        and $\bar\varepsilon = 0$:
+
+        $$\begin{aligned}
+          \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, g_t &
+          \hat\mu_t &= \mu_t / (1 - \beta_1^t) \\
+          \nu_t &= \beta_2 \nu_{t-1} + (1 - \beta_2)\, |g_t|^2 &
+          \hat\nu_t &= \nu_t / (1 - \beta_2^t) \\
+          u_t &= \hat\mu_t \big/ \big(\sqrt{\hat\nu_t + \bar\varepsilon} +
+              \varepsilon\big)
+        \end{aligned}$$
+
+        $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
+
+        where $u_t$ is the update of [`eqopt.ScaleByGaLore`][].
+
+        $g_t$ is the gradient, $p_t$ the parameter after step $t$. At the start,
+        $\mu_0 = \nu_0 = 0$. $\eta$ is `learning_rate`, $r$ is `rank` (128), $T$ is
+        `update_proj_gap` (200), $s$ is `scale` (1.0), $\lambda$ is `weight_decay`
+        (0.0).
 
     For an $m \times n$ matrix with $m \le n$, the state with Adam has $m r + 2 r n$
     numbers instead of $2 m n$. Derivatives through the step treat the projector as a
     constant.
 
+    !!! example
+
+        ```python
+        opt = eqopt.GaLore(1e-3)
+        state = opt.init(model)
+        model, state = opt.step(grads, state, model)
+        ```
+
     **Arguments:**
 
-    - `learning_rate`, `weight_decay`, `mask`: see [`eqopt.AdamW`][].
-    - All others: see [`eqopt.ScaleByGaLore`][].
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `rank`: $r$, an integer of at least 1. Smaller matrices keep their full rank.
+        Defaults to 128.
+    - `update_proj_gap`: $T$, an integer or an integer 0-d array. A new subspace does
+        not change the inner state. A matrix whose first gradient comes later than in
+        step 0 gets its projector from that gradient. Defaults to 200.
+    - `scale`: $s$, a number or a 0-d array. The experiments in the paper use 0.25.
+        Defaults to 1.0.
+    - `inner`: the optimizer in the subspace, such as [`eqopt.ScaleByAdam`][] or
+        [`eqopt.ScaleByLion`][]. It does not see the parameters, so add weight decay
+        outside. Defaults to `eqopt.ScaleByAdam()`.
+    - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule, or an
+        [`eqopt.AddDecayedWeights`][] for more options. Defaults to 0.0.
+    - `mask`: which parameters decay: a tree of Python bools like the parameters or a
+        prefix of it, or a function of the parameters that returns one. Defaults to
+        `None`, which means all parameters.
+    - `weight_dimension_numbers`: which parameters are matrices, and which of their axes
+        are outputs and inputs. It is a tree of [`eqopt.MatrixDimensionNumbers`][] and
+        `None` with the structure of the parameters or a prefix of it, or a function of
+        the parameters that returns one. A single `MatrixDimensionNumbers` applies to
+        all arrays with at least two axes. Defaults to `None`, which means
+        [`eqopt.groups.layer_matrices`][]: the weights of Equinox's linear, convolution
+        and recurrent layers, and arrays with two axes (inputs first) outside the layers
+        of `equinox.nn`. Embeddings are not matrices. Other arrays with three or more
+        axes outside these layers, such as your own stack of matrices, are then an
+        error. Describe them with [`eqopt.groups.matrices`][] and
+        [`eqopt.groups.stacked`][].
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{zhao2024galore,
+            author = {Zhao, Jiawei and Zhang, Zhenyu and Chen, Beidi and Wang, Zhangyang
+                      and Anandkumar, Anima and Tian, Yuandong},
+            title = {{GaLore}: Memory-Efficient {LLM} Training by Gradient Low-Rank
+                     Projection},
+            booktitle = {International Conference on Machine Learning},
+            year = {2024},
+        }
+        ```
     """
 
     learning_rate: ScalarOrSchedule
-    rank: int = static_choice(static=True, default=128)
-    update_proj_gap: IntegerLike = 200
+    rank: Size = static_choice(static=True, default=128)
+    update_proj_gap: Count = 200
     scale: Hyperparameter = 1.0
     inner: AbstractTransformation = ScaleByAdam()
     weight_decay: WeightDecay = 0.0

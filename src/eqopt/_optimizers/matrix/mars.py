@@ -1,12 +1,11 @@
 """MARS: variance reduction of the gradients, for AdamW, Lion and Shampoo."""
 
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import DTypeLike
 
-from ..._arguments.checks import check_choice, check_range, check_real_dtype
 from ..._arguments.extra import required
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
@@ -24,18 +23,20 @@ from ..._transforms.trace import Trace
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._trees.axes import DimensionNumbers, resolve_dimension_numbers
 from ..._types import (
-    Hyperparameter,
     Leaf,
     Mask,
     Params,
+    Positive,
     Scalar,
     ScalarOrSchedule,
+    Size,
     State,
+    Unit,
     Updates,
+    ZeroOrMore,
 )
 from ...tree import zeros_like
 from ..adam.adam import ScaleByAdam
-from ..moments import check_moments
 from ..sign.sign import ScaleBySign
 from .orthogonalize import Orthogonalize
 from .parts.coefficients import Coefficients
@@ -111,10 +112,12 @@ class CorrectByMARS(AbstractLeafwise):
     **Arguments:**
 
     - `gamma`: $\gamma \ge 0$, how much to correct. With 0, gradients are only clipped.
-    - `b1`: $\beta_1 \in [0, 1)$, the decay of the momentum that follows.
-    - `max_norm`: $C > 0$, or `None` for no clipping.
+        Defaults to 0.025.
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of the momentum that follows. Defaults to
+        0.95.
+    - `max_norm`: $C > 0$, or `None` for no clipping. Defaults to 1.0.
     - `is_approx`: whether $\tilde g_t$ are the gradients of the last step. This needs a
-        copy of them in the state, but no second gradient.
+        copy of them in the state, but no second gradient. Defaults to `True`.
     - `mu_dtype`: the dtype in which the last gradients are stored. Defaults to the
         dtype of each parameter.
 
@@ -137,17 +140,13 @@ class CorrectByMARS(AbstractLeafwise):
         ```
     """
 
-    gamma: Hyperparameter = 0.025
-    b1: Hyperparameter = 0.95
-    max_norm: Hyperparameter | None = 1.0
+    _stores_in_turn = True
+
+    gamma: ZeroOrMore = 0.025
+    b1: Unit = 0.95
+    max_norm: Positive | None = 1.0
     is_approx: bool = True
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
-
-    def __check_init__(self):
-        check_range(self, "gamma", 0)
-        check_range(self, "b1", 0, 1)
-        if self.max_norm is not None:
-            check_range(self, "max_norm", 0, includes_low=False)
 
     def init(self, params: Params) -> CorrectByMARSState:
         is_kept = self.is_approx
@@ -190,70 +189,148 @@ class _KnowsMatrices(AbstractTransformation):
 class MARS(AbstractOptimizer):
     r"""MARS: variance reduction of the gradients, for AdamW, Lion or Shampoo.
 
-    $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
+    !!! abstract "One step"
 
-    where the corrected and clipped gradient of [`eqopt.CorrectByMARS`][] is the $g_t$ of
-    [`eqopt.ScaleByAdam`][], which have the equations and the reference, with
-    $\bar\varepsilon = 0$, and $u_t$ is the update for the `mars_type`:
+        $$c_t = g_t + \gamma \frac{\beta_1}{1 - \beta_1}\, (g_t - \tilde g_t), \qquad
+          h_t = c_t / \max(1, \|c_t\|_2 / C)$$
 
-    - `"adamw"`: the update of Adam;
-    - `"lion"`: $u_t = \operatorname{sign}(\mu_t)$;
-    - `"shampoo"`: the nearest orthogonal matrix to $\mu_t$, multiplied by
-        $\sqrt{\max(1, m / n)}$ for $m$ outputs and $n$ inputs. See
-        [`eqopt.Orthogonalize`][].
+        with the norm over each leaf.
+
+        With `is_approx`, $\tilde g_t = g_{t-1}$, the gradients of the last step, and
+        $\tilde g_1 = 0$.
+
+        $$\begin{aligned}
+          \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, h_t &
+          \hat\mu_t &= \mu_t / (1 - \beta_1^t) \\
+          \nu_t &= \beta_2 \nu_{t-1} + (1 - \beta_2)\, |h_t|^2 &
+          \hat\nu_t &= \nu_t / (1 - \beta_2^t) \\
+          u_t &= \hat\mu_t \big/ \big(\sqrt{\hat\nu_t} + \varepsilon\big)
+        \end{aligned}$$
+
+        $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
+
+        where $h_t$ is the corrected and clipped gradient of [`eqopt.CorrectByMARS`][],
+        and $u_t$ depends on `mars_type`:
+
+        - `"adamw"`: $u_t$ as above, the update of [`eqopt.ScaleByAdam`][];
+        - `"lion"`: $u_t = \operatorname{sign}(\mu_t)$;
+        - `"shampoo"`: the nearest orthogonal matrix to $\mu_t$, multiplied by
+            $\sqrt{\max(1, m / n)}$ for $m$ outputs and $n$ inputs.
+            [`eqopt.Orthogonalize`][] computes it.
+
+        $g_t$ is the gradient, $p_t$ the parameter after step $t$. At the start,
+        $\mu_0 = \nu_0 = 0$. $\eta$ is `learning_rate`, $\beta_1$ is `b1` (0.95),
+        $\beta_2$ is `b2` (0.99), $\varepsilon$ is `eps` (1e-8), $\gamma$ is `gamma`
+        (0.025), $C$ is `max_norm` (1.0), $\lambda$ is `weight_decay` (0.0). By default,
+        `mars_type` is `"adamw"`, `is_approx` is `True`. Parameters that are not
+        matrices use `fallback`, by default [`eqopt.AdamW`][].
 
     All of this applies to matrices. By default, other parameters, such as biases, use
     AdamW with plain gradients.
 
+    !!! example
+
+        ```python
+        opt = eqopt.MARS(3e-3)
+        state = opt.init(model)
+        model, state = opt.step(grads, state, model)
+        ```
+
     **Arguments:**
 
-    - `learning_rate`: see [`eqopt.SGD`][]. The authors use 0.003.
-    - `mars_type`: `"adamw"`, `"lion"` or `"shampoo"`.
-    - `b1`: $\beta_1 \in [0, 1)$, the decay of the momentum.
-    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment of `"adamw"`.
-    - `eps`: $\varepsilon \ge 0$, see [`eqopt.ScaleByAdam`][] and
-        [`eqopt.Orthogonalize`][].
-    - `gamma`, `max_norm`, `is_approx`: see [`eqopt.CorrectByMARS`][].
-    - `weight_decay`, `mask`, `fallback`: see [`eqopt.NorMuon`][].
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. The authors use
+        0.003.
+    - `mars_type`: `"adamw"`, `"lion"` or `"shampoo"`. Defaults to `"adamw"`.
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of the momentum. Defaults to 0.95.
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment of `"adamw"`. Defaults
+        to 0.99.
+    - `eps`: $\varepsilon \ge 0$, outside the root of `"adamw"`. For `"shampoo"`, it is
+        added to the norm of each matrix. Defaults to 1e-8.
+    - `gamma`: $\gamma \ge 0$, how much to correct. With 0, gradients are only clipped.
+        Defaults to 0.025.
+    - `max_norm`: $C > 0$, or `None` for no clipping. Defaults to 1.0.
+    - `weight_decay`: $\lambda$, for all parameters: a number, a 0-d array, a schedule,
+        or an [`eqopt.AddDecayedWeights`][] for more options. Defaults to 0.0.
+    - `mask`: which parameters decay: a tree of Python bools like the parameters or a
+        prefix of it, or a function of the parameters that returns one. Defaults to
+        `None`, which means all parameters.
+    - `is_approx`: whether $\tilde g_t$ are the gradients of the last step. This needs a
+        copy of them in the state, but no second gradient. Defaults to `True`.
     - `optimize_1d`: whether to apply this to all parameters, not only to matrices. Then
         `mask` applies to all parameters, and `fallback` is not used. If `mars_type` is
-        `"shampoo"`, parameters that are not matrices use `"adamw"`.
-    - `coefficients`, `steps`, `ns_dtype`: the `coefficients`, `steps` and `dtype` of
-        [`eqopt.Orthogonalize`][], for `"shampoo"`.
+        `"shampoo"`, parameters that are not matrices use `"adamw"`. Defaults to
+        `False`.
+    - `coefficients`: the coefficients of the iteration for `"shampoo"`: $(a, b, c)$ for
+        all steps, or one row for each step, as a tuple or an array; or the name of a
+        published set: `"standard"` (the set of Muon), `"dion"`, `"polar_express"` (5
+        steps), `"polar_express_8"`, `"cans"`, `"aol"`, `"cubic"`, `"deepseek"` or
+        `"simple"` ($2, -\frac32, \frac12$, 12 steps). The name also determines the
+        factor $c$ of the norm, which is otherwise 1. Defaults to `"standard"`.
+    - `steps`: the number of steps of this iteration. Defaults to `None`, which means
+        the number of rows, or 5 for a single row. If there are more steps than rows,
+        the rows start again; Polar Express, CANS and DeepSeek repeat the last row.
+    - `ns_dtype`: the dtype of the iteration for `"shampoo"`. Defaults to `None`: a CPU
+        then iterates in float32, and accelerators in bfloat16 with the coefficients
+        `"standard"`, `"dion"`, `"polar_express"`, `"aol"`, `"deepseek"` and `"simple"`.
+        With other coefficients, and for matrices that are complex or in float64, the
+        matrix keeps its dtype.
     - `mu_dtype`: the dtype in which the momentum and the last gradients are stored.
-        Defaults to the dtype of each parameter, at least float32 for the momentum.
-    - `nu_dtype`: the dtype in which the second moment is stored. Defaults to the dtype
-        of each parameter, at least float32.
-    - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
+        Defaults to `None`, which means the dtype of each parameter, at least float32
+        for the momentum.
+    - `nu_dtype`: the dtype in which the second moment is stored. Defaults to `None`,
+        which means the dtype of each parameter, at least float32.
+    - `weight_dimension_numbers`: which parameters are matrices, and which of their axes
+        are outputs and inputs. It is a tree of [`eqopt.MatrixDimensionNumbers`][] and
+        `None` with the structure of the parameters or a prefix of it, or a function of
+        the parameters that returns one. A single `MatrixDimensionNumbers` applies to
+        all arrays with at least two axes. Defaults to `None`, which means
+        [`eqopt.groups.layer_matrices`][]: the weights of Equinox's linear, convolution
+        and recurrent layers, and arrays with two axes (inputs first) outside the layers
+        of `equinox.nn`. Embeddings are not matrices. Other arrays with three or more
+        axes outside these layers, such as your own stack of matrices, are then an
+        error. Describe them with [`eqopt.groups.matrices`][] and
+        [`eqopt.groups.stacked`][].
+    - `fallback`: the optimizer for all parameters that are not matrices. Defaults to
+        `None`, which means [`eqopt.AdamW`][] with the same `learning_rate`,
+        `weight_decay` and `mask`, and with $\beta_2 = 0.95$. Your own has its own
+        decay.
 
     **Raises:**
 
     A `ValueError` if `mars_type` is unknown or a hyperparameter is out of its range.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @article{yuan2024mars,
+            author = {Yuan, Huizhuo and Liu, Yifeng and Wu, Shuang and Zhou, Xun and
+                      Gu, Quanquan},
+            title = {{MARS}: Unleashing the Power of Variance Reduction for Training
+                     Large Models},
+            journal = {arXiv:2411.10438},
+            year = {2024},
+        }
+        ```
     """
 
     learning_rate: ScalarOrSchedule
     mars_type: MARSType = static_choice(static=True, default="adamw")
-    b1: Hyperparameter = 0.95
-    b2: Hyperparameter = 0.99
-    eps: Hyperparameter = 1e-8
-    gamma: Hyperparameter = 0.025
-    max_norm: Hyperparameter | None = 1.0
+    b1: Unit = 0.95
+    b2: Unit = 0.99
+    eps: ZeroOrMore = 1e-8
+    gamma: ZeroOrMore = 0.025
+    max_norm: Positive | None = 1.0
     weight_decay: WeightDecay = 0.0
     mask: Mask | None = static_choice(default=None)
     is_approx: bool = True
     optimize_1d: bool = static_choice(static=True, default=False)
     coefficients: Coefficients = "standard"
-    steps: int | None = static_choice(static=True, default=None)
+    steps: Size | None = static_choice(static=True, default=None)
     ns_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_dimension_numbers: DimensionNumbers | None = None
     fallback: AbstractTransformation | None = None
-
-    def __check_init__(self):
-        check_choice(self, "mars_type", get_args(MARSType))
-        check_real_dtype(self, "ns_dtype")
-        check_moments(self)
 
     @property
     def chain(self) -> Chain:

@@ -8,7 +8,6 @@ import equinox as eqx
 import jax.tree_util as jtu
 from jaxtyping import Array, DTypeLike, Float
 
-from ..._arguments.checks import check_scalar
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core import (
@@ -23,7 +22,17 @@ from ..._trees.axes import DimensionNumbers
 from ..._trees.leaves import is_leaf
 from ..._trees.masks import mask_out
 from ..._trees.routes import Report
-from ..._types import Hyperparameter, Leaf, Mask, Params, Scalar, ScalarOrSchedule
+from ..._types import (
+    Hyperparameter,
+    Leaf,
+    Mask,
+    Params,
+    Scalar,
+    ScalarOrSchedule,
+    Size,
+    Unit,
+    ZeroOrMore,
+)
 from ..adam.adam import ScaleByAdam
 from .parts.coefficients import STANDARD
 from .parts.recipe import for_each_matrix, is_matrix, matrices_and_others
@@ -40,10 +49,6 @@ class _ScaleByShape(AbstractStateless):
 
     consistent_rms: Hyperparameter | None = None
     weight_dimension_numbers: DimensionNumbers | None = None
-
-    def __check_init__(self):
-        if self.consistent_rms is not None:
-            check_scalar(self, "consistent_rms")
 
     def leafwise(
         self, state: None, params: Params | None = None, **extra: Any
@@ -73,37 +78,105 @@ class _ScaleByShape(AbstractStateless):
 class Muon(AbstractOptimizer):
     r"""Muon: orthogonal steps for matrices, and another optimizer for everything else.
 
-    $$p_t = p_{t-1} - \eta_t\, (s\, u_t + \lambda p_{t-1}), \qquad
-      s = \sqrt{\max(1, n_\text{out} / n_\text{in})},$$
+    !!! abstract "One step"
 
-    where $u_t$ is the update of [`eqopt.ScaleByMuon`][], which has the equations and
-    the reference, and $n_\text{in} \times n_\text{out}$ is the shape of the matrix.
+        $$\mu_t = \beta \mu_{t-1} + (1 - \beta)\, g_t, \qquad
+          \hat\mu_t = \mu_t / (1 - \beta^t), \qquad
+          u_t = \operatorname{NS}(\hat\mu_t),$$
 
-    With `consistent_rms`, $s = r \sqrt{\max(n_\text{in}, n_\text{out})}$. Then the root
-    mean square of $s u_t$ is about $r$ for all shapes.
+        where $\operatorname{NS}$ is the Newton-Schulz iteration of
+        [`eqopt.Orthogonalize`][], with the coefficients `ns_coeffs`.
+
+        With `nesterov`, $\hat\mu_t$ is replaced by
+        $\beta \mu_t / (1 - \beta^{t+1}) + (1 - \beta)\, g_t / (1 - \beta^t)$.
+
+        $$\begin{aligned}
+          \operatorname{NS}(X) &= X_N, & X_0 &= X / (c\, \|X\|_F + \varepsilon), \\
+          X_k &= \big(a_k I + b_k A_k + c_k A_k^2\big) X_{k-1}, &
+          A_k &= X_{k-1} X_{k-1}^*
+        \end{aligned}$$
+
+        with coefficients $(a_k, b_k, c_k)$ for each of the $N$ steps, and a factor $c$
+        that belongs to them, usually 1.
+
+        $$p_t = p_{t-1} - \eta_t\, (s\, u_t + \lambda p_{t-1}), \qquad
+          s = \sqrt{\max(1, n_\text{out} / n_\text{in})},$$
+
+        where $u_t$ is the update of [`eqopt.ScaleByMuon`][], and
+        $n_\text{in} \times n_\text{out}$ is the shape of the matrix.
+
+        With `consistent_rms`, $s = r \sqrt{\max(n_\text{in}, n_\text{out})}$. Then the
+        root mean square of $s u_t$ is about $r$ for all shapes.
+
+        $g_t$ is the gradient, $p_t$ the parameter after step $t$. At the start,
+        $\mu_0 = 0$. $\eta$ is `learning_rate`, $\beta$ is `beta` (0.95), $\varepsilon$
+        is `eps` (1e-8), $\lambda$ is `weight_decay` (0.0), $r$ is `consistent_rms`. By
+        default, `nesterov` is `True`. Parameters that are not matrices use `fallback`,
+        by default [`eqopt.Adam`][].
 
     `torch.optim.Muon` supports only matrices, has no bias correction (which makes no
     difference without Nesterov momentum), iterates in bfloat16, and has a default
     weight decay of 0.1.
 
+    !!! example
+
+        ```python
+        opt = eqopt.Muon(0.02)
+        state = opt.init(model)
+        model, state = opt.step(grads, state, model)
+        ```
+
     **Arguments:**
 
-    - `learning_rate`: see [`eqopt.SGD`][].
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `ns_coeffs`: $(a, b, c)$ for all steps, a tuple of such rows with one for each
+        step, or an array of either form. `"standard"` and `"dion"` are names of
+        published coefficients. Defaults to `"standard"`, $(3.4445, -4.775, 2.0315)$.
+    - `ns_steps`: the number of steps if `ns_coeffs` is a single row. Otherwise, it has
+        no effect. Defaults to 5.
+    - `beta`: $\beta \in [0, 1)$, the decay of the momentum. Defaults to 0.95.
+    - `eps`: $\varepsilon \ge 0$. Defaults to 1e-8.
     - `weight_decay`: $\lambda$, for all parameters: a number, a 0-d array, a schedule,
-        or an [`eqopt.AddDecayedWeights`][] for more options.
-    - `mask`: which parameters decay, as in [`eqopt.Masked`][]. Defaults to all.
+        or an [`eqopt.AddDecayedWeights`][] for more options. Defaults to 0.0.
+    - `mask`: which parameters decay: a tree of Python bools like the parameters or a
+        prefix of it, or a function of the parameters that returns one. Defaults to
+        `None`, which means all parameters.
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to `None`, which means
+        the dtype of each parameter, at least float32.
+    - `nesterov`: whether to use Nesterov momentum. Defaults to `True`.
+    - `adaptive`: whether to multiply the update of each matrix by
+        $\langle \hat\mu_t, u_t \rangle$, about the sum of the singular values of
+        $\hat\mu_t$. Then the steps become smaller when the gradients do. Defaults to
+        `False`.
+    - `preconditioning`: a second divisor of $X_0$, in addition to the Frobenius norm:
+        `"frobenius"` for none; `"spectral"` for the largest singular value, at the cost
+        of an eigenvalue problem; `"schatten"` for $\|A_0\|_F^{1/2}$; `"aol"` for the
+        root of $\sum_j |A_{0, ij}|$, row by row. If the singular values start closer to
+        one, fewer steps are needed. Defaults to `"frobenius"`.
+    - `ns_dtype`: the dtype of the iteration, except for complex matrices. The authors
+        use `jnp.bfloat16` on accelerators. Defaults to `None`, which means float32, or
+        the dtype of the gradient if that is more precise.
+    - `weight_dimension_numbers`: which parameters are matrices, and which of their axes
+        are outputs and inputs. It is a tree of [`eqopt.MatrixDimensionNumbers`][] and
+        `None` with the structure of the parameters or a prefix of it, or a function of
+        the parameters that returns one. A single `MatrixDimensionNumbers` applies to
+        all arrays with at least two axes. Defaults to `None`, which means
+        [`eqopt.groups.layer_matrices`][]: the weights of Equinox's linear, convolution
+        and recurrent layers, and arrays with two axes (inputs first) outside the layers
+        of `equinox.nn`. Embeddings are not matrices. Other arrays with three or more
+        axes outside these layers, such as your own stack of matrices, are then an
+        error. Describe them with [`eqopt.groups.matrices`][] and
+        [`eqopt.groups.stacked`][]. Exclude matrices that train better with the
+        fallback, such as the last layer.
     - `consistent_rms`: $r$, a number or a 0-d array. With 0.2, you can use learning
         rates and weight decays that were tuned for AdamW. Defaults to `None`, for the
         first formula for $s$.
     - `fallback`: the optimizer for all parameters that are not matrices. Defaults to
-        [`eqopt.Adam`][] with the same `learning_rate`, `weight_decay`, `eps`, `mu_dtype`
-        and `nesterov`. Your own has its own decay; `weight_decay` and `mask` are then
-        only for matrices.
-    - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][]. Exclude matrices that train
-        better with the fallback, such as the last layer.
-    - All others: see [`eqopt.ScaleByMuon`][].
+        `None`, which means [`eqopt.Adam`][] with the same `learning_rate`,
+        `weight_decay`, `eps`, `mu_dtype` and `nesterov`. Your own has its own decay;
+        `weight_decay` and `mask` are then only for matrices.
 
-    ??? cite "Reference"
+    ??? cite "References"
 
         For `consistent_rms`:
 
@@ -115,13 +188,39 @@ class Muon(AbstractOptimizer):
             year = {2025},
         }
         ```
+
+        ```bibtex
+        @misc{jordan2024muon,
+            author = {Jordan, Keller and Jin, Yuchen and Boza, Vlado and You, Jiacheng
+                      and Cesista, Franz and Newhouse, Laker and Bernstein, Jeremy},
+            title = {Muon: An Optimizer for Hidden Layers in Neural Networks},
+            url = {https://kellerjordan.github.io/posts/muon/},
+            year = {2024},
+        }
+
+        @article{bernstein2024old,
+            author = {Bernstein, Jeremy and Newhouse, Laker},
+            title = {Old Optimizer, New Norm: An Anthology},
+            journal = {arXiv:2409.20325},
+            year = {2024},
+        }
+
+        @article{ahn2025dion,
+            author = {Ahn, Kwangjun and Xu, Byron and Abreu, Natalie and Fan, Ying and
+                      Magakyan, Gagik and Sharma, Pratyusha and Zhan, Zheng and
+                      Langford, John},
+            title = {Dion: Distributed Orthonormalized Updates},
+            journal = {arXiv:2504.05295},
+            year = {2025},
+        }
+        ```
     """
 
     learning_rate: ScalarOrSchedule
     ns_coeffs: Coefficients = STANDARD
-    ns_steps: int = static_choice(static=True, default=5)
-    beta: Hyperparameter = 0.95
-    eps: Hyperparameter = 1e-8
+    ns_steps: Size = static_choice(static=True, default=5)
+    beta: Unit = 0.95
+    eps: ZeroOrMore = 1e-8
     weight_decay: WeightDecay = 0.0
     mask: Mask | None = static_choice(default=None)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)

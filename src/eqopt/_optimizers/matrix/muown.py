@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Inexact, Int
 
-from ..._arguments.checks import check_range, check_scalar
+from ..._arguments.checks import check_fields
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._combinators.masked import Masked
@@ -22,15 +22,17 @@ from ..._transforms.scale import at, recorded
 from ..._trees.axes import DimensionNumbers
 from ..._trees.precision import or_tiny
 from ..._types import (
-    Hyperparameter,
     Nonnegative,
     Params,
     Recorded,
     Scalar,
     ScalarOrSchedule,
+    Size,
+    Unit,
     Updates,
+    ZeroOrMore,
 )
-from ...numerics import abs_sq, bias_correction, safe_increment, safe_sqrt
+from ...numerics._numerics import abs_sq, bias_correction, safe_increment, safe_sqrt
 from ..adam.adam import AdamW
 from .orthogonalize import SCALES, NewtonSchulz, Scale, orthogonalize_of
 from .parts.coefficients import Coefficients
@@ -150,16 +152,40 @@ class ScaleByMuown(AbstractMatrixwise):
     - `learning_rate`: $\eta$, a number, a 0-d array, or a schedule: a schedule of
         [`eqopt.schedules`][] or any function of the number of steps taken so far. The
         authors use 1e-3.
-    - `coefficients`, `steps`, `scale`: see [`eqopt.Orthogonalize`][].
-    - `beta`: $\beta \in [0, 1)$.
-    - `b1`, `b2`: the decay of Adam's moments, in $[0, 1)$.
-    - `eps`: $\varepsilon \ge 0$ of Adam.
-    - `weight_decay`: $\lambda \ge 0$. Only gains decay.
-    - `nesterov`: whether to use Nesterov momentum.
-    - `ns_dtype`: see [`eqopt.ScaleByAdaMuon`][].
+    - `coefficients`: $(a, b, c)$ for all steps, or one row for each step, as a tuple or
+        an array; or the name of a published set: `"standard"` (the set of Muon),
+        `"dion"`, `"polar_express"` (5 steps), `"polar_express_8"`, `"cans"`, `"aol"`,
+        `"cubic"`, `"deepseek"` or `"simple"` ($2, -\frac32, \frac12$, 12 steps). The
+        name also determines the factor $c$ of the norm, which is otherwise 1. Defaults
+        to `"standard"`.
+    - `steps`: the number of steps. Defaults to the number of rows, or to 5 for a single
+        row. If there are more steps than rows, the rows start again; Polar Express,
+        CANS and DeepSeek repeat the last row.
+    - `beta`: $\beta \in [0, 1)$. Defaults to 0.95.
+    - `b1`, `b2`: the decay of Adam's moments, in $[0, 1)$. Default to 0.9 and 0.95.
+    - `eps`: $\varepsilon \ge 0$ of Adam. Defaults to 1e-8.
+    - `weight_decay`: $\lambda \ge 0$. Only gains decay. Defaults to 0.0.
+    - `nesterov`: whether to use Nesterov momentum. Defaults to `True`.
+    - `scale`: $s$, for $m$ outputs and $n$ inputs: `"none"`, 1; `"shape"`,
+        $\sqrt{\max(1, m / n)}$; `"spectral"`, $\sqrt{\max(m, n)}$; `"unit_rms"`,
+        $\sqrt{m / n}$; `"match_rms"`, $0.2 \sqrt{\max(m, n)}$, about the size of the
+        updates of Adam. Defaults to `"match_rms"`.
+    - `ns_dtype`: the dtype of the iteration, called `dtype` in
+        [`eqopt.Orthogonalize`][]. By default, it is bfloat16 on accelerators, for the
+        coefficients that are listed there.
     - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
         parameter, at least float32.
-    - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
+    - `weight_dimension_numbers`: which parameters are matrices, and which of their axes
+        are outputs and inputs. It is a tree of [`eqopt.MatrixDimensionNumbers`][] and
+        `None` with the structure of the parameters or a prefix of it, or a function of
+        the parameters that returns one. A single `MatrixDimensionNumbers` applies to
+        all arrays with at least two axes. Defaults to
+        [`eqopt.groups.layer_matrices`][]: the weights of Equinox's linear, convolution
+        and recurrent layers, and arrays with two axes (inputs first) outside the layers
+        of `equinox.nn`. Embeddings are not matrices. Other arrays with three or more
+        axes outside these layers, such as your own stack of matrices, are then an
+        error. Describe them with [`eqopt.groups.matrices`][] and
+        [`eqopt.groups.stacked`][].
 
     **Raises:**
 
@@ -188,24 +214,20 @@ class ScaleByMuown(AbstractMatrixwise):
 
     learning_rate: ScalarOrSchedule
     coefficients: Coefficients = "standard"
-    steps: int | None = static_choice(static=True, default=None)
-    beta: Hyperparameter = 0.95
-    b1: Hyperparameter = 0.9
-    b2: Hyperparameter = 0.95
-    eps: Hyperparameter = 1e-8
-    weight_decay: Hyperparameter = 0.0
+    steps: Size | None = static_choice(static=True, default=None)
+    beta: Unit = 0.95
+    b1: Unit = 0.9
+    b2: Unit = 0.95
+    eps: ZeroOrMore = 1e-8
+    weight_decay: ZeroOrMore = 0.0
     nesterov: bool = True
     scale: Scale = eqx.field(static=True, default="match_rms")
     ns_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_dimension_numbers: DimensionNumbers | None = None
 
-    def __check_init__(self):
-        check_scalar(self, "learning_rate")
-        for name in ("beta", "b1", "b2"):
-            check_range(self, name, 0, 1)
-        for name in ("eps", "weight_decay"):
-            check_range(self, name, 0)
+    def __check_init__(self) -> None:
+        check_fields(self)
         orthogonalize_of(self)
 
     def init(self, params: Params) -> ScaleByMuownState:
@@ -244,30 +266,123 @@ class ScaleByMuown(AbstractMatrixwise):
 class Muown(AbstractOptimizer):
     r"""Muown: Muon for the directions of the rows of a matrix, Adam for their norms.
 
-    $$p_t = p_{t-1} + u_t,$$
+    !!! abstract "One step"
 
-    where $u_t$ is the update of [`eqopt.ScaleByMuown`][], which has the equations and
-    the reference.
+        Each row $i$ of a matrix is $w_i = a_i v_i / \|v_i\|$, with a gain $a_i$ and a
+        vector $v_i$ (weight normalization). At the start, $v_0 = w_0$ and
+        $a_0 = \|w_0\|$. For the gradient $g$ of $w$, and with the products row by row,
+
+        $$\begin{aligned}
+          \nabla a &= \langle g, w / a \rangle &
+          \nabla v &= \frac{a}{\|v\|} \left(g - \frac{w}{a} \nabla a\right) \\
+          \mu_t &= \beta \mu_{t-1} + (1 - \beta) \nabla v &
+          v_t &= v_{t-1} - \eta_t\, s \operatorname{NS}(\hat\mu_t) \\
+          d_t &= \operatorname{Adam}(\nabla a) &
+          a_t &= a_{t-1} - \eta_t\, (d_t + \lambda a_{t-1}) \\
+          & & u_t &= a_t\, \frac{v_t}{\|v_t\|} - w_{t-1}
+        \end{aligned}$$
+
+        where $\hat\mu_t = \mu_t$, or $\beta \mu_t + (1 - \beta) \nabla v$ with
+        `nesterov`. $\operatorname{Adam}$ is the update of [`eqopt.ScaleByAdam`][] with
+        `b1`, `b2` and `eps`. $\operatorname{NS}$ is the iteration of
+        [`eqopt.Orthogonalize`][], with $\varepsilon = 10^{-7}$ in $\operatorname{NS}$
+        only.
+
+        $$\begin{aligned}
+          \operatorname{NS}(X) &= X_N, & X_0 &= X / (c\, \|X\|_F + \varepsilon), \\
+          X_k &= \big(a_k I + b_k A_k + c_k A_k^2\big) X_{k-1}, &
+          A_k &= X_{k-1} X_{k-1}^*
+        \end{aligned}$$
+
+        with coefficients $(a_k, b_k, c_k)$ for each of the $N$ steps, and a factor $c$
+        that belongs to them, usually 1.
+
+        $$p_t = p_{t-1} + u_t,$$
+
+        where $u_t$ is the update of [`eqopt.ScaleByMuown`][].
+
+        At the start, $\mu_0 = 0$. $\eta$ is `learning_rate`, $\beta$ is `beta` (0.95),
+        $\lambda$ is `weight_decay` (0.0), $s$ is `scale` (`"match_rms"`). Parameters
+        that are not matrices use `fallback`, by default [`eqopt.AdamW`][].
+
+    !!! example
+
+        ```python
+        opt = eqopt.Muown(1e-3)
+        state = opt.init(model)
+        model, state = opt.step(grads, state, model)
+        ```
 
     **Arguments:**
 
     - `learning_rate`: $\eta$, a number, a 0-d array or a schedule, for matrices and for
         the fallback.
+    - `coefficients`: $(a, b, c)$ for all steps, or one row for each step, as a tuple or
+        an array; or the name of a published set: `"standard"` (the set of Muon),
+        `"dion"`, `"polar_express"` (5 steps), `"polar_express_8"`, `"cans"`, `"aol"`,
+        `"cubic"`, `"deepseek"` or `"simple"` ($2, -\frac32, \frac12$, 12 steps). The
+        name also determines the factor $c$ of the norm, which is otherwise 1. Defaults
+        to `"standard"`.
+    - `steps`: the number of steps. Defaults to `None`, which means the number of rows,
+        or 5 for a single row. If there are more steps than rows, the rows start again;
+        Polar Express, CANS and DeepSeek repeat the last row.
+    - `beta`: $\beta \in [0, 1)$. Defaults to 0.95.
+    - `b1`, `b2`: the decay of Adam's moments, in $[0, 1)$. Default to 0.9 and 0.95.
+    - `eps`: $\varepsilon \ge 0$ of Adam. Defaults to 1e-8.
     - `weight_decay`: $\lambda \ge 0$, for the gains of matrices and for the fallback.
+        Defaults to 0.0.
+    - `nesterov`: whether to use Nesterov momentum. Defaults to `True`.
+    - `scale`: $s$, for $m$ outputs and $n$ inputs: `"none"`, 1; `"shape"`,
+        $\sqrt{\max(1, m / n)}$; `"spectral"`, $\sqrt{\max(m, n)}$; `"unit_rms"`,
+        $\sqrt{m / n}$; `"match_rms"`, $0.2 \sqrt{\max(m, n)}$, about the size of the
+        updates of Adam. Defaults to `"match_rms"`.
+    - `ns_dtype`: the dtype of the iteration. Defaults to `None`: a CPU then iterates in
+        float32, and accelerators in bfloat16 with the coefficients `"standard"`,
+        `"dion"`, `"polar_express"`, `"aol"`, `"deepseek"` and `"simple"`. With other
+        coefficients, and for matrices that are complex or in float64, the matrix keeps
+        its dtype.
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to `None`, which means
+        the dtype of each parameter, at least float32.
+    - `weight_dimension_numbers`: which parameters are matrices, and which of their axes
+        are outputs and inputs. It is a tree of [`eqopt.MatrixDimensionNumbers`][] and
+        `None` with the structure of the parameters or a prefix of it, or a function of
+        the parameters that returns one. A single `MatrixDimensionNumbers` applies to
+        all arrays with at least two axes. Defaults to `None`, which means
+        [`eqopt.groups.layer_matrices`][]: the weights of Equinox's linear, convolution
+        and recurrent layers, and arrays with two axes (inputs first) outside the layers
+        of `equinox.nn`. Embeddings are not matrices. Other arrays with three or more
+        axes outside these layers, such as your own stack of matrices, are then an
+        error. Describe them with [`eqopt.groups.matrices`][] and
+        [`eqopt.groups.stacked`][].
     - `fallback`: the optimizer for all parameters that are not matrices. Defaults to
-        [`eqopt.AdamW`][] with the same `learning_rate`, `b1`, `b2`, `eps` and
-        `weight_decay`.
-    - All others: see [`eqopt.ScaleByMuown`][].
+        `None`, which means [`eqopt.AdamW`][] with the same `learning_rate`, `b1`, `b2`,
+        `eps` and `weight_decay`.
+
+    ??? cite "Reference"
+
+        The authors' code without weight decay; their decay also turns the rows. In
+        NVIDIA's Emerging-Optimizers, gains decay as here, but after the step of Adam,
+        and there is no Nesterov momentum.
+
+        ```bibtex
+        @article{lion2026muown,
+            author = {Lion, Kai and H{\"u}bler, Florian and Li, Bingcong and Orvieto,
+                      Antonio and He, Niao},
+            title = {Muown: Row-Norm Control for {Muon} Optimization},
+            journal = {arXiv:2605.10797},
+            year = {2026},
+        }
+        ```
     """
 
     learning_rate: ScalarOrSchedule
     coefficients: Coefficients = "standard"
-    steps: int | None = static_choice(static=True, default=None)
-    beta: Hyperparameter = 0.95
-    b1: Hyperparameter = 0.9
-    b2: Hyperparameter = 0.95
-    eps: Hyperparameter = 1e-8
-    weight_decay: Hyperparameter = 0.0
+    steps: Size | None = static_choice(static=True, default=None)
+    beta: Unit = 0.95
+    b1: Unit = 0.9
+    b2: Unit = 0.95
+    eps: ZeroOrMore = 1e-8
+    weight_decay: ZeroOrMore = 0.0
     nesterov: bool = True
     scale: Scale = eqx.field(static=True, default="match_rms")
     ns_dtype: DTypeLike | None = eqx.field(static=True, default=None)

@@ -1,13 +1,12 @@
 """Controls the norms of steps and weights: how far a matrix turns, and how it grows."""
 
-from typing import Any, ClassVar, Literal, TypeAlias, get_args
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import equinox as eqx
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Inexact, PyTree
+from jaxtyping import Array, Float, Inexact
 
-from ..._arguments.checks import check_choice, check_range
 from ..._core import (
     AbstractMatrixwise,
     Equation,
@@ -19,18 +18,23 @@ from ..._core import (
 )
 from ..._trees.axes import DimensionNumbers, map_matrices
 from ..._types import (
-    Hyperparameter,
+    Interval,
     Params,
     PerLeaf,
+    PyTree,
     RealScalarLike,
     Scalar,
+    ZeroOrMore,
 )
-from ...numerics import abs_sq, safe_sqrt
+from ...numerics._numerics import abs_sq, safe_sqrt
 from ...tree import zeros_like
 
 
 Per: TypeAlias = Literal["matrix", "row"]
-Radius: TypeAlias = Literal["current", "initial"] | RealScalarLike
+Radius: TypeAlias = (
+    Literal["current", "initial"]
+    | Annotated[RealScalarLike, Interval(0, includes_low=False)]
+)
 Matrix: TypeAlias = Inexact[Array, "m n"]
 
 
@@ -165,9 +169,18 @@ class RelativeUpdate(_Stateless):
     **Arguments:**
 
     - `per`: whether to use the norm of each `"matrix"`, or of each `"row"`, the weights
-        of one output of a layer.
-    - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][]. Each matrix in a stack has
-        its own norm.
+        of one output of a layer. Defaults to `"matrix"`.
+    - `weight_dimension_numbers`: which parameters are matrices, and which of their axes
+        are outputs and inputs. It is a tree of [`eqopt.MatrixDimensionNumbers`][] and
+        `None` with the structure of the parameters or a prefix of it, or a function of
+        the parameters that returns one. A single `MatrixDimensionNumbers` applies to
+        all arrays with at least two axes. Defaults to
+        [`eqopt.groups.layer_matrices`][]: the weights of Equinox's linear, convolution
+        and recurrent layers, and arrays with two axes (inputs first) outside the layers
+        of `equinox.nn`. Embeddings are not matrices. Other arrays with three or more
+        axes outside these layers, such as your own stack of matrices, are then an
+        error. Describe them with [`eqopt.groups.matrices`][] and
+        [`eqopt.groups.stacked`][]. Each matrix in a stack has its own norm.
 
     **Raises:**
 
@@ -177,9 +190,6 @@ class RelativeUpdate(_Stateless):
 
     per: Per = eqx.field(static=True, default="matrix")
     weight_dimension_numbers: DimensionNumbers | None = None
-
-    def __check_init__(self):
-        check_choice(self, "per", get_args(Per))
 
     def matrixwise(
         self, state: None, params: Params | None = None, **extra: Any
@@ -199,21 +209,29 @@ class UpdateNormFloor(_Stateless):
     **Arguments:**
 
     - `floor`: $f \ge 0$, the smallest norm of an update, relative to the norm of its
-        matrix, before the learning rate is applied.
-    - `per`, `weight_dimension_numbers`: see [`eqopt.RelativeUpdate`][].
+        matrix, before the learning rate is applied. Defaults to 0.35.
+    - `per`: whether to use the norm of each `"matrix"`, or of each `"row"`, the weights
+        of one output of a layer. Defaults to `"matrix"`.
+    - `weight_dimension_numbers`: which parameters are matrices, and which of their axes
+        are outputs and inputs. It is a tree of [`eqopt.MatrixDimensionNumbers`][] and
+        `None` with the structure of the parameters or a prefix of it, or a function of
+        the parameters that returns one. A single `MatrixDimensionNumbers` applies to
+        all arrays with at least two axes. Defaults to
+        [`eqopt.groups.layer_matrices`][]: the weights of Equinox's linear, convolution
+        and recurrent layers, and arrays with two axes (inputs first) outside the layers
+        of `equinox.nn`. Embeddings are not matrices. Other arrays with three or more
+        axes outside these layers, such as your own stack of matrices, are then an
+        error. Describe them with [`eqopt.groups.matrices`][] and
+        [`eqopt.groups.stacked`][]. Each matrix in a stack has its own norm.
 
     **Raises:**
 
     A `ValueError` for an invalid argument, or as in [`eqopt.RelativeUpdate`][].
     """
 
-    floor: Hyperparameter = 0.35
+    floor: ZeroOrMore = 0.35
     per: Per = eqx.field(static=True, default="matrix")
     weight_dimension_numbers: DimensionNumbers | None = None
-
-    def __check_init__(self):
-        check_range(self, "floor", 0)
-        check_choice(self, "per", get_args(Per))
 
     def matrixwise(
         self, state: None, params: Params | None = None, **extra: Any
@@ -242,25 +260,30 @@ class RadialBrake(_Stateless):
 
     **Arguments:**
 
-    - `outward`: $s_\text{out} \ge 0$.
-    - `inward`: $s_\text{in} \ge 0$.
-    - `of`: `"norm"` or `"component"`.
-    - `weight_dimension_numbers`: see [`eqopt.RelativeUpdate`][].
+    - `outward`: $s_\text{out} \ge 0$. Defaults to 0.5.
+    - `inward`: $s_\text{in} \ge 0$. Defaults to 1.0.
+    - `of`: `"norm"` or `"component"`. Defaults to `"norm"`.
+    - `weight_dimension_numbers`: which parameters are matrices, and which of their axes
+        are outputs and inputs. It is a tree of [`eqopt.MatrixDimensionNumbers`][] and
+        `None` with the structure of the parameters or a prefix of it, or a function of
+        the parameters that returns one. A single `MatrixDimensionNumbers` applies to
+        all arrays with at least two axes. Defaults to
+        [`eqopt.groups.layer_matrices`][]: the weights of Equinox's linear, convolution
+        and recurrent layers, and arrays with two axes (inputs first) outside the layers
+        of `equinox.nn`. Embeddings are not matrices. Other arrays with three or more
+        axes outside these layers, such as your own stack of matrices, are then an
+        error. Describe them with [`eqopt.groups.matrices`][] and
+        [`eqopt.groups.stacked`][]. Each matrix in a stack has its own norm.
 
     **Raises:**
 
     A `ValueError` for an invalid argument, or as in [`eqopt.RelativeUpdate`][].
     """
 
-    outward: Hyperparameter = 0.5
-    inward: Hyperparameter = 1.0
+    outward: ZeroOrMore = 0.5
+    inward: ZeroOrMore = 1.0
     of: Brake = eqx.field(static=True, default="norm")
     weight_dimension_numbers: DimensionNumbers | None = None
-
-    def __check_init__(self):
-        check_range(self, "outward", 0)
-        check_range(self, "inward", 0)
-        check_choice(self, "of", _BRAKES)
 
     def matrixwise(
         self, state: None, params: Params | None = None, **extra: Any
@@ -292,8 +315,20 @@ class KeepNorm(_NormControl):
 
     - `radius`: $R$: `"current"` for the norm $\|p\|$, which rounding changes a little
         over many steps; `"initial"` for the norm in the first step, which is kept in
-        the state; or a positive number for all matrices.
-    - `per`, `weight_dimension_numbers`: see [`eqopt.RelativeUpdate`][].
+        the state; or a positive number for all matrices. Defaults to `"current"`.
+    - `per`: whether to use the norm of each `"matrix"`, or of each `"row"`, the weights
+        of one output of a layer. Defaults to `"matrix"`.
+    - `weight_dimension_numbers`: which parameters are matrices, and which of their axes
+        are outputs and inputs. It is a tree of [`eqopt.MatrixDimensionNumbers`][] and
+        `None` with the structure of the parameters or a prefix of it, or a function of
+        the parameters that returns one. A single `MatrixDimensionNumbers` applies to
+        all arrays with at least two axes. Defaults to
+        [`eqopt.groups.layer_matrices`][]: the weights of Equinox's linear, convolution
+        and recurrent layers, and arrays with two axes (inputs first) outside the layers
+        of `equinox.nn`. Embeddings are not matrices. Other arrays with three or more
+        axes outside these layers, such as your own stack of matrices, are then an
+        error. Describe them with [`eqopt.groups.matrices`][] and
+        [`eqopt.groups.stacked`][]. Each matrix in a stack has its own norm.
 
     **Raises:**
 
@@ -303,13 +338,6 @@ class KeepNorm(_NormControl):
     radius: Radius = "current"
     per: Per = eqx.field(static=True, default="matrix")
     weight_dimension_numbers: DimensionNumbers | None = None
-
-    def __check_init__(self):
-        check_choice(self, "per", get_args(Per))
-        if isinstance(self.radius, str):
-            check_choice(self, "radius", ("current", "initial"))
-        else:
-            check_range(self, "radius", 0, includes_low=False)
 
     def init(self, params: Params) -> KeepNormState:
         layouts = self._layouts(params, params)

@@ -9,24 +9,21 @@ import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Inexact
 
 from ..._arguments.checks import (
-    check_choice,
-    check_count,
-    check_range,
+    check_fields,
     check_real_dtype,
 )
 from ..._arguments.fields import static_choice
 from ..._core import (
     AbstractMatrixwise,
     AbstractWhole,
-    Division,
     Leafwise,
-    current_division,
     equation,
 )
+from ..._errors import InputError
 from ..._transforms.normalize import zero_if_infinite
 from ..._trees.axes import DimensionNumbers
-from ..._types import Hyperparameter, Params, Scalar
-from ...numerics import abs_sq, safe_norm
+from ..._types import Params, Scalar, Size, ZeroOrMore
+from ...numerics._numerics import abs_sq, safe_norm
 from .parts.coefficients import Coefficients, rows_of
 from .parts.eigenbasis import gram, short_side
 from .parts.newton_schulz import in_dtype, iterated, times_side
@@ -60,7 +57,6 @@ class NewtonSchulz(AbstractWhole):
     - `restarts`: with `by_gram`, the steps before which $X X^*$ is computed again.
     - `ns_dtype`: the dtype of the iteration, if it is given.
     - `is_coarse`: whether float32 matrices are iterated in bfloat16 on accelerators.
-    - `division`: how devices divide the matrices of a batch, if they do.
     """
 
     rows: Float[Array, "steps 3"]
@@ -69,12 +65,8 @@ class NewtonSchulz(AbstractWhole):
     restarts: tuple[int, ...] = eqx.field(static=True)
     ns_dtype: DTypeLike | None = eqx.field(static=True)
     is_coarse: bool = eqx.field(static=True)
-    division: Division | None = eqx.field(static=True, default_factory=current_division)
 
-    def __call__(self, g: Matrix, eps: Any = NS_EPS) -> Matrix:
-        return self.on_each(g, eps)
-
-    def of_whole(self, x: Any, eps: Any) -> Any:
+    def of_whole(self, x: Matrix, eps: Any = NS_EPS) -> Matrix:
         squares = jnp.sum(abs_sq(x))
         norm = jnp.sqrt(jnp.where(squares > 0, squares, 1))
         x = x / (norm * self.norm_factor + eps).astype(x.dtype)
@@ -113,14 +105,15 @@ def orthogonalize_of(owner: Any) -> "Orthogonalize":
 
 
 def _check_precision(owner: Any, name: str) -> None:
-    check_real_dtype(owner, name)
     coefficients, dtype = owner.coefficients, getattr(owner, name)
+    check_real_dtype(type(owner).__name__, name, dtype)
     is_cans = isinstance(coefficients, str) and coefficients == "cans"
     if is_cans and dtype is not None and jnp.dtype(dtype) == jnp.bfloat16:
-        raise ValueError(
-            f"{type(owner).__name__}: `{name}` must not be bfloat16 with "
+        raise InputError(
+            owner,
+            f"`{name}` must not be bfloat16 with "
             "`coefficients='cans'`, because this iteration diverges in bfloat16. Use "
-            "float32, or `coefficients='polar_express'`."
+            "float32, or `coefficients='polar_express'`.",
         )
 
 
@@ -183,18 +176,19 @@ class Orthogonalize(AbstractMatrixwise):
         an array; or the name of a published set: `"standard"` (the set of Muon),
         `"dion"`, `"polar_express"` (5 steps), `"polar_express_8"`, `"cans"`, `"aol"`,
         `"cubic"`, `"deepseek"` or `"simple"` ($2, -\frac32, \frac12$, 12 steps). The
-        name also determines the factor $c$ of the norm, which is otherwise 1.
+        name also determines the factor $c$ of the norm, which is otherwise 1. Defaults
+        to `"standard"`.
     - `steps`: the number of steps. Defaults to the number of rows, or to 5 for a single
         row. If there are more steps than rows, the rows start again; Polar Express, CANS
         and DeepSeek repeat the last row.
     - `scale`: $s$, for $m$ outputs and $n$ inputs: `"none"`, 1; `"shape"`,
         $\sqrt{\max(1, m / n)}$; `"spectral"`, $\sqrt{\max(m, n)}$; `"unit_rms"`,
         $\sqrt{m / n}$; `"match_rms"`, $0.2 \sqrt{\max(m, n)}$, about the size of the
-        updates of Adam.
+        updates of Adam. Defaults to `"none"`.
     - `eps`: $\varepsilon \ge 0$. Defaults to 1e-7.
     - `gram`: whether to iterate on $X X^*$ and multiply by $X$ at the end. The result is
         the same up to rounding, at a lower cost if one side is much longer than the
-        other. Square matrices are iterated as they are.
+        other. Square matrices are iterated as they are. Defaults to `False`.
     - `restarts`: with `gram`, the steps, counted from 0, before which $X X^*$ is computed
         again. This keeps rounding errors small. Defaults to `(2,)`.
     - `dtype`: the dtype of the iteration. By default, a CPU iterates in float32, and
@@ -205,10 +199,20 @@ class Orthogonalize(AbstractMatrixwise):
         `jnp.float32`. In float16, five steps with `gram` are precise enough, but eight
         are not.
     - `row_normalize`: whether to divide each row of $G$ by its norm first (MuonEq). Rows
-        with norms below $10^{-6}\, \|G\|_F$ stay smaller.
+        with norms below $10^{-6}\, \|G\|_F$ stay smaller. Defaults to `False`.
     - `renormalize`: whether to scale $X_N$ to the norm of an orthogonal matrix,
-        $\|X_N\|_F = \sqrt{\min(m, n)}$ (Muon+).
-    - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
+        $\|X_N\|_F = \sqrt{\min(m, n)}$ (Muon+). Defaults to `False`.
+    - `weight_dimension_numbers`: which parameters are matrices, and which of their axes
+        are outputs and inputs. It is a tree of [`eqopt.MatrixDimensionNumbers`][] and
+        `None` with the structure of the parameters or a prefix of it, or a function of
+        the parameters that returns one. A single `MatrixDimensionNumbers` applies to
+        all arrays with at least two axes. Defaults to
+        [`eqopt.groups.layer_matrices`][]: the weights of Equinox's linear, convolution
+        and recurrent layers, and arrays with two axes (inputs first) outside the layers
+        of `equinox.nn`. Embeddings are not matrices. Other arrays with three or more
+        axes outside these layers, such as your own stack of matrices, are then an
+        error. Describe them with [`eqopt.groups.matrices`][] and
+        [`eqopt.groups.stacked`][].
 
     **Raises:**
 
@@ -264,9 +268,9 @@ class Orthogonalize(AbstractMatrixwise):
     """
 
     coefficients: Coefficients = "standard"
-    steps: int | None = static_choice(static=True, default=None)
+    steps: Size | None = static_choice(static=True, default=None)
     scale: Scale = eqx.field(static=True, default="none")
-    eps: Hyperparameter = NS_EPS
+    eps: ZeroOrMore = NS_EPS
     gram: bool = static_choice(static=True, default=False)
     restarts: tuple[int, ...] = eqx.field(static=True, default=(2,))
     dtype: DTypeLike | None = eqx.field(static=True, default=None)
@@ -274,11 +278,8 @@ class Orthogonalize(AbstractMatrixwise):
     renormalize: bool = False
     weight_dimension_numbers: DimensionNumbers | None = None
 
-    def __check_init__(self):
-        check_range(self, "eps", 0)
-        if self.steps is not None:
-            check_count(self, "steps")
-        check_choice(self, "scale", SCALES)
+    def __check_init__(self) -> None:
+        check_fields(self)
         _check_precision(self, "dtype")
         # This creates no arrays: they would start JAX before `jax.distributed` does.
         jax.eval_shape(self.newton_schulz)

@@ -8,7 +8,6 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Inexact, Int
 
-from ..._arguments.checks import check_count, check_range
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core import (
@@ -22,16 +21,20 @@ from ..._transforms.weight_decay import WeightDecay
 from ..._trees.axes import DimensionNumbers
 from ..._trees.control import cond
 from ..._types import (
-    Hyperparameter,
-    IntegerLike,
+    Count,
     Mask,
     Params,
     PerLeaf,
+    Positive,
     Scalar,
     ScalarOrSchedule,
+    Size,
+    SizeOrZero,
+    Unit,
     Updates,
+    ZeroOrMore,
 )
-from ...numerics import (
+from ...numerics._numerics import (
     abs_sq,
     bias_correction,
     safe_increment,
@@ -141,25 +144,38 @@ class ScaleByPSGDKron(AbstractMatrixwise):
 
     **Arguments:**
 
-    - `b1`: $\beta_1 \in [0, 1)$.
+    - `b1`: $\beta_1 \in [0, 1)$. Defaults to 0.9.
     - `preconditioner_lr`: $\rho \in [0, 1)$. The fit oscillates above about 0.4.
-    - `damping`: $\delta \ge 0$.
+        Defaults to 0.1.
+    - `damping`: $\delta \ge 0$. Defaults to 1e-9.
     - `max_rms`: the limit to which the root mean square of an update is clipped, above 0.
-    - `max_abs`: the limit to which each element is then clipped, above 0.
+        Defaults to 2.0.
+    - `max_abs`: the limit to which each element is then clipped, above 0. Defaults to
+        10.0.
     - `precondition_frequency`: the number of steps from one fit of the factors to the
-        next, an integer or an integer 0-d array.
+        next, an integer or an integer 0-d array. Defaults to 1.
     - `whiten_momentum`: whether to fit the factors to the momentum instead of the
         gradients. The updates are then longer by a factor of about
-        $\sqrt{(1 + \beta_1) / (1 - \beta_1)}$.
+        $\sqrt{(1 + \beta_1) / (1 - \beta_1)}$. Defaults to `False`.
     - `max_size`: the largest side with a full factor, an integer of at least 0. The
-        factors of larger sides are diagonal.
+        factors of larger sides are diagonal. Defaults to 8192.
     - `max_skew`: an integer. The factor of a side is also diagonal if the side is longer
-        than `max_skew` times the other side. `None` for no such limit.
+        than `max_skew` times the other side. `None` for no such limit. Defaults to 1.
     - `stagger`: whether matrices take turns, so that their factors are fitted in
-        different steps.
+        different steps. Defaults to `False`.
     - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
         parameter, at least float32.
-    - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
+    - `weight_dimension_numbers`: which parameters are matrices, and which of their axes
+        are outputs and inputs. It is a tree of [`eqopt.MatrixDimensionNumbers`][] and
+        `None` with the structure of the parameters or a prefix of it, or a function of
+        the parameters that returns one. A single `MatrixDimensionNumbers` applies to
+        all arrays with at least two axes. Defaults to
+        [`eqopt.groups.layer_matrices`][]: the weights of Equinox's linear, convolution
+        and recurrent layers, and arrays with two axes (inputs first) outside the layers
+        of `equinox.nn`. Embeddings are not matrices. Other arrays with three or more
+        axes outside these layers, such as your own stack of matrices, are then an
+        error. Describe them with [`eqopt.groups.matrices`][] and
+        [`eqopt.groups.stacked`][].
 
     **Raises:**
 
@@ -189,29 +205,18 @@ class ScaleByPSGDKron(AbstractMatrixwise):
     _stays: ClassVar[bool] = True
     _sized = (("factors", "_factors"),)
 
-    b1: Hyperparameter = 0.9
-    preconditioner_lr: Hyperparameter = 0.1
-    damping: Hyperparameter = 1e-9
-    max_rms: Hyperparameter = 2.0
-    max_abs: Hyperparameter = 10.0
-    precondition_frequency: IntegerLike = 1
+    b1: Unit = 0.9
+    preconditioner_lr: Unit = 0.1
+    damping: ZeroOrMore = 1e-9
+    max_rms: Positive = 2.0
+    max_abs: Positive = 10.0
+    precondition_frequency: Count = 1
     whiten_momentum: bool = False
-    max_size: int = static_choice(static=True, default=8192)
-    max_skew: int | None = static_choice(static=True, default=1)
+    max_size: SizeOrZero = static_choice(static=True, default=8192)
+    max_skew: Size | None = static_choice(static=True, default=1)
     stagger: bool = static_choice(static=True, default=False)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_dimension_numbers: DimensionNumbers | None = None
-
-    def __check_init__(self):
-        for name in ("b1", "preconditioner_lr"):
-            check_range(self, name, 0, 1)
-        check_range(self, "damping", 0)
-        for name in ("max_rms", "max_abs"):
-            check_range(self, name, 0, includes_low=False)
-        check_count(self, "precondition_frequency")
-        check_count(self, "max_size", 0)
-        if self.max_skew is not None:
-            check_count(self, "max_skew")
 
     def init(self, params: Params) -> ScaleByPSGDKronState:
         return ScaleByPSGDKronState(
@@ -249,30 +254,128 @@ class ScaleByPSGDKron(AbstractMatrixwise):
 class PSGDKron(AbstractOptimizer):
     r"""PSGD-Kron: steps whitened with a preconditioner that is fitted during training.
 
-    $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
+    !!! abstract "One step"
 
-    where $u_t$ is the update of [`eqopt.ScaleByPSGDKron`][], which has the equations and
-    the references. Derivatives through the step treat the rotation of full factors as a
-    constant.
+        For each matrix $G_t$ with $m$ outputs and $n$ inputs, $P_L = Q_L^* Q_L$,
+        $P_R = Q_R^* Q_R$, and
+
+        $$\begin{aligned}
+          \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, G_t &
+          u_t &= \operatorname{clip}\left(
+            P_L\, \frac{\mu_t}{1 - \beta_1^t}\, P_R \right).
+        \end{aligned}$$
+
+        The factors minimize $\operatorname{E} \operatorname{tr} (G^* P_L G P_R) +
+        \operatorname{tr} (P_L^{-1} \otimes P_R^{-1})$. At the minimum, the updates are
+        white. Let $W = P_L G_t P_R$ be the gradient, whitened by the old factors. Then
+
+        $$\begin{aligned}
+          T_L &= W W^* + \delta^2\, \|P_R\|_F^2\, P_L^2 &
+          \ell_L &\leftarrow \max\left( 0.9\, \ell_L + 0.1\, s,\; s \right),
+          \quad s = \|T_L\| + n \\
+          Q_L &\leftarrow Q_L - \frac{\rho}{\ell_L} (T_L - n I)\, Q_L,
+        \end{aligned}$$
+
+        and $Q_L$ is then rotated towards a Hermitian matrix. $Q_R$ is fitted in the
+        same way. Both start as identities, scaled according to the first gradient that
+        is not zero. $\ell$ estimates the Lipschitz constant of the fit.
+
+        $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
+
+        where $u_t$ is the update of [`eqopt.ScaleByPSGDKron`][]. Derivatives through
+        the step treat the rotation of full factors as a constant.
+
+        $G_t$ is the gradient, $p_t$ the parameter after step $t$. At the start,
+        $\mu_0 = 0$. $\eta$ is `learning_rate`, $\beta_1$ is `b1` (0.9), $\rho$ is
+        `preconditioner_lr` (0.1), $\delta$ is `damping` (1e-9), $\lambda$ is
+        `weight_decay` (0.0). Parameters that are not matrices use `fallback`, by
+        default [`eqopt.AdamW`][].
+
+    !!! example
+
+        ```python
+        opt = eqopt.PSGDKron(1e-3)
+        state = opt.init(model)
+        model, state = opt.step(grads, state, model)
+        ```
 
     **Arguments:**
 
-    - `learning_rate`: see [`eqopt.SGD`][].
-    - `weight_decay`, `mask`, `fallback`: see [`eqopt.NorMuon`][].
-    - All others: see [`eqopt.ScaleByPSGDKron`][].
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `b1`: $\beta_1 \in [0, 1)$. Defaults to 0.9.
+    - `preconditioner_lr`: $\rho \in [0, 1)$. The fit oscillates above about 0.4.
+        Defaults to 0.1.
+    - `damping`: $\delta \ge 0$. Defaults to 1e-9.
+    - `max_rms`: the limit to which the root mean square of an update is clipped,
+        above 0. Defaults to 2.0.
+    - `max_abs`: the limit to which each element is then clipped, above 0. Defaults to
+        10.0.
+    - `weight_decay`: $\lambda$, for all parameters: a number, a 0-d array, a schedule,
+        or an [`eqopt.AddDecayedWeights`][] for more options. Defaults to 0.0.
+    - `precondition_frequency`: the number of steps from one fit of the factors to the
+        next, an integer or an integer 0-d array. Defaults to 1.
+    - `whiten_momentum`: whether to fit the factors to the momentum instead of the
+        gradients. The updates are then longer by a factor of about
+        $\sqrt{(1 + \beta_1) / (1 - \beta_1)}$. Defaults to `False`.
+    - `max_size`: the largest side with a full factor, an integer of at least 0. The
+        factors of larger sides are diagonal. Defaults to 8192.
+    - `max_skew`: an integer. The factor of a side is also diagonal if the side is
+        longer than `max_skew` times the other side. `None` for no such limit. Defaults
+        to 1.
+    - `stagger`: whether matrices take turns, so that their factors are fitted in
+        different steps. Defaults to `False`.
+    - `mask`: which parameters decay: a tree of Python bools like the parameters or a
+        prefix of it, or a function of the parameters that returns one. Defaults to
+        `None`, which means all parameters.
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to `None`, which means
+        the dtype of each parameter, at least float32.
+    - `weight_dimension_numbers`: which parameters are matrices, and which of their axes
+        are outputs and inputs. It is a tree of [`eqopt.MatrixDimensionNumbers`][] and
+        `None` with the structure of the parameters or a prefix of it, or a function of
+        the parameters that returns one. A single `MatrixDimensionNumbers` applies to
+        all arrays with at least two axes. Defaults to `None`, which means
+        [`eqopt.groups.layer_matrices`][]: the weights of Equinox's linear, convolution
+        and recurrent layers, and arrays with two axes (inputs first) outside the layers
+        of `equinox.nn`. Embeddings are not matrices. Other arrays with three or more
+        axes outside these layers, such as your own stack of matrices, are then an
+        error. Describe them with [`eqopt.groups.matrices`][] and
+        [`eqopt.groups.stacked`][].
+    - `fallback`: the optimizer for all parameters that are not matrices. Defaults to
+        `None`, which means [`eqopt.AdamW`][] with the same `learning_rate`,
+        `weight_decay` and `mask`, and with $\beta_2 = 0.95$. Your own has its own
+        decay.
+
+    ??? cite "References"
+
+        ```bibtex
+        @article{li2018preconditioned,
+            author = {Li, Xi-Lin},
+            title = {Preconditioned Stochastic Gradient Descent},
+            journal = {IEEE Transactions on Neural Networks and Learning Systems},
+            year = {2018},
+        }
+
+        @article{pooladzandi2024curvature,
+            author = {Pooladzandi, Omead and Li, Xi-Lin},
+            title = {Curvature-Informed {SGD} via General Purpose {Lie}-Group
+                     Preconditioners},
+            journal = {arXiv:2402.04553},
+            year = {2024},
+        }
+        ```
     """
 
     learning_rate: ScalarOrSchedule
-    b1: Hyperparameter = 0.9
-    preconditioner_lr: Hyperparameter = 0.1
-    damping: Hyperparameter = 1e-9
-    max_rms: Hyperparameter = 2.0
-    max_abs: Hyperparameter = 10.0
+    b1: Unit = 0.9
+    preconditioner_lr: Unit = 0.1
+    damping: ZeroOrMore = 1e-9
+    max_rms: Positive = 2.0
+    max_abs: Positive = 10.0
     weight_decay: WeightDecay = 0.0
-    precondition_frequency: IntegerLike = 1
+    precondition_frequency: Count = 1
     whiten_momentum: bool = False
-    max_size: int = static_choice(static=True, default=8192)
-    max_skew: int | None = static_choice(static=True, default=1)
+    max_size: SizeOrZero = static_choice(static=True, default=8192)
+    max_skew: Size | None = static_choice(static=True, default=1)
     stagger: bool = static_choice(static=True, default=False)
     mask: Mask | None = static_choice(default=None)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)

@@ -8,14 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, DTypeLike, Float, Inexact, Int
 
-from ..._arguments.checks import check_choice, check_count, check_range
+from ..._arguments.checks import check_fields
 from ..._arguments.fields import static_choice
 from ..._core import AbstractMatrixwise, Leafwise, Rows, equation
+from ..._errors import InputError
 from ..._trees.axes import DimensionNumbers
-from ..._types import Hyperparameter, Params, Scalar, Updates
-from ...numerics import bias_correction, safe_increment
+from ..._types import Params, Scalar, Size, Unit, Updates, ZeroOrMore
+from ...numerics._numerics import bias_correction, safe_increment
 from .parts.coefficients import STANDARD, TABLES, given_rows
-from .parts.newton_schulz import PRECONDITIONINGS, Iteration
+from .parts.newton_schulz import Iteration
 
 
 Coefficients: TypeAlias = Literal["standard", "dion"] | tuple | Array | np.ndarray
@@ -61,15 +62,29 @@ def muon(
 class ScaleByMuon(AbstractMatrixwise):
     r"""Replaces the momentum of each matrix by a nearly orthogonal matrix close to it.
 
-    $$\mu_t = \beta \mu_{t-1} + (1 - \beta)\, g_t, \qquad
-      \hat\mu_t = \mu_t / (1 - \beta^t), \qquad
-      u_t = \operatorname{NS}(\hat\mu_t),$$
+    !!! abstract "One step"
 
-    where $\operatorname{NS}$ is the Newton-Schulz iteration of
-    [`eqopt.Orthogonalize`][], which has the equations, with the coefficients `ns_coeffs`.
+        $$\mu_t = \beta \mu_{t-1} + (1 - \beta)\, g_t, \qquad
+          \hat\mu_t = \mu_t / (1 - \beta^t), \qquad
+          u_t = \operatorname{NS}(\hat\mu_t),$$
 
-    With `nesterov`, $\hat\mu_t$ is replaced by $\beta \mu_t / (1 - \beta^{t+1}) + (1 -
-    \beta)\, g_t / (1 - \beta^t)$.
+        where $\operatorname{NS}$ is the Newton-Schulz iteration of
+        [`eqopt.Orthogonalize`][], with the coefficients `ns_coeffs`.
+
+        With `nesterov`, $\hat\mu_t$ is replaced by
+        $\beta \mu_t / (1 - \beta^{t+1}) + (1 - \beta)\, g_t / (1 - \beta^t)$.
+
+        $$\begin{aligned}
+          \operatorname{NS}(X) &= X_N, & X_0 &= X / (c\, \|X\|_F + \varepsilon), \\
+          X_k &= \big(a_k I + b_k A_k + c_k A_k^2\big) X_{k-1}, &
+          A_k &= X_{k-1} X_{k-1}^*
+        \end{aligned}$$
+
+        with coefficients $(a_k, b_k, c_k)$ for each of the $N$ steps, and a factor $c$
+        that belongs to them, usually 1.
+
+        $g_t$ is the gradient. At the start, $\mu_0 = 0$. $\beta$ is `beta` (0.95),
+        $\varepsilon$ is `eps` (1e-8). By default, `nesterov` is `True`.
 
     For $X = U \Sigma V^*$, the result is $U \Sigma' V^*$ with singular values near one:
     between about 0.7 and 1.2 for the default coefficients. The updates of zero matrices
@@ -88,20 +103,21 @@ class ScaleByMuon(AbstractMatrixwise):
         or an array of either form. `"standard"` and `"dion"` are names of published
         coefficients. Defaults to `"standard"`, $(3.4445, -4.775, 2.0315)$.
     - `ns_steps`: the number of steps if `ns_coeffs` is a single row. Otherwise, it has no
-        effect.
-    - `beta`: $\beta \in [0, 1)$, the decay of the momentum.
-    - `eps`: $\varepsilon \ge 0$.
+        effect. Defaults to 5.
+    - `beta`: $\beta \in [0, 1)$, the decay of the momentum. Defaults to 0.95.
+    - `eps`: $\varepsilon \ge 0$. Defaults to 1e-8.
     - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
         parameter, at least float32.
-    - `nesterov`: whether to use Nesterov momentum.
+    - `nesterov`: whether to use Nesterov momentum. Defaults to `True`.
     - `adaptive`: whether to multiply the update of each matrix by
         $\langle \hat\mu_t, u_t \rangle$, about the sum of the singular values of
-        $\hat\mu_t$. Then the steps become smaller when the gradients do.
+        $\hat\mu_t$. Then the steps become smaller when the gradients do. Defaults to
+        `False`.
     - `preconditioning`: a second divisor of $X_0$, in addition to the Frobenius norm:
         `"frobenius"` for none; `"spectral"` for the largest singular value, at the cost
         of an eigenvalue problem; `"schatten"` for $\|A_0\|_F^{1/2}$; `"aol"` for the root
         of $\sum_j |A_{0, ij}|$, row by row. If the singular values start closer to one,
-        fewer steps are needed.
+        fewer steps are needed. Defaults to `"frobenius"`.
     - `ns_dtype`: the dtype of the iteration, except for complex matrices. The authors use
         `jnp.bfloat16` on accelerators. Defaults to float32, or to the dtype of the
         gradient if that is more precise.
@@ -153,9 +169,9 @@ class ScaleByMuon(AbstractMatrixwise):
     """
 
     ns_coeffs: Coefficients = STANDARD
-    ns_steps: int = static_choice(static=True, default=5)
-    beta: Hyperparameter = 0.95
-    eps: Hyperparameter = 1e-8
+    ns_steps: Size = static_choice(static=True, default=5)
+    beta: Unit = 0.95
+    eps: ZeroOrMore = 1e-8
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nesterov: bool = True
     adaptive: bool = False
@@ -167,21 +183,19 @@ class ScaleByMuon(AbstractMatrixwise):
     def _rows(self) -> Rows:
         return "first"
 
-    def __check_init__(self):
-        check_count(self, "ns_steps")
-        check_range(self, "beta", 0, 1)
-        check_range(self, "eps", 0)
+    def __check_init__(self) -> None:
+        check_fields(self)
         # This creates no arrays: they would start JAX before `jax.distributed` does.
         jax.eval_shape(self._coefficients)
-        check_choice(self, "preconditioning", PRECONDITIONINGS)
 
     def _coefficients(self) -> Float[Array, "*steps 3"]:
         coefficients = self.ns_coeffs
         if isinstance(coefficients, str):
             if coefficients not in _PRESETS:
-                raise ValueError(
-                    f"ScaleByMuon: `ns_coeffs` must be one of {[*_PRESETS]}, or numbers, "
-                    f"but is {coefficients!r}."
+                raise InputError(
+                    "ScaleByMuon",
+                    f"`ns_coeffs` must be one of {[*_PRESETS]}, or numbers, "
+                    f"but is {coefficients!r}.",
                 )
             coefficients = _PRESETS[coefficients]
         return given_rows("ScaleByMuon", "ns_coeffs", coefficients)

@@ -8,20 +8,23 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, DTypeLike, Inexact, Int
 
-from ..._arguments.checks import check_count, check_range
+from ..._arguments.checks import check_fields, check_interval
 from ..._arguments.fields import static_choice
 from ..._core import AbstractMatrixwise, Leafwise, Rows, Work, equation
 from ..._trees.axes import DimensionNumbers
 from ..._types import (
-    Hyperparameter,
-    IntegerLike,
+    ClosedUnit,
+    Count,
     Nonnegative,
     Params,
     PerLeaf,
     Scalar,
+    Size,
+    Unit,
     Updates,
+    ZeroOrMore,
 )
-from ...numerics import bias_correction, safe_increment
+from ...numerics._numerics import bias_correction, safe_increment
 from .parts.eigenbasis import (
     Sides,
     averaged,
@@ -155,34 +158,47 @@ class ScaleByShampoo(AbstractMatrixwise):
 
     **Arguments:**
 
-    - `b1`: $\beta_1 \in [0, 1)$.
-    - `b2`: $\beta_2 \in [0, 1]$; below 1 with `kl`.
+    - `b1`: $\beta_1 \in [0, 1)$. Defaults to 0.9.
+    - `b2`: $\beta_2 \in [0, 1]$; below 1 with `kl`. Defaults to 0.999.
     - `b3`: $\beta_3 \in [0, 1)$. Defaults to $\beta_1$. Then $\bar G_t$ is $\mu_t$ with
         bias correction.
     - `eps`: $\varepsilon \ge 0$; above 0 with `kl`. With 0, directions without a
-        gradient are omitted.
+        gradient are omitted. Defaults to 1e-12.
     - `exponent`: $e \ge 0$. Defaults to 1/4, or to 1/2 with `one_sided` or `kl`.
-    - `precondition_frequency`: $k$, an integer or an integer 0-d array.
+    - `precondition_frequency`: $k$, an integer or an integer 0-d array. Defaults to 10.
     - `start_preconditioning_step`: the first step with roots, an integer of at least 1.
         Before it, the update is $A(\bar G_t)$, or $\bar G_t$ without a graft. Defaults to
         $k$, or to 1 without a graft.
     - `graft`: $A$, `"adam"`, `"rmsprop"`, `"adagrad"`, `"sgd"` or `None` for no graft.
-    - `graft_b2`: $\beta_g \in [0, 1)$.
-    - `graft_eps`: $\varepsilon_g \ge 0$.
+        Defaults to `"adam"`.
+    - `graft_b2`: $\beta_g \in [0, 1)$. Defaults to 0.999.
+    - `graft_eps`: $\varepsilon_g \ge 0$. Defaults to 1e-8.
     - `one_sided`: whether only the shorter side has a factor; of a square, the outputs.
+        Defaults to `False`.
     - `block_size`: an integer of at least 1. Larger sides are split into equal blocks of
         at most this size, and each block is a separate matrix. `None` for whole matrices.
+        Defaults to 1024.
     - `correct_bias`: whether to correct $\mu$ and the factors for their start at zero.
-        With `kl`, only $\mu$ starts at zero.
+        With `kl`, only $\mu$ starts at zero. Defaults to `True`.
     - `kl`: whether to fit the product of both factors to the covariance of the
         gradients, as in [`eqopt.KLShampoo`][]. Zeros that fill up the last block of
-        a side count in the means.
+        a side count in the means. Defaults to `False`.
     - `stagger`: whether matrices take turns, so that in each step about one in $k$ of
         them computes its roots. All matrices of a stack take the same turn. The first
-        roots of all matrices are computed in one step.
+        roots of all matrices are computed in one step. Defaults to `False`.
     - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
         parameter, at least float32.
-    - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
+    - `weight_dimension_numbers`: which parameters are matrices, and which of their axes
+        are outputs and inputs. It is a tree of [`eqopt.MatrixDimensionNumbers`][] and
+        `None` with the structure of the parameters or a prefix of it, or a function of
+        the parameters that returns one. A single `MatrixDimensionNumbers` applies to
+        all arrays with at least two axes. Defaults to
+        [`eqopt.groups.layer_matrices`][]: the weights of Equinox's linear, convolution
+        and recurrent layers, and arrays with two axes (inputs first) outside the layers
+        of `equinox.nn`. Embeddings are not matrices. Other arrays with three or more
+        axes outside these layers, such as your own stack of matrices, are then an
+        error. Describe them with [`eqopt.groups.matrices`][] and
+        [`eqopt.groups.stacked`][].
 
     **Raises:**
 
@@ -215,18 +231,18 @@ class ScaleByShampoo(AbstractMatrixwise):
     _stays: ClassVar[bool] = True
     _sized = (("factors", "_grams"), ("nu", "_moment"))
 
-    b1: Hyperparameter = 0.9
-    b2: Hyperparameter = 0.999
-    b3: Hyperparameter | None = None
-    eps: Hyperparameter = 1e-12
-    exponent: Hyperparameter | None = None
-    precondition_frequency: IntegerLike = 10
-    start_preconditioning_step: IntegerLike | None = None
+    b1: Unit = 0.9
+    b2: ClosedUnit = 0.999
+    b3: Unit | None = None
+    eps: ZeroOrMore = 1e-12
+    exponent: ZeroOrMore | None = None
+    precondition_frequency: Count = 10
+    start_preconditioning_step: Count | None = None
     graft: Graft | None = eqx.field(static=True, default="adam")
-    graft_b2: Hyperparameter = 0.999
-    graft_eps: Hyperparameter = 1e-8
+    graft_b2: Unit = 0.999
+    graft_eps: ZeroOrMore = 1e-8
     one_sided: bool = static_choice(static=True, default=False)
-    block_size: int | None = static_choice(static=True, default=1024)
+    block_size: Size | None = static_choice(static=True, default=1024)
     correct_bias: bool = True
     kl: bool = static_choice(static=True, default=False)
     stagger: bool = static_choice(static=True, default=False)
@@ -241,25 +257,11 @@ class ScaleByShampoo(AbstractMatrixwise):
     def _rows(self) -> Rows:
         return "outputs" if self.one_sided else "first"  # if so, sides are not alike
 
-    def __check_init__(self):
-        for name in ("b1", "b3", "graft_b2"):
-            if getattr(self, name) is not None:
-                check_range(self, name, 0, 1)
-        check_range(self, "b2", 0, 1, includes_high=not self.kl)
-        check_range(self, "eps", 0, includes_low=not self.kl)
-        for name in ("graft_eps", "exponent"):
-            if getattr(self, name) is not None:
-                check_range(self, name, 0)
-        check_count(self, "precondition_frequency")
-        if self.start_preconditioning_step is not None:
-            check_count(self, "start_preconditioning_step")
-        if self.block_size is not None:
-            check_count(self, "block_size")
-        if self.graft not in ("adam", "rmsprop", "adagrad", "sgd", None):
-            raise ValueError(
-                "ScaleByShampoo: `graft` must be 'adam', 'rmsprop', 'adagrad', 'sgd' or "
-                f"None, but is {self.graft!r}."
-            )
+    def __check_init__(self) -> None:
+        check_fields(self)
+        if self.kl:
+            check_interval("ScaleByShampoo", "b2", self.b2, 0, 1, includes_high=False)
+            check_interval("ScaleByShampoo", "eps", self.eps, 0, includes_low=False)
 
     def init(self, params: Params) -> ScaleByShampooState:
         return ScaleByShampooState(

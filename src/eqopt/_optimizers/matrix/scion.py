@@ -1,7 +1,7 @@
 """Scion: the steepest step of a given size, in a norm chosen for each layer."""
 
 import math
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias
 
 import equinox as eqx
 import jax
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, DTypeLike, Inexact
 
-from ..._arguments.checks import check_choice, check_range
+from ..._arguments.checks import check_fields
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core import (
@@ -19,19 +19,28 @@ from ..._core import (
     Leafwise,
     equation,
 )
+from ..._errors import InputError
 from ..._transforms.normalize import or_1
 from ..._transforms.weight_decay import WeightDecay
 from ..._trees.axes import DimensionNumbers
 from ..._trees.dimension_numbers import MatrixDimensionNumbers
-from ..._types import Hyperparameter, Mask, Params, Scalar, ScalarOrSchedule, Updates
-from ...numerics import safe_norm
+from ..._types import (
+    Mask,
+    Params,
+    Scalar,
+    ScalarOrSchedule,
+    Size,
+    Unit,
+    Updates,
+    ZeroOrMore,
+)
+from ...numerics._numerics import safe_norm
 from .orthogonalize import NewtonSchulz, orthogonalize_of
 from .parts.coefficients import Coefficients
 from .parts.recipe import matrices_and_others
 
 
 Norm: TypeAlias = Literal["spectral", "sign", "row", "col"]
-_NORMS = get_args(Norm)
 
 
 class ScaleByLMOState(eqx.Module):
@@ -71,20 +80,35 @@ def lmo(
 class ScaleByLMO(AbstractMatrixwise):
     r"""Replaces the momentum by the point of a norm ball furthest in its direction.
 
-    $$\mu_t = \beta \mu_{t-1} + (1 - \beta)\, G_t, \qquad
-      u_t = \rho \operatorname*{arg\,max}_{\|X\| \le 1} \langle \mu_t, X \rangle$$
+    !!! abstract "One step"
 
-    with one of four norms, for matrices with $m$ outputs and $n$ inputs:
+        $$\mu_t = \beta \mu_{t-1} + (1 - \beta)\, G_t, \qquad
+          u_t = \rho \operatorname*{arg\,max}_{\|X\| \le 1} \langle \mu_t, X \rangle$$
 
-    | `norm` | $u_t / \rho$ | for |
-    |---|---|---|
-    | `"spectral"` | $\sqrt{m / n}\, \operatorname{NS}(\mu_t)$ | hidden layers |
-    | `"sign"` | $\operatorname{sign}(\mu_t) / n$ | the last layer |
-    | `"row"` | rows of $\mu_t$ over $\sqrt n$ times their norms | the last layer |
-    | `"col"` | columns of $\mu_t$ over $n$ times their r.m.s. | the first layer |
+        with one of four norms, for matrices with $m$ outputs and $n$ inputs:
 
-    where $\operatorname{NS}$ is the iteration of [`eqopt.Orthogonalize`][], which has the
-    equations, with $\varepsilon = 10^{-7}$ in $\operatorname{NS}$ only.
+        | `norm` | $u_t / \rho$ | for |
+        |---|---|---|
+        | `"spectral"` | $\sqrt{m / n}\, \operatorname{NS}(\mu_t)$ | hidden layers |
+        | `"sign"` | $\operatorname{sign}(\mu_t) / n$ | the last layer |
+        | `"row"` | rows of $\mu_t$ over $\sqrt n$ times their norms | the last layer |
+        | `"col"` | columns of $\mu_t$ over $n$ times their r.m.s. | the first layer |
+
+        where $\operatorname{NS}$ is the iteration of [`eqopt.Orthogonalize`][], with
+        $\varepsilon = 10^{-7}$ in $\operatorname{NS}$ only.
+
+        $$\begin{aligned}
+          \operatorname{NS}(X) &= X_N, & X_0 &= X / (c\, \|X\|_F + \varepsilon), \\
+          X_k &= \big(a_k I + b_k A_k + c_k A_k^2\big) X_{k-1}, &
+          A_k &= X_{k-1} X_{k-1}^*
+        \end{aligned}$$
+
+        with coefficients $(a_k, b_k, c_k)$ for each of the $N$ steps, and a factor $c$
+        that belongs to them, usually 1.
+
+        $G_t$ is the gradient. At the start, $\mu_0 = 0$. $\rho$ is `radius` (1.0),
+        $\beta$ is `beta` (0.9), $\varepsilon$ is `eps` (1e-8). By default, `norm` is
+        `"spectral"`.
 
     For one-hot inputs, such as words, `normalized=False` sets the $n$ of this table to
     1. The momentum needs no bias correction, because the update does not depend on its
@@ -104,21 +128,42 @@ class ScaleByLMO(AbstractMatrixwise):
 
     **Arguments:**
 
-    - `norm`: `"spectral"`, `"sign"`, `"row"` or `"col"`.
-    - `radius`: $\rho \ge 0$.
-    - `beta`: $\beta \in [0, 1)$. The momentum in the paper is $1 - \beta$.
+    - `norm`: `"spectral"`, `"sign"`, `"row"` or `"col"`. Defaults to `"spectral"`.
+    - `radius`: $\rho \ge 0$. Defaults to 1.0.
+    - `beta`: $\beta \in [0, 1)$. The momentum in the paper is $1 - \beta$. Defaults to
+        0.9.
     - `eps`: $\varepsilon \ge 0$, added to the norms of rows and columns. The `"spectral"`
-        norm and `"sign"` do not use it.
+        norm and `"sign"` do not use it. Defaults to 1e-8.
     - `normalized`: whether $n$ in the table of [`eqopt.ScaleByLMO`][] is the number of
-        inputs. Otherwise, it is 1.
-    - `at_least_one`: whether the factor for `"spectral"` is $\max(1, \sqrt{m / n})$. This
-        makes the steps of layers with fewer outputs than inputs larger. (The authors call
-        it `max`.)
-    - `coefficients`, `steps`: see [`eqopt.Orthogonalize`][].
-    - `ns_dtype`: see [`eqopt.ScaleByAdaMuon`][].
+        inputs. Otherwise, it is 1. Defaults to `True`.
+    - `coefficients`: $(a, b, c)$ for all steps, or one row for each step, as a tuple or
+        an array; or the name of a published set: `"standard"` (the set of Muon),
+        `"dion"`, `"polar_express"` (5 steps), `"polar_express_8"`, `"cans"`, `"aol"`,
+        `"cubic"`, `"deepseek"` or `"simple"` ($2, -\frac32, \frac12$, 12 steps). The
+        name also determines the factor $c$ of the norm, which is otherwise 1. Defaults
+        to `"standard"`.
+    - `steps`: the number of steps. Defaults to the number of rows, or to 5 for a single
+        row. If there are more steps than rows, the rows start again; Polar Express,
+        CANS and DeepSeek repeat the last row.
+    - `ns_dtype`: the dtype of the iteration, called `dtype` in
+        [`eqopt.Orthogonalize`][]. By default, it is bfloat16 on accelerators, for the
+        coefficients that are listed there.
     - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to the dtype of each
         parameter, at least float32.
-    - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
+    - `weight_dimension_numbers`: which parameters are matrices, and which of their axes
+        are outputs and inputs. It is a tree of [`eqopt.MatrixDimensionNumbers`][] and
+        `None` with the structure of the parameters or a prefix of it, or a function of
+        the parameters that returns one. A single `MatrixDimensionNumbers` applies to
+        all arrays with at least two axes. Defaults to
+        [`eqopt.groups.layer_matrices`][]: the weights of Equinox's linear, convolution
+        and recurrent layers, and arrays with two axes (inputs first) outside the layers
+        of `equinox.nn`. Embeddings are not matrices. Other arrays with three or more
+        axes outside these layers, such as your own stack of matrices, are then an
+        error. Describe them with [`eqopt.groups.matrices`][] and
+        [`eqopt.groups.stacked`][].
+    - `at_least_one`: whether the factor for `"spectral"` is $\max(1, \sqrt{m / n})$. This
+        makes the steps of layers with fewer outputs than inputs larger. (The authors call
+        it `max`.) Defaults to `False`.
 
     **Raises:**
 
@@ -139,26 +184,24 @@ class ScaleByLMO(AbstractMatrixwise):
     """
 
     norm: Norm = eqx.field(static=True, default="spectral")
-    radius: Hyperparameter = 1.0
-    beta: Hyperparameter = 0.9
-    eps: Hyperparameter = 1e-8
+    radius: ZeroOrMore = 1.0
+    beta: Unit = 0.9
+    eps: ZeroOrMore = 1e-8
     normalized: bool = True
     coefficients: Coefficients = "standard"
-    steps: int | None = static_choice(static=True, default=None)
+    steps: Size | None = static_choice(static=True, default=None)
     ns_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_dimension_numbers: DimensionNumbers | None = None
     at_least_one: bool = False
 
-    def __check_init__(self):
-        check_range(self, "radius", 0)
-        check_range(self, "beta", 0, 1)
-        check_range(self, "eps", 0)
-        check_choice(self, "norm", _NORMS)
+    def __check_init__(self) -> None:
+        check_fields(self)
         if self.at_least_one and self.norm != "spectral":
-            raise ValueError(
-                "ScaleByLMO: `at_least_one` requires `norm='spectral'`, but `norm` is "
-                f"{self.norm!r}. Omit `at_least_one`."
+            raise InputError(
+                "ScaleByLMO",
+                "`at_least_one` requires `norm='spectral'`, but `norm` is "
+                f"{self.norm!r}. Omit `at_least_one`.",
             )
         orthogonalize_of(self)
 
@@ -182,10 +225,41 @@ def _columns(params: Params) -> Any:
 class Scion(AbstractOptimizer):
     r"""Scion: steps of constant size, in a norm for each kind of layer.
 
-    $$p_t = (1 - \lambda \eta_t)\, p_{t-1} - \eta_t u_t,$$
+    !!! abstract "One step"
 
-    where $u_t$ is the update of [`eqopt.ScaleByLMO`][], which has the equations and the
-    reference.
+        $$\mu_t = \beta \mu_{t-1} + (1 - \beta)\, G_t, \qquad
+          u_t = \rho \operatorname*{arg\,max}_{\|X\| \le 1} \langle \mu_t, X \rangle$$
+
+        with one of four norms, for matrices with $m$ outputs and $n$ inputs:
+
+        | `norm` | $u_t / \rho$ | for |
+        |---|---|---|
+        | `"spectral"` | $\sqrt{m / n}\, \operatorname{NS}(\mu_t)$ | hidden layers |
+        | `"sign"` | $\operatorname{sign}(\mu_t) / n$ | the last layer |
+        | `"row"` | rows of $\mu_t$ over $\sqrt n$ times their norms | the last layer |
+        | `"col"` | columns of $\mu_t$ over $n$ times their r.m.s. | the first layer |
+
+        where $\operatorname{NS}$ is the iteration of [`eqopt.Orthogonalize`][], with
+        $\varepsilon = 10^{-7}$ in $\operatorname{NS}$ only.
+
+        $$\begin{aligned}
+          \operatorname{NS}(X) &= X_N, & X_0 &= X / (c\, \|X\|_F + \varepsilon), \\
+          X_k &= \big(a_k I + b_k A_k + c_k A_k^2\big) X_{k-1}, &
+          A_k &= X_{k-1} X_{k-1}^*
+        \end{aligned}$$
+
+        with coefficients $(a_k, b_k, c_k)$ for each of the $N$ steps, and a factor $c$
+        that belongs to them, usually 1.
+
+        $$p_t = (1 - \lambda \eta_t)\, p_{t-1} - \eta_t u_t,$$
+
+        where $u_t$ is the update of [`eqopt.ScaleByLMO`][].
+
+        $G_t$ is the gradient, $p_t$ the parameter after step $t$. At the start,
+        $\mu_0 = 0$. $\eta$ is `learning_rate`, $\rho$ is `radius` (1.0), $\beta$ is
+        `beta` (0.9), $\varepsilon$ is `eps` (1e-8), $\lambda$ is `weight_decay` (1.0).
+        By default, `norm` is `"spectral"`. Parameters that are not matrices use
+        `fallback`.
 
     With $\lambda = 1$, this is the constrained form, the conditional gradient method:
     parameters in the ball of radius $\rho$ stay in it, and all others move towards it.
@@ -195,34 +269,91 @@ class Scion(AbstractOptimizer):
 
         ```python
         # The authors' choice for a transformer:
+        head = eqopt.groups.where(lambda model: model.head)
         opt = eqopt.Partition(
             {
                 "hidden": eqopt.Scion(2**-12, radius=50.0),
                 "head": eqopt.Scion(2**-12, "sign", radius=3000.0),
             },
-            labels,
+            eqopt.groups.label({"head": head, "hidden": eqopt.groups.everything}),
         )
+        state = opt.init(model)
+        model, state = opt.step(grads, state, model)
         ```
 
     **Arguments:**
 
-    - `learning_rate`: see [`eqopt.SGD`][].
-    - `weight_decay`, `mask`: see [`eqopt.NorMuon`][].
-    - `fallback`: the optimizer for all parameters that are not matrices. Defaults to the
-        same steps, with $u_t = \rho\, \mu_t / \operatorname{rms}(\mu_t)$ for each array.
-    - All others: see [`eqopt.ScaleByLMO`][].
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `norm`: `"spectral"`, `"sign"`, `"row"` or `"col"`. Defaults to `"spectral"`.
+    - `radius`: $\rho \ge 0$. Defaults to 1.0.
+    - `beta`: $\beta \in [0, 1)$. The momentum in the paper is $1 - \beta$. Defaults to
+        0.9.
+    - `eps`: $\varepsilon \ge 0$, added to the norms of rows and columns. The
+        `"spectral"` norm and `"sign"` do not use it. Defaults to 1e-8.
+    - `weight_decay`: $\lambda$, for all parameters: a number, a 0-d array, a schedule,
+        or an [`eqopt.AddDecayedWeights`][] for more options. Defaults to 1.0.
+    - `mask`: which parameters decay: a tree of Python bools like the parameters or a
+        prefix of it, or a function of the parameters that returns one. Defaults to
+        `None`, which means all parameters.
+    - `normalized`: whether $n$ in the table is the number of inputs. Otherwise, it
+        is 1. Defaults to `True`.
+    - `coefficients`: $(a, b, c)$ for all steps, or one row for each step, as a tuple or
+        an array; or the name of a published set: `"standard"` (the set of Muon),
+        `"dion"`, `"polar_express"` (5 steps), `"polar_express_8"`, `"cans"`, `"aol"`,
+        `"cubic"`, `"deepseek"` or `"simple"` ($2, -\frac32, \frac12$, 12 steps). The
+        name also determines the factor $c$ of the norm, which is otherwise 1. Defaults
+        to `"standard"`.
+    - `steps`: the number of steps. Defaults to `None`, which means the number of rows,
+        or 5 for a single row. If there are more steps than rows, the rows start again;
+        Polar Express, CANS and DeepSeek repeat the last row.
+    - `ns_dtype`: the dtype of the iteration. Defaults to `None`: a CPU then iterates in
+        float32, and accelerators in bfloat16 with the coefficients `"standard"`,
+        `"dion"`, `"polar_express"`, `"aol"`, `"deepseek"` and `"simple"`. With other
+        coefficients, and for matrices that are complex or in float64, the matrix keeps
+        its dtype.
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to `None`, which means
+        the dtype of each parameter, at least float32.
+    - `weight_dimension_numbers`: which parameters are matrices, and which of their axes
+        are outputs and inputs. It is a tree of [`eqopt.MatrixDimensionNumbers`][] and
+        `None` with the structure of the parameters or a prefix of it, or a function of
+        the parameters that returns one. A single `MatrixDimensionNumbers` applies to
+        all arrays with at least two axes. Defaults to `None`, which means
+        [`eqopt.groups.layer_matrices`][]: the weights of Equinox's linear, convolution
+        and recurrent layers, and arrays with two axes (inputs first) outside the layers
+        of `equinox.nn`. Embeddings are not matrices. Other arrays with three or more
+        axes outside these layers, such as your own stack of matrices, are then an
+        error. Describe them with [`eqopt.groups.matrices`][] and
+        [`eqopt.groups.stacked`][].
+    - `fallback`: the optimizer for all parameters that are not matrices. Defaults to
+        `None`, which means the same steps, with
+        $u_t = \rho\, \mu_t / \operatorname{rms}(\mu_t)$ for each array.
+    - `at_least_one`: whether the factor for `"spectral"` is $\max(1, \sqrt{m / n})$.
+        This makes the steps of layers with fewer outputs than inputs larger. (The
+        authors call it `max`.) Defaults to `False`.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{pethick2025training,
+            author = {Pethick, Thomas and Xie, Wanyun and Antonakopoulos, Kimon and Zhu,
+                      Zhenyu and Silveti-Falls, Antonio and Cevher, Volkan},
+            title = {Training Deep Learning Models with Norm-Constrained {LMOs}},
+            booktitle = {International Conference on Machine Learning},
+            year = {2025},
+        }
+        ```
     """
 
     learning_rate: ScalarOrSchedule
     norm: Norm = eqx.field(static=True, default="spectral")
-    radius: Hyperparameter = 1.0
-    beta: Hyperparameter = 0.9
-    eps: Hyperparameter = 1e-8
+    radius: ZeroOrMore = 1.0
+    beta: Unit = 0.9
+    eps: ZeroOrMore = 1e-8
     weight_decay: WeightDecay = 1.0
     mask: Mask | None = static_choice(default=None)
     normalized: bool = True
     coefficients: Coefficients = "standard"
-    steps: int | None = static_choice(static=True, default=None)
+    steps: Size | None = static_choice(static=True, default=None)
     ns_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_dimension_numbers: DimensionNumbers | None = None

@@ -10,7 +10,15 @@ from ..._combinators.chain import Chain
 from ..._core import AbstractOptimizer, AbstractTransformation
 from ..._transforms.weight_decay import WeightDecay
 from ..._trees.axes import DimensionNumbers
-from ..._types import Hyperparameter, IntegerLike, Mask, ScalarOrSchedule
+from ..._types import (
+    ClosedUnit,
+    Count,
+    Mask,
+    ScalarOrSchedule,
+    Size,
+    Unit,
+    ZeroOrMore,
+)
 from .parts.graft import Graft
 from .parts.recipe import matrices_and_others
 from .scale_by_shampoo import ScaleByShampoo
@@ -19,10 +27,44 @@ from .scale_by_shampoo import ScaleByShampoo
 class Shampoo(AbstractOptimizer):
     r"""Shampoo: both sides of a gradient, divided by roots of their second moments.
 
-    $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
+    !!! abstract "One step"
 
-    where $u_t$ is the update of [`eqopt.ScaleByShampoo`][], which has the equations and
-    the references.
+        For each matrix $G_t$ with $m$ outputs and $n$ inputs,
+
+        $$\begin{aligned}
+          L_t &= \beta_2 L_{t-1} + (1 - \beta_2)\, G_t G_t^* &
+          \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, G_t \\
+          R_t &= \beta_2 R_{t-1} + (1 - \beta_2)\, G_t^* G_t &
+          \bar G_t &= \frac{\beta_3 \mu_{t-1} + (1 - \beta_3)\, G_t}
+                           {1 - \beta_3 \beta_1^{t-1}}
+        \end{aligned}$$
+
+        $$U_t = \hat L_t^{-e}\, \bar G_t\, \hat R_t^{-e} \qquad
+          u_t = \frac{\|A(\bar G_t)\|_F}{\|U_t\|_F}\, U_t$$
+
+        where $\hat L_t = L_t / (1 - \beta_2^t) + \varepsilon I$, and $\hat R_t$ is
+        defined in the same way. If $\beta_2 = 1$, the factors are plain sums, as in the
+        paper. The roots are computed every $k$ steps. $A$ is the method whose step
+        length is grafted onto the direction. It divides $\bar G_t$:
+
+        - `"adam"`: by $\sqrt{\nu_t / (1 - \beta_g^t)} + \varepsilon_g$, with
+            $\nu_t = \beta_g \nu_{t-1} + (1 - \beta_g)\, |G_t|^2$;
+        - `"rmsprop"`: by $\sqrt{\nu_t} + \varepsilon_g$, with the same $\nu_t$;
+        - `"adagrad"`: by $\sqrt{\nu_t} + \varepsilon_g$, with
+            $\nu_t = \nu_{t-1} + |G_t|^2$;
+        - `"sgd"`: by 1. With `None`, there is no graft, and $u_t = U_t$.
+
+        $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
+
+        where $u_t$ is the update of [`eqopt.ScaleByShampoo`][].
+
+        $G_t$ is the gradient, $p_t$ the parameter after step $t$. At the start,
+        $L_0 = \mu_0 = R_0 = \nu_0 = 0$. $\eta$ is `learning_rate`, $\beta_1$ is `b1`
+        (0.9), $\beta_2$ is `b2` (0.999), $\beta_3$ is `b3`, $\varepsilon$ is `eps`
+        (1e-12), $e$ is `exponent`, $\lambda$ is `weight_decay` (0.0), $k$ is
+        `precondition_frequency` (10), $A$ is `graft` (`"adam"`), $\beta_g$ is
+        `graft_b2` (0.999), $\varepsilon_g$ is `graft_eps` (1e-8). Parameters that are
+        not matrices use `fallback`, by default [`eqopt.AdamW`][].
 
     With a graft, the steps are as long as the steps of Adam (or RMSprop, or AdaGrad),
     so the learning rate of that method also suits Shampoo. Derivatives through the step
@@ -34,32 +76,104 @@ class Shampoo(AbstractOptimizer):
         much too long. In that case, use a larger `eps`, such as 1e-6, or
         `precondition_frequency=1`.
 
+    !!! example
+
+        ```python
+        opt = eqopt.Shampoo(1e-3)
+        state = opt.init(model)
+        model, state = opt.step(grads, state, model)
+        ```
+
     **Arguments:**
 
-    - `learning_rate`: see [`eqopt.SGD`][].
-    - `weight_decay`, `mask`, `fallback`: see [`eqopt.NorMuon`][].
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `b1`: $\beta_1 \in [0, 1)$. Defaults to 0.9.
     - `b2`: $\beta_2 \in [0, 1]$, the decay of the factors. With 1, they are plain sums.
+        Defaults to 0.999.
+    - `b3`: $\beta_3 \in [0, 1)$. Defaults to `None`, which means $\beta_1$. Then
+        $\bar G_t$ is $\mu_t$ with bias correction.
     - `eps`: $\varepsilon \ge 0$, added to the factors. With 0, directions without a
-        gradient are omitted.
-    - `exponent`: $e \ge 0$. Defaults to 1/4, or to 1/2 with `one_sided`.
+        gradient are omitted. Defaults to 1e-12.
+    - `exponent`: $e \ge 0$. Defaults to `None`, which means 1/4, or 1/2 with
+        `one_sided`.
+    - `weight_decay`: $\lambda$, for all parameters: a number, a 0-d array, a schedule,
+        or an [`eqopt.AddDecayedWeights`][] for more options. Defaults to 0.0.
+    - `precondition_frequency`: $k$, an integer or an integer 0-d array. Defaults to 10.
+    - `start_preconditioning_step`: the first step with roots, an integer of at least 1.
+        Before it, the update is $A(\bar G_t)$, or $\bar G_t$ without a graft. Defaults
+        to `None`, which means $k$, or 1 without a graft.
+    - `graft`: $A$, `"adam"`, `"rmsprop"`, `"adagrad"`, `"sgd"` or `None` for no graft.
+        Defaults to `"adam"`.
+    - `graft_b2`: $\beta_g \in [0, 1)$. Defaults to 0.999.
+    - `graft_eps`: $\varepsilon_g \ge 0$. Defaults to 1e-8.
+    - `one_sided`: whether only the shorter side has a factor; of a square, the outputs.
+        Defaults to `False`.
+    - `block_size`: an integer of at least 1. Larger sides are split into equal blocks
+        of at most this size, and each block is a separate matrix. `None` for whole
+        matrices. Defaults to 1024.
     - `correct_bias`: whether to correct $\mu$ and the factors for their start at zero.
-    - All others: see [`eqopt.ScaleByShampoo`][].
+        Defaults to `True`.
+    - `stagger`: whether matrices take turns, so that in each step about one in $k$ of
+        them computes its roots. All matrices of a stack take the same turn. The first
+        roots of all matrices are computed in one step. Defaults to `False`.
+    - `mask`: which parameters decay: a tree of Python bools like the parameters or a
+        prefix of it, or a function of the parameters that returns one. Defaults to
+        `None`, which means all parameters.
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to `None`, which means
+        the dtype of each parameter, at least float32.
+    - `weight_dimension_numbers`: which parameters are matrices, and which of their axes
+        are outputs and inputs. It is a tree of [`eqopt.MatrixDimensionNumbers`][] and
+        `None` with the structure of the parameters or a prefix of it, or a function of
+        the parameters that returns one. A single `MatrixDimensionNumbers` applies to
+        all arrays with at least two axes. Defaults to `None`, which means
+        [`eqopt.groups.layer_matrices`][]: the weights of Equinox's linear, convolution
+        and recurrent layers, and arrays with two axes (inputs first) outside the layers
+        of `equinox.nn`. Embeddings are not matrices. Other arrays with three or more
+        axes outside these layers, such as your own stack of matrices, are then an
+        error. Describe them with [`eqopt.groups.matrices`][] and
+        [`eqopt.groups.stacked`][].
+    - `fallback`: the optimizer for all parameters that are not matrices. Defaults to
+        `None`, which means [`eqopt.AdamW`][] with the same `learning_rate`,
+        `weight_decay` and `mask`, and with $\beta_2 = 0.95$. Your own has its own
+        decay.
+
+    ??? cite "References"
+
+        ```bibtex
+        @inproceedings{gupta2018shampoo,
+            author = {Gupta, Vineet and Koren, Tomer and Singer, Yoram},
+            title = {{Shampoo}: Preconditioned Stochastic Tensor Optimization},
+            booktitle = {International Conference on Machine Learning},
+            year = {2018},
+        }
+
+        @article{shi2023distributed,
+            author = {Shi, Hao-Jun Michael and Lee, Tsung-Hsien and Iwasaki, Shintaro
+                      and Gallego-Posada, Jose and Li, Zhijing and Rangadurai, Kaushik
+                      and Mudigere, Dheevatsa and Rabbat, Michael},
+            title = {A Distributed Data-Parallel {PyTorch} Implementation of the
+                     Distributed {Shampoo} Optimizer for Training Neural Networks
+                     At-Scale},
+            journal = {arXiv:2309.06497},
+            year = {2023},
+        }
+        ```
     """
 
     learning_rate: ScalarOrSchedule
-    b1: Hyperparameter = 0.9
-    b2: Hyperparameter = 0.999
-    b3: Hyperparameter | None = None
-    eps: Hyperparameter = 1e-12
-    exponent: Hyperparameter | None = None
+    b1: Unit = 0.9
+    b2: ClosedUnit = 0.999
+    b3: Unit | None = None
+    eps: ZeroOrMore = 1e-12
+    exponent: ZeroOrMore | None = None
     weight_decay: WeightDecay = 0.0
-    precondition_frequency: IntegerLike = 10
-    start_preconditioning_step: IntegerLike | None = None
+    precondition_frequency: Count = 10
+    start_preconditioning_step: Count | None = None
     graft: Graft | None = eqx.field(static=True, default="adam")
-    graft_b2: Hyperparameter = 0.999
-    graft_eps: Hyperparameter = 1e-8
+    graft_b2: Unit = 0.999
+    graft_eps: ZeroOrMore = 1e-8
     one_sided: bool = static_choice(static=True, default=False)
-    block_size: int | None = static_choice(static=True, default=1024)
+    block_size: Size | None = static_choice(static=True, default=1024)
     correct_bias: bool = True
     stagger: bool = static_choice(static=True, default=False)
     mask: Mask | None = static_choice(default=None)
@@ -75,22 +189,29 @@ class Shampoo(AbstractOptimizer):
 class KLShampoo(AbstractOptimizer):
     r"""KL-Shampoo: the factors of Shampoo, each whitened by the other one.
 
-    For each matrix $G_t$ with $m$ outputs and $n$ inputs,
+    !!! abstract "One step"
 
-    $$\begin{aligned}
-      L_t &= \beta_2 L_{t-1} + \frac{1 - \beta_2}{n}\, G_t R_{t-1}^{-1} G_t^* &
-      \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, G_t \\
-      R_t &= \beta_2 R_{t-1} + \frac{1 - \beta_2}{m}\, G_t^* L_{t-1}^{-1} G_t &
-      \bar G_t &= \frac{\beta_3 \mu_{t-1} + (1 - \beta_3)\, G_t}
-                       {1 - \beta_3 \beta_1^{t-1}} \\
-      u_t &= L_t^{-1/2}\, \bar G_t\, R_t^{-1/2} &
-      p_t &= p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),
-    \end{aligned}$$
+        For each matrix $G_t$ with $m$ outputs and $n$ inputs,
 
-    with eigenvalues of $L$ and $R$ of at least $\varepsilon$. $L_0$ and $R_0$ are the
-    identity, times the root mean square of the first gradient that is not zero. One
-    factor alone starts with the mean square. $u_t$ is the update of
-    [`eqopt.ScaleByShampoo`][], which has the references, with `kl=True`.
+        $$\begin{aligned}
+          L_t &= \beta_2 L_{t-1} + \frac{1 - \beta_2}{n}\, G_t R_{t-1}^{-1} G_t^* &
+          \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, G_t \\
+          R_t &= \beta_2 R_{t-1} + \frac{1 - \beta_2}{m}\, G_t^* L_{t-1}^{-1} G_t &
+          \bar G_t &= \frac{\beta_3 \mu_{t-1} + (1 - \beta_3)\, G_t}
+                           {1 - \beta_3 \beta_1^{t-1}} \\
+          u_t &= L_t^{-1/2}\, \bar G_t\, R_t^{-1/2} &
+          p_t &= p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),
+        \end{aligned}$$
+
+        with eigenvalues of $L$ and $R$ of at least $\varepsilon$. $L_0$ and $R_0$ are
+        the identity, times the root mean square of the first gradient that is not zero.
+        One factor alone starts with the mean square. $u_t$ is the update of
+        [`eqopt.ScaleByShampoo`][], with `kl=True`.
+
+        $G_t$ is the gradient, $p_t$ the parameter after step $t$. At the start,
+        $\mu_0 = 0$. $\eta$ is `learning_rate`, $\beta_1$ is `b1` (0.9), $\beta_2$ is
+        `b2` (0.95), $\varepsilon$ is `eps` (1e-12), $\lambda$ is `weight_decay` (0.01).
+        Parameters that are not matrices use `fallback`, by default [`eqopt.AdamW`][].
 
     The product of both factors estimates the covariance of the gradients, so the steps
     have the right length without a graft. The eigenvectors are updated by one step of
@@ -99,16 +220,55 @@ class KLShampoo(AbstractOptimizer):
 
     Derivatives through the step treat the eigenvectors as constants.
 
+    !!! example
+
+        ```python
+        opt = eqopt.KLShampoo(1e-3)
+        state = opt.init(model)
+        model, state = opt.step(grads, state, model)
+        ```
+
     **Arguments:**
 
-    - `learning_rate`: see [`eqopt.SGD`][].
-    - `weight_decay`, `mask`, `fallback`: see [`eqopt.NorMuon`][].
-    - `b2`: $\beta_2 \in [0, 1)$, the decay of the factors.
-    - `eps`: $\varepsilon > 0$, the smallest eigenvalue of a factor.
-    - `correct_bias`: whether to correct $\mu$ for its start at zero.
-    - All others: see [`eqopt.ScaleByShampoo`][].
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `b1`: $\beta_1 \in [0, 1)$. Defaults to 0.9.
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of the factors. Defaults to 0.95.
+    - `eps`: $\varepsilon > 0$, the smallest eigenvalue of a factor. Defaults to 1e-12.
+    - `weight_decay`: $\lambda$, for all parameters: a number, a 0-d array, a schedule,
+        or an [`eqopt.AddDecayedWeights`][] for more options. Defaults to 0.01.
+    - `precondition_frequency`: $k$, an integer or an integer 0-d array. Defaults to 10.
+    - `one_sided`: whether only the shorter side has a factor; of a square, the outputs.
+        Defaults to `False`.
+    - `block_size`: an integer of at least 1. Larger sides are split into equal blocks
+        of at most this size, and each block is a separate matrix. Defaults to `None`,
+        which means whole matrices.
+    - `correct_bias`: whether to correct $\mu$ for its start at zero. Defaults to
+        `True`.
+    - `stagger`: whether matrices take turns, so that in each step about one in $k$ of
+        them computes its roots. All matrices of a stack take the same turn. The first
+        roots of all matrices are computed in one step. Defaults to `False`.
+    - `mask`: which parameters decay: a tree of Python bools like the parameters or a
+        prefix of it, or a function of the parameters that returns one. Defaults to
+        `None`, which means all parameters.
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to `None`, which means
+        the dtype of each parameter, at least float32.
+    - `weight_dimension_numbers`: which parameters are matrices, and which of their axes
+        are outputs and inputs. It is a tree of [`eqopt.MatrixDimensionNumbers`][] and
+        `None` with the structure of the parameters or a prefix of it, or a function of
+        the parameters that returns one. A single `MatrixDimensionNumbers` applies to
+        all arrays with at least two axes. Defaults to `None`, which means
+        [`eqopt.groups.layer_matrices`][]: the weights of Equinox's linear, convolution
+        and recurrent layers, and arrays with two axes (inputs first) outside the layers
+        of `equinox.nn`. Embeddings are not matrices. Other arrays with three or more
+        axes outside these layers, such as your own stack of matrices, are then an
+        error. Describe them with [`eqopt.groups.matrices`][] and
+        [`eqopt.groups.stacked`][].
+    - `fallback`: the optimizer for all parameters that are not matrices. Defaults to
+        `None`, which means [`eqopt.AdamW`][] with the same `learning_rate`,
+        `weight_decay` and `mask`, and with $\beta_2 = 0.95$. Your own has its own
+        decay.
 
-    ??? cite "Reference"
+    ??? cite "References"
 
         ```bibtex
         @article{lin2025understanding,
@@ -120,16 +280,36 @@ class KLShampoo(AbstractOptimizer):
             year = {2025},
         }
         ```
+
+        ```bibtex
+        @inproceedings{gupta2018shampoo,
+            author = {Gupta, Vineet and Koren, Tomer and Singer, Yoram},
+            title = {{Shampoo}: Preconditioned Stochastic Tensor Optimization},
+            booktitle = {International Conference on Machine Learning},
+            year = {2018},
+        }
+
+        @article{shi2023distributed,
+            author = {Shi, Hao-Jun Michael and Lee, Tsung-Hsien and Iwasaki, Shintaro
+                      and Gallego-Posada, Jose and Li, Zhijing and Rangadurai, Kaushik
+                      and Mudigere, Dheevatsa and Rabbat, Michael},
+            title = {A Distributed Data-Parallel {PyTorch} Implementation of the
+                     Distributed {Shampoo} Optimizer for Training Neural Networks
+                     At-Scale},
+            journal = {arXiv:2309.06497},
+            year = {2023},
+        }
+        ```
     """
 
     learning_rate: ScalarOrSchedule
-    b1: Hyperparameter = 0.9
-    b2: Hyperparameter = 0.95
-    eps: Hyperparameter = 1e-12
+    b1: Unit = 0.9
+    b2: ClosedUnit = 0.95
+    eps: ZeroOrMore = 1e-12
     weight_decay: WeightDecay = 0.01
-    precondition_frequency: IntegerLike = 10
+    precondition_frequency: Count = 10
     one_sided: bool = static_choice(static=True, default=False)
-    block_size: int | None = static_choice(static=True, default=None)
+    block_size: Size | None = static_choice(static=True, default=None)
     correct_bias: bool = True
     stagger: bool = static_choice(static=True, default=False)
     mask: Mask | None = static_choice(default=None)

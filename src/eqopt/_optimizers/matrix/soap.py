@@ -7,7 +7,6 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, DTypeLike, Float, Inexact, Int
 
-from ..._arguments.checks import check_count, check_range
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core import (
@@ -24,17 +23,20 @@ from ..._trees.axes import DimensionNumbers
 from ..._trees.control import cond
 from ..._trees.precision import or_tiny
 from ..._types import (
-    Hyperparameter,
-    IntegerLike,
+    Count,
     Mask,
     Nonnegative,
     Params,
     PerLeaf,
     Scalar,
     ScalarOrSchedule,
+    Size,
+    SizeOrZero,
+    Unit,
     Updates,
+    ZeroOrMore,
 )
-from ...numerics import abs_sq, bias_correction, safe_increment, safe_sqrt
+from ...numerics._numerics import abs_sq, bias_correction, safe_increment, safe_sqrt
 from .parts.eigenbasis import (
     Sides,
     accumulated,
@@ -164,28 +166,41 @@ class ScaleBySOAP(AbstractMatrixwise):
 
     **Arguments:**
 
-    - `b1`, `b2`: $\beta_1, \beta_2 \in [0, 1)$.
+    - `b1`, `b2`: $\beta_1, \beta_2 \in [0, 1)$. Default to 0.95.
     - `shampoo_beta`: $\beta \in [0, 1)$. Defaults to $\beta_2$.
-    - `eps`: $\varepsilon \ge 0$.
-    - `precondition_frequency`: $k$, an integer or an integer 0-d array.
+    - `eps`: $\varepsilon \ge 0$. Defaults to 1e-8.
+    - `precondition_frequency`: $k$, an integer or an integer 0-d array. Defaults to 10.
     - `max_precond_dim`: the largest side with a factor. Without any factor, this is Adam.
+        Defaults to 10000.
     - `one_sided`: whether only the shorter side of a matrix has a factor; of a square
-        matrix, the outputs.
+        matrix, the outputs. Defaults to `False`.
     - `block_size`: larger sides are split into equal blocks of at most this size, and
         each block is a separate matrix. Defaults to `None`, for whole matrices.
     - `correct_bias`: whether to correct $\mu$ and $\nu$ for their start at zero.
+        Defaults to `True`.
     - `skip_first`: whether the first call only initializes the preconditioner. If not,
-        the first gradient initializes it before the first step.
+        the first gradient initializes it before the first step. Defaults to `True`.
     - `kl`: whether each factor is whitened by the other one (KL-SOAP). With the
         eigenvalues $\lambda_R$ of $R$, $G_t G_t^*$ becomes
         $\frac{1}{n}\, G_t Q_R \operatorname{diag}(\lambda_R)^{-1} Q_R^* G_t^*$, and
         similarly for $R$, with eigenvalues of at least $10^{-8}$. The first gradient is
         not whitened, and the start is not corrected for: only in the long run does
-        $L \otimes R$ scale with the squares of the gradients.
+        $L \otimes R$ scale with the squares of the gradients. Defaults to `False`.
     - `stagger`: whether matrices take turns: in each step, about one in $k$ refreshes
         its eigenvectors. A stack has one turn. The first refresh is in the same step.
+        Defaults to `False`.
     - `mu_dtype`: the dtype of $\mu$. Defaults to the parameter's, at least float32.
-    - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
+    - `weight_dimension_numbers`: which parameters are matrices, and which of their axes
+        are outputs and inputs. It is a tree of [`eqopt.MatrixDimensionNumbers`][] and
+        `None` with the structure of the parameters or a prefix of it, or a function of
+        the parameters that returns one. A single `MatrixDimensionNumbers` applies to
+        all arrays with at least two axes. Defaults to
+        [`eqopt.groups.layer_matrices`][]: the weights of Equinox's linear, convolution
+        and recurrent layers, and arrays with two axes (inputs first) outside the layers
+        of `equinox.nn`. Embeddings are not matrices. Other arrays with three or more
+        axes outside these layers, such as your own stack of matrices, are then an
+        error. Describe them with [`eqopt.groups.matrices`][] and
+        [`eqopt.groups.stacked`][].
 
     **Raises:**
 
@@ -218,14 +233,14 @@ class ScaleBySOAP(AbstractMatrixwise):
     _stays: ClassVar[bool] = True
     _sized = (("factors", "_grams"),)
 
-    b1: Hyperparameter = 0.95
-    b2: Hyperparameter = 0.95
-    shampoo_beta: Hyperparameter | None = None
-    eps: Hyperparameter = 1e-8
-    precondition_frequency: IntegerLike = 10
-    max_precond_dim: int = static_choice(static=True, default=10_000)
+    b1: Unit = 0.95
+    b2: Unit = 0.95
+    shampoo_beta: Unit | None = None
+    eps: ZeroOrMore = 1e-8
+    precondition_frequency: Count = 10
+    max_precond_dim: SizeOrZero = static_choice(static=True, default=10_000)
     one_sided: bool = static_choice(static=True, default=False)
-    block_size: int | None = static_choice(static=True, default=None)
+    block_size: Size | None = static_choice(static=True, default=None)
     correct_bias: bool = True
     skip_first: bool = True
     kl: bool = False
@@ -240,16 +255,6 @@ class ScaleBySOAP(AbstractMatrixwise):
     @property
     def _rows(self) -> Rows:
         return "outputs" if self.one_sided else "first"  # if so, sides are not alike
-
-    def __check_init__(self):
-        for name in ("b1", "b2", "shampoo_beta"):
-            if getattr(self, name) is not None:
-                check_range(self, name, 0, 1)
-        check_range(self, "eps", 0)
-        check_count(self, "precondition_frequency")
-        check_count(self, "max_precond_dim", 0)
-        if self.block_size is not None:
-            check_count(self, "block_size")
 
     def init(self, params: Params) -> ScaleBySOAPState:
         return ScaleBySOAPState(
@@ -288,31 +293,131 @@ class ScaleBySOAP(AbstractMatrixwise):
 class SOAP(AbstractOptimizer):
     r"""SOAP: Adam in the eigenbasis of Shampoo's preconditioner.
 
-    $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
+    !!! abstract "One step"
 
-    where $u_t$ is the update of [`eqopt.ScaleBySOAP`][], which has the equations and
-    the references.
+        For each matrix $G_t$ with $m$ outputs and $n$ inputs,
 
-    (The authors apply weight decay to the parameters after the step.) Derivatives through
-    the step treat the bases as constants.
+        $$\begin{aligned}
+          \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, Q_L^* G_t Q_R &
+          \nu_t &= \beta_2 \nu_{t-1} + (1 - \beta_2)\, |Q_L^* G_t Q_R|^2 \\
+          L_t &= \beta L_{t-1} + (1 - \beta)\, G_t G_t^* &
+          R_t &= \beta R_{t-1} + (1 - \beta)\, G_t^* G_t
+        \end{aligned}$$
+
+        $$u_t = \frac{\sqrt{1 - \beta_2^t}}{1 - \beta_1^t}\;
+          Q_L \left( \frac{\mu_t}{\sqrt{\nu_t} + \varepsilon} \right) Q_R^*,$$
+
+        where the columns of $Q_L$ and $Q_R$ are the eigenvectors of $L$ and $R$. They
+        start as the eigenvectors for the first gradient. After every $k$ steps, they
+        follow by a step of orthogonal iteration, in the order of their Rayleigh
+        quotients, and $\mu$ is transformed to the new basis. The first call only
+        initializes the preconditioner: its updates are zero, and $t$ does not count it.
+
+        $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
+
+        where $u_t$ is the update of [`eqopt.ScaleBySOAP`][].
+
+        $G_t$ is the gradient, $p_t$ the parameter after step $t$. At the start,
+        $\mu_0 = \nu_0 = L_0 = R_0 = 0$. $\eta$ is `learning_rate`, $\beta_1$ is `b1`
+        (0.95), $\beta_2$ is `b2` (0.95), $\beta$ is `shampoo_beta`, $\varepsilon$ is
+        `eps` (1e-8), $\lambda$ is `weight_decay` (0.01), $k$ is
+        `precondition_frequency` (10). Parameters that are not matrices use `fallback`,
+        by default [`eqopt.AdamW`][].
+
+    (The authors apply weight decay to the parameters after the step.) Derivatives
+    through the step treat the bases as constants.
+
+    !!! example
+
+        ```python
+        opt = eqopt.SOAP(3e-3)
+        state = opt.init(model)
+        model, state = opt.step(grads, state, model)
+        ```
 
     **Arguments:**
 
-    - `learning_rate`: see [`eqopt.SGD`][]. The authors use 0.003 with a warm-up.
-    - `weight_decay`, `mask`, `fallback`: see [`eqopt.NorMuon`][].
-    - All others: see [`eqopt.ScaleBySOAP`][].
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. The authors use
+        0.003 with a warm-up.
+    - `b1`, `b2`: $\beta_1, \beta_2 \in [0, 1)$. Default to 0.95.
+    - `shampoo_beta`: $\beta \in [0, 1)$. Defaults to `None`, which means $\beta_2$.
+    - `eps`: $\varepsilon \ge 0$. Defaults to 1e-8.
+    - `weight_decay`: $\lambda$, for all parameters: a number, a 0-d array, a schedule,
+        or an [`eqopt.AddDecayedWeights`][] for more options. Defaults to 0.01.
+    - `precondition_frequency`: $k$, an integer or an integer 0-d array. Defaults to 10.
+    - `max_precond_dim`: the largest side with a factor. Without any factor, this is
+        Adam. Defaults to 10000.
+    - `one_sided`: whether only the shorter side of a matrix has a factor; of a square
+        matrix, the outputs. Defaults to `False`.
+    - `block_size`: larger sides are split into equal blocks of at most this size, and
+        each block is a separate matrix. Defaults to `None`, for whole matrices.
+    - `correct_bias`: whether to correct $\mu$ and $\nu$ for their start at zero.
+        Defaults to `True`.
+    - `skip_first`: whether the first call only initializes the preconditioner. If not,
+        the first gradient initializes it before the first step. Defaults to `True`.
+    - `kl`: whether each factor is whitened by the other one (KL-SOAP). With the
+        eigenvalues $\lambda_R$ of $R$, $G_t G_t^*$ becomes
+        $\frac{1}{n}\, G_t Q_R \operatorname{diag}(\lambda_R)^{-1} Q_R^* G_t^*$, and
+        similarly for $R$, with eigenvalues of at least $10^{-8}$. The first gradient is
+        not whitened, and the start is not corrected for: only in the long run does
+        $L \otimes R$ scale with the squares of the gradients. Defaults to `False`.
+    - `stagger`: whether matrices take turns: in each step, about one in $k$ refreshes
+        its eigenvectors. A stack has one turn. The first refresh is in the same step.
+        Defaults to `False`.
+    - `mask`: which parameters decay: a tree of Python bools like the parameters or a
+        prefix of it, or a function of the parameters that returns one. Defaults to
+        `None`, which means all parameters.
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to `None`, which means
+        the dtype of each parameter, at least float32.
+    - `weight_dimension_numbers`: which parameters are matrices, and which of their axes
+        are outputs and inputs. It is a tree of [`eqopt.MatrixDimensionNumbers`][] and
+        `None` with the structure of the parameters or a prefix of it, or a function of
+        the parameters that returns one. A single `MatrixDimensionNumbers` applies to
+        all arrays with at least two axes. Defaults to `None`, which means
+        [`eqopt.groups.layer_matrices`][]: the weights of Equinox's linear, convolution
+        and recurrent layers, and arrays with two axes (inputs first) outside the layers
+        of `equinox.nn`. Embeddings are not matrices. Other arrays with three or more
+        axes outside these layers, such as your own stack of matrices, are then an
+        error. Describe them with [`eqopt.groups.matrices`][] and
+        [`eqopt.groups.stacked`][].
+    - `fallback`: the optimizer for all parameters that are not matrices. Defaults to
+        `None`, which means [`eqopt.AdamW`][] with the same `learning_rate`,
+        `weight_decay` and `mask`, and with $\beta_2 = 0.95$. Your own has its own
+        decay.
+
+    ??? cite "References"
+
+        ```bibtex
+        @inproceedings{vyas2025soap,
+            author = {Vyas, Nikhil and Morwani, Depen and Zhao, Rosie and Kwun, Mujin
+                      and Shapira, Itai and Brandfonbrener, David and Janson, Lucas and
+                      Kakade, Sham},
+            title = {{SOAP}: Improving and Stabilizing {Shampoo} using {Adam}},
+            booktitle = {International Conference on Learning Representations},
+            year = {2025},
+        }
+
+        @article{lin2025understanding,
+            author = {Lin, Wu and Lowe, Scott C. and Dangel, Felix and Eschenhagen, Runa
+                      and Xu, Zikun and Grosse, Roger B.},
+            title = {Understanding and Improving {Shampoo} and {SOAP} via
+                     {Kullback-Leibler} Minimization},
+            journal = {arXiv:2509.03378},
+            year = {2025},
+        }
+        ```
     """
 
     learning_rate: ScalarOrSchedule
-    b1: Hyperparameter = 0.95
-    b2: Hyperparameter = 0.95
-    shampoo_beta: Hyperparameter | None = None
-    eps: Hyperparameter = 1e-8
+    b1: Unit = 0.95
+    b2: Unit = 0.95
+    shampoo_beta: Unit | None = None
+    eps: ZeroOrMore = 1e-8
     weight_decay: WeightDecay = 0.01
-    precondition_frequency: IntegerLike = 10
-    max_precond_dim: int = static_choice(static=True, default=10_000)
+    precondition_frequency: Count = 10
+    max_precond_dim: SizeOrZero = static_choice(static=True, default=10_000)
     one_sided: bool = static_choice(static=True, default=False)
-    block_size: int | None = static_choice(static=True, default=None)
+    block_size: Size | None = static_choice(static=True, default=None)
     correct_bias: bool = True
     skip_first: bool = True
     kl: bool = False

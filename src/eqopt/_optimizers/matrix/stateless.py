@@ -1,13 +1,11 @@
 """Stateless steps for matrices: normalized rows, or normalized rows and columns."""
 
 import functools
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import PyTree
 
-from ..._arguments.checks import check_choice, check_count, check_range, check_scalar
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._combinators.masked import Masked
@@ -17,6 +15,7 @@ from ..._core import (
     AbstractTransformation,
     Leafwise,
 )
+from ..._errors import InputError
 from ..._transforms.average import EMA
 from ..._transforms.scale import Scale, ScaleByTree
 from ..._transforms.weight_decay import WeightDecay
@@ -28,8 +27,13 @@ from ..._types import (
     Mask,
     Params,
     PerLeaf,
+    Positive,
+    PyTree,
     ScalarOrSchedule,
+    Size,
     State,
+    Unit,
+    ZeroOrMore,
 )
 from .parts.recipe import are_matrices, matrices_and_others
 from .parts.sinkhorn import (
@@ -55,8 +59,18 @@ class ScaleByRowNorm(AbstractMatrixwise):
 
     **Arguments:**
 
-    - `eps`: $\varepsilon \ge 0$.
-    - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
+    - `eps`: $\varepsilon \ge 0$. Defaults to 1e-8.
+    - `weight_dimension_numbers`: which parameters are matrices, and which of their axes
+        are outputs and inputs. It is a tree of [`eqopt.MatrixDimensionNumbers`][] and
+        `None` with the structure of the parameters or a prefix of it, or a function of
+        the parameters that returns one. A single `MatrixDimensionNumbers` applies to
+        all arrays with at least two axes. Defaults to
+        [`eqopt.groups.layer_matrices`][]: the weights of Equinox's linear, convolution
+        and recurrent layers, and arrays with two axes (inputs first) outside the layers
+        of `equinox.nn`. Embeddings are not matrices. Other arrays with three or more
+        axes outside these layers, such as your own stack of matrices, are then an
+        error. Describe them with [`eqopt.groups.matrices`][] and
+        [`eqopt.groups.stacked`][].
 
     **Raises:**
 
@@ -78,11 +92,8 @@ class ScaleByRowNorm(AbstractMatrixwise):
 
     in_batches: ClassVar[bool] = False
 
-    eps: Hyperparameter = 1e-8
+    eps: ZeroOrMore = 1e-8
     weight_dimension_numbers: DimensionNumbers | None = None
-
-    def __check_init__(self):
-        check_range(self, "eps", 0)
 
     def init(self, params: Params) -> None:
         self._layouts(params, params)  # raises an error if they do not fit
@@ -130,13 +141,23 @@ class ScaleBySinkhorn(AbstractMatrixwise):
 
     **Arguments:**
 
-    - `steps`: $L$, a Python integer of at least 1.
-    - `eps`: $\varepsilon \ge 0$.
+    - `steps`: $L$, a Python integer of at least 1. Defaults to 5.
+    - `eps`: $\varepsilon \ge 0$. Defaults to 1e-8.
     - `spectral_target`: the spectral norm of the update: `"unit"` for 1, `"unit_rms"` for
         $\sqrt{m / n}$, or `None` to leave $X_L$ as it is.
     - `power_steps`: the number of steps of the power method for $\sigma$, a Python
-        integer of at least 1.
-    - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
+        integer of at least 1. Defaults to 1.
+    - `weight_dimension_numbers`: which parameters are matrices, and which of their axes
+        are outputs and inputs. It is a tree of [`eqopt.MatrixDimensionNumbers`][] and
+        `None` with the structure of the parameters or a prefix of it, or a function of
+        the parameters that returns one. A single `MatrixDimensionNumbers` applies to
+        all arrays with at least two axes. Defaults to
+        [`eqopt.groups.layer_matrices`][]: the weights of Equinox's linear, convolution
+        and recurrent layers, and arrays with two axes (inputs first) outside the layers
+        of `equinox.nn`. Embeddings are not matrices. Other arrays with three or more
+        axes outside these layers, such as your own stack of matrices, are then an
+        error. Describe them with [`eqopt.groups.matrices`][] and
+        [`eqopt.groups.stacked`][].
 
     **Raises:**
 
@@ -156,18 +177,11 @@ class ScaleBySinkhorn(AbstractMatrixwise):
         ```
     """
 
-    steps: int = static_choice(static=True, default=5)
-    eps: Hyperparameter = 1e-8
+    steps: Size = static_choice(static=True, default=5)
+    eps: ZeroOrMore = 1e-8
     spectral_target: SpectralTarget | None = eqx.field(static=True, default=None)
-    power_steps: int = static_choice(static=True, default=1)
+    power_steps: Size = static_choice(static=True, default=1)
     weight_dimension_numbers: DimensionNumbers | None = None
-
-    def __check_init__(self):
-        check_count(self, "steps")
-        check_range(self, "eps", 0)
-        check_count(self, "power_steps")
-        if self.spectral_target is not None:
-            check_choice(self, "spectral_target", get_args(SpectralTarget))
 
     def init(self, params: Params) -> ScaleBySinkhornState | None:
         if self.spectral_target is not None:
@@ -206,10 +220,28 @@ def _width_factors(
 class SinkGD(AbstractOptimizer):
     r"""SinkGD: gradient descent with normalized rows and columns.
 
-    $$p_t = p_{t-1} - \eta_t\, (\alpha u_t + \lambda p_{t-1}),$$
+    !!! abstract "One step"
 
-    where $u_t$ is the update of [`eqopt.ScaleBySinkhorn`][], which has the equations
-    and the reference.
+        $$\begin{aligned}
+          X_0 &= G \\
+          \tilde X_k &= \sqrt n\, \operatorname{diag}\big(\|(X_{k-1})_{i:}\|\big)^{-1}
+              X_{k-1}
+          & X_k &= \sqrt m\, \tilde X_k
+                   \operatorname{diag}\big(\|(\tilde X_k)_{:j}\|\big)^{-1}
+          & u &= X_L
+        \end{aligned}$$
+
+        for a matrix $G$ with $m$ outputs and $n$ inputs. Norms below $\varepsilon$
+        count as $\varepsilon$.
+
+        $$p_t = p_{t-1} - \eta_t\, (\alpha u_t + \lambda p_{t-1}),$$
+
+        where $u_t$ is the update of [`eqopt.ScaleBySinkhorn`][].
+
+        $\eta$ is `learning_rate`, $L$ is `steps` (5), $\varepsilon$ is `eps` (1e-8),
+        $\alpha$ is `scale` (0.05), $\lambda$ is `weight_decay` (0.0), $n_0$ is
+        `base_width`. Parameters that are not matrices use `fallback`, by default
+        [`eqopt.AdamW`][].
 
     Without a `spectral_target`, only the fallback has state. With a `base_width` $n_0$,
     a matrix with $n$ inputs uses $\alpha\, (n_0 / n)^\kappa$ instead of $\alpha$, so
@@ -217,50 +249,89 @@ class SinkGD(AbstractOptimizer):
     defaults, $\alpha$ and `spectral_target` are from the code of
     [Axolotl](https://github.com/axolotl-ai-cloud/axolotl).
 
+    !!! example
+
+        ```python
+        opt = eqopt.SinkGD(0.02)
+        state = opt.init(model)
+        model, state = opt.step(grads, state, model)
+        ```
+
     **Arguments:**
 
     - `learning_rate`: $\eta$, a number, a 0-d array or a schedule, for matrices and for
         the fallback.
-    - `steps`, `eps`, `spectral_target`, `power_steps`: see [`eqopt.ScaleBySinkhorn`][].
+    - `steps`: $L$, a Python integer of at least 1. Defaults to 5.
+    - `eps`: $\varepsilon \ge 0$. Defaults to 1e-8.
     - `scale`: $\alpha$, a number or a 0-d array: a factor for the update of matrices.
-        Weight decay does not depend on it.
-    - `base_width`: $n_0 > 0$, or `None` for the same $\alpha$ at all widths. Do not use
-        it with `spectral_target="unit_rms"`, which also corrects for the width. It
-        concerns matrices only; [`eqopt.groups.mup`][] makes factors for all parameters
-        and other optimizers.
-    - `width_exponent`: $\kappa$, a number or a 0-d array.
-    - `weight_decay`, `mask`, `fallback`: see [`eqopt.NorMuon`][].
-    - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
+        Weight decay does not depend on it. Defaults to 0.05.
+    - `weight_decay`: $\lambda$, for all parameters: a number, a 0-d array, a schedule,
+        or an [`eqopt.AddDecayedWeights`][] for more options. Defaults to 0.0.
+    - `mask`: which parameters decay: a tree of Python bools like the parameters or a
+        prefix of it, or a function of the parameters that returns one. Defaults to
+        `None`, which means all parameters.
+    - `weight_dimension_numbers`: which parameters are matrices, and which of their axes
+        are outputs and inputs. It is a tree of [`eqopt.MatrixDimensionNumbers`][] and
+        `None` with the structure of the parameters or a prefix of it, or a function of
+        the parameters that returns one. A single `MatrixDimensionNumbers` applies to
+        all arrays with at least two axes. Defaults to `None`, which means
+        [`eqopt.groups.layer_matrices`][]: the weights of Equinox's linear, convolution
+        and recurrent layers, and arrays with two axes (inputs first) outside the layers
+        of `equinox.nn`. Embeddings are not matrices. Other arrays with three or more
+        axes outside these layers, such as your own stack of matrices, are then an
+        error. Describe them with [`eqopt.groups.matrices`][] and
+        [`eqopt.groups.stacked`][].
+    - `fallback`: the optimizer for all parameters that are not matrices. Defaults to
+        `None`, which means [`eqopt.AdamW`][] with the same `learning_rate`,
+        `weight_decay` and `mask`, and with $\beta_2 = 0.95$. Your own has its own
+        decay.
+    - `spectral_target`: the spectral norm of the update: `"unit"` for 1, or
+        `"unit_rms"` for $\sqrt{m / n}$. Defaults to `None`, which leaves $X_L$ as it is.
+    - `power_steps`: the number of steps of the power method for $\sigma$, a Python
+        integer of at least 1. Defaults to 1.
+    - `base_width`: $n_0 > 0$. Do not use it with `spectral_target="unit_rms"`, which
+        also corrects for the width. It concerns matrices only; [`eqopt.groups.mup`][]
+        makes factors for all parameters and other optimizers. Defaults to `None`, which
+        means the same $\alpha$ at all widths.
+    - `width_exponent`: $\kappa$, a number or a 0-d array. Defaults to 1.0.
 
     **Raises:**
 
     A `ValueError` for a number out of its range, or for two corrections of the width.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @article{scetbon2025gradient,
+            author = {Scetbon, Meyer and Ma, Chao and Gong, Wenbo and Meeds, Edward},
+            title = {Gradient Multi-Normalization for Stateless and Memory-Efficient
+                     {LLM} Training},
+            journal = {arXiv:2502.06742},
+            year = {2025},
+        }
+        ```
     """
 
     learning_rate: ScalarOrSchedule
-    steps: int = static_choice(static=True, default=5)
-    eps: Hyperparameter = 1e-8
+    steps: Size = static_choice(static=True, default=5)
+    eps: ZeroOrMore = 1e-8
     scale: Hyperparameter = 0.05
     weight_decay: WeightDecay = 0.0
     mask: Mask | None = static_choice(default=None)
     weight_dimension_numbers: DimensionNumbers | None = None
     fallback: AbstractTransformation | None = None
     spectral_target: SpectralTarget | None = eqx.field(static=True, default=None)
-    power_steps: int = static_choice(static=True, default=1)
-    base_width: Hyperparameter | None = None
+    power_steps: Size = static_choice(static=True, default=1)
+    base_width: Positive | None = None
     width_exponent: Hyperparameter = 1.0
 
-    def __check_init__(self):
-        check_scalar(self, "scale")
-        check_scalar(self, "width_exponent")
-        if self.base_width is None:
-            return
-        check_range(self, "base_width", 0, includes_low=False)
-        if self.spectral_target == "unit_rms":
-            raise ValueError(
-                f"SinkGD: `base_width` is {self.base_width!r} and `spectral_target` is "
+    def __check_init__(self) -> None:
+        if self.base_width is not None and self.spectral_target == "unit_rms":
+            raise InputError(
+                "SinkGD",
+                f"`base_width` is {self.base_width!r} and `spectral_target` is "
                 "'unit_rms', but only one of them may correct for the width. Omit one, "
-                'or use `spectral_target="unit"`.'
+                'or use `spectral_target="unit"`.',
             )
 
     @property
@@ -276,50 +347,91 @@ class SinkGD(AbstractOptimizer):
 class SCALE(AbstractOptimizer):
     r"""SCALE: normalized rows, and momentum only for the last layer.
 
-    $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
+    !!! abstract "One step"
 
-    where $u_t$ is the update of [`eqopt.ScaleByRowNorm`][], which has the equations and
-    the reference. It is computed from the gradient $G$, or, for the last layer, from
-    $m_t = \beta m_{t-1} + (1 - \beta)\, G_t$.
+        $$u_{ij} = \frac{G_{ij}}{\max(r_i, \varepsilon)}, \qquad
+          r_i = \sqrt{\tfrac{1}{n} \sum_{j=1}^n |G_{ij}|^2}$$
 
-    !!! example
+        for a matrix $G$ with $n$ columns.
 
-        ```python
-        last = lambda model: eqx.tree_at(
-            lambda m: m.head, jax.tree.map(lambda _: False, model), True
-        )
-        opt = eqopt.SCALE(1e-3, last_layer=last)
-        ```
+        $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
+
+        where $u_t$ is the update of [`eqopt.ScaleByRowNorm`][]. It is computed from the
+        gradient $G$, or, for the last layer, from
+        $m_t = \beta m_{t-1} + (1 - \beta)\, G_t$.
+
+        $G_t$ is the gradient, $p_t$ the parameter after step $t$. At the start,
+        $m_0 = 0$. $\eta$ is `learning_rate`, $\beta$ is `momentum` (0.9), $\varepsilon$
+        is `eps` (1e-8), $\lambda$ is `weight_decay` (0.0). Parameters that are not
+        matrices use `fallback`, by default [`eqopt.AdamW`][].
 
     The authors also normalize embeddings. By default, embeddings are not matrices. To
     normalize them, declare them in `weight_dimension_numbers`, with words as inputs.
 
+    !!! example
+
+        ```python
+        last = eqopt.groups.where(lambda model: model.head)
+        opt = eqopt.SCALE(1e-3, last_layer=last)
+        state = opt.init(model)
+        model, state = opt.step(grads, state, model)
+        ```
+
     **Arguments:**
 
-    - `learning_rate`: see [`eqopt.SGD`][].
-    - `momentum`: $\beta \in [0, 1)$.
-    - `last_layer`: which matrices have momentum, as in [`eqopt.Masked`][]. Defaults to
-        none, because the parameters do not show which layer is the last one.
-    - `eps`: see [`eqopt.ScaleByRowNorm`][].
-    - `weight_decay`, `mask`, `fallback`: see [`eqopt.NorMuon`][].
-    - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `momentum`: $\beta \in [0, 1)$. Defaults to 0.9.
+    - `last_layer`: which matrices have momentum: a tree of Python bools like the
+        parameters or a prefix of it, or a function of the parameters that returns one.
+        Defaults to `None`, which means no matrix, because the parameters do not show
+        which layer is the last one.
+    - `eps`: $\varepsilon \ge 0$. Defaults to 1e-8.
+    - `weight_decay`: $\lambda$, for all parameters: a number, a 0-d array, a schedule,
+        or an [`eqopt.AddDecayedWeights`][] for more options. Defaults to 0.0.
+    - `mask`: which parameters decay: a tree of Python bools like the parameters or a
+        prefix of it, or a function of the parameters that returns one. Defaults to
+        `None`, which means all parameters.
+    - `weight_dimension_numbers`: which parameters are matrices, and which of their axes
+        are outputs and inputs. It is a tree of [`eqopt.MatrixDimensionNumbers`][] and
+        `None` with the structure of the parameters or a prefix of it, or a function of
+        the parameters that returns one. A single `MatrixDimensionNumbers` applies to
+        all arrays with at least two axes. Defaults to `None`, which means
+        [`eqopt.groups.layer_matrices`][]: the weights of Equinox's linear, convolution
+        and recurrent layers, and arrays with two axes (inputs first) outside the layers
+        of `equinox.nn`. Embeddings are not matrices. Other arrays with three or more
+        axes outside these layers, such as your own stack of matrices, are then an
+        error. Describe them with [`eqopt.groups.matrices`][] and
+        [`eqopt.groups.stacked`][].
+    - `fallback`: the optimizer for all parameters that are not matrices. Defaults to
+        `None`, which means [`eqopt.AdamW`][] with the same `learning_rate`,
+        `weight_decay` and `mask`, and with $\beta_2 = 0.95$. Your own has its own
+        decay.
 
     **Raises:**
 
     A `ValueError` if a hyperparameter is out of its range.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @article{glentis2025minimalist,
+            author = {Glentis, Athanasios and Li, Jiaxiang and Han, Andi and Hong,
+                      Mingyi},
+            title = {A Minimalist Optimizer Design for {LLM} Pretraining},
+            journal = {arXiv:2506.16659},
+            year = {2025},
+        }
+        ```
     """
 
     learning_rate: ScalarOrSchedule
-    momentum: Hyperparameter = 0.9
+    momentum: Unit = 0.9
     last_layer: Mask | None = static_choice(default=None)
-    eps: Hyperparameter = 1e-8
+    eps: ZeroOrMore = 1e-8
     weight_decay: WeightDecay = 0.0
     mask: Mask | None = static_choice(default=None)
     weight_dimension_numbers: DimensionNumbers | None = None
     fallback: AbstractTransformation | None = None
-
-    def __check_init__(self):
-        check_range(self, "momentum", 0, 1)
 
     @property
     def chain(self) -> Chain:

@@ -6,7 +6,6 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Int
 
-from ..._arguments.checks import check_range, check_scalar
 from ..._arguments.extra import required_params
 from ..._arguments.fields import static_choice
 from ..._core import (
@@ -23,21 +22,22 @@ from ..._transforms.weight_decay import WeightDecay
 from ..._trees.precision import or_tiny
 from ..._trees.states import check_state
 from ..._types import (
-    Hyperparameter,
     Leaf,
     Mask,
     Nonnegative,
     Params,
+    Positive,
     RealLeaf,
     Recorded,
     Scalar,
     ScalarOrSchedule,
     State,
+    Unit,
     Updates,
+    ZeroOrMore,
 )
-from ...numerics import abs_sq, safe_increment, safe_sqrt
+from ...numerics._numerics import abs_sq, safe_increment, safe_sqrt
 from ...tree._like import real_full_like, wide_zeros_like
-from ..moments import check_moments
 from ..own_decay import add_decay, check_decay
 from ..scalars import corrected_step, scalar
 
@@ -108,41 +108,62 @@ def dadapt_adamw(
 class DAdaptAdamW(AbstractTransformation):
     r"""D-Adaptation: AdamW that finds its learning rate by itself.
 
-    With $\beta_3 = \sqrt{\beta_2}$,
+    !!! abstract "One step"
 
-    $$\begin{aligned}
-      m_t &= \beta_1 m_{t-1} + (1 - \beta_1)\, \gamma_t\, g_t &
-      r_t &= \beta_3 r_{t-1} + (1 - \beta_3)\, \gamma_t \operatorname{Re}
-        \big\langle g_t,\, s_{t-1} \big/ (\sqrt{v_{t-1}} + \varepsilon) \big\rangle \\
-      v_t &= \beta_2 v_{t-1} + (1 - \beta_2)\, |g_t|^2 &
-      s_t &= \beta_3 s_{t-1} + (1 - \beta_3)\, \gamma_t\, g_t \\
-      \gamma_t &= d_{t-1}\, \eta_t\, \sqrt{1 - \beta_2^t} \big/ (1 - \beta_1^t) &
-      d_t &= \max\big(d_{t-1},\; r_t \big/ ((1 - \beta_3)\, \|s_t\|_1)\big) \\
-      && p_t &= p_{t-1} - m_t \big/ (\sqrt{v_t} + \varepsilon)
-        - \gamma_t\, \lambda\, p_{t-1}
-    \end{aligned}$$
+        With $\beta_3 = \sqrt{\beta_2}$,
 
-    with scalar products and norms over all leaves.
+        $$\begin{aligned}
+          m_t &= \beta_1 m_{t-1} + (1 - \beta_1)\, \gamma_t\, g_t &
+          r_t &= \beta_3 r_{t-1} + (1 - \beta_3)\, \gamma_t \operatorname{Re}
+            \big\langle g_t,\, s_{t-1} \big/
+                (\sqrt{v_{t-1}} + \varepsilon) \big\rangle \\
+          v_t &= \beta_2 v_{t-1} + (1 - \beta_2)\, |g_t|^2 &
+          s_t &= \beta_3 s_{t-1} + (1 - \beta_3)\, \gamma_t\, g_t \\
+          \gamma_t &= d_{t-1}\, \eta_t\, \sqrt{1 - \beta_2^t} \big/ (1 - \beta_1^t) &
+          d_t &= \max\big(d_{t-1},\; r_t \big/ ((1 - \beta_3)\, \|s_t\|_1)\big) \\
+          && p_t &= p_{t-1} - m_t \big/ (\sqrt{v_t} + \varepsilon)
+            - \gamma_t\, \lambda\, p_{t-1}
+        \end{aligned}$$
+
+        with scalar products and norms over all leaves.
+
+        $g_t$ is the gradient, $p_t$ the parameter after step $t$. At the start,
+        $m_0 = r_0 = s_0 = v_0 = 0$. $\eta$ is `learning_rate` (1.0), $\beta_1$ is `b1`
+        (0.9), $\beta_2$ is `b2` (0.999), $\varepsilon$ is `eps` (1e-8), $d_0$ is
+        `estim_lr0` (1e-6), $\lambda$ is `weight_decay` (0.0).
 
     `eqopt.tree.get(state, "learning_rate")` returns the current learning rate,
     $\gamma_t$; with `"estim_lr"`, it returns $d_t$. While $s_t$ is zero, for example in
     a warm-up from zero, $d$ stays unchanged.
 
+    !!! example
+
+        ```python
+        opt = eqopt.DAdaptAdamW()
+        state = opt.init(model)
+        model, state = opt.step(grads, state, model)
+        ```
+
     **Arguments:**
 
-    - `learning_rate`: see [`eqopt.SGD`][]. Leave a number at 1; a schedule should have
-        a peak of 1.
-    - `b1`, `b2`: $\beta_1, \beta_2 \in [0, 1)$, the decays of the moments.
-    - `eps`: $\varepsilon \ge 0$.
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. Leave a number at 1;
+        a schedule should have a peak of 1. Defaults to 1.0.
+    - `b1`, `b2`: $\beta_1, \beta_2 \in [0, 1)$, the decays of the moments. Default to
+        0.9 and 0.999.
+    - `eps`: $\varepsilon \ge 0$. Defaults to 1e-8.
     - `estim_lr0`: $d_0 > 0$, the initial bound. Choose it well below the expected
-        distance.
-    - `weight_decay`: $\lambda$, as in [`eqopt.AddDecayedWeights`][].
-    - `mask`: see [`eqopt.AddDecayedWeights`][].
-    - `mu_dtype`: the dtype in which $m$ is stored. Defaults to the dtype of each
-        parameter, at least float32.
-    - `nu_dtype`: the dtype in which $v$ and $s$ are stored. Defaults to the dtype of
-        each parameter, at least float32. Both are slow means, which would stand still
-        in half precision.
+        distance. Defaults to 1e-6.
+    - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule, or an
+        [`eqopt.AddDecayedWeights`][] for more options. It is multiplied by $\gamma_t$.
+        Defaults to 0.0.
+    - `mask`: which parameters decay: a tree of Python bools like the parameters or a
+        prefix of it, or a function of the parameters that returns one. Defaults to
+        `None`, which means all parameters.
+    - `mu_dtype`: the dtype in which $m$ is stored. Defaults to `None`, which means the
+        dtype of each parameter, at least float32.
+    - `nu_dtype`: the dtype in which $v$ and $s$ are stored. Defaults to `None`, which
+        means the dtype of each parameter, at least float32. Both are slow means, which
+        would stand still in half precision.
 
     **Raises:**
 
@@ -167,20 +188,17 @@ class DAdaptAdamW(AbstractTransformation):
     # Differs from Optax in: 0 / 0 does not count as a bound, as in `Prodigy`.
 
     learning_rate: ScalarOrSchedule = 1.0
-    b1: Hyperparameter = 0.9
-    b2: Hyperparameter = 0.999
-    eps: Hyperparameter = 1e-8
-    estim_lr0: Hyperparameter = 1e-6
+    b1: Unit = 0.9
+    b2: Unit = 0.999
+    eps: ZeroOrMore = 1e-8
+    estim_lr0: Positive = 1e-6
     weight_decay: WeightDecay = 0.0
     mask: Mask | None = static_choice(default=None)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def __check_init__(self):
-        check_scalar(self, "learning_rate")
+    def __check_init__(self) -> None:
         check_decay(self)
-        check_moments(self)
-        check_range(self, "estim_lr0", 0, includes_low=False)
 
     def init(self, params: Params) -> DAdaptAdamWState:
         count, estim_lr = jnp.zeros((), jnp.int32), scalar(self.estim_lr0, params)

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from ..._arguments.checks import check_range
+from ..._arguments.checks import check_fields, check_interval
 from ..._arguments.extra import required_params
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
@@ -17,6 +17,7 @@ from ..._core import (
     leafwise,
     sum_over_leaves,
 )
+from ..._errors import InputError
 from ..._transforms.normalize import ratio
 from ..._transforms.scale import ScaleByLearningRate, scale
 from ..._transforms.weight_decay import AddDecayedWeights
@@ -26,13 +27,15 @@ from ..._types import (
     Leaf,
     Mask,
     Params,
+    Positive,
     RealScalarLike,
     Scalar,
     ScalarOrSchedule,
     State,
     Updates,
+    ZeroOrMore,
 )
-from ...numerics import abs_sq, safe_sqrt
+from ...numerics._numerics import abs_sq, safe_sqrt
 from ...tree import norm
 from ...tree._like import copy
 from ..scalars import scalar
@@ -66,17 +69,16 @@ class ScaleByDoG(AbstractTransformation):
     _loads = "nothing"
 
     kind: str = eqx.field(static=True)
-    init_step: Hyperparameter
-    eps: Hyperparameter
+    init_step: Positive
+    eps: ZeroOrMore
 
-    def __check_init__(self):
+    def __check_init__(self) -> None:
         if self.kind not in _INIT_DIST:
-            raise ValueError(
-                "ScaleByDoG: the first entry of `init_step` must be one of "
-                f"{[*_INIT_DIST]}, but is {self.kind!r}."
+            raise InputError(
+                "ScaleByDoG",
+                "the first entry of `init_step` must be one of "
+                f"{[*_INIT_DIST]}, but is {self.kind!r}.",
             )
-        check_range(self, "init_step", 0, includes_low=False)
-        check_range(self, "eps", 0)
 
     def init(self, params: Params) -> DoGState:
         return DoGState(
@@ -126,31 +128,48 @@ _INIT_DIST = {
 class DoG(AbstractOptimizer):
     r"""Distance over gradients: SGD that finds its learning rate by itself.
 
-    $$\begin{aligned}
-      \bar r_t &= \max\big(\bar r_{t-1},\, \|p_{t-1} - p_0\|_2\big) &
-      G_t &= G_{t-1} + \|g_t\|_2^2 &
-      p_t &= p_{t-1} - \eta_t\, \frac{\bar r_t}{\sqrt{G_t + \varepsilon}}\, g_t
-    \end{aligned}$$
+    !!! abstract "One step"
 
-    with norms over all leaves, $\bar r_0$ from `init_step`, and $g_t + \lambda p_{t-1}$
-    instead of $g_t$.
+        $$\begin{aligned}
+          \bar r_t &= \max\big(\bar r_{t-1},\, \|p_{t-1} - p_0\|_2\big) &
+          G_t &= G_{t-1} + \|g_t\|_2^2 &
+          p_t &= p_{t-1} - \eta_t\, \frac{\bar r_t}{\sqrt{G_t + \varepsilon}}\, g_t
+        \end{aligned}$$
+
+        with norms over all leaves, $\bar r_0$ from `init_step`, and
+        $g_t + \lambda p_{t-1}$ instead of $g_t$.
+
+        $g_t$ is the gradient, $p_t$ the parameter after step $t$. At the start,
+        $G_0 = 0$. $\eta$ is `learning_rate` (1.0), $\varepsilon$ is `eps` (1e-8),
+        $\lambda$ is `weight_decay` (0.0).
 
     The authors evaluate with an average of the parameters. In float32, the square of a
     gradient norm above 1.8e19 overflows: this step and all later ones are zero.
 
+    !!! example
+
+        ```python
+        opt = eqopt.DoG()
+        state = opt.init(model)
+        model, state = opt.step(grads, state, model)
+        ```
+
     **Arguments:**
 
-    - `learning_rate`: see [`eqopt.SGD`][]. Leave it at 1.
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. Leave it at 1.
+        Defaults to 1.0.
     - `init_step`: the first step, as a pair of a name and a positive number.
         `("heuristic", α)` means $\bar r_0 = \alpha\, (1 + \|p_0\|_2)$: the authors use
         $10^{-6}$, or $10^{-4}$ for models with batch normalization. `("distance", r)`
         means $\bar r_0 = r$. `("learning_rate", s)` means $\bar r_0 = 0$, with $s$
         instead of the fraction until parameters have moved. Defaults to
         `("heuristic", 1e-6)`.
-    - `eps`: $\varepsilon \ge 0$.
+    - `eps`: $\varepsilon \ge 0$. Defaults to 1e-8.
     - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule. As in the authors'
-        code, it is an $L^2$ penalty: $g_t$ includes $\lambda p_{t-1}$.
-    - `mask`: see [`eqopt.AddDecayedWeights`][].
+        code, it is an $L^2$ penalty: $g_t$ includes $\lambda p_{t-1}$. Defaults to 0.0.
+    - `mask`: which parameters decay: a tree of Python bools like the parameters or a
+        prefix of it, or a function of the parameters that returns one. Defaults to
+        `None`, which means all parameters.
 
     **Raises:**
 
@@ -172,7 +191,7 @@ class DoG(AbstractOptimizer):
 
     learning_rate: ScalarOrSchedule = 1.0
     init_step: tuple[str, RealScalarLike] = ("heuristic", 1e-6)
-    eps: Hyperparameter = 1e-8
+    eps: ZeroOrMore = 1e-8
     weight_decay: ScalarOrSchedule = 0.0
     mask: Mask | None = static_choice(default=None)
 
@@ -207,13 +226,13 @@ class ScaleByDoWG(AbstractTransformation):
 
     _loads = "nothing"
 
-    init_estim_sq_dist: Hyperparameter | None
-    eps: Hyperparameter
+    init_estim_sq_dist: Positive | None
+    eps: ZeroOrMore
 
-    def __check_init__(self):
-        if self.init_estim_sq_dist is not None:
-            check_range(self, "init_estim_sq_dist", 0, includes_low=False)
-        check_range(self, "eps", 0, includes_low=self.init_estim_sq_dist is not None)
+    def __check_init__(self) -> None:
+        if self.init_estim_sq_dist is None:
+            check_fields(self)
+            check_interval("ScaleByDoWG", "eps", self.eps, 0, includes_low=False)
 
     def init(self, params: Params) -> DoWGState:
         first = self.init_estim_sq_dist
@@ -244,22 +263,42 @@ class ScaleByDoWG(AbstractTransformation):
 class DoWG(AbstractOptimizer):
     r"""Distance over weighted gradients: DoG with more weight on later gradients.
 
-    $$\begin{aligned}
-      \bar r_t^2 &= \max\big(\bar r_{t-1}^2,\, \|p_{t-1} - p_0\|_2^2\big) &
-      v_t &= v_{t-1} + \bar r_t^2\, \|g_t\|_2^2 &
-      p_t &= p_{t-1} - \eta_t\, \frac{\bar r_t^2}{\sqrt{v_t} + \varepsilon}\, g_t
-    \end{aligned}$$
+    !!! abstract "One step"
 
-    with norms over all leaves, and $g_t + \lambda p_{t-1}$ instead of $g_t$.
+        $$\begin{aligned}
+          \bar r_t^2 &= \max\big(\bar r_{t-1}^2,\, \|p_{t-1} - p_0\|_2^2\big) &
+          v_t &= v_{t-1} + \bar r_t^2\, \|g_t\|_2^2 &
+          p_t &= p_{t-1} - \eta_t\, \frac{\bar r_t^2}{\sqrt{v_t} + \varepsilon}\, g_t
+        \end{aligned}$$
+
+        with norms over all leaves, and $g_t + \lambda p_{t-1}$ instead of $g_t$.
+
+        $g_t$ is the gradient, $p_t$ the parameter after step $t$. At the start,
+        $v_0 = 0$. $\eta$ is `learning_rate` (1.0), $\bar r_0^2$ is
+        `init_estim_sq_dist`, $\varepsilon$ is `eps` (0.0001), $\lambda$ is
+        `weight_decay` (0.0).
+
+    !!! example
+
+        ```python
+        opt = eqopt.DoWG()
+        state = opt.init(model)
+        model, state = opt.step(grads, state, model)
+        ```
 
     **Arguments:**
 
-    - `learning_rate`: see [`eqopt.SGD`][]. Leave it at 1.
-    - `init_estim_sq_dist`: $\bar r_0^2 > 0$. Defaults to $\varepsilon$.
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. Leave it at 1.
+        Defaults to 1.0.
+    - `init_estim_sq_dist`: $\bar r_0^2 > 0$. Defaults to `None`, which means
+        $\varepsilon$.
     - `eps`: $\varepsilon \ge 0$. It must be positive if it is also $\bar r_0^2$.
+        Defaults to 0.0001.
     - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule. It is an $L^2$
-        penalty: $g_t$ includes $\lambda p_{t-1}$.
-    - `mask`: see [`eqopt.AddDecayedWeights`][].
+        penalty: $g_t$ includes $\lambda p_{t-1}$. Defaults to 0.0.
+    - `mask`: which parameters decay: a tree of Python bools like the parameters or a
+        prefix of it, or a function of the parameters that returns one. Defaults to
+        `None`, which means all parameters.
 
     **Raises:**
 
@@ -280,8 +319,8 @@ class DoWG(AbstractOptimizer):
     """
 
     learning_rate: ScalarOrSchedule = 1.0
-    init_estim_sq_dist: Hyperparameter | None = None
-    eps: Hyperparameter = 1e-4
+    init_estim_sq_dist: Positive | None = None
+    eps: ZeroOrMore = 1e-4
     weight_decay: ScalarOrSchedule = 0.0
     mask: Mask | None = static_choice(default=None)
 

@@ -6,7 +6,6 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Int
 
-from ..._arguments.checks import check_range, check_scalar
 from ..._arguments.extra import required_params
 from ..._arguments.fields import static_choice
 from ..._core import (
@@ -24,19 +23,23 @@ from ..._trees.leaves import restrict
 from ..._trees.precision import or_tiny
 from ..._trees.states import check_state
 from ..._types import (
+    ClosedUnit,
     Hyperparameter,
     Leaf,
     Mask,
     Nonnegative,
     Params,
+    Positive,
     RealLeaf,
     Recorded,
     Scalar,
     ScalarOrSchedule,
     State,
+    Unit,
     Updates,
+    ZeroOrMore,
 )
-from ...numerics import abs_sq, safe_increment, safe_sqrt
+from ...numerics._numerics import abs_sq, safe_increment, safe_sqrt
 from ...tree._like import copy, real_full_like, wide_zeros_like
 from ..own_decay import add_decay, check_decay
 from ..scalars import corrected_step, scalar
@@ -107,44 +110,67 @@ def prodigy(
 class Prodigy(AbstractTransformation):
     r"""Prodigy: AdamW that finds its learning rate by itself.
 
-    $$\begin{aligned}
-      m_t &= \beta_1 m_{t-1} + (1 - \beta_1)\, d_{t-1}\, g_t &
-      r_t &= \beta_3 r_{t-1} + w_t\,
-        \operatorname{Re} \langle g_t, p_0 - p_{t-1} \rangle \\
-      v_t &= \beta_2 v_{t-1} + (1 - \beta_2)\, d_{t-1}^2\, |g_t|^2 &
-      s_t &= \beta_3 s_{t-1} + w_t\, g_t \\
-      \gamma_t &= d_{t-1}\, \eta_t\, \sqrt{1 - \beta_2^t} \big/ (1 - \beta_1^t) &
-      d_t &= \max\big(d_{t-1},\; c\, r_t \big/ \|s_t\|_1\big) \\
-      w_t &= d_{t-1}\, \gamma_t / d_0 &
-      p_t &= p_{t-1} - \gamma_t \big(m_t \big/ (\sqrt{v_t} + d_t\, \varepsilon)
-        + \lambda\, p_{t-1}\big)
-    \end{aligned}$$
+    !!! abstract "One step"
 
-    with scalar products and norms over all leaves.
+        $$\begin{aligned}
+          m_t &= \beta_1 m_{t-1} + (1 - \beta_1)\, d_{t-1}\, g_t &
+          r_t &= \beta_3 r_{t-1} + w_t\,
+            \operatorname{Re} \langle g_t, p_0 - p_{t-1} \rangle \\
+          v_t &= \beta_2 v_{t-1} + (1 - \beta_2)\, d_{t-1}^2\, |g_t|^2 &
+          s_t &= \beta_3 s_{t-1} + w_t\, g_t \\
+          \gamma_t &= d_{t-1}\, \eta_t\, \sqrt{1 - \beta_2^t} \big/ (1 - \beta_1^t) &
+          d_t &= \max\big(d_{t-1},\; c\, r_t \big/ \|s_t\|_1\big) \\
+          w_t &= d_{t-1}\, \gamma_t / d_0 &
+          p_t &= p_{t-1} - \gamma_t \big(m_t \big/ (\sqrt{v_t} + d_t\, \varepsilon)
+            + \lambda\, p_{t-1}\big)
+        \end{aligned}$$
+
+        with scalar products and norms over all leaves.
+
+        $g_t$ is the gradient, $p_t$ the parameter after step $t$. At the start,
+        $m_0 = r_0 = v_0 = s_0 = 0$. $\eta$ is `learning_rate` (1.0), $\beta_1$ is `b1`
+        (0.9), $\beta_2$ is `b2` (0.999), $\beta_3$ is `b3`, $\varepsilon$ is `eps`
+        (1e-8), $d_0$ is `estim_lr0` (1e-6), $c$ is `estim_lr_coef` (1.0), $\lambda$ is
+        `weight_decay` (0.0).
 
     `eqopt.tree.get(state, "learning_rate")` returns the current learning rate,
     $\gamma_t$; with `"estim_lr"`, it returns $d_t$. While $s_t$ is zero, for example in
     a warm-up from zero, $d$ stays unchanged.
 
+    !!! example
+
+        ```python
+        opt = eqopt.Prodigy()
+        state = opt.init(model)
+        model, state = opt.step(grads, state, model)
+        ```
+
     **Arguments:**
 
-    - `learning_rate`: see [`eqopt.SGD`][]. Leave a number at 1; a schedule should have
-        a peak of 1.
-    - `b1`, `b2`: $\beta_1, \beta_2 \in [0, 1)$, the decays of the moments.
-    - `b3`: $\beta_3 \in [0, 1]$, the decay in the estimate. Defaults to
-        $\sqrt{\beta_2}$.
-    - `eps`: $\varepsilon \ge 0$.
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. Leave a number at 1;
+        a schedule should have a peak of 1. Defaults to 1.0.
+    - `b1`, `b2`: $\beta_1, \beta_2 \in [0, 1)$, the decays of the moments. Default to
+        0.9 and 0.999.
+    - `b3`: $\beta_3 \in [0, 1]$, the decay in the estimate. Defaults to `None`, which
+        means $\sqrt{\beta_2}$.
+    - `eps`: $\varepsilon \ge 0$. Defaults to 1e-8.
     - `estim_lr0`: $d_0 > 0$, the initial estimate. Choose it well below the expected
-        distance.
+        distance. Defaults to 1e-6.
     - `estim_lr_coef`: $c$, a number or a 0-d array. If steps are too large or too
-        small, change this argument.
-    - `weight_decay`: $\lambda$, as in [`eqopt.AddDecayedWeights`][].
+        small, change this argument. Defaults to 1.0.
+    - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule, or an
+        [`eqopt.AddDecayedWeights`][] for more options. It is multiplied by $\gamma_t$.
+        Defaults to 0.0.
     - `safeguard_warmup`: whether to use $d_{t-1}^2 / d_0$ as the $w_t$ in $s_t$, so
-        that a warm-up does not make the estimate too large.
-    - `mask`: see [`eqopt.AddDecayedWeights`][].
-    - `mu_dtype`: the dtype in which $m$ is stored. Defaults to the dtype of each
-        parameter, at least float32.
-    - `nu_dtype`: see [`eqopt.DAdaptAdamW`][].
+        that a warm-up does not make the estimate too large. Defaults to `False`.
+    - `mask`: which parameters decay: a tree of Python bools like the parameters or a
+        prefix of it, or a function of the parameters that returns one. Defaults to
+        `None`, which means all parameters.
+    - `mu_dtype`: the dtype in which $m$ is stored. Defaults to `None`, which means the
+        dtype of each parameter, at least float32.
+    - `nu_dtype`: the dtype in which $v$ and $s$ are stored. Defaults to `None`, which
+        means the dtype of each parameter, at least float32. Both are slow means, which
+        would stand still in half precision.
 
     **Raises:**
 
@@ -171,11 +197,11 @@ class Prodigy(AbstractTransformation):
     # code skips the step.
 
     learning_rate: ScalarOrSchedule = 1.0
-    b1: Hyperparameter = 0.9
-    b2: Hyperparameter = 0.999
-    b3: Hyperparameter | None = None
-    eps: Hyperparameter = 1e-8
-    estim_lr0: Hyperparameter = 1e-6
+    b1: Unit = 0.9
+    b2: Unit = 0.999
+    b3: ClosedUnit | None = None
+    eps: ZeroOrMore = 1e-8
+    estim_lr0: Positive = 1e-6
     estim_lr_coef: Hyperparameter = 1.0
     weight_decay: WeightDecay = 0.0
     safeguard_warmup: bool = False
@@ -183,16 +209,8 @@ class Prodigy(AbstractTransformation):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def __check_init__(self):
-        check_scalar(self, "learning_rate")
+    def __check_init__(self) -> None:
         check_decay(self)
-        for name in ("b1", "b2"):
-            check_range(self, name, 0, 1)
-        if self.b3 is not None:
-            check_range(self, "b3", 0, 1, includes_high=True)
-        check_range(self, "eps", 0)
-        check_range(self, "estim_lr0", 0, includes_low=False)
-        check_scalar(self, "estim_lr_coef")
 
     def init(self, params: Params) -> ProdigyState:
         count, estim_lr = jnp.zeros((), jnp.int32), scalar(self.estim_lr0, params)

@@ -1,15 +1,17 @@
 """MoMo: momentum, and Adam, with a step size from the loss."""
 
+from typing import Annotated
+
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Int
 
-from ..._arguments.checks import check_range
 from ..._arguments.fields import static_choice
 from ..._core import equation
 from ..._trees.precision import or_tiny
 from ..._types import (
     Hyperparameter,
+    Interval,
     Leaf,
     Mask,
     Nonnegative,
@@ -18,9 +20,11 @@ from ..._types import (
     Recorded,
     Scalar,
     ScalarOrSchedule,
+    Unit,
     Updates,
+    ZeroOrMore,
 )
-from ...numerics import (
+from ...numerics._numerics import (
     abs_sq,
     as_float,
     bias_correction,
@@ -28,7 +32,6 @@ from ...numerics import (
     safe_sqrt,
 )
 from ...tree._like import real_full_like, wide_zeros_like
-from ..moments import check_moments
 from .momo_model import AbstractMoMo, Momentum, Products, initial_scalars
 
 
@@ -86,46 +89,60 @@ momo_products = Products(momo)
 class MoMo(AbstractMoMo):
     r"""Gradient descent with momentum, whose learning rate is computed from the loss.
 
-    $$\begin{aligned}
-      d_t &= \beta d_{t-1} + (1 - \beta)\, g_t \\
-      \bar f_t &= \beta \bar f_{t-1} + (1 - \beta)\, f_t \\
-      \gamma_t &= \beta \gamma_{t-1} + (1 - \beta)\, \langle g_t, p_{t-1} \rangle \\
-      \tau_t &= \min\left(\eta_t,\ \frac{\big((1 + \eta_t \lambda)
-          (\bar f_t - \gamma_t - f^*) + \langle d_t, p_{t-1} \rangle\big)_+}
-          {\|d_t\|_2^2}\right) \\
-      p_t &= \frac{p_{t-1} - \tau_t d_t}{1 + \eta_t \lambda}
-    \end{aligned}$$
+    !!! abstract "One step"
 
-    where $f_t$ is the loss. The averages start at their first values: $d_0 = g_1$,
-    $\bar f_0 = f_1$ and $\gamma_0 = \langle g_1, p_0 \rangle$.
+        $$\begin{aligned}
+          d_t &= \beta d_{t-1} + (1 - \beta)\, g_t \\
+          \bar f_t &= \beta \bar f_{t-1} + (1 - \beta)\, f_t \\
+          \gamma_t &= \beta \gamma_{t-1} + (1 - \beta)\, \langle g_t, p_{t-1} \rangle \\
+          \tau_t &= \min\left(\eta_t,\ \frac{\big((1 + \eta_t \lambda)
+              (\bar f_t - \gamma_t - f^*) + \langle d_t, p_{t-1} \rangle\big)_+}
+              {\|d_t\|_2^2}\right) \\
+          p_t &= \frac{p_{t-1} - \tau_t d_t}{1 + \eta_t \lambda}
+        \end{aligned}$$
+
+        where $f_t$ is the loss. The averages start at their first values: $d_0 = g_1$,
+        $\bar f_0 = f_1$ and $\gamma_0 = \langle g_1, p_0 \rangle$.
+
+        $g_t$ is the gradient, $p_t$ the parameter after step $t$. $\eta$ is
+        `learning_rate` (1.0), $\beta$ is `beta` (0.9), $f^*$ is `lower_bound` (0.0),
+        $\lambda$ is `weight_decay` (0.0).
 
     In float32, the square of a norm above 1.8e19 overflows: while $d$ is so large,
     steps are zero. `update` and `step` need the loss $f_t$ as the extra argument
-    `value`, and `params`:
-
-    ```python
-    model, state = opt.step(grads, state, model, value=loss)
-    ```
+    `value`, and `params`.
 
     `eqopt.tree.get(state, "learning_rate")` returns the last step size $\tau$.
 
+    !!! example
+
+        ```python
+        opt = eqopt.MoMo()
+        state = opt.init(model)
+        value, grads = eqx.filter_value_and_grad(loss_fn)(model)
+        model, state = opt.step(grads, state, model, value=value)
+        ```
+
     **Arguments:**
 
-    - `learning_rate`: $\eta$, the largest step size: a number, a 0-d array or a schedule.
-    - `beta`: $\beta \in [0, 1)$, the decay of the averages.
+    - `learning_rate`: $\eta$, the largest step size: a number, a 0-d array or a
+        schedule. Defaults to 1.0.
+    - `beta`: $\beta \in [0, 1)$, the decay of the averages. Defaults to 0.9.
     - `lower_bound`: $f^*$, a number or a 0-d array: a lower bound of the loss. Zero is
-        suitable for most losses.
-    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule.
+        suitable for most losses. Defaults to 0.0.
+    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule. Defaults to 0.0.
     - `adapt_lower_bound`: whether to estimate $f^*$ during training, starting with
-        `lower_bound`. Use it if no good bound is known.
-    - `mask`: see [`eqopt.AddDecayedWeights`][].
-    - `mu_dtype`: the dtype in which $d$ is stored. Defaults to the dtype of each
-        parameter, at least float32.
+        `lower_bound`. Use it if no good bound is known. Defaults to `False`.
+    - `mask`: which parameters decay: a tree of Python bools like the parameters or a
+        prefix of it, or a function of the parameters that returns one. Defaults to
+        `None`, which means all parameters.
+    - `mu_dtype`: the dtype in which $d$ is stored. Defaults to `None`, which means the
+        dtype of each parameter, at least float32.
 
     **Raises:**
 
-    A `ValueError` if a hyperparameter is out of its range, and in `update` if `value` or
-    `params` is missing.
+    A `ValueError` if a hyperparameter is out of its range, and in `update` if `value`
+    or `params` is missing.
 
     ??? cite "Reference"
 
@@ -141,15 +158,12 @@ class MoMo(AbstractMoMo):
     """
 
     learning_rate: ScalarOrSchedule = 1.0
-    beta: Hyperparameter = 0.9
+    beta: Unit = 0.9
     lower_bound: Hyperparameter = 0.0
-    weight_decay: ScalarOrSchedule = 0.0
+    weight_decay: Annotated[ScalarOrSchedule, Interval(0)] = 0.0
     adapt_lower_bound: bool = False
     mask: Mask | None = static_choice(default=None)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
-
-    def __check_init__(self):
-        check_range(self, "beta", 0, 1)
 
     def init(self, params: Params) -> MoMoState:
         exp_avg = wide_zeros_like(params, self.mu_dtype)
@@ -184,54 +198,92 @@ momo_adam_products = Products(momo_adam)
 class MoMoAdam(AbstractMoMo):
     r"""Adam whose learning rate is computed from the loss.
 
-    $$\begin{aligned}
-      d_t &= \beta_1 d_{t-1} + (1 - \beta_1)\, g_t &
-      \bar f_t &= \beta_1 \bar f_{t-1} + (1 - \beta_1)\, f_t \\
-      \nu_t &= \beta_2 \nu_{t-1} + (1 - \beta_2)\, |g_t|^2 &
-      \gamma_t &= \beta_1 \gamma_{t-1} + (1 - \beta_1)\, \langle g_t, p_{t-1} \rangle \\
-      D_t &= \sqrt{\nu_t / (1 - \beta_2^t)} + \varepsilon &
-      \rho_t &= 1 - \beta_1^t
-    \end{aligned}$$
+    !!! abstract "One step"
 
-    $$\begin{aligned}
-      \tau_t &= \min\left(\frac{\eta_t}{\rho_t},\ \frac{\big((1 + \eta_t \lambda)
-          (\bar f_t - \gamma_t - \rho_t f^*) + \langle d_t, p_{t-1} \rangle\big)_+}
-          {\langle d_t, D_t^{-1} d_t \rangle}\right) \\
-      p_t &= \frac{p_{t-1} - \tau_t D_t^{-1} d_t}{1 + \eta_t \lambda}
-    \end{aligned}$$
+        $$\begin{aligned}
+          d_t &= \beta_1 d_{t-1} + (1 - \beta_1)\, g_t &
+          \bar f_t &= \beta_1 \bar f_{t-1} + (1 - \beta_1)\, f_t \\
+          \nu_t &= \beta_2 \nu_{t-1} + (1 - \beta_2)\, |g_t|^2 &
+          \gamma_t &= \beta_1 \gamma_{t-1} + (1 -
+              \beta_1)\, \langle g_t, p_{t-1} \rangle \\
+          D_t &= \sqrt{\nu_t / (1 - \beta_2^t)} + \varepsilon &
+          \rho_t &= 1 - \beta_1^t
+        \end{aligned}$$
 
-    where $f_t$ is the loss, and $\bar f_0 = 0$.
+        $$\begin{aligned}
+          \tau_t &= \min\left(\frac{\eta_t}{\rho_t},\ \frac{\big((1 + \eta_t \lambda)
+              (\bar f_t - \gamma_t - \rho_t f^*) + \langle d_t, p_{t-1} \rangle\big)_+}
+              {\langle d_t, D_t^{-1} d_t \rangle}\right) \\
+          p_t &= \frac{p_{t-1} - \tau_t D_t^{-1} d_t}{1 + \eta_t \lambda}
+        \end{aligned}$$
+
+        where $f_t$ is the loss, and $\bar f_0 = 0$.
+
+        $g_t$ is the gradient, $p_t$ the parameter after step $t$. At the start,
+        $d_0 = \nu_0 = \gamma_0 = 0$. $\eta$ is `learning_rate` (0.01), $\beta_1$ is
+        `b1` (0.9), $\beta_2$ is `b2` (0.999), $\varepsilon$ is `eps` (1e-8), $f^*$ is
+        `lower_bound` (0.0), $\lambda$ is `weight_decay` (0.0).
 
     `update` and `step` need the loss as the extra argument `value`, and `params`.
 
+    !!! example
+
+        ```python
+        opt = eqopt.MoMoAdam()
+        state = opt.init(model)
+        value, grads = eqx.filter_value_and_grad(loss_fn)(model)
+        model, state = opt.step(grads, state, model, value=value)
+        ```
+
     **Arguments:**
 
-    - `b1`: $\beta_1 \in [0, 1)$, the decay of $d$, $\bar f$ and $\gamma$.
-    - `b2`: $\beta_2 \in [0, 1)$, the decay of $\nu$.
-    - `eps`: $\varepsilon \ge 0$.
-    - `nu_dtype`: the dtype in which $\nu$ is stored. Defaults to the dtype of each
-        parameter, at least float32.
-    - All others: see [`eqopt.MoMo`][].
+    - `learning_rate`: $\eta$, the largest step size: a number, a 0-d array or a
+        schedule. Defaults to 0.01.
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of $d$, $\bar f$ and $\gamma$. Defaults to
+        0.9.
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of $\nu$. Defaults to 0.999.
+    - `eps`: $\varepsilon \ge 0$. Defaults to 1e-8.
+    - `lower_bound`: $f^*$, a number or a 0-d array: a lower bound of the loss. Zero is
+        suitable for most losses. Defaults to 0.0.
+    - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule. Defaults to 0.0.
+    - `adapt_lower_bound`: whether to estimate $f^*$ during training, starting with
+        `lower_bound`. Use it if no good bound is known. Defaults to `False`.
+    - `mask`: which parameters decay: a tree of Python bools like the parameters or a
+        prefix of it, or a function of the parameters that returns one. Defaults to
+        `None`, which means all parameters.
+    - `mu_dtype`: the dtype in which $d$ is stored. Defaults to `None`, which means the
+        dtype of each parameter, at least float32.
+    - `nu_dtype`: the dtype in which $\nu$ is stored. Defaults to `None`, which means
+        the dtype of each parameter, at least float32.
 
     **Raises:**
 
-    A `ValueError` if a hyperparameter is out of its range, and in `update` if `value` or
-    `params` is missing.
+    A `ValueError` if a hyperparameter is out of its range, and in `update` if `value`
+    or `params` is missing.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{schaipp2024momo,
+            author = {Schaipp, Fabian and Ohana, Ruben and Eickenberg, Michael and
+                      Defazio, Aaron and Gower, Robert M.},
+            title = {{MoMo}: Momentum Models for Adaptive Learning Rates},
+            booktitle = {International Conference on Machine Learning},
+            year = {2024},
+        }
+        ```
     """
 
     learning_rate: ScalarOrSchedule = 1e-2
-    b1: Hyperparameter = 0.9
-    b2: Hyperparameter = 0.999
-    eps: Hyperparameter = 1e-8
+    b1: Unit = 0.9
+    b2: Unit = 0.999
+    eps: ZeroOrMore = 1e-8
     lower_bound: Hyperparameter = 0.0
-    weight_decay: ScalarOrSchedule = 0.0
+    weight_decay: Annotated[ScalarOrSchedule, Interval(0)] = 0.0
     adapt_lower_bound: bool = False
     mask: Mask | None = static_choice(default=None)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
-
-    def __check_init__(self):
-        check_moments(self)
 
     def init(self, params: Params) -> MoMoAdamState:
         return MoMoAdamState(

@@ -9,8 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ..._arguments.checks import check_range, check_scalar
-from ..._arguments.extra import required_params, required_value
+from ..._arguments.extra import check_number, required_params
 from ..._core import (
     AbstractTransformation,
     Equation,
@@ -31,12 +30,13 @@ from ..._types import (
     Leaf,
     Mask,
     Params,
+    RealScalarLike,
     Scalar,
     ScalarOrSchedule,
     State,
     Updates,
 )
-from ...numerics import safe_increment
+from ...numerics._numerics import safe_increment
 from ..own_decay import Decays, which_decay
 from ..scalars import value_at
 from .polyak import capped_ratio
@@ -107,22 +107,18 @@ class AbstractMoMo(AbstractTransformation):
     @abc.abstractmethod
     def _momentum(self, state: State) -> Momentum: ...
 
-    def __check_init__(self):
-        for name in ("learning_rate", "weight_decay"):
-            if not callable(getattr(self, name)):
-                check_range(self, name, 0)
-        check_scalar(self, "lower_bound")
-
     def update(
         self,
         updates: Updates,
         state: State,
         params: Params | None = None,
+        *,
+        value: RealScalarLike,
         **extra: Any,
     ) -> tuple[Updates, State]:
         check_state(self, state)
         params = required_params(type(self).__name__, params)
-        value = required_value(self, extra)
+        check_number(self, "value", value)
         now = lambda name: value_at(self, name, state.count, state.barf)
         decay = now("learning_rate") * now("weight_decay")
         direction, products, averages, shared, rho = self._momentum(state)

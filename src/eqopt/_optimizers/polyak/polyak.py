@@ -1,26 +1,28 @@
 """Polyak's step size, from the value of the loss."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from ..._arguments.checks import check_range, check_scalar
-from ..._arguments.extra import required_value
+from ..._arguments.extra import check_number
 from ..._combinators.chain import Chain
 from ..._core import AbstractOptimizer, AbstractTransformation, leafwise
 from ..._transforms.scale import ScaleByLearningRate, at, scale
 from ..._trees.states import check_state
 from ..._types import (
     Hyperparameter,
+    Interval,
     Params,
+    RealScalarLike,
     Scalar,
     ScalarOrSchedule,
     State,
     Updates,
+    ZeroOrMore,
 )
-from ...numerics import safe_increment
+from ...numerics._numerics import safe_increment
 from ...tree import norm
 
 
@@ -57,12 +59,13 @@ class ScaleByPolyak(AbstractTransformation):
     **Arguments:**
 
     - `f_min`: $f^*$, a number or a 0-d array: the smallest value of the loss, or an
-        estimate of it. Use zero for a model that can fit its data.
+        estimate of it. Use zero for a model that can fit its data. Defaults to 0.0.
     - `max_learning_rate`: $\gamma_{\max} \ge 0$, which may be infinite; a number, a 0-d
-        array or a schedule.
-    - `eps`: $\varepsilon \ge 0$.
+        array or a schedule. Defaults to 1.0.
+    - `eps`: $\varepsilon \ge 0$. Defaults to 0.0.
     - `variant`: `"sps"`, or `"sps+"` with $(f - f^*)_+$ instead of $f - f^*$. If the
         loss is below `f_min`, `"sps+"` does not move, and `"sps"` moves uphill.
+        Defaults to `"sps"`.
 
     **Raises:**
 
@@ -96,20 +99,9 @@ class ScaleByPolyak(AbstractTransformation):
     _loads = "nothing"
 
     f_min: Hyperparameter = 0.0
-    max_learning_rate: ScalarOrSchedule = 1.0
-    eps: Hyperparameter = 0.0
+    max_learning_rate: Annotated[ScalarOrSchedule, Interval(0)] = 1.0
+    eps: ZeroOrMore = 0.0
     variant: Literal["sps", "sps+"] = eqx.field(static=True, default="sps")
-
-    def __check_init__(self):
-        check_scalar(self, "f_min")
-        check_range(self, "eps", 0)
-        if not callable(self.max_learning_rate):
-            check_range(self, "max_learning_rate", 0)
-        if self.variant not in ("sps", "sps+"):
-            raise ValueError(
-                "ScaleByPolyak: `variant` must be 'sps' or 'sps+', but is "
-                f"{self.variant!r}."
-            )
 
     def init(self, params: Params) -> ScaleByPolyakState:
         is_scheduled = callable(self.max_learning_rate)
@@ -120,10 +112,12 @@ class ScaleByPolyak(AbstractTransformation):
         updates: Updates,
         state: State,
         params: Params | None = None,
+        *,
+        value: RealScalarLike,
         **extra: Any,
     ) -> tuple[Updates, ScaleByPolyakState]:
         check_state(self, state)
-        value = required_value(self, extra)
+        check_number(self, "value", value)
         cap = at(self, "max_learning_rate", state.count)
         squared_norm = norm(updates, squared=True)
         value, f_min, eps, cap = (
@@ -142,33 +136,73 @@ class ScaleByPolyak(AbstractTransformation):
 class PolyakSGD(AbstractOptimizer):
     r"""Gradient descent whose learning rate is computed from the loss.
 
-    $$p_t = p_{t-1} - s_t\, u_t,$$
+    !!! abstract "One step"
 
-    where $u_t$ is the update of [`eqopt.ScaleByPolyak`][], which has the equation.
+        $$u_t = g_t \cdot \min\left(\frac{f_t - f^*}{\|g_t\|_2^2 + \varepsilon},
+                                \gamma_{\max}\right),$$
 
-    `update` and `step` need the loss $f_t$ as the extra argument `value`:
+        where $g_t$ is the gradient, and $f_t$ the loss.
 
-    ```python
-    model, state = opt.step(grads, state, model, value=loss)
-    ```
+        $$p_t = p_{t-1} - s_t\, u_t,$$
+
+        where $u_t$ is the update of [`eqopt.ScaleByPolyak`][].
+
+        $\gamma_{\max}$ is `max_learning_rate` (1.0), $s$ is `scaling` (1.0), $f^*$ is
+        `f_min` (0.0), $\varepsilon$ is `eps` (0.0).
+
+    `update` and `step` need the loss $f_t$ as the extra argument `value`.
+
+    !!! example
+
+        ```python
+        opt = eqopt.PolyakSGD()
+        state = opt.init(model)
+        value, grads = eqx.filter_value_and_grad(loss_fn)(model)
+        model, state = opt.step(grads, state, model, value=value)
+        ```
 
     **Arguments:**
 
     - `max_learning_rate`: $\gamma_{\max} \ge 0$, which may be infinite; a number, a 0-d
-        array or a schedule.
+        array or a schedule. Defaults to 1.0.
     - `scaling`: $s$, a number, a 0-d array or a schedule.
-        `eqopt.tree.get(state, "learning_rate")` returns it.
-    - All others: see [`eqopt.ScaleByPolyak`][].
+        `eqopt.tree.get(state, "learning_rate")` returns it. Defaults to 1.0.
+    - `f_min`: $f^*$, a number or a 0-d array: the smallest value of the loss, or an
+        estimate of it. Use zero for a model that can fit its data. Defaults to 0.0.
+    - `eps`: $\varepsilon \ge 0$. Defaults to 0.0.
+    - `variant`: `"sps"`, or `"sps+"` with $(f - f^*)_+$ instead of $f - f^*$. If the
+        loss is below `f_min`, `"sps+"` does not move, and `"sps"` moves uphill.
+        Defaults to `"sps"`.
+
+    ??? cite "References"
+
+        ```bibtex
+        @inproceedings{loizou2021stochastic,
+            author = {Loizou, Nicolas and Vaswani, Sharan and Laradji, Issam and
+                      Lacoste-Julien, Simon},
+            title = {Stochastic {P}olyak Step-size for {SGD}: An Adaptive Learning Rate
+                     for Fast Convergence},
+            booktitle = {International Conference on Artificial Intelligence and
+                         Statistics},
+            year = {2021},
+        }
+
+        @misc{garrigos2023function,
+            author = {Garrigos, Guillaume and Gower, Robert M. and Schaipp, Fabian},
+            title = {Function Value Learning: Adaptive Learning Rates Based on the
+                     {P}olyak Stepsize and Function Splitting in {ERM}},
+            year = {2023},
+            eprint = {2307.14528},
+            archivePrefix = {arXiv},
+        }
+        ```
     """
 
-    max_learning_rate: ScalarOrSchedule = 1.0
-    scaling: ScalarOrSchedule = 1.0
+    max_learning_rate: Annotated[ScalarOrSchedule, Interval(0)] = 1.0
+    scaling: Annotated[ScalarOrSchedule, Interval(0)] = 1.0
     f_min: Hyperparameter = 0.0
-    eps: Hyperparameter = 0.0
+    eps: ZeroOrMore = 0.0
     variant: Literal["sps", "sps+"] = eqx.field(static=True, default="sps")
-
-    def __check_init__(self):
-        check_range(self, "scaling", 0)
 
     # Differs from Optax in: the gradient is scaled by s after the step size is
     # computed. If it were scaled before, s would be squared in the norm, and a smaller

@@ -7,8 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Int
 
-from ..._arguments.checks import check_count, check_range
-from ..._arguments.extra import required_params, required_value
+from ..._arguments.extra import check_number, required_params
 from ..._arguments.fields import static_choice
 from ..._core import AbstractTransformation, dot, equation, leafwise, sum_over_leaves
 from ..._transforms.normalize import ratio
@@ -16,23 +15,26 @@ from ..._transforms.scale import recorded
 from ..._trees.precision import or_tiny
 from ..._trees.states import check_state
 from ..._types import (
-    Hyperparameter,
-    IntegerLike,
+    CountOrZero,
     Leaf,
     Mask,
+    Model,
     Nonnegative,
+    OpenUnit,
     Params,
     RealLeaf,
+    RealScalarLike,
     Recorded,
     Scalar,
     ScalarOrSchedule,
     State,
+    Unit,
     Updates,
+    ZeroOrMore,
 )
 from ..._wrappers.averages.schedule_free import with_average
-from ...numerics import abs_sq, bias_correction, safe_increment, safe_sqrt
+from ...numerics._numerics import abs_sq, bias_correction, safe_increment, safe_sqrt
 from ...tree._like import real_full_like, wide_copy, wide_zeros_like
-from ..moments import check_moments
 from ..own_decay import Decays, which_decay
 from ..scalars import scalar, value_at
 
@@ -106,51 +108,81 @@ def schedule_free_plus(
 class ScheduleFreePlus(AbstractTransformation):
     r"""AdamW without a schedule, with step sizes computed from the loss.
 
-    $$\begin{aligned}
-      a_t &= \beta_p a_{t-1} + (1 - \beta_p) \sqrt{\pi / 2}\; \|g_t\|_1 \\
-      \eta_t &= \max(\eta, \varepsilon)\, \frac{\big(f_t + \beta\, \langle g_t,
-        z_{t-1} - x_{t-1} \rangle\big)_+}{a_t / (1 - \beta_p^t)} \\
-      z_t &= z_{t-1} - \eta_t^2 \lambda\, y_{t-1} - \eta_t\, u_t & z_0 &= x_0 = y_0 \\
-      x_t &= (1 - c_t)\, x_{t-1} + c_t\, z_t &
-        c_t &= \frac{w_t}{\sum_{s < i \le t} w_i}, \quad
-        w_t = t^r \max(\varepsilon, \eta_1, \dots, \eta_t)^{\rho} \\
-      y_t &= \beta x_t + (1 - \beta)\, z_t
-    \end{aligned}$$
+    !!! abstract "One step"
 
-    where $u_t$ is the update of [`eqopt.ScaleByAdam`][], which has the equations, with
-    $\bar\varepsilon = 0$ and the gradient $g_t$ at $y_{t-1}$. Products and norms are
-    taken over all leaves, and $f_t$ is the loss.
+        $$\begin{aligned}
+          a_t &= \beta_p a_{t-1} + (1 - \beta_p) \sqrt{\pi / 2}\; \|g_t\|_1 \\
+          \eta_t &= \max(\eta, \varepsilon)\, \frac{\big(f_t + \beta\, \langle g_t,
+            z_{t-1} - x_{t-1} \rangle\big)_+}{a_t / (1 - \beta_p^t)} \\
+          z_t &= z_{t-1} - \eta_t^2 \lambda\, y_{t-1} - \eta_t\, u_t &
+              z_0 &= x_0 = y_0 \\
+          x_t &= (1 - c_t)\, x_{t-1} + c_t\, z_t &
+            c_t &= \frac{w_t}{\sum_{s < i \le t} w_i}, \quad
+            w_t = t^r \max(\varepsilon, \eta_1, \dots, \eta_t)^{\rho} \\
+          y_t &= \beta x_t + (1 - \beta)\, z_t
+        \end{aligned}$$
+
+        where $u_t$ is the update of [`eqopt.ScaleByAdam`][], with $\bar\varepsilon = 0$
+        and the gradient $g_t$ at $y_{t-1}$. Products and norms are taken over all
+        leaves, and $f_t$ is the loss.
+
+        $$\begin{aligned}
+          \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, g_t &
+          \hat\mu_t &= \mu_t / (1 - \beta_1^t) \\
+          \nu_t &= \beta_2 \nu_{t-1} + (1 - \beta_2)\, |g_t|^2 &
+          \hat\nu_t &= \nu_t / (1 - \beta_2^t) \\
+          u_t &= \hat\mu_t \big/ \big(\sqrt{\hat\nu_t + \bar\varepsilon} +
+              \varepsilon\big)
+        \end{aligned}$$
+
+        $g_t$ is the gradient. At the start, $a_0 = \mu_0 = \nu_0 = 0$. $\eta$ is
+        `learning_rate` (1.0), $\beta_1$ is `b1` (0.9), $\beta_2$ is `b2` (0.95),
+        $\varepsilon$ is `eps` (1e-8), $\lambda$ is `weight_decay` (0.0), $\beta$ is
+        `beta` (0.9), $\beta_p$ is `polyak_beta` (0.0), $r$ is `weight_power` (0.0),
+        $\rho$ is `weight_lr_power` (2.0), $s$ is `average_from` (0).
 
     $\eta_t$ is at most 1e9. With weight decay, parameters grow without bound if
     gradients are so small that $\eta_t^2 \lambda > 2$. The parameters are $y$: compute
     the gradients there. Evaluate with $x$, that is with `opt.eval_params(state,
     params)`. The loss $f$ must not be negative. `update` and `step` need it as the
-    extra argument `value`, and need `params`:
+    extra argument `value`, and need `params`.
 
-    ```python
-    model, state = opt.step(grads, state, model, value=loss)
-    ```
+    !!! example
+
+        ```python
+        opt = eqopt.ScheduleFreePlus()
+        state = opt.init(model)
+        value, grads = eqx.filter_value_and_grad(loss_fn)(model)
+        model, state = opt.step(grads, state, model, value=value)
+        evaluated = opt.eval_params(state, model)
+        ```
 
     **Arguments:**
 
-    - `learning_rate`: see [`eqopt.SGD`][]. Leave it at 1.
-    - `b1`, `b2`: $\beta_1, \beta_2 \in [0, 1)$, the decays of the moments.
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. Leave it at 1.
+        Defaults to 1.0.
+    - `b1`, `b2`: $\beta_1, \beta_2 \in [0, 1)$, the decays of the moments. Default to
+        0.9 and 0.95.
     - `eps`: $\varepsilon \ge 0$, outside the root, and also a lower bound of the
-        learning rate.
+        learning rate. Defaults to 1e-8.
     - `weight_decay`: $\lambda$, a number, a 0-d array or a schedule. It is multiplied
-        by $\eta_t^2$, so the authors use 20 to 50.
-    - `mask`: see [`eqopt.AddDecayedWeights`][].
-    - `beta`: $\beta \in (0, 1)$, the share of the average in the parameters.
+        by $\eta_t^2$, so the authors use 20 to 50. Defaults to 0.0.
+    - `mask`: which parameters decay: a tree of Python bools like the parameters or a
+        prefix of it, or a function of the parameters that returns one. Defaults to
+        `None`, which means all parameters.
+    - `beta`: $\beta \in (0, 1)$, the share of the average in the parameters. Defaults
+        to 0.9.
     - `max_beta`, `anneal_steps`: if `anneal_steps`, an integer of at least 0, is not
         zero, $\beta$ is `beta` in the first step and reaches `max_beta` after this
-        number of steps, with a linear $\log(1 - \beta)$.
-    - `polyak_beta`: $\beta_p \in [0, 1)$.
-    - `weight_power`: $r \ge 0$. The authors use 2 for long runs.
-    - `weight_lr_power`: $\rho \ge 0$.
+        number of steps, with a linear $\log(1 - \beta)$. Default to 0.965 and 0.
+    - `polyak_beta`: $\beta_p \in [0, 1)$. Defaults to 0.0.
+    - `weight_power`: $r \ge 0$. The authors use 2 for long runs. Defaults to 0.0.
+    - `weight_lr_power`: $\rho \ge 0$. Defaults to 2.0.
     - `average_from`: $s$, the number of first steps with $c_t = 1$, which are not
-        averaged, an integer of at least 0.
+        averaged, an integer of at least 0. Defaults to 0.
     - `mu_dtype`, `nu_dtype`, `state_dtype`: the dtypes in which the moments and $z$ are
-        stored. Default to the dtype of each parameter, at least float32.
+        stored. Default to `None`, which means the dtype of each parameter, at least
+        float32.
 
     **Raises:**
 
@@ -161,37 +193,37 @@ class ScheduleFreePlus(AbstractTransformation):
 
         The code of the authors of [`eqopt.ScheduleFree`][], in
         `facebookresearch/schedule_free`: `adamc_schedulefree_plus_paper.py`.
+
+        ```bibtex
+        @inproceedings{defazio2024road,
+            author = {Defazio, Aaron and Yang, Xingyu Alice and Mehta, Harsh and
+                      Mishchenko, Konstantin and Khaled, Ahmed and Cutkosky, Ashok},
+            title = {The Road Less Scheduled},
+            booktitle = {Advances in Neural Information Processing Systems},
+            year = {2024},
+        }
+        ```
     """
 
     _loads = "nothing"
     _descends = True
 
     learning_rate: ScalarOrSchedule = 1.0
-    b1: Hyperparameter = 0.9
-    b2: Hyperparameter = 0.95
-    eps: Hyperparameter = 1e-8
+    b1: Unit = 0.9
+    b2: Unit = 0.95
+    eps: ZeroOrMore = 1e-8
     weight_decay: ScalarOrSchedule = 0.0
     mask: Mask | None = static_choice(default=None)
-    beta: Hyperparameter = 0.9
-    max_beta: Hyperparameter = 0.965
-    anneal_steps: IntegerLike = 0
-    polyak_beta: Hyperparameter = 0.0
-    weight_power: Hyperparameter = 0.0
-    weight_lr_power: Hyperparameter = 2.0
-    average_from: IntegerLike = 0
+    beta: OpenUnit = 0.9
+    max_beta: OpenUnit = 0.965
+    anneal_steps: CountOrZero = 0
+    polyak_beta: Unit = 0.0
+    weight_power: ZeroOrMore = 0.0
+    weight_lr_power: ZeroOrMore = 2.0
+    average_from: CountOrZero = 0
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     state_dtype: DTypeLike | None = eqx.field(static=True, default=None)
-
-    def __check_init__(self):
-        check_moments(self)
-        for name in ("beta", "max_beta"):
-            check_range(self, name, 0, 1, includes_low=False)
-        for name in ("weight_power", "weight_lr_power"):
-            check_range(self, name, 0)
-        check_range(self, "polyak_beta", 0, 1)
-        check_count(self, "anneal_steps", 0)
-        check_count(self, "average_from", 0)
 
     def init(self, params: Params) -> ScheduleFreePlusState:
         names = "learning_rate", "max_lr", "weight_sum", "grad_norm"
@@ -204,7 +236,7 @@ class ScheduleFreePlus(AbstractTransformation):
             **{name: scalar(0, params) for name in names},
         )
 
-    def eval_params(self, state: State, params: Params) -> Params:
+    def eval_params(self, state: State, params: Model) -> Model:
         """The model with the average, $x$.
 
         **Arguments:**
@@ -219,11 +251,13 @@ class ScheduleFreePlus(AbstractTransformation):
         updates: Updates,
         state: State,
         params: Params | None = None,
+        *,
+        value: RealScalarLike,
         **extra: Any,
     ) -> tuple[Updates, ScheduleFreePlusState]:
         check_state(self, state)
         params = required_params("ScheduleFreePlus", params)
-        value = required_value(self, extra)
+        check_number(self, "value", value)
         dtype, t = state.max_lr.dtype, safe_increment(state.count)
         now = lambda name: value_at(self, name, state.count, state.max_lr)
         sums = sum_over_leaves(norm_and_slope, updates, {"z": state.z, "p": params})

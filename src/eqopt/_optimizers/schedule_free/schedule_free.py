@@ -6,13 +6,20 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import DTypeLike
 
-from ..._arguments.checks import check_count, check_range, check_scalar
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate, at
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
-from ..._types import Hyperparameter, IntegerLike, Mask, Scalar, ScalarOrSchedule
+from ..._types import (
+    CountOrZero,
+    Mask,
+    Scalar,
+    ScalarOrSchedule,
+    Unit,
+    UpToOne,
+    ZeroOrMore,
+)
 from ..._wrappers.averages.schedule_free import ScheduleFree
 from ...schedules import AbstractSchedule, Linear
 from ..adaptive.rmsprop import ScaleByRMS
@@ -22,11 +29,7 @@ class WarmUp(AbstractSchedule):
     """A learning rate or schedule with a linear warm-up factor from 0 to 1."""
 
     learning_rate: ScalarOrSchedule
-    warmup_steps: IntegerLike
-
-    def __check_init__(self):
-        check_scalar(self, "learning_rate")
-        check_count(self, "warmup_steps", 0)
+    warmup_steps: CountOrZero
 
     def __call__(self, count: Any) -> Scalar:
         eta = at(self, "learning_rate", count)
@@ -37,32 +40,75 @@ class WarmUp(AbstractSchedule):
 class ScheduleFreeSGD(AbstractOptimizer):
     r"""SGD without a schedule.
 
-    The parameters are an average of the points that these updates lead to:
+    !!! abstract "One step"
 
-    $$u_t = -\eta_t\, (g_t + \lambda y_{t-1})$$
+        The updates lead to points $z$:
 
-    in the average of [`eqopt.ScheduleFree`][], which has the equations and the reference.
+        $$u_t = -\eta_t\, (g_t + \lambda y_{t-1})$$
 
-    [`eqopt.ScheduleFree`][] also describes `eval_params`.
+        Their average $x$ and the parameters $y$ are, as in [`eqopt.ScheduleFree`][],
+
+        $$\begin{aligned}
+          z_t &= z_{t-1} + u_t & z_0 &= x_0 = y_0 \\
+          x_t &= (1 - c_t)\, x_{t-1} + c_t\, z_t &
+            c_t &= \frac{w_t}{\sum_{i \le t} w_i}, \quad
+            w_t = \big(\max_{i \le t} \eta_i\big)^{\rho} \\
+          y_t &= \beta_1 x_t + (1 - \beta_1)\, z_t
+        \end{aligned}$$
+
+        Compute the gradients $g_t$ at the parameters $y_{t-1}$. Evaluate with $x$, that
+        is with `opt.eval_params(state, params)`.
+
+        $g_t$ is the gradient. $\eta$ is `learning_rate` (1.0), $\beta_1$ is `b1` (0.9),
+        $\lambda$ is `weight_decay` (0.0), $\rho$ is `weight_lr_power` (2.0).
+
+    !!! example
+
+        ```python
+        opt = eqopt.ScheduleFreeSGD(1.0)
+        state = opt.init(model)
+        model, state = opt.step(grads, state, model)
+        evaluated = opt.eval_params(state, model)
+        ```
 
     **Arguments:**
 
-    - `learning_rate`, `weight_decay`, `mask`: see [`eqopt.AdamW`][].
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. Defaults to 1.0.
     - `warmup_steps`: $T \ge 0$, an integer: $\eta$ is multiplied by $\min(t / T, 1)$,
-        $t = 0, 1, …$ Defaults to no warm-up.
-    - All others: see [`eqopt.ScheduleFree`][].
+        $t = 0, 1, …$ Defaults to `None`, which means no warm-up.
+    - `b1`: $\beta_1 \in (0, 1]$. Defaults to 0.9.
+    - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule, or an
+        [`eqopt.AddDecayedWeights`][] for more options. Defaults to 0.0.
+    - `weight_lr_power`: $\rho \ge 0$. Defaults to 2.0.
+    - `state_dtype`: the dtype in which $z$ is stored. Defaults to `None`, which means
+        the dtype of each parameter, at least float32.
+    - `mask`: which parameters decay: a tree of Python bools like the parameters or a
+        prefix of it, or a function of the parameters that returns one. Defaults to
+        `None`, which means all parameters.
 
     **Raises:**
 
     A `ValueError` if a hyperparameter is out of its range, and in `update` if `params`
     is `None`.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{defazio2024road,
+            author = {Defazio, Aaron and Yang, Xingyu Alice and Mehta, Harsh and
+                      Mishchenko, Konstantin and Khaled, Ahmed and Cutkosky, Ashok},
+            title = {The Road Less Scheduled},
+            booktitle = {Advances in Neural Information Processing Systems},
+            year = {2024},
+        }
+        ```
     """
 
     learning_rate: ScalarOrSchedule = 1.0
-    warmup_steps: IntegerLike | None = None
-    b1: Hyperparameter = 0.9
+    warmup_steps: CountOrZero | None = None
+    b1: UpToOne = 0.9
     weight_decay: WeightDecay = 0.0
-    weight_lr_power: Hyperparameter = 2.0
+    weight_lr_power: ZeroOrMore = 2.0
     state_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     mask: Mask | None = static_choice(default=None)
 
@@ -74,49 +120,93 @@ class ScheduleFreeSGD(AbstractOptimizer):
 class ScheduleFreeAdamW(AbstractOptimizer):
     r"""AdamW without a schedule.
 
-    The parameters are an average of the points that these updates lead to:
+    !!! abstract "One step"
 
-    $$\begin{aligned}
-      \nu_t &= \beta_2 \nu_{t-1} + (1 - \beta_2)\, |g_t|^2 &
-      \hat\nu_t &= \nu_t / (1 - \beta_2^t) \\
-      u_t &= -\eta_t\, \big(g_t \big/ (\sqrt{\hat\nu_t} + \varepsilon)
-        + \lambda y_{t-1}\big)
-    \end{aligned}$$
+        The updates lead to points $z$:
 
-    in the average of [`eqopt.ScheduleFree`][], which has the equations and the reference.
+        $$\begin{aligned}
+          \nu_t &= \beta_2 \nu_{t-1} + (1 - \beta_2)\, |g_t|^2 &
+          \hat\nu_t &= \nu_t / (1 - \beta_2^t) \\
+          u_t &= -\eta_t\, \big(g_t \big/ (\sqrt{\hat\nu_t} + \varepsilon)
+            + \lambda y_{t-1}\big)
+        \end{aligned}$$
+
+        Their average $x$ and the parameters $y$ are, as in [`eqopt.ScheduleFree`][],
+
+        $$\begin{aligned}
+          z_t &= z_{t-1} + u_t & z_0 &= x_0 = y_0 \\
+          x_t &= (1 - c_t)\, x_{t-1} + c_t\, z_t &
+            c_t &= \frac{w_t}{\sum_{i \le t} w_i}, \quad
+            w_t = \big(\max_{i \le t} \eta_i\big)^{\rho} \\
+          y_t &= \beta_1 x_t + (1 - \beta_1)\, z_t
+        \end{aligned}$$
+
+        Compute the gradients $g_t$ at the parameters $y_{t-1}$. Evaluate with $x$, that
+        is with `opt.eval_params(state, params)`.
+
+        $g_t$ is the gradient. At the start, $\nu_0 = 0$. $\eta$ is `learning_rate`
+        (0.0025), $\beta_1$ is `b1` (0.9), $\beta_2$ is `b2` (0.999), $\varepsilon$ is
+        `eps` (1e-8), $\lambda$ is `weight_decay` (0.0), $\rho$ is `weight_lr_power`
+        (2.0).
 
     There is no first moment: the average uses $\beta_1$ instead.
-    [`eqopt.ScheduleFree`][] also describes `eval_params`.
+
+    !!! example
+
+        ```python
+        opt = eqopt.ScheduleFreeAdamW(2.5e-3)
+        state = opt.init(model)
+        model, state = opt.step(grads, state, model)
+        evaluated = opt.eval_params(state, model)
+        ```
 
     **Arguments:**
 
-    - `learning_rate`, `weight_decay`, `mask`: see [`eqopt.AdamW`][].
-    - `warmup_steps`: see [`eqopt.ScheduleFreeSGD`][].
-    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment.
-    - `eps`: $\varepsilon \ge 0$.
-    - `nu_dtype`: the dtype in which the second moment is stored. Defaults to the dtype
-        of each parameter, at least float32.
-    - All others: see [`eqopt.ScheduleFree`][].
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. Defaults to 0.0025.
+    - `warmup_steps`: $T \ge 0$, an integer: $\eta$ is multiplied by $\min(t / T, 1)$,
+        $t = 0, 1, …$ Defaults to `None`, which means no warm-up.
+    - `b1`: $\beta_1 \in (0, 1]$. Defaults to 0.9.
+    - `b2`: $\beta_2 \in [0, 1)$, the decay of the second moment. Defaults to 0.999.
+    - `eps`: $\varepsilon \ge 0$. Defaults to 1e-8.
+    - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule, or an
+        [`eqopt.AddDecayedWeights`][] for more options. Defaults to 0.0.
+    - `weight_lr_power`: $\rho \ge 0$. Defaults to 2.0.
+    - `state_dtype`: the dtype in which $z$ is stored. Defaults to `None`, which means
+        the dtype of each parameter, at least float32.
+    - `mask`: which parameters decay: a tree of Python bools like the parameters or a
+        prefix of it, or a function of the parameters that returns one. Defaults to
+        `None`, which means all parameters.
+    - `nu_dtype`: the dtype in which the second moment is stored. Defaults to `None`,
+        which means the dtype of each parameter, at least float32.
 
     **Raises:**
 
     A `ValueError` if a hyperparameter is out of its range, and in `update` if `params`
     is `None`.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{defazio2024road,
+            author = {Defazio, Aaron and Yang, Xingyu Alice and Mehta, Harsh and
+                      Mishchenko, Konstantin and Khaled, Ahmed and Cutkosky, Ashok},
+            title = {The Road Less Scheduled},
+            booktitle = {Advances in Neural Information Processing Systems},
+            year = {2024},
+        }
+        ```
     """
 
     learning_rate: ScalarOrSchedule = 0.0025
-    warmup_steps: IntegerLike | None = None
-    b1: Hyperparameter = 0.9
-    b2: Hyperparameter = 0.999
-    eps: Hyperparameter = 1e-8
+    warmup_steps: CountOrZero | None = None
+    b1: UpToOne = 0.9
+    b2: Unit = 0.999
+    eps: ZeroOrMore = 1e-8
     weight_decay: WeightDecay = 0.0
-    weight_lr_power: Hyperparameter = 2.0
+    weight_lr_power: ZeroOrMore = 2.0
     state_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     mask: Mask | None = static_choice(default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
-
-    def __check_init__(self):
-        check_range(self, "b2", 0, 1)
 
     @property
     def chain(self) -> ScheduleFree:

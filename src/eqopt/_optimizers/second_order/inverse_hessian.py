@@ -7,14 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Bool, Float, Inexact, Int, PyTree
+from jaxtyping import Array, Bool, Float, Inexact, Int
 
-from ..._arguments.owners import name_of
 from ..._core import check_real, inner
+from ..._errors import InputError
 from ..._trees.leaves import align, flatten_updates, keystr
 from ..._trees.precision import compute_dtype, widen
-from ..._types import Params, Scalar, Updates
-from ...numerics import safe_increment, safe_sqrt
+from ..._types import Params, PyTree, Scalar, Updates
+from ...numerics._numerics import safe_increment, safe_sqrt
 
 
 def times_inverse(
@@ -39,11 +39,12 @@ def times_inverse(
     }
     for i in places:
         if memory["params"][i] is None:
-            raise ValueError(
-                f"{name_of(owner)}: `updates` has a value at "
+            raise InputError(
+                owner,
+                f"`updates` has a value at "
                 f"`{keystr(updates, i)}`, but the state has no memory for it. Was "
                 "the parameter frozen, masked or missing in `init`? Call `init` "
-                "with the model whose gradients you pass."
+                "with the model whose gradients you pass.",
             )
     check_real(owner, updates, state.params, "state.params")
     of = lambda column: [column[i] for i in places]

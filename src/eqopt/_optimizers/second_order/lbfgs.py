@@ -4,9 +4,8 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Float, Int
 
-from ..._arguments.checks import check_count
 from ..._arguments.extra import required_params
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
@@ -16,7 +15,7 @@ from ..._transforms.scale import Scale, ScaleByLearningRate
 from ..._trees.leaves import map_parameters, parameters
 from ..._trees.precision import compute_dtype
 from ..._trees.states import check_size, check_state
-from ..._types import Params, PerLeaf, ScalarOrSchedule, State, Updates
+from ..._types import Params, PerLeaf, PyTree, ScalarOrSchedule, Size, State, Updates
 from ...tree import zeros_like
 from ...tree._like import wide_zeros_like
 from .inverse_hessian import times_inverse
@@ -77,8 +76,9 @@ class ScaleByLBFGS(AbstractTransformation):
 
     **Arguments:**
 
-    - `memory_size`: $m \ge 1$, an integer.
+    - `memory_size`: $m \ge 1$, an integer. Defaults to 10.
     - `scale_init_precond`: whether to use $\gamma$. Otherwise, it is replaced by 1.
+        Defaults to `True`.
 
     **Raises:**
 
@@ -99,11 +99,8 @@ class ScaleByLBFGS(AbstractTransformation):
         ```
     """
 
-    memory_size: int = static_choice(static=True, default=10)
+    memory_size: Size = static_choice(static=True, default=10)
     scale_init_precond: bool = eqx.field(static=True, default=True)
-
-    def __check_init__(self):
-        check_count(self, "memory_size")
 
     def init(self, params: Params) -> ScaleByLBFGSState:
         # A stack of arrays that are all sharded like the parameter.
@@ -134,10 +131,28 @@ class ScaleByLBFGS(AbstractTransformation):
 class LBFGS(AbstractOptimizer):
     r"""L-BFGS, for losses that are the same in each step, with a line search.
 
-    $$p_t = p_{t-1} - \eta_t H_t g_t,$$
+    !!! abstract "One step"
 
-    with the step size $\eta_t$ from [`eqopt.ScaleByZoomLinesearch`][], and the inverse
-    Hessian $H_t$ of [`eqopt.ScaleByLBFGS`][], which has the equations.
+        With the differences of the last parameters and gradients, $s_i = p_{i+1} - p_i$
+        and $y_i = g_{i+1} - g_i$, the estimate is $H_t$, where
+
+        $$\begin{aligned}
+          H_{i+1} &= V_i^\top H_i V_i + \rho_i s_i s_i^\top, \qquad
+            V_i = I - \rho_i y_i s_i^\top, \quad \rho_i = 1 / \langle s_i, y_i \rangle,
+                \\
+          H_{t-m} &= \gamma I, \qquad
+            \gamma = \langle s_{t-1}, y_{t-1} \rangle / |y_{t-1}|^2,
+        \end{aligned}$$
+
+        for the last $m$ steps. Before the first of these, $\gamma = \min(1, 1 / |g|)$.
+
+        $$p_t = p_{t-1} - \eta_t H_t g_t,$$
+
+        with the step size $\eta_t$ from [`eqopt.ScaleByZoomLinesearch`][], and the
+        inverse Hessian $H_t$ of [`eqopt.ScaleByLBFGS`][].
+
+        $g_t$ is the gradient, $p_t$ the parameter after step $t$. $m$ is `memory_size`
+        (10).
 
     It needs fewer steps than first-order optimizers, and usually one evaluation of the
     loss and its gradient for each. For losses of mini-batches, use another optimizer.
@@ -165,8 +180,11 @@ class LBFGS(AbstractOptimizer):
     - `learning_rate`: a factor before the line search, a number, a 0-d array or a
         schedule. Defaults to `None`, which means 1.
     - `memory_size`: $m$, the number of steps to remember, an integer of at least 1.
-    - `scale_init_precond`: see [`eqopt.ScaleByLBFGS`][].
+        Defaults to 10.
+    - `scale_init_precond`: whether to use $\gamma$. Otherwise, it is replaced by 1.
+        Defaults to `True`.
     - `linesearch`: a transformation that comes last, or `None` for no line search.
+        Defaults to `eqopt.ScaleByZoomLinesearch(20, initial_guess_strategy="one")`.
 
     **Raises:**
 
@@ -187,7 +205,7 @@ class LBFGS(AbstractOptimizer):
     """
 
     learning_rate: ScalarOrSchedule | None = None
-    memory_size: int = static_choice(static=True, default=10)
+    memory_size: Size = static_choice(static=True, default=10)
     scale_init_precond: bool = eqx.field(static=True, default=True)
     linesearch: AbstractTransformation | None = ScaleByZoomLinesearch(
         20, initial_guess_strategy="one"

@@ -5,13 +5,12 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float
 
-from ..._arguments.checks import check_count
 from ..._arguments.extra import required_params
 from ..._arguments.fields import static_choice
-from ..._arguments.owners import name_error
 from ..._core import AbstractComposite, Call, add_updates, check_real, leafwise, widened
+from ..._errors import naming_recipe
 from ..._linesearch.arc import Trial, search_arc
 from ..._linesearch.backtracking import (
     BacktrackingLinesearchInfo,
@@ -22,7 +21,7 @@ from ..._linesearch.interval import choose
 from ..._linesearch.line import kept, make_line, move, stopped
 from ..._trees.leaves import parameters, restrict
 from ..._trees.precision import compute_dtype, widen
-from ..._types import IntegerLike, Params, Scalar, Updates
+from ..._types import Count, Params, PyTree, Scalar, Size, Updates
 from ..._wrappers.project import towards
 from ...projections import box
 from .inverse_hessian import times_inverse
@@ -54,20 +53,24 @@ class ProjectedLBFGSState(eqx.Module):
 class ProjectedLBFGS(AbstractComposite):
     r"""Minimises a loss that is the same in each step, with bounds on each parameter.
 
-    $$p_t = \Pi(p_{t-1} + \eta_t u_t), \qquad
-      u_{t,i} = \begin{cases}
-        b_i - p_{t-1,i} & i \in A_t \\
-        -(H_t^F g_t)_i & i \in F_t
-      \end{cases}$$
+    !!! abstract "One step"
 
-    for each number $i$ of the parameters, where $\Pi$ puts numbers outside the bounds
-    $l \le p \le u$ on the nearest bound. $A_t$ are the numbers that are at a bound $b_i$,
-    or less than $\min(10^{-6}, \max_i |\Pi(p - g)_i - p_i|)$ away from it, and that the
-    gradient pushes towards it. $F_t$ are all others. $H_t^F$ is the inverse of the
-    Hessian of the numbers in $F_t$ alone, estimated as in [`eqopt.ScaleByLBFGS`][] from
-    the components of the last steps in $F_t$. The step size $\eta_t$ is the first of
-    decreasing ones, from 1, with a sufficient decrease of the loss; interpolation reduces
-    it.
+        $$p_t = \Pi(p_{t-1} + \eta_t u_t), \qquad
+          u_{t,i} = \begin{cases}
+            b_i - p_{t-1,i} & i \in A_t \\
+            -(H_t^F g_t)_i & i \in F_t
+          \end{cases}$$
+
+        for each number $i$ of the parameters, where $\Pi$ puts numbers outside the
+        bounds $l \le p \le u$ on the nearest bound. $A_t$ are the numbers that are at a
+        bound $b_i$, or less than $\min(10^{-6}, \max_i |\Pi(p - g)_i - p_i|)$ away from
+        it, and that the gradient pushes towards it. $F_t$ are all others. $H_t^F$ is
+        the inverse of the Hessian of the numbers in $F_t$ alone, estimated as in
+        [`eqopt.ScaleByLBFGS`][] from the components of the last steps in $F_t$. The
+        step size $\eta_t$ is the first of decreasing ones, from 1, with a sufficient
+        decrease of the loss; interpolation reduces it.
+
+        $g_t$ is the gradient, $p_t$ the parameter after step $t$.
 
     This is two-metric projection with L-BFGS. It is not the algorithm L-BFGS-B of Byrd,
     Lu, Nocedal and Zhu, which follows the projected gradient to a generalised Cauchy
@@ -106,9 +109,10 @@ class ProjectedLBFGS(AbstractComposite):
     - `lower`, `upper`: the bounds, as in [`eqopt.projections.box`][]: a number, an array
         that broadcasts to each parameter, or a tree of them with the structure of the
         parameters or a prefix of it. `None`, also instead of a subtree, means no bound.
-    - `memory_size`: the number of steps to remember, an integer of at least 1.
+    - `memory_size`: the number of steps to remember, an integer of at least 1. Defaults
+        to 10.
     - `max_linesearch_steps`: the largest number of step sizes to try, an integer of at
-        least 1.
+        least 1. Defaults to 20.
 
     **Raises:**
 
@@ -148,12 +152,8 @@ class ProjectedLBFGS(AbstractComposite):
 
     lower: PyTree = None
     upper: PyTree = None
-    memory_size: int = static_choice(static=True, default=10)
-    max_linesearch_steps: IntegerLike = 20
-
-    def __check_init__(self):
-        check_count(self, "memory_size")
-        check_count(self, "max_linesearch_steps")
+    memory_size: Size = static_choice(static=True, default=10)
+    max_linesearch_steps: Count = 20
 
     @property
     def _inverse(self) -> ScaleByLBFGS:
@@ -164,11 +164,8 @@ class ProjectedLBFGS(AbstractComposite):
         return ScaleByBacktrackingLinesearch(1, store_grad=True)
 
     def init(self, params: Params) -> ProjectedLBFGSState:
-        try:
+        with naming_recipe(self):
             self._projected(parameters(params))  # checks the bounds
-        except Exception as error:
-            name_error(self, error)
-            raise
         return ProjectedLBFGSState(
             self._inverse.init(params),
             self._search.init(params),

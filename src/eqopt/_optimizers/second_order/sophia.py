@@ -6,7 +6,6 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float
 
-from ..._arguments.checks import check_count, check_range
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core import (
@@ -16,6 +15,7 @@ from ..._core import (
     leafwise,
     sum_over_leaves,
 )
+from ..._errors import InputError
 from ..._transforms.clip import clip
 from ..._transforms.hutchinson import HutchinsonDiagHessian
 from ..._transforms.scale import ScaleByLearningRate
@@ -25,8 +25,7 @@ from ..._trees.leaves import restrict
 from ..._trees.precision import or_tiny
 from ..._trees.states import check_state
 from ..._types import (
-    Hyperparameter,
-    IntegerLike,
+    Count,
     Leaf,
     Mask,
     Params,
@@ -34,10 +33,12 @@ from ..._types import (
     Scalar,
     ScalarOrSchedule,
     State,
+    Unit,
     Updates,
+    ZeroOrMore,
 )
-from ...numerics import bias_correction, safe_increment
-from ..moments import AbstractMomentsState, check_moments, init_moments
+from ...numerics._numerics import bias_correction, safe_increment
+from ..moments import AbstractMomentsState, init_moments
 
 
 class SophiaState(AbstractMomentsState):
@@ -102,28 +103,24 @@ class ScaleBySophia(AbstractTransformation):
 
     _loads = "nothing"
 
-    b1: Hyperparameter = 0.965
-    b2: Hyperparameter = 0.99
-    eps: Hyperparameter = 1e-8
-    gamma: Hyperparameter = 0.01
-    clip_threshold: Hyperparameter | None = 1.0
-    update_interval: IntegerLike = 10
+    b1: Unit = 0.965
+    b2: Unit = 0.99
+    eps: ZeroOrMore = 1e-8
+    gamma: ZeroOrMore = 0.01
+    clip_threshold: ZeroOrMore | None = 1.0
+    update_interval: Count = 10
     hessian_diagonal_fn: AbstractTransformation = HutchinsonDiagHessian()
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     track_win_rate: bool = False
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def __check_init__(self):
-        check_moments(self)
-        check_range(self, "gamma", 0)
-        check_count(self, "update_interval")
-        if self.clip_threshold is not None:
-            check_range(self, "clip_threshold", 0)
-        elif self.track_win_rate:
-            raise ValueError(
-                "ScaleBySophia: `track_win_rate` needs a `clip_threshold`, because "
+    def __check_init__(self) -> None:
+        if self.track_win_rate and self.clip_threshold is None:
+            raise InputError(
+                "ScaleBySophia",
+                "`track_win_rate` needs a `clip_threshold`, because "
                 "the win rate is the share of coordinates that are not clipped. Pass "
-                "`clip_threshold`, or omit `track_win_rate`."
+                "`clip_threshold`, or omit `track_win_rate`.",
             )
 
     def init(self, params: Params) -> SophiaState:
@@ -175,48 +172,67 @@ class ScaleBySophia(AbstractTransformation):
 class Sophia(AbstractOptimizer):
     r"""Sophia: momentum over curvature, clipped.
 
-    $$\begin{aligned}
-      \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, g_t \\
-      u_t &= \operatorname{clip}\Big(\frac{\mu_t / (1 - \beta_1^t)}
-        {\max(\gamma\, \nu_{t-1}, \varepsilon)}, \rho\Big) \\
-      p_t &= p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}) \\
-      \nu_t &= \beta_2 \nu_{t-1} + (1 - \beta_2)\, \hat h_t
-        \quad\text{in steps } 1, k + 1, 2k + 1, \dots; \text{ else } \nu_{t-1},
-    \end{aligned}$$
+    !!! abstract "One step"
 
-    where $\hat h_t$ estimates the diagonal of the Hessian at $p_{t-1}$.
+        $$\begin{aligned}
+          \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, g_t \\
+          u_t &= \operatorname{clip}\Big(\frac{\mu_t / (1 - \beta_1^t)}
+            {\max(\gamma\, \nu_{t-1}, \varepsilon)}, \rho\Big) \\
+          p_t &= p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}) \\
+          \nu_t &= \beta_2 \nu_{t-1} + (1 - \beta_2)\, \hat h_t
+            \quad\text{in steps } 1, k + 1, 2k + 1, \dots; \text{ else } \nu_{t-1},
+        \end{aligned}$$
+
+        where $\hat h_t$ estimates the diagonal of the Hessian at $p_{t-1}$.
+
+        $g_t$ is the gradient, $p_t$ the parameter after step $t$. At the start,
+        $\mu_0 = \nu_0 = 0$. $\eta$ is `learning_rate`, $\beta_1$ is `b1` (0.965),
+        $\beta_2$ is `b2` (0.99), $\varepsilon$ is `eps` (1e-8), $\lambda$ is
+        `weight_decay` (0.0001), $\gamma$ is `gamma` (0.01), $\rho$ is `clip_threshold`
+        (1.0), $k$ is `update_interval` (10).
 
     The estimate is only computed in those steps. Where the curvature is small,
     negative, or not known yet, the update is clipped, so it becomes the sign of the
     momentum times $\rho$.
 
     `step` and `update` need the extra arguments of the estimate by name in *every*
-    step. By default, this is the loss as a function of the model:
-
-    ```python
-    opt.step(grads, state, model, value_fn=lambda model: loss_fn(model, batch))
-    ```
+    step. By default, this is the loss as a function of the model, `value_fn`.
 
     As in Optax and in the authors' code, an estimate is used from the next step on. In
     the paper, it is used immediately, and the bias of $\mu_t$ is not corrected.
 
+    !!! example
+
+        ```python
+        opt = eqopt.Sophia(1e-3)
+        state = opt.init(model)
+        model, state = opt.step(grads, state, model, value_fn=loss_fn)
+        ```
+
     **Arguments:**
 
-    - `learning_rate`, `weight_decay`, `mask`: see [`eqopt.AdamW`][].
-    - `b1`: $\beta_1 \in [0, 1)$, the decay of the momentum.
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `b1`: $\beta_1 \in [0, 1)$, the decay of the momentum. Defaults to 0.965.
     - `b2`: $\beta_2 \in [0, 1)$, the decay of the curvature, from estimate to estimate.
-    - `eps`: $\varepsilon \ge 0$, a lower bound of the divisor.
+        Defaults to 0.99.
+    - `eps`: $\varepsilon \ge 0$, a lower bound of the divisor. Defaults to 1e-8.
+    - `weight_decay`: $\lambda$, a number, a 0-d array, a schedule, or an
+        [`eqopt.AddDecayedWeights`][] for more options. Defaults to 0.0001.
+    - `mask`: which parameters decay: a tree of Python bools like the parameters or a
+        prefix of it, or a function of the parameters that returns one. Defaults to
+        `None`, which means all parameters.
     - `gamma`: $\gamma \ge 0$, the factor of the curvature. The authors tune it so that
-        the win rate is between 0.1 and 0.5.
-    - `clip_threshold`: $\rho \ge 0$, or `None` for no clipping.
-    - `update_interval`: $k \ge 1$, an integer.
+        the win rate is between 0.1 and 0.5. Defaults to 0.01.
+    - `clip_threshold`: $\rho \ge 0$, or `None` for no clipping. Defaults to 1.0.
+    - `update_interval`: $k \ge 1$, an integer. Defaults to 10.
     - `hessian_diagonal_fn`: the transformation that turns gradients into an estimate of
         the Hessian's diagonal. It gets all extra arguments. Defaults to
         `eqopt.HutchinsonDiagHessian()`.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
-        the dtype of each parameter, at least float32.
+        `None`, which means the dtype of each parameter, at least float32.
     - `track_win_rate`: whether to record the share of coordinates that were not
-        clipped, for `eqopt.tree.get(state, "win_rate")`. This takes some time.
+        clipped, for `eqopt.tree.get(state, "win_rate")`. This takes some time. Defaults
+        to `False`.
 
     **Raises:**
 
@@ -237,14 +253,14 @@ class Sophia(AbstractOptimizer):
     """
 
     learning_rate: ScalarOrSchedule
-    b1: Hyperparameter = 0.965
-    b2: Hyperparameter = 0.99
-    eps: Hyperparameter = 1e-8
+    b1: Unit = 0.965
+    b2: Unit = 0.99
+    eps: ZeroOrMore = 1e-8
     weight_decay: WeightDecay = 1e-4
     mask: Mask | None = static_choice(default=None)
-    gamma: Hyperparameter = 0.01
-    clip_threshold: Hyperparameter | None = 1.0
-    update_interval: IntegerLike = 10
+    gamma: ZeroOrMore = 0.01
+    clip_threshold: ZeroOrMore | None = 1.0
+    update_interval: Count = 10
     hessian_diagonal_fn: AbstractTransformation = HutchinsonDiagHessian()
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     track_win_rate: bool = False

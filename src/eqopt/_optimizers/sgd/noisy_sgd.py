@@ -4,28 +4,56 @@ from ..._combinators.chain import Chain
 from ..._core import AbstractOptimizer
 from ..._transforms.noise import AddNoise
 from ..._transforms.scale import ScaleByLearningRate
-from ..._types import Hyperparameter, Key, ScalarOrSchedule
+from ..._types import Hyperparameter, Key, ScalarOrSchedule, ZeroOrMore
 
 
 class NoisySGD(AbstractOptimizer):
     r"""Gradient descent with decaying noise.
 
-    $$p_t = p_{t-1} - \eta_t\, u_t,$$
+    !!! abstract "One step"
 
-    where $u_t$ is the update of [`eqopt.AddNoise`][], which has the equation and the
-    reference.
+        $$u_t = g_t + \xi_t, \qquad
+          \xi_t \sim \mathcal N\!\left(0, \frac{\sigma^2}{t^\gamma}\right)$$
+
+        $$p_t = p_{t-1} - \eta_t\, u_t,$$
+
+        where $u_t$ is the update of [`eqopt.AddNoise`][].
+
+        $g_t$ is the gradient, $p_t$ the parameter after step $t$. $\eta$ is
+        `learning_rate`, $\sigma^2$ is `eta` (0.01), $\gamma$ is `gamma` (0.55).
+
+    !!! example
+
+        ```python
+        opt = eqopt.NoisySGD(0.1)
+        state = opt.init(model)
+        model, state = opt.step(grads, state, model)
+        ```
 
     **Arguments:**
 
     - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
     - `eta`, `gamma`: $\sigma^2, \gamma$, the variance of the noise in the first
-        step, and how fast it decays.
+        step, and how fast it decays. Default to 0.01 and 0.55.
     - `key`: a seed or a random key. Defaults to the seed 0, so the noise is the same in
         each run.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @article{neelakantan2015adding,
+            author = {Neelakantan, Arvind and Vilnis, Luke and Le, Quoc V. and
+                      Sutskever, Ilya and Kaiser, Lukasz and Kurach, Karol and Martens,
+                      James},
+            title = {Adding Gradient Noise Improves Learning for Very Deep Networks},
+            journal = {arXiv:1511.06807},
+            year = {2015},
+        }
+        ```
     """
 
     learning_rate: ScalarOrSchedule
-    eta: Hyperparameter = 0.01
+    eta: ZeroOrMore = 0.01
     gamma: Hyperparameter = 0.55
     key: Key = 0
 

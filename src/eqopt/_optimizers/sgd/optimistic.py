@@ -6,7 +6,6 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from ..._arguments.checks import check_scalar
 from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
 from ..._transforms.scale import ScaleByLearningRate, at
@@ -51,8 +50,9 @@ class ScaleByOptimisticGradient(AbstractLeafwise):
     **Arguments:**
 
     - `alpha`: $\alpha$, the weight of the gradient: a number, a 0-d array or a
-        schedule.
+        schedule. Defaults to 1.0.
     - `beta`: $\beta$, the weight of its change: a number, a 0-d array or a schedule.
+        Defaults to 1.0.
 
     ??? cite "Reference"
 
@@ -68,12 +68,10 @@ class ScaleByOptimisticGradient(AbstractLeafwise):
         ```
     """
 
+    _stores_in_turn = True
+
     alpha: ScalarOrSchedule = 1.0
     beta: ScalarOrSchedule = 1.0
-
-    def __check_init__(self):
-        for name in ("alpha", "beta"):
-            check_scalar(self, name)
 
     def init(self, params: Params) -> ScaleByOptimisticGradientState:
         # A copy of a gradient is exact in the dtype of the parameter.
@@ -100,15 +98,45 @@ class ScaleByOptimisticGradient(AbstractLeafwise):
 class OptimisticGradientDescent(AbstractOptimizer):
     r"""Optimistic gradient descent, for two-player games and saddle points.
 
-    $$p_t = p_{t-1} - \eta_t\, u_t,$$
+    !!! abstract "One step"
 
-    where $u_t$ is the update of [`eqopt.ScaleByOptimisticGradient`][], which has the
-    equation and the reference.
+        $$u_t = \alpha\, g_t + \beta\, (g_t - g_{t-1}), \qquad g_0 = g_1.$$
+
+        $$p_t = p_{t-1} - \eta_t\, u_t,$$
+
+        where $u_t$ is the update of [`eqopt.ScaleByOptimisticGradient`][].
+
+        $g_t$ is the gradient, $p_t$ the parameter after step $t$. $\eta$ is
+        `learning_rate`, $\alpha$ is `alpha` (1.0), $\beta$ is `beta` (1.0).
+
+    !!! example
+
+        ```python
+        opt = eqopt.OptimisticGradientDescent(0.1)
+        state = opt.init(model)
+        model, state = opt.step(grads, state, model)
+        ```
 
     **Arguments:**
 
-    - `learning_rate`: see [`eqopt.SGD`][].
-    - All others: see [`eqopt.ScaleByOptimisticGradient`][].
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `alpha`: $\alpha$, the weight of the gradient: a number, a 0-d array or a
+        schedule. Defaults to 1.0.
+    - `beta`: $\beta$, the weight of its change: a number, a 0-d array or a schedule.
+        Defaults to 1.0.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{mokhtari2020unified,
+            author = {Mokhtari, Aryan and Ozdaglar, Asuman and Pattathil, Sarath},
+            title = {A Unified Analysis of Extra-gradient and Optimistic Gradient
+                     Methods for Saddle Point Problems: Proximal Point Approach},
+            booktitle = {International Conference on Artificial Intelligence and
+                         Statistics},
+            year = {2020},
+        }
+        ```
     """
 
     learning_rate: ScalarOrSchedule

@@ -3,7 +3,6 @@
 import equinox as eqx
 from jaxtyping import DTypeLike
 
-from ..._arguments.checks import check_scalar
 from ..._combinators.chain import Chain
 from ..._core import AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate
@@ -14,12 +13,27 @@ from ..._types import Hyperparameter, ScalarOrSchedule
 class SGD(AbstractOptimizer):
     r"""Stochastic gradient descent.
 
-    $$p_t = p_{t-1} - \eta_t\, g_t.$$
+    !!! abstract "One step"
 
-    With `momentum`, the $m_t$ of [`eqopt.Trace`][] replaces $g_t$.
+        $$p_t = p_{t-1} - \eta_t\, g_t.$$
+
+        With `momentum`, $m_t = \beta m_{t-1} + g_t$ replaces $g_t$. If `nesterov` is
+        also set, $g_t + \beta m_t$ replaces it.
+
+        $g_t$ is the gradient, $p_t$ the parameter after step $t$. At the start,
+        $m_0 = 0$. $\eta$ is `learning_rate`, $\beta$ is `momentum`. By default,
+        `nesterov` is `False`, `momentum` is `None`.
 
     As in `torch.optim.SGD` with `dampening=0`, the momentum is a sum, not an average:
     with $\beta = 0.9$, steps are up to ten times larger than without momentum.
+
+    !!! example
+
+        ```python
+        opt = eqopt.SGD(0.1)
+        state = opt.init(model)
+        model, state = opt.step(grads, state, model)
+        ```
 
     **Arguments:**
 
@@ -27,9 +41,9 @@ class SGD(AbstractOptimizer):
     - `momentum`: $\beta$, a number or a 0-d array. Defaults to `None`, which means no
         momentum. The state then only has the step count.
     - `nesterov`: whether to use Nesterov momentum; without effect if `momentum` is
-        `None`.
-    - `accumulator_dtype`: the dtype in which the momentum is stored. Defaults to the
-        dtype of each parameter, at least float32.
+        `None`. Defaults to `False`.
+    - `accumulator_dtype`: the dtype in which the momentum is stored. Defaults to
+        `None`, which means the dtype of each parameter, at least float32.
 
     ??? cite "Reference"
 
@@ -48,10 +62,6 @@ class SGD(AbstractOptimizer):
     momentum: Hyperparameter | None = None
     nesterov: bool = False
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
-
-    def __check_init__(self):
-        if self.momentum is not None:
-            check_scalar(self, "momentum")
 
     @property
     def chain(self) -> Chain:

@@ -1,26 +1,31 @@
 """Rprop: a step size for each element, by whether its gradient changes sign."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from ..._arguments.checks import check_range, check_scalar
+from ..._arguments.checks import check_fields
 from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
+from ..._errors import InputError
 from ..._jax_internals import is_traced
 from ..._transforms.scale import Scale, at
 from ..._types import (
     Hyperparameter,
+    Interval,
     Leaf,
     Nonnegative,
+    OpenUnit,
     Params,
+    Positive,
     RealLeaf,
     Scalar,
     ScalarOrSchedule,
     Updates,
+    ZeroOrMore,
 )
 from ...schedules import AbstractStatefulSchedule
 from ...tree._like import real_full_like, wide_zeros_like
@@ -97,10 +102,12 @@ class ScaleByRprop(AbstractLeafwise):
 
     - `learning_rate`: $\Delta_0 > 0$, a number or a 0-d array. With a schedule $\eta$,
         it is $\eta(0)$, and the result is $u_t\, \eta(t) / \eta(0)$, $t = 0, 1, …$
-    - `eta_minus`: $\eta_- \in (0, 1)$, the factor after a change of sign.
-    - `eta_plus`: $\eta_+ > 1$, the factor without a change of sign.
+    - `eta_minus`: $\eta_- \in (0, 1)$, the factor after a change of sign. Defaults to
+        0.5.
+    - `eta_plus`: $\eta_+ > 1$, the factor without a change of sign. Defaults to 1.2.
     - `min_step_size`, `max_step_size`: $\Delta_{\min}, \Delta_{\max}$, the bounds, also
-        in the first step. The first is at least 0, the second above 0.
+        in the first step. The first is at least 0, the second above 0. Default to 1e-6
+        and 50.0.
 
     **Raises:**
 
@@ -129,42 +136,41 @@ class ScaleByRprop(AbstractLeafwise):
     """
 
     learning_rate: ScalarOrSchedule
-    eta_minus: Hyperparameter = 0.5
-    eta_plus: Hyperparameter = 1.2
-    min_step_size: Hyperparameter = 1e-6
-    max_step_size: Hyperparameter = 50.0
+    eta_minus: OpenUnit = 0.5
+    eta_plus: Annotated[Hyperparameter, Interval(1, includes_low=False)] = 1.2
+    min_step_size: ZeroOrMore = 1e-6
+    max_step_size: Positive = 50.0
 
-    def __check_init__(self):
-        check_scalar(self, "learning_rate")
-        check_range(self, "eta_minus", 0, 1, includes_low=False)
-        check_range(self, "eta_plus", 1, includes_low=False)
-        check_range(self, "min_step_size", 0)
-        check_range(self, "max_step_size", 0, includes_low=False)
+    def __check_init__(self) -> None:
+        check_fields(self)
         low, high = self.min_step_size, self.max_step_size
         if (
             isinstance(low, float | int)
             and isinstance(high, float | int)
             and low > high
         ):
-            raise ValueError(
-                "ScaleByRprop: `min_step_size` must be at most `max_step_size`, which "
-                f"is {high}, but is {low}."
+            raise InputError(
+                "ScaleByRprop",
+                "`min_step_size` must be at most `max_step_size`, which "
+                f"is {high}, but is {low}.",
             )
         if isinstance(self.learning_rate, AbstractStatefulSchedule):
-            raise TypeError(
-                f"ScaleByRprop: `learning_rate` is {self.learning_rate!r}, a stateful "
+            raise InputError(
+                "ScaleByRprop",
+                f"`learning_rate` is {self.learning_rate!r}, a stateful "
                 "schedule, but must be a number or a function of the number of steps. "
                 "To reduce the steps later, put `eqopt.ReduceLROnPlateau(...)` after "
-                "Rprop in an `eqopt.Chain`."
+                "Rprop in an `eqopt.Chain`.",
             )
         initial = self._initial()
         if not is_traced(initial) and not np.asarray(initial) > 0:
             found = "starts at" if callable(self.learning_rate) else "is"
-            raise ValueError(
-                "ScaleByRprop: `learning_rate` is the initial step size, which must "
+            raise InputError(
+                "ScaleByRprop",
+                "`learning_rate` is the initial step size, which must "
                 f"be positive, but {found} {initial}. A schedule scales all steps by "
                 "its value divided by its first value, so a warm-up must start above "
-                "zero."
+                "zero.",
             )
 
     def init(self, params: Params) -> ScaleByRpropState:
@@ -196,23 +202,74 @@ class ScaleByRprop(AbstractLeafwise):
 class Rprop(AbstractOptimizer):
     r"""Rprop: adaptive step sizes from signs, for gradients without noise.
 
-    $$p_t = p_{t-1} - u_t,$$
+    !!! abstract "One step"
 
-    where $u_t$ is the update of [`eqopt.ScaleByRprop`][], which has the equations and
-    the references.
+        $$\begin{aligned}
+          \Delta_t &= \begin{cases}
+              \min(\eta_+ \Delta_{t-1}, \Delta_{\max}) & \text{if } g_t\, u_{t-1} > 0 \\
+              \max(\eta_- \Delta_{t-1}, \Delta_{\min}) & \text{if } g_t\, u_{t-1} < 0 \\
+              \Delta_{t-1} & \text{else}
+            \end{cases} \\
+          u_t &= \begin{cases}
+              0 & \text{if } g_t\, u_{t-1} < 0 \\
+              \Delta_t \operatorname{sign}(g_t) & \text{else}
+            \end{cases}
+        \end{aligned}$$
+
+        $$p_t = p_{t-1} - u_t,$$
+
+        where $u_t$ is the update of [`eqopt.ScaleByRprop`][].
+
+        $g_t$ is the gradient, $p_t$ the parameter after step $t$. At the start,
+        $u_0 = 0$. $\Delta_0$ is `learning_rate`, $\eta_-$ is `eta_minus` (0.5),
+        $\eta_+$ is `eta_plus` (1.2), $\Delta_{\min}$ is `min_step_size` (1e-6),
+        $\Delta_{\max}$ is `max_step_size` (50.0).
+
+    !!! example
+
+        ```python
+        opt = eqopt.Rprop(0.01)
+        state = opt.init(model)
+        model, state = opt.step(grads, state, model)
+        ```
 
     **Arguments:**
 
     - `learning_rate`: $\Delta_0$, the initial step size, a positive number or 0-d
         array, or a schedule that starts at a positive number.
-    - All others: see [`eqopt.ScaleByRprop`][].
+    - `eta_minus`: $\eta_- \in (0, 1)$, the factor after a change of sign. Defaults to
+        0.5.
+    - `eta_plus`: $\eta_+ > 1$, the factor without a change of sign. Defaults to 1.2.
+    - `min_step_size`, `max_step_size`: $\Delta_{\min}, \Delta_{\max}$, the bounds, also
+        in the first step. The first is at least 0, the second above 0. Default to 1e-6
+        and 50.0.
+
+    ??? cite "References"
+
+        ```bibtex
+        @inproceedings{riedmiller1993direct,
+            author = {Riedmiller, Martin and Braun, Heinrich},
+            title = {A Direct Adaptive Method for Faster Backpropagation Learning: The
+                     {RPROP} Algorithm},
+            booktitle = {IEEE International Conference on Neural Networks},
+            year = {1993},
+        }
+
+        @article{igel2003empirical,
+            author = {Igel, Christian and H{\"u}sken, Michael},
+            title = {Empirical Evaluation of the Improved {Rprop} Learning Algorithms},
+            journal = {Neurocomputing},
+            volume = {50},
+            year = {2003},
+        }
+        ```
     """
 
     learning_rate: ScalarOrSchedule
-    eta_minus: Hyperparameter = 0.5
-    eta_plus: Hyperparameter = 1.2
-    min_step_size: Hyperparameter = 1e-6
-    max_step_size: Hyperparameter = 50.0
+    eta_minus: OpenUnit = 0.5
+    eta_plus: Annotated[Hyperparameter, Interval(1, includes_low=False)] = 1.2
+    min_step_size: ZeroOrMore = 1e-6
+    max_step_size: Positive = 50.0
 
     @property
     def chain(self) -> Chain:

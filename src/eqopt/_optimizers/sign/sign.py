@@ -6,12 +6,11 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import DTypeLike
 
-from ..._arguments.checks import check_range
 from ..._combinators.chain import Chain
 from ..._core import AbstractOptimizer, AbstractStateless, Leafwise, equation
 from ..._transforms.average import EMA
 from ..._transforms.scale import ScaleByLearningRate
-from ..._types import Hyperparameter, Leaf, Params, ScalarOrSchedule
+from ..._types import Leaf, Params, ScalarOrSchedule, Unit
 
 
 @equation(elementwise=True)
@@ -35,12 +34,25 @@ class ScaleBySign(AbstractStateless):
 class SignSGD(AbstractOptimizer):
     r"""Gradient descent that uses only the signs of the gradient.
 
-    $$p_t = p_{t-1} - \eta_t \operatorname{sign}(g_t)$$
+    !!! abstract "One step"
+
+        $$p_t = p_{t-1} - \eta_t \operatorname{sign}(g_t)$$
+
+        $g_t$ is the gradient, $p_t$ the parameter after step $t$. $\eta$ is
+        `learning_rate`.
+
+    !!! example
+
+        ```python
+        opt = eqopt.SignSGD(1e-3)
+        state = opt.init(model)
+        model, state = opt.step(grads, state, model)
+        ```
 
     **Arguments:**
 
-    - `learning_rate`: see [`eqopt.SGD`][]. Every parameter moves by exactly this amount
-        in each step, so use a decaying schedule.
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. Every parameter
+        moves by exactly this amount in each step, so use a decaying schedule.
 
     ??? cite "References"
 
@@ -73,15 +85,28 @@ class SignSGD(AbstractOptimizer):
 class Signum(AbstractOptimizer):
     r"""[`eqopt.SignSGD`][] with momentum.
 
-    $$m_t = \beta m_{t-1} + (1 - \beta)\, g_t, \qquad
-      p_t = p_{t-1} - \eta_t \operatorname{sign}(m_t)$$
+    !!! abstract "One step"
+
+        $$m_t = \beta m_{t-1} + (1 - \beta)\, g_t, \qquad
+          p_t = p_{t-1} - \eta_t \operatorname{sign}(m_t)$$
+
+        $g_t$ is the gradient, $p_t$ the parameter after step $t$. At the start,
+        $m_0 = 0$. $\eta$ is `learning_rate`, $\beta$ is `beta` (0.9).
+
+    !!! example
+
+        ```python
+        opt = eqopt.Signum(1e-3)
+        state = opt.init(model)
+        model, state = opt.step(grads, state, model)
+        ```
 
     **Arguments:**
 
-    - `learning_rate`: see [`eqopt.SGD`][].
-    - `beta`: $\beta \in [0, 1)$, the decay of the momentum.
-    - `accumulator_dtype`: the dtype in which $m$ is stored. Defaults to the dtype of
-        each parameter, at least float32.
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule.
+    - `beta`: $\beta \in [0, 1)$, the decay of the momentum. Defaults to 0.9.
+    - `accumulator_dtype`: the dtype in which $m$ is stored. Defaults to `None`, which
+        means the dtype of each parameter, at least float32.
 
     **Raises:**
 
@@ -101,11 +126,8 @@ class Signum(AbstractOptimizer):
     """
 
     learning_rate: ScalarOrSchedule
-    beta: Hyperparameter = 0.9
+    beta: Unit = 0.9
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
-
-    def __check_init__(self):
-        check_range(self, "beta", 0, 1)
 
     @property
     def chain(self) -> Chain:

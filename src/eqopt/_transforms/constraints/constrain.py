@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool
 from ..._core import AbstractLeafwise, AbstractStateless, Leafwise, equation
 from ..._trees.leaves import map_parameters
 from ..._types import Leaf, Params, PerLeaf
-from ...numerics import has_nan
+from ...numerics._numerics import has_nan
 from ..clip import by_parts
 
 

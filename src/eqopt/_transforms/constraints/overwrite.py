@@ -6,6 +6,7 @@ import jax.numpy as jnp
 
 from ..._arguments.extra import required_params
 from ..._core import AbstractTransformation, check_real, equation, leafwise
+from ..._errors import InputError
 from ..._trees.leaves import align, flatten_updates, is_parameter, keystr, type_name
 from ..._trees.states import check_state
 from ..._types import Leaf, Params, State, Updates
@@ -78,9 +79,10 @@ class Overwrite(AbstractTransformation):
 def _replaced(g: Any, p: Any, path: str) -> Any:
     if not is_parameter(p) or g.shape != p.shape:
         found = type_name(p.dtype, p.shape) if hasattr(p, "dtype") else repr(p)
-        raise ValueError(
-            f"Overwrite: the new value at `{path}` is {type_name(g.dtype, g.shape)}, but "
+        raise InputError(
+            "Overwrite",
+            f"the new value at `{path}` is {type_name(g.dtype, g.shape)}, but "
             f"the parameter is {found}. The gradient of a parameter that is overwritten "
-            "must have its shape."
+            "must have its shape.",
         )
     return jnp.array(g, p.dtype)  # a copy: the gradient may be donated

@@ -6,16 +6,15 @@ from typing import Any
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float
 
-from ..._arguments.checks import check_count, check_range
-from ..._arguments.extra import required
 from ..._arguments.fields import static_choice
 from ..._core import AbstractLeafwise, Leafwise, equation
+from ..._errors import InputError
 from ..._trees.leaves import disagreement, is_parameter, keystr, selected, type_name
 from ..._trees.stored import is_leaf
-from ..._types import Hyperparameter, Leaf, Params
-from ...numerics import at_least_float32
+from ..._types import Leaf, Params, Positive, PyTree, Size
+from ...numerics._numerics import at_least_float32
 
 
 @equation
@@ -63,7 +62,7 @@ class QKClip(AbstractLeafwise):
         `eqx.nn.Linear` for each layer of the model. All parameters in it are scaled, also
         biases. Their features are all heads, one after the other. Default to `None`:
         pass both, or `qkv`.
-    - `threshold`: $\tau > 0$. Kimi K2 used 100.
+    - `threshold`: $\tau > 0$. Kimi K2 used 100. Defaults to 100.0.
     - `qkv`: the same for projections whose features are all queries, then all keys, then
         all values. Defaults to `None`.
     - `key_heads`: the number of heads of the keys, if the queries have more heads
@@ -102,33 +101,32 @@ class QKClip(AbstractLeafwise):
 
     query: Callable[[Params], PyTree] | None = None
     key: Callable[[Params], PyTree] | None = None
-    threshold: Hyperparameter = 100.0
+    threshold: Positive = 100.0
     qkv: Callable[[Params], PyTree] | None = None
-    key_heads: int | None = static_choice(static=True, default=None)
-    unrotated: int | None = static_choice(static=True, default=None)
+    key_heads: Size | None = static_choice(static=True, default=None)
+    unrotated: Size | None = static_choice(static=True, default=None)
     axis: int = static_choice(static=True, default=0)
 
-    def __check_init__(self):
-        check_range(self, "threshold", 0, includes_low=False)
-        for name in ("key_heads", "unrotated"):
-            if getattr(self, name) is not None:
-                check_count(self, name)
+    def __check_init__(self) -> None:
         if (self.query is None) != (self.key is None):
             lacks = "query" if self.query is None else "key"
-            raise ValueError(
-                f"QKClip: `{lacks}` is None, but `query` and `key` are scaled together. "
+            raise InputError(
+                "QKClip",
+                f"`{lacks}` is None, but `query` and `key` are scaled together. "
                 "Pass both, or `qkv` for projections that compute queries, keys and "
-                "values at once."
+                "values at once.",
             )
         if self.query is None and self.qkv is None:
-            raise ValueError(
-                "QKClip: nothing is scaled. Pass `query` and `key`, functions such as "
-                "`lambda model: model.attention.query_proj`, or `qkv`."
+            raise InputError(
+                "QKClip",
+                "nothing is scaled. Pass `query` and `key`, functions such as "
+                "`lambda model: model.attention.query_proj`, or `qkv`.",
             )
         if self.qkv is not None and self.unrotated is not None:
-            raise ValueError(
-                "QKClip: `unrotated` is for `query` and `key`, but `qkv` is given. Use "
-                "one QKClip for the layers of each kind."
+            raise InputError(
+                "QKClip",
+                "`unrotated` is for `query` and `key`, but `qkv` is given. Use "
+                "one QKClip for the layers of each kind.",
             )
 
     def init(self, params: Params) -> None:
@@ -139,18 +137,23 @@ class QKClip(AbstractLeafwise):
             # `None` is a parameter that is not trained.
             found = [leaves[i] for i in jtu.tree_leaves(nodes)]
             if not any(x is None or is_parameter(x) for x in found):
-                raise ValueError(
-                    f"QKClip: `{name}` selects no parameter of the model. It must return "
+                raise InputError(
+                    "QKClip",
+                    f"`{name}` selects no parameter of the model. It must return "
                     "layers or arrays, such as `lambda model: "
-                    "model.attention.query_proj`."
+                    "model.attention.query_proj`.",
                 )
 
     def leafwise(
-        self, state: None, params: Params | None = None, **extra: Any
+        self,
+        state: None,
+        params: Params | None = None,
+        *,
+        max_logits: PyTree,
+        **extra: Any,
     ) -> Leafwise:
-        logits = required(self, extra, "max_logits")
         model = lambda updates: updates if params is None else params
-        factors = lambda updates: self._factors(model(updates), logits)
+        factors = lambda updates: self._factors(model(updates), max_logits)
         # Not the method itself, which Equinox makes a tree, and so no function.
         is_scaled = lambda params: self._is_scaled(params)
         return Leafwise(scale_weights, reads={"factor": factors}, mask=is_scaled)
@@ -186,31 +189,34 @@ class QKClip(AbstractLeafwise):
         own = [*x.shape[len(stack) :]]
         fits = [*x.shape[: len(stack)]] == stack and -len(own) <= self.axis < len(own)
         if not (heads and fits):
-            raise ValueError(
-                f"QKClip: {path} is {type_name(x.dtype, x.shape)}, but its `max_logits` "
+            raise InputError(
+                "QKClip",
+                f"{path} is {type_name(x.dtype, x.shape)}, but its `max_logits` "
                 f"have shape {logits.shape}. They must have shape `(heads,)`, or "
                 "`(layers, heads)` for stacked layers: take the maximum over the batch "
                 "and all positions. For a list of layers, pass a list of arrays, such as "
-                "`[*max_logits]`."
+                "`[*max_logits]`.",
             )
         keys = self.key_heads or heads
         if heads % keys:
-            raise ValueError(
-                f"QKClip: `key_heads` must divide the number of heads, but is {keys}, "
-                f"and {path} has {heads} heads in `max_logits`."
+            raise InputError(
+                "QKClip",
+                f"`key_heads` must divide the number of heads, but is {keys}, "
+                f"and {path} has {heads} heads in `max_logits`.",
             )
         features = own[self.axis]
         count = {"query": heads, "key": keys, "qkv": heads + 2 * keys}[name]
         size, left = divmod(features, count)
         if left or size < (self.unrotated or 0):
             least = "" if self.unrotated is None else f" of at least {self.unrotated}"
-            raise ValueError(
-                f"QKClip: {path} is {type_name(x.dtype, x.shape)}. Its {features} "
+            raise InputError(
+                "QKClip",
+                f"{path} is {type_name(x.dtype, x.shape)}. Its {features} "
                 f"features cannot be divided into {count} equal parts{least}, for "
                 f"{heads} heads of the queries and {keys} of the keys: `max_logits` has "
                 f"shape {logits.shape}. Set `key_heads` if the keys have fewer heads, "
                 "and `axis` if the features are another axis. Logits of stacked layers "
-                "have shape `(layers, heads)`."
+                "have shape `(layers, heads)`.",
             )
         threshold = jnp.asarray(self.threshold)
         of_keys = _gammas(at_least_float32(logits), threshold, keys)
@@ -241,10 +247,11 @@ def _with_logits(
     try:
         subtrees = treedef.flatten_up_to(nodes)
     except (ValueError, TypeError):
-        raise ValueError(
-            f"QKClip: `max_logits` must be a tree like the result of `{name}`, or a "
+        raise InputError(
+            "QKClip",
+            f"`max_logits` must be a tree like the result of `{name}`, or a "
             f"prefix of it, but {disagreement('max_logits', max_logits, name, nodes)} "
-            "Pass one array for each layer, in the same containers."
+            "Pass one array for each layer, in the same containers.",
         ) from None
     for of_layer, subtree in zip(logits, subtrees, strict=True):
         for place in jtu.tree_leaves(subtree):

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 from ..._core import Call, Equation, equation, leafwise, stateless
+from ..._errors import InputError
 from ..._trees.leaves import (
     align,
     flatten_updates,
@@ -96,10 +97,11 @@ def beside(owner: str, slot: str, tree: Params, params: Params) -> Params:
                 advice = (
                     "parameters of one worker: `jax.tree.map(lambda x: x[0], params)`"
                 )
-        raise ValueError(
-            f"{owner}: `state.{slot}` has an array of shape {x.shape} at "
+        raise InputError(
+            owner,
+            f"`state.{slot}` has an array of shape {x.shape} at "
             f"`{keystr(tree, i)}`, but `params` has {found}. Pass the state and the "
-            f"{advice}."
+            f"{advice}.",
         )
     return part
 
@@ -113,4 +115,4 @@ def check_kept(owner: str, slot: str, tree: Params, updates: Updates) -> None:
     column = align(treedef, tree, f"state.{slot}", updates)
     for i, (g, x) in enumerate(zip(leaves, column, strict=True)):
         if g is not None and x is None:
-            raise stateless(owner, slot, keystr(updates, i))
+            raise stateless(slot, keystr(updates, i))

@@ -1,7 +1,7 @@
 """Workers that train apart, and are moved together by an outer optimizer."""
 
 import functools
-from typing import Any
+from typing import Annotated, Any
 
 import equinox as eqx
 import jax
@@ -9,10 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from ..._arguments.checks import check_count, check_integer, check_range
+from ..._arguments.checks import check_fields
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core import AbstractTransformation, Call, equation, leafwise
+from ..._errors import InputError
 from ..._jax_internals import is_traced
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.trace import Trace
@@ -22,12 +23,14 @@ from ..._trees.states import check_size
 from ..._trees.stored import load, store_like
 from ..._trees.workers import Workers
 from ..._types import (
-    Hyperparameter,
-    IntegerLike,
+    AtLeast,
+    Count,
     Leaf,
     Params,
     State,
     StaticInteger,
+    StaticSize,
+    Unit,
 )
 from ...compression._base import AbstractCompressor, compressed, memory_like
 from ...tree._like import copy, wide_copy, wide_zeros_like
@@ -88,16 +91,16 @@ class DiLoCo(AbstractOuter):
     - `inner`: the optimizer of each worker. Its schedules continue over outer steps.
     - `axis_name`: the name of the axis over which the workers are mapped, or several
         names. `None` means one worker, without communication.
-    - `sync_every`: $H \ge 1$, an integer.
+    - `sync_every`: $H \ge 1$, an integer. Defaults to 50.
     - `outer`: the outer optimizer, any transformation that returns updates to be added.
         It gets $\Delta$ and the outer parameters in at least float32. Defaults to
         SGD with a learning rate of 0.7 and a Nesterov momentum of 0.9. With one worker
         and `eqopt.SGD(1.0)`, `step` gives the result of `inner` to the last bit.
     - `fragments`: $F \ge 1$, a divisor of $H$. Arrays are not divided: the largest first,
         each goes to the fragment that is the smallest so far. `outer` sees one fragment
-        at a time, so its norms are norms of a fragment.
-    - `delay`: $\tau \in [0, H/F)$, an integer.
-    - `local_share`: $\alpha \in [0, 1)$.
+        at a time, so its norms are norms of a fragment. Defaults to 1.
+    - `delay`: $\tau \in [0, H/F)$, an integer. Defaults to 0.
+    - `local_share`: $\alpha \in [0, 1)$. Defaults to 0.0.
     - `compressor`: one of [`eqopt.compression`][], for the differences, with feedback of
         the errors as in [`eqopt.CompressedMean`][]. Defaults to `None`: differences are
         sent in at least float32.
@@ -131,25 +134,24 @@ class DiLoCo(AbstractOuter):
 
     inner: AbstractTransformation
     axis_name: str | tuple[str, ...] | None = eqx.field(static=True)
-    sync_every: IntegerLike = 50
+    sync_every: Count = 50
     outer: AbstractTransformation = _NESTEROV
-    fragments: StaticInteger = static_choice(static=True, default=1)
-    delay: StaticInteger = static_choice(static=True, default=0)
-    local_share: Hyperparameter = 0.0
+    fragments: StaticSize = static_choice(static=True, default=1)
+    delay: Annotated[StaticInteger, AtLeast(0)] = static_choice(static=True, default=0)
+    local_share: Unit = 0.0
     compressor: AbstractCompressor | None = None
 
-    def __check_init__(self):
-        check_count(self, "sync_every")
-        fragments = check_integer("DiLoCo", "fragments", self.fragments, 1)
-        delay = check_integer("DiLoCo", "delay", self.delay, 0)
-        check_range(self, "local_share", 0, 1)
+    def __check_init__(self) -> None:
+        check_fields(self)
         if is_traced(self.sync_every):
             return
-        between, rest = divmod(int(self.sync_every), fragments)
-        if rest or delay >= between:
-            raise ValueError(
-                f"DiLoCo: `sync_every` is {self.sync_every}, which must be divisible by "
-                f"`fragments`, {fragments}, with a quotient larger than `delay`, {delay}."
+        between, rest = divmod(int(self.sync_every), self.fragments)
+        if rest or self.delay >= between:
+            raise InputError(
+                "DiLoCo",
+                f"`sync_every` is {self.sync_every}, which must be divisible by "
+                f"`fragments`, {self.fragments}, with a quotient larger than `delay`, "
+                f"{self.delay}.",
             )
 
     def init(self, params: Params) -> DiLoCoState:
@@ -223,16 +225,19 @@ class DiLoCo(AbstractOuter):
             delta, error, memory = compressed(
                 self.compressor, delta, error, memory, workers
             )
-            slow, state = self.outer.step(delta, outer.state, slow)
+            step = Call(delta, slow, {}, is_step=True)
+            slow, state = step.run(self.outer, outer.state)
         elif workers.count > 1:
             delta = jax.tree.map(lambda x, p: workers.mean(x - p), start, here)
-            slow, state = self.outer.step(delta, outer.state, slow)
+            step = Call(delta, slow, {}, is_step=True)
+            slow, state = step.run(self.outer, outer.state)
         else:
             # From the mean instead of `slow`: if the outer step is to keep it, it is
             # kept to the last bit.
             mean = jax.tree.map(workers.mean, here)
             delta = jax.tree.map(jnp.subtract, start, mean)
-            updates, state = self.outer.update(delta, outer.state, slow)
+            update = Call(delta, slow, {}, is_step=False)
+            updates, state = update.run(self.outer, outer.state)
             end = jax.tree.map(lambda x, d, u: x + (d + u), mean, delta, updates)
             slow = store_like(slow, eqx.combine(end, load(slow)))
         return Outer(slow, state, error, memory)

@@ -1,29 +1,30 @@
 """Gradients at parameters that are extrapolated along their recent movement."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from ..._arguments.checks import check_count, check_range, check_scalar
 from ..._core import AbstractTransformation, equation, leafwise, rounded_like, widened
 from ..._transforms.scale import at
 from ..._trees.leaves import parameters
 from ..._trees.precision import compute_dtype
 from ..._trees.states import check_state
 from ..._types import (
-    Hyperparameter,
-    IntegerLike,
+    CountOrZero,
+    Interval,
     Leaf,
+    Model,
     Params,
     Scalar,
     ScalarOrSchedule,
     State,
+    Unit,
     Updates,
 )
-from ...numerics import as_float, safe_increment
+from ...numerics._numerics import as_float, safe_increment
 from ...tree._like import wide_zeros_like
 from .beside import put_beside
 
@@ -85,10 +86,10 @@ class EMANesterov(AbstractTransformation):
 
     - `inner`: the optimizer.
     - `beta`: $\beta \in [0, 1)$, a number, a 0-d array, or a schedule: a function of the
-        number of steps taken so far.
-    - `decay`: $\gamma \in [0, 1)$, the decay of the average.
+        number of steps taken so far. Defaults to 0.3.
+    - `decay`: $\gamma \in [0, 1)$, the decay of the average. Defaults to 0.99.
     - `start`: the first step with extrapolation, an integer: $\beta_t = 0$ for smaller
-        $t$.
+        $t$. Defaults to 0.
     - `stop`: the first step after it, an integer: $\beta_t = 0$ from this $t$ on. With
         `None`, the extrapolation never stops.
 
@@ -106,18 +107,10 @@ class EMANesterov(AbstractTransformation):
     _moves_params = True
 
     inner: AbstractTransformation
-    beta: ScalarOrSchedule = 0.3
-    decay: Hyperparameter = 0.99
-    start: IntegerLike = 0
-    stop: IntegerLike | None = None
-
-    def __check_init__(self):
-        check_scalar(self, "beta")
-        check_range(self, "beta", 0, 1)
-        check_range(self, "decay", 0, 1)
-        check_count(self, "start", 0)
-        if self.stop is not None:
-            check_count(self, "stop", 0)
+    beta: Annotated[ScalarOrSchedule, Interval(0, 1, includes_high=False)] = 0.3
+    decay: Unit = 0.99
+    start: CountOrZero = 0
+    stop: CountOrZero | None = None
 
     def init(self, params: Params) -> EMANesterovState:
         dtype = jax.dtypes.canonicalize_dtype(compute_dtype(parameters(params)))
@@ -128,7 +121,7 @@ class EMANesterov(AbstractTransformation):
             velocity=wide_zeros_like(params),
         )
 
-    def eval_params(self, state: State, params: Params) -> Params:
+    def eval_params(self, state: State, params: Model) -> Model:
         """The model with the parameters $x$, which are not extrapolated.
 
         **Arguments:**

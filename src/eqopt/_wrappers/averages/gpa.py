@@ -1,20 +1,19 @@
 """Generalized primal averaging: gradients between the iterate and its average."""
 
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float
 
-from ..._arguments.checks import check_choice, check_range
 from ..._arguments.extra import required_params
 from ..._core import AbstractTransformation, equation, leafwise, rounded_like, widened
 from ..._transforms.scale import recorded
 from ..._trees.leaves import is_leaf, parameters
 from ..._trees.precision import compute_dtype
 from ..._trees.states import check_state
-from ..._types import Hyperparameter, Leaf, Params, Scalar, State, Updates
+from ..._types import Leaf, Model, Params, Scalar, State, Unit, Updates, UpToOne
 from ...tree._like import wide_copy
 from .schedule_free import fall_of, with_average
 
@@ -73,10 +72,11 @@ class GPA(AbstractTransformation):
 
     - `inner`: the optimizer.
     - `mu_x`: $\mu_x \in [0, 1)$, the decay of the average. With 0, the result equals
-        `inner`.
-    - `mu_y`: $\mu_y \in (0, 1]$, the share of the average in the parameters.
+        `inner`. Defaults to 0.9967.
+    - `mu_y`: $\mu_y \in (0, 1]$, the share of the average in the parameters. Defaults
+        to 0.7.
     - `sees`: the parameters that `inner` gets, mainly for weight decay: `"z"`, which
-        the authors' code decays, too, or `"y"`.
+        the authors' code decays, too, or `"y"`. Defaults to `"z"`.
     - `state_dtype`: the dtype in which $z$ is stored. Defaults to the dtype of each
         parameter, at least float32.
 
@@ -104,16 +104,11 @@ class GPA(AbstractTransformation):
     _moves_params = True
 
     inner: AbstractTransformation
-    mu_x: Hyperparameter = 0.9967
-    mu_y: Hyperparameter = 0.7
+    mu_x: Unit = 0.9967
+    # If y did not contain x, x could not be recovered for evaluation.
+    mu_y: UpToOne = 0.7
     sees: Place = eqx.field(static=True, default="z")
     state_dtype: DTypeLike | None = eqx.field(static=True, default=None)
-
-    def __check_init__(self):
-        check_range(self, "mu_x", 0, 1)
-        # If y did not contain x, x could not be recovered for evaluation.
-        check_range(self, "mu_y", 0, 1, includes_low=False, includes_high=True)
-        check_choice(self, "sees", get_args(Place))
 
     def init(self, params: Params) -> GPAState:
         dtype = jax.dtypes.canonicalize_dtype(compute_dtype(parameters(params)))
@@ -123,7 +118,7 @@ class GPA(AbstractTransformation):
             z=wide_copy(params, self.state_dtype),
         )
 
-    def eval_params(self, state: State, params: Params) -> Params:
+    def eval_params(self, state: State, params: Model) -> Model:
         """The model with the average, $x$.
 
         **Arguments:**

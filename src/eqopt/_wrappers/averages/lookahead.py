@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from ..._arguments.checks import check_count, check_range
 from ..._arguments.construction import Module
 from ..._arguments.extra import required_params
 from ..._core import (
@@ -24,7 +23,15 @@ from ..._trees.keys import keep_keys
 from ..._trees.leaves import is_leaf, parameters, restrict
 from ..._trees.states import check_state
 from ..._trees.stored import load, shapes_if_stored, store_like
-from ..._types import Hyperparameter, IntegerLike, Leaf, Params, Scalar, State
+from ..._types import (
+    ClosedUnit,
+    Count,
+    Leaf,
+    Model,
+    Params,
+    Scalar,
+    State,
+)
 from ...tree._like import copy, wide_copy, zero_updates
 from .beside import beside, check_kept, synced
 
@@ -89,7 +96,7 @@ class Lookahead(AbstractWrapper):
     - `slow_step_size`: $\alpha \in [0, 1]$.
     - `reset_state`: whether the inner state is reset after each slow step. Its random
         keys continue, so that no noise repeats: these are the typed keys in the state,
-        and all arrays of dtype uint32.
+        and all arrays of dtype uint32. Defaults to `False`.
 
     **Raises:**
 
@@ -112,13 +119,9 @@ class Lookahead(AbstractWrapper):
     _moves_params = True
 
     inner: AbstractTransformation
-    sync_period: IntegerLike
-    slow_step_size: Hyperparameter
+    sync_period: Count
+    slow_step_size: ClosedUnit
     reset_state: bool = False
-
-    def __check_init__(self):
-        check_count(self, "sync_period")
-        check_range(self, "slow_step_size", 0, 1, includes_high=True)
 
     def init(self, params: Params) -> LookaheadState:
         fast = params.fast if isinstance(params, LookaheadParams) else params
@@ -151,7 +154,7 @@ class Lookahead(AbstractWrapper):
             moved = add_updates(slow, moved)
         return result, LookaheadState(fast_state, count, moved)
 
-    def eval_params(self, state: State, params: Params) -> Params:
+    def eval_params(self, state: State, params: Model) -> Model:
         """The model with the slow weights.
 
         **Arguments:**

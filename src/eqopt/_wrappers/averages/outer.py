@@ -6,7 +6,7 @@ from typing import Any
 from ..._arguments.extra import required_params
 from ..._core import AbstractWrapper, Call, equation
 from ..._trees.states import check_state
-from ..._types import Leaf, Params, State
+from ..._types import Leaf, Model, State
 from .beside import check_kept, put_beside
 
 
@@ -20,7 +20,7 @@ class AbstractOuter(AbstractWrapper):
 
     _moves_params = True
 
-    def eval_params(self, state: State, params: Params) -> Params:
+    def eval_params(self, state: State, params: Model) -> Model:
         """The model with the parameters after the last outer step.
 
         **Arguments:**

@@ -6,7 +6,6 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from ..._arguments.checks import check_count, check_range
 from ..._core import (
     AbstractTransformation,
     Call,
@@ -18,7 +17,15 @@ from ..._core import (
 from ..._trees.control import filter_cond
 from ..._trees.leaves import restrict
 from ..._trees.stored import shapes_if_stored
-from ..._types import Hyperparameter, IntegerLike, Leaf, Params, Scalar, State
+from ..._types import (
+    Count,
+    Leaf,
+    Params,
+    Scalar,
+    State,
+    Unit,
+    ZeroOrMore,
+)
 from ...tree._like import wide_copy, wide_zeros_like, zero_updates
 from .beside import synced
 from .outer import AbstractOuter
@@ -96,10 +103,10 @@ class OuterNesterov(AbstractOuter):
     **Arguments:**
 
     - `inner`: the inner optimizer.
-    - `period`: $H \ge 1$, an integer.
+    - `period`: $H \ge 1$, an integer. Defaults to 30.
     - `learning_rate`: $\eta \ge 0$, the learning rate of the outer steps. With 1 and no
-        momentum, `step` gives the result of `inner` to the last bit.
-    - `momentum`: $\mu \in [0, 1)$.
+        momentum, `step` gives the result of `inner` to the last bit. Defaults to 0.7.
+    - `momentum`: $\mu \in [0, 1)$. Defaults to 0.9.
 
     **Raises:**
 
@@ -123,14 +130,9 @@ class OuterNesterov(AbstractOuter):
     _keeps_gradients = True
 
     inner: AbstractTransformation
-    period: IntegerLike = 30
-    learning_rate: Hyperparameter = 0.7
-    momentum: Hyperparameter = 0.9
-
-    def __check_init__(self):
-        check_count(self, "period")
-        check_range(self, "learning_rate", 0)
-        check_range(self, "momentum", 0, 1)
+    period: Count = 30
+    learning_rate: ZeroOrMore = 0.7
+    momentum: Unit = 0.9
 
     def init(self, params: Params) -> OuterNesterovState:
         return OuterNesterovState(

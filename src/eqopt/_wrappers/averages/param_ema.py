@@ -1,21 +1,20 @@
 """Exponential moving averages of the parameters, for evaluation."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Int
 
-from ..._arguments.checks import check_range
 from ..._arguments.extra import required_params
 from ..._core import AbstractTransformation, AbstractWrapper, Call
 from ..._transforms.normalize import ratio
 from ..._transforms.scale import at
 from ..._trees.leaves import parameters
 from ..._trees.precision import compute_dtype
-from ..._types import Params, ScalarOrSchedule, State
-from ...numerics import safe_increment
+from ..._types import Interval, Model, Params, ScalarOrSchedule, State
+from ...numerics._numerics import safe_increment
 from ...tree._like import wide_copy
 from .beside import averaged_or, move_average
 
@@ -71,8 +70,9 @@ class ParamEMA(AbstractWrapper):
 
     - `inner`: the optimizer.
     - `decay`: $\beta \in [0, 1)$, a number, a 0-d array, or a schedule: a function of
-        the number of steps taken so far (0 in the first step).
-    - `debias`: whether to exclude the initial parameters from the average.
+        the number of steps taken so far (0 in the first step). Defaults to 0.999.
+    - `debias`: whether to exclude the initial parameters from the average. Defaults to
+        `True`.
     - `accumulator_dtype`: the dtype in which the average is stored. Defaults to the
         dtype of each parameter, at least float32. In bfloat16, which has 8 binary
         digits, an average with `decay=0.999` would stand still.
@@ -99,12 +99,9 @@ class ParamEMA(AbstractWrapper):
     _keeps_gradients = True
 
     inner: AbstractTransformation
-    decay: ScalarOrSchedule = 0.999
+    decay: Annotated[ScalarOrSchedule, Interval(0, 1, includes_high=False)] = 0.999
     debias: bool = True
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
-
-    def __check_init__(self):
-        check_range(self, "decay", 0, 1)
 
     def init(self, params: Params) -> ParamEMAState:
         dtype = jax.dtypes.canonicalize_dtype(compute_dtype(parameters(params)))
@@ -115,7 +112,7 @@ class ParamEMA(AbstractWrapper):
             average=wide_copy(params, self.accumulator_dtype),
         )
 
-    def eval_params(self, state: State, params: Params) -> Params:
+    def eval_params(self, state: State, params: Model) -> Model:
         """The model with the average.
 
         **Arguments:**

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Int
 
-from ..._arguments.checks import check_range, check_scalar
 from ..._arguments.extra import required_params
 from ..._core import AbstractTransformation, equation, leafwise, rounded_like, widened
 from ..._transforms.normalize import ratio
@@ -16,15 +15,17 @@ from ..._trees.leaves import parameters
 from ..._trees.precision import compute_dtype
 from ..._trees.states import check_state
 from ..._types import (
-    Hyperparameter,
     Leaf,
+    Model,
     Params,
     Scalar,
     ScalarOrSchedule,
     State,
     Updates,
+    UpToOne,
+    ZeroOrMore,
 )
-from ...numerics import safe_increment
+from ...numerics._numerics import safe_increment
 from ...tree._like import wide_copy
 from .beside import put_beside
 
@@ -108,8 +109,8 @@ class ScheduleFree(AbstractTransformation):
     - `inner`: the optimizer.
     - `learning_rate`: $\eta$, the learning rate of `inner`, as a number, a 0-d array or
         a schedule. It is used only for the weights.
-    - `b1`: $\beta_1 \in (0, 1]$.
-    - `weight_lr_power`: $\rho \ge 0$.
+    - `b1`: $\beta_1 \in (0, 1]$. Defaults to 0.9.
+    - `weight_lr_power`: $\rho \ge 0$. Defaults to 2.0.
     - `state_dtype`: the dtype in which $z$ is stored. Defaults to the dtype of each
         parameter, at least float32.
 
@@ -136,18 +137,14 @@ class ScheduleFree(AbstractTransformation):
 
     _loads = "nothing"
     _moves_params = True
+    _stores_in_turn = True
 
     inner: AbstractTransformation
     learning_rate: ScalarOrSchedule
-    b1: Hyperparameter = 0.9
-    weight_lr_power: Hyperparameter = 2.0
+    # If y did not contain x, x could not be recovered for evaluation.
+    b1: UpToOne = 0.9
+    weight_lr_power: ZeroOrMore = 2.0
     state_dtype: DTypeLike | None = eqx.field(static=True, default=None)
-
-    def __check_init__(self):
-        check_scalar(self, "learning_rate")
-        # If y did not contain x, x could not be recovered for evaluation.
-        check_range(self, "b1", 0, 1, includes_low=False, includes_high=True)
-        check_range(self, "weight_lr_power", 0)
 
     def init(self, params: Params) -> ScheduleFreeState:
         dtype = jax.dtypes.canonicalize_dtype(compute_dtype(parameters(params)))
@@ -161,7 +158,7 @@ class ScheduleFree(AbstractTransformation):
             z=wide_copy(params, self.state_dtype),
         )
 
-    def eval_params(self, state: State, params: Params) -> Params:
+    def eval_params(self, state: State, params: Model) -> Model:
         """The model with the average, $x$.
 
         **Arguments:**

@@ -6,14 +6,13 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Int
 
-from ..._arguments.checks import check_count
 from ..._arguments.extra import required_params
 from ..._core import AbstractTransformation, AbstractWrapper, Call
 from ..._trees.control import filter_cond
 from ..._trees.leaves import parameters
 from ..._trees.precision import compute_dtype
-from ..._types import IntegerLike, Params, State
-from ...numerics import safe_increment
+from ..._types import Count, Model, Params, State
+from ...numerics._numerics import safe_increment
 from ...tree._like import wide_copy
 from .beside import averaged_or, move_average
 
@@ -62,7 +61,7 @@ class SWA(AbstractWrapper):
 
     - `inner`: the optimizer.
     - `start`: $s \ge 1$, the first step after which to average, an integer.
-    - `period`: $c \ge 1$, an integer.
+    - `period`: $c \ge 1$, an integer. Defaults to 1.
     - `accumulator_dtype`: the dtype in which the average is stored. Defaults to the
         dtype of each parameter, at least float32. Half precision is too coarse for more
         than a few hundred values.
@@ -88,13 +87,9 @@ class SWA(AbstractWrapper):
     _keeps_gradients = True
 
     inner: AbstractTransformation
-    start: IntegerLike
-    period: IntegerLike = 1
+    start: Count
+    period: Count = 1
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
-
-    def __check_init__(self):
-        check_count(self, "start")
-        check_count(self, "period")
 
     def init(self, params: Params) -> SWAState:
         return SWAState(
@@ -104,7 +99,7 @@ class SWA(AbstractWrapper):
             average=wide_copy(params, self.accumulator_dtype),
         )
 
-    def eval_params(self, state: State, params: Params) -> Params:
+    def eval_params(self, state: State, params: Model) -> Model:
         """The model with the average.
 
         **Arguments:**

@@ -7,13 +7,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import PyTree
 
 from ..._combinators.masked import extra_of_part
 from ..._core import AbstractTransformation, check_real, rounded_like
 from ..._trees.leaves import ANOTHER_MODEL, flatten_updates, parameters, restrict
 from ..._trees.states import check_state
-from ..._types import Params, State, Updates
+from ..._types import Params, PyTree, State, Updates
 
 
 class FromOptaxState(eqx.Module):

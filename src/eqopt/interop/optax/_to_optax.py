@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 import optax
-from jaxtyping import Array, PyTree
+from jaxtyping import Array
 
 from ..._core import AbstractTransformation
 from ..._trees.leaves import is_inexact, parameters
-from ..._types import Params, State, Updates
+from ..._types import Params, PyTree, State, Updates
 
 
 def to_optax(opt: Any) -> optax.GradientTransformationExtraArgs:

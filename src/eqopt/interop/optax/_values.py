@@ -6,10 +6,11 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Array, PyTree
+from jaxtyping import Array
 
 from ..._jax_internals import is_traced
 from ..._trees.leaves import listed
+from ..._types import PyTree
 from ...tree import get_all_with_path
 from .._parts import checked_count
 

@@ -1,18 +1,18 @@
 """Optimizers that run in the loop of Optimistix."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optimistix as optx
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int
 
-from ..._arguments.checks import check_range
+from ..._arguments.checks import check_fields
 from ..._core import AbstractTransformation, apply_updates
 from ..._linesearch.value_and_grad import searches_in
-from ..._types import Params, RealScalarLike, State, Updates
+from ..._types import Interval, Params, PyTree, RealScalarLike, State, Updates
 from ...tree import conj
 
 
@@ -79,8 +79,8 @@ class Minimiser(optx.AbstractMinimiser[PyTree, PyTree, MinimiserState]):
     """
 
     opt: AbstractTransformation
-    rtol: RealScalarLike
-    atol: RealScalarLike
+    rtol: Annotated[RealScalarLike, Interval(0)]
+    atol: Annotated[RealScalarLike, Interval(0)]
     norm: Callable[[PyTree], Any]
     verbose: bool | Callable[..., Any] = eqx.field(static=True)
 
@@ -101,8 +101,7 @@ class Minimiser(optx.AbstractMinimiser[PyTree, PyTree, MinimiserState]):
         self.opt, self.norm, self.verbose = opt, norm, verbose
         # Optimistix declares `float`, but also accepts arrays.
         self.rtol, self.atol = rtol, atol  # type: ignore
-        check_range(self, "rtol", 0)
-        check_range(self, "atol", 0)
+        check_fields(self)
 
     def init(
         self,

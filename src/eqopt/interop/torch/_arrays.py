@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from ...numerics import common_dtype
+from ...numerics._numerics import common_dtype
 
 
 def array_of(tensor: Any) -> np.ndarray:

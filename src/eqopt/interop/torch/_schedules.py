@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from ...numerics import bias_correction, safe_increment
+from ...numerics._numerics import bias_correction, safe_increment
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,7 +24,7 @@ from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Inexact, Int
 
-from ...numerics import abs_sq, at_least_float32, common_dtype
+from ...numerics._numerics import abs_sq, at_least_float32, common_dtype
 from .rounding import (
     LEAST,
     Square,

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from ...numerics import abs_sq, wide_dtype
+from ...numerics._numerics import abs_sq, wide_dtype
 
 
 class Square(NamedTuple):

@@ -8,6 +8,8 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, Float
 
+from ...._errors import InputError
+
 
 Rows: TypeAlias = tuple[tuple[float, float, float], ...]
 Name: TypeAlias = Literal[
@@ -118,9 +120,10 @@ def rows_of(owner: str, coefficients: Coefficients, steps: int | None) -> Table:
     """
     if isinstance(coefficients, str):
         if coefficients not in TABLES:
-            raise ValueError(
-                f"{owner}: `coefficients` must be one of {[*TABLES]} or numbers, but is "
-                f"{coefficients!r}."
+            raise InputError(
+                owner,
+                f"`coefficients` must be one of {[*TABLES]} or numbers, but is "
+                f"{coefficients!r}.",
             )
         table = TABLES[coefficients]
     else:
@@ -145,14 +148,16 @@ def given_rows(owner: str, name: str, coefficients: Any) -> Float[Array, "*steps
         with contextlib.suppress(TypeError, ValueError):
             rows = jnp.asarray(coefficients)
     if rows is None or rows.dtype == bool or jnp.iscomplexobj(rows):
-        raise ValueError(
-            f"{owner}: `{name}` must be three real numbers, or rows of three, but is "
-            f"{coefficients!r}."
+        raise InputError(
+            owner,
+            f"`{name}` must be three real numbers, or rows of three, but is "
+            f"{coefficients!r}.",
         )
     rows = rows.astype(float)
     if rows.ndim not in (1, 2) or rows.shape[-1] != 3 or len(rows) == 0:
-        raise ValueError(
-            f"{owner}: `{name}` must have shape (3,), or (steps, 3) for one row per "
-            f"step, but has shape {rows.shape}."
+        raise InputError(
+            owner,
+            f"`{name}` must have shape (3,), or (steps, 3) for one row per "
+            f"step, but has shape {rows.shape}.",
         )
     return rows

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Inexact
 from ...._transforms.normalize import zero_if_infinite
 from ...._trees.control import cond
 from ...._types import Scalar
-from ....numerics import abs_sq, safe_sqrt
+from ....numerics._numerics import abs_sq, safe_sqrt
 
 
 # One value for each side of a matrix, rows first; `None` for a side without one.

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from ...._trees.precision import or_tiny
 from ...._types import Scalar
-from ....numerics import abs_sq, safe_norm, safe_sqrt
+from ....numerics._numerics import abs_sq, safe_norm, safe_sqrt
 
 
 Graft: TypeAlias = Literal["adam", "rmsprop", "adagrad", "sgd"]

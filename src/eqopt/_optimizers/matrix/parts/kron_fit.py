@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ...._transforms.normalize import power_of_two
-from ....numerics import abs_sq, safe_sqrt
+from ....numerics._numerics import abs_sq, safe_sqrt
 
 
 # The decay of the estimate of a Lipschitz constant, and the longest step of a rotation.

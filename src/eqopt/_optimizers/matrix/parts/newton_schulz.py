@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, DTypeLike, Float, Inexact
 
-from ...._core import AbstractWhole, Division, current_division
-from ....numerics import abs_sq, safe_sqrt
+from ...._core import AbstractWhole
+from ....numerics._numerics import abs_sq, safe_sqrt
 from .eigenbasis import gram, short_side
 
 
@@ -23,20 +23,15 @@ class Iteration(AbstractWhole):
     - `steps`: the number of steps, if there is one row for all.
     - `preconditioning`: the divisor at the start, in addition to the Frobenius norm.
     - `ns_dtype`: the dtype of the iteration. `None` for the dtype of the matrix.
-    - `division`: how devices divide the matrices of a batch, if they do.
     """
 
     rows: Float[Array, "*steps 3"]
     steps: int = eqx.field(static=True)
     preconditioning: str = eqx.field(static=True)
     ns_dtype: DTypeLike | None = eqx.field(static=True)
-    division: Division | None = eqx.field(static=True, default_factory=current_division)
 
-    def __call__(self, x: Inexact[Array, "m n"], eps: Any) -> Inexact[Array, "m n"]:
+    def of_whole(self, x: Inexact[Array, "m n"], eps: Any) -> Inexact[Array, "m n"]:
         """Orthogonalizes `x`. Zeros stay zero."""
-        return self.on_each(x, eps)
-
-    def of_whole(self, x: Any, eps: Any) -> Any:
         start = _start(x, eps, self.preconditioning)
         return iterated(start, self.rows, self.steps, self.ns_dtype, self.ns_dtype)
 
@@ -135,4 +130,3 @@ SQUARED_SCALES: dict[str, Callable] = {
     "aol": lambda gram: jnp.sum(jnp.abs(gram), 1),
     "schatten": lambda gram: safe_sqrt(jnp.sum(abs_sq(gram))),
 }
-PRECONDITIONINGS = ("frobenius", *SQUARED_SCALES)

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from jaxtyping import PyTree
 
 from ...._combinators.chain import Chain
 from ...._combinators.masked import Masked
@@ -14,7 +13,7 @@ from ...._transforms.scale import ScaleByLearningRate
 from ...._transforms.weight_decay import AddDecayedWeights
 from ...._trees.axes import DimensionNumbers, map_matrices
 from ...._trees.precision import compute_dtype
-from ...._types import Params, Updates
+from ...._types import Params, PyTree, Updates
 from ...adam.adam import ScaleByAdam
 
 

@@ -1,18 +1,17 @@
 """A length for each row of an update, by its second moment."""
 
-from typing import Any, ClassVar, Literal, TypeAlias, get_args
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact
 
-from ...._arguments.checks import check_choice, check_range
 from ...._arguments.fields import static_choice
 from ...._core import AbstractMatrixwise, Leafwise, equation
 from ...._transforms.normalize import or_1, zero_if_infinite
 from ...._trees.axes import DimensionNumbers
-from ...._types import Hyperparameter, Nonnegative, Params, PerLeaf, Scalar
-from ....numerics import abs_sq, safe_norm, safe_sqrt
+from ...._types import Nonnegative, Params, PerLeaf, Scalar, Unit, ZeroOrMore
+from ....numerics._numerics import abs_sq, safe_norm, safe_sqrt
 
 
 Side: TypeAlias = Literal["rows", "long"]
@@ -77,11 +76,22 @@ class ScaleByRowRMS(AbstractMatrixwise):
 
     **Arguments:**
 
-    - `b2`: $\beta_2 \in [0, 1)$.
-    - `eps`: $\varepsilon \ge 0$.
+    - `b2`: $\beta_2 \in [0, 1)$. Defaults to 0.95.
+    - `eps`: $\varepsilon \ge 0$. Defaults to 1e-10.
     - `side`: which side has second moments: `"rows"` for the outputs, as in the paper; or
-        `"long"` for the longer side of the matrix (rows if both are equal).
-    - `weight_dimension_numbers`: see [`eqopt.ScaleByMuon`][].
+        `"long"` for the longer side of the matrix (rows if both are equal). Defaults to
+        `"rows"`.
+    - `weight_dimension_numbers`: which parameters are matrices, and which of their axes
+        are outputs and inputs. It is a tree of [`eqopt.MatrixDimensionNumbers`][] and
+        `None` with the structure of the parameters or a prefix of it, or a function of
+        the parameters that returns one. A single `MatrixDimensionNumbers` applies to
+        all arrays with at least two axes. Defaults to
+        [`eqopt.groups.layer_matrices`][]: the weights of Equinox's linear, convolution
+        and recurrent layers, and arrays with two axes (inputs first) outside the layers
+        of `equinox.nn`. Embeddings are not matrices. Other arrays with three or more
+        axes outside these layers, such as your own stack of matrices, are then an
+        error. Describe them with [`eqopt.groups.matrices`][] and
+        [`eqopt.groups.stacked`][].
 
     **Raises:**
 
@@ -91,15 +101,10 @@ class ScaleByRowRMS(AbstractMatrixwise):
 
     in_batches: ClassVar[bool] = False
 
-    b2: Hyperparameter = 0.95
-    eps: Hyperparameter = 1e-10
+    b2: Unit = 0.95
+    eps: ZeroOrMore = 1e-10
     side: Side = static_choice(static=True, default="rows")
     weight_dimension_numbers: DimensionNumbers | None = None
-
-    def __check_init__(self):
-        check_range(self, "b2", 0, 1)
-        check_range(self, "eps", 0)
-        check_choice(self, "side", get_args(Side))
 
     def init(self, params: Params) -> ScaleByRowRMSState:
         return ScaleByRowRMSState(moments_of_rows(self, params))

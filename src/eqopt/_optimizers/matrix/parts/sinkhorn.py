@@ -9,7 +9,7 @@ from jaxtyping import Array, Inexact
 
 from ...._core import equation
 from ...._types import Scalar
-from ....numerics import abs_sq, safe_norm
+from ....numerics._numerics import abs_sq, safe_norm
 
 
 Matrix: TypeAlias = Inexact[Array, "m n"]

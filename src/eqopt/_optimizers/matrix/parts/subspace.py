@@ -95,7 +95,7 @@ def subspace(
     is_of_others = jnp.iscomplexobj(g) != jnp.iscomplexobj(projector)
     shape = jax.eval_shape(layout.split, g).shape
     if is_of_others or shape[:-1] != projector.shape[:-1]:
-        raise ShapeMismatch("a projector of other matrices")
+        raise ShapeMismatch(None, "a projector of other matrices")
     # Splits in the branch: outside, XLA on a CPU would transpose all leaves first.
     leading_now = lambda: leading(layout.split(g), projector.shape[-1])
     renewed = lambda: jnp.where(
@@ -126,4 +126,4 @@ def restore(
     *,
     scale: Scalar,
 ) -> Leaf:
-    return layout.joined(scale * (projector @ g), full.shape)
+    return layout.merge(scale * (projector @ g), full.shape)

@@ -9,10 +9,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, DTypeLike, Float, Inexact, Integer
 
-from ._typecheck import checked
 
-
-# Called once per leaf; NumPy reports what is no dtype.
 def common_dtype(*dtypes: DTypeLike) -> np.dtype:
     """The common promoted dtype, even if implicit promotion is disabled.
 
@@ -24,7 +21,6 @@ def common_dtype(*dtypes: DTypeLike) -> np.dtype:
         return functools.reduce(jnp.promote_types, [jnp.dtype(d) for d in dtypes])
 
 
-@checked
 def wide_dtype(*dtypes: DTypeLike) -> np.dtype:
     """The dtype to compute in: the common promoted dtype, at least float32.
 
@@ -66,7 +62,6 @@ def as_float(value: Any) -> Any:
     return value.astype(wide)
 
 
-@checked
 def safe_increment(count: Integer[Array, ""]) -> Integer[Array, ""]:
     """`count + 1`, or the largest value of the dtype instead of an overflow.
 
@@ -83,7 +78,6 @@ def safe_increment(count: Integer[Array, ""]) -> Integer[Array, ""]:
     return lax.add(lax.min(count, jnp.iinfo(count.dtype).max - one), one)
 
 
-@checked
 def abs_sq(x: Inexact[Array, "*shape"]) -> Float[Array, "*shape"]:
     r"""The squared modulus $|x|^2$, real also for complex `x`, without a square root.
 
@@ -100,7 +94,6 @@ def abs_sq(x: Inexact[Array, "*shape"]) -> Float[Array, "*shape"]:
     return x * x
 
 
-@checked
 def has_nan(x: Inexact[Array, "*shape"]) -> Bool[Array, ""]:
     """Whether `x` contains a NaN, computed without temporary memory.
 
@@ -121,7 +114,6 @@ def _has_nan(x: Array, axis: Any = None, keepdims: bool = False) -> Array:
     return jnp.isnan(nan)
 
 
-@checked
 def nan_where(
     condition: Bool[Array, "*shape"], x: Float[Array, "*shape"]
 ) -> Float[Array, "*shape"]:
@@ -139,7 +131,6 @@ def nan_where(
     return jnp.where(condition, nan, x)
 
 
-@checked
 def max_or_nan(
     x: Float[Array, "..."],
     axis: int | tuple[int, ...] | None = None,
@@ -210,7 +201,6 @@ def _slope_of_max_or_nan(
     return _max_or_nan(*primals, *options), slope
 
 
-@checked
 def safe_sqrt(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     r"""$\sqrt x$ with derivative 0, instead of infinity, at $x = 0$.
 
@@ -239,7 +229,6 @@ def _slope_of_safe_sqrt(primals: tuple, tangents: tuple) -> tuple:
     return root, 0.5 * tangents[0] / divisor
 
 
-@checked
 def safe_norm(
     x: Inexact[Array, "..."],
     min_norm: float | int | Float[Array, ""],
@@ -277,7 +266,6 @@ def safe_norm(
     return nan_where(_has_nan(x, axis, keepdims), norm)
 
 
-@checked
 def safe_root_mean_squares(
     x: Inexact[Array, "*shape"], min_rms: float | int | Float[Array, ""]
 ) -> Float[Array, ""]:
@@ -302,7 +290,6 @@ def safe_root_mean_squares(
     return jnp.where(rms <= floor, floor, rms)
 
 
-@checked
 def bias_correction(decay: Any, count: Integer[Array, ""]) -> Float[Array, ""]:
     r"""$1 - \beta^t$: the correction for an average that started at zero.
 

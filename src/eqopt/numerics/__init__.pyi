@@ -1,0 +1,15 @@
+from ._numerics import (
+    abs_sq as abs_sq,
+    as_float as as_float,
+    at_least_float32 as at_least_float32,
+    bias_correction as bias_correction,
+    common_dtype as common_dtype,
+    has_nan as has_nan,
+    max_or_nan as max_or_nan,
+    nan_where as nan_where,
+    safe_increment as safe_increment,
+    safe_norm as safe_norm,
+    safe_root_mean_squares as safe_root_mean_squares,
+    safe_sqrt as safe_sqrt,
+    wide_dtype as wide_dtype,
+)
