@@ -119,7 +119,8 @@ CASES = {
     ),
     "a function in the place of a number": (
         lambda: update(Doubling(jnp.sin)),
-        "multiply: `factor` must be of type `Float[Array, '']`, but is <PjitFunction",
+        "Doubling: at `.layers[0].weight`, `factor` must be of type "
+        "`Float[Array, '']`, but is <PjitFunction",
     ),
     "an array that decides what is compiled": (
         lambda: update(Doubling(2.0, jnp.asarray(True))),

@@ -180,6 +180,15 @@ def test_metadata_that_is_not_json(path, name):
     save(path, 1.5, {"a": shared, "b": shared, 1: None})
 
 
+def test_a_path_instead_of_a_tree(path):
+    save(path, 1.5)
+    with pytest.raises(TypeError, match=r"must be a tree with arrays, but is the pa"):
+        save(path, "run.eqx")
+    with pytest.raises(CheckpointError):
+        load(path, path)
+    assert load(path, 0.0) == 1.5
+
+
 def test_another_number_of_devices(path):
     x = jnp.arange(16.0).reshape(8, 2)
     on = lambda n: NamedSharding(Mesh(jax.devices()[:n], "d"), P("d"))

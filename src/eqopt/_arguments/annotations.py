@@ -45,12 +45,17 @@ def kinds(cls: type) -> dict[str, str]:
     - `"own"`: it names a function, which the class calls itself.
     - `"unknown"`: anything else.
     """
+    return {name: _kind(annotation) for name, annotation in _annotations(cls).items()}
+
+
+def _annotations(cls: type) -> dict[str, Any]:
+    """The annotation of each field of a dataclass or a named tuple."""
     names = names_in(cls)
     if dataclasses.is_dataclass(cls):
-        types = {field.name: field.type for field in dataclasses.fields(cls)}
+        written = {field.name: field.type for field in dataclasses.fields(cls)}
     else:
-        types = getattr(cls, "__annotations__", {})
-    return {name: _kind(resolved(found, names)) for name, found in types.items()}
+        written = getattr(cls, "__annotations__", {})
+    return {name: resolved(annotation, names) for name, annotation in written.items()}
 
 
 class Rule(NamedTuple):
@@ -87,9 +92,7 @@ def rules(cls: type) -> dict[str, Rule]:
 
     They do for a `RealScalarLike`, a `Literal`, and what `Annotated` gives bounds.
     """
-    names = names_in(cls)
-    types = {x.name: resolved(x.type, names) for x in dataclasses.fields(cls)}
-    found = {name: _rule(name, annotation) for name, annotation in types.items()}
+    found = {name: _rule(name, x) for name, x in _annotations(cls).items()}
     return {name: rule for name, rule in found.items() if rule is not None}
 
 

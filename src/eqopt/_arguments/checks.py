@@ -12,7 +12,7 @@ import numpy as np
 
 from .._errors import InputError
 from .._jax_internals import is_traced
-from .._types import AtLeast, Interval
+from .._types import AtLeast
 from .annotations import Rule, kinds, rules
 
 
@@ -69,7 +69,7 @@ def _check_field(owner: str, name: str, value: Any, rule: Rule) -> None:
         _check_scalar(owner, f"`{name}` must be {expected}, but", name, value)
     # The learning rate in a class of a user may be any array, or something else.
     if rule.bounds is not None and _is_real(value) and not is_traced(value):
-        _check_bounds(owner, name, value, rule.bounds)
+        check_interval(owner, name, value, **vars(rule.bounds))
 
 
 def _check_choice(owner: str, name: str, value: Any, choices: tuple[Any, ...]) -> None:
@@ -122,19 +122,6 @@ def _check_count(owner: str, name: str, value: Any, bounds: AtLeast) -> None:
         raise InputError(
             owner, f"`{name}` must be at most {bounds.at_most}, but is {value}."
         )
-
-
-def _check_bounds(owner: str, name: str, value: Any, bounds: Interval) -> None:
-    check_interval(
-        owner,
-        name,
-        value,
-        bounds.low,
-        bounds.high,
-        includes_low=bounds.includes_low,
-        includes_high=bounds.includes_high,
-        advice=bounds.advice,
-    )
 
 
 def check_interval(

@@ -63,7 +63,7 @@ class AbstractChain(AbstractTransformation):
     ) -> tuple[Model, SameState]:
         states = self._states(state)
         if not self.transformations:
-            required_params(type(self).__name__, params)
+            required_params(self, params)
             return add_updates(params, grads), state
         *parts, last = self.transformations
         updates, new, extra = _apply(parts, grads, states[:-1], params, extra)

@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import jax.tree_util as jtu
@@ -37,7 +37,7 @@ def check_call(method: _Method) -> _Method:
             if given.get("params") is not None:
                 _check_no_loss(given[updates], updates, given["params"])
                 if not jtu.tree_leaves(given[updates]):
-                    _check_all_frozen(given, own, updates, name)
+                    _check_all_frozen(given[own], name, updates, given["params"])
                     return given["params" if name == "step" else updates], given[state]
             types = {*map(type, jtu.tree_leaves(given[state]))}
             if any(issubclass(x, _OF_NUMPY) for x in types):
@@ -71,18 +71,18 @@ def _is_with_loss(x: PyTree) -> bool:
 
 
 def _check_all_frozen(
-    given: Mapping[str, Any], own: str, argument: str, name: str
+    transformation: Any, method: str, argument: str, params: PyTree
 ) -> None:
     """Raises an error if a parameter is not frozen.
 
     Gradients may be `None` at each parameter that a part of the transformation freezes.
     """
-    transformation, params = given[own], parameters(given["params"])
+    params = parameters(params)
     report = Report(params)
     transformation._route(report, params)
     for i, x in enumerate(report.found):
         if x is not None and not any(part in _FREEZING for _, part in x.parts):
-            owner = f"{type(transformation).__name__}.{name}"
+            owner = f"{type(transformation).__name__}.{method}"
             raise _nothing(owner, argument, params, i)
 
 

@@ -2,7 +2,7 @@
 
 import abc
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import equinox as eqx
@@ -27,7 +27,7 @@ from .._trees.stored import shapes_if_stored
 from .._types import Params, PyTree, State, Updates
 from ..tree import zeros_like
 from .batches import Work
-from .division import current_division
+from .division import Division, current_division
 from .layouts import Layout, Pieces, are_matrices, layout_of, made, map_layouts
 from .leafwise import Leafwise, filled, run_leafwise
 from .on_matrices import on_matrices
@@ -78,7 +78,8 @@ class AbstractContracting(AbstractTransformation):
         if not has_explicit_axes((updates, state)):
             return self._update(*arguments)
         shardings = shardings_of((updates, state))
-        return on_automatic_axes(_update, self, *arguments, shardings=shardings)
+        update = type(self)._update
+        return on_automatic_axes(update, self, *arguments, shardings=shardings)
 
     def _layouts(
         self, tree: PyTree, params: Params | None
@@ -132,10 +133,6 @@ class AbstractContracting(AbstractTransformation):
         if self._rows == "first":
             rows, columns = sorted((rows, columns))
         return Axes(axes.stack, rows, columns)
-
-
-def _update(self: AbstractContracting, *arguments: Any) -> tuple[Any, State]:
-    return self._update(*arguments)
 
 
 class AbstractMatrixwise(AbstractContracting):
@@ -259,9 +256,16 @@ class AbstractMatrixwise(AbstractContracting):
                 return update_stacks(self, updates, state, params, division, run)
         return self._run(updates, state, params, extra, division)
 
-    def _run(self, updates, state, params=None, extra=None, division=None):
+    def _run(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        extra: Mapping[str, Any] = {},
+        division: Division | None = None,
+    ) -> tuple[Updates, State]:
         """The work of `_update`, if the state is not in stacks."""
-        step = filled(self, self.matrixwise(state, params, **(extra or {})))
+        step = filled(self, self.matrixwise(state, params, **extra))
         layouts = self._layouts(updates, params)
         self._check_sizes(state, layouts, updates)
         of_leaves = on_matrices(step.equation, self.in_batches, self._work, division)

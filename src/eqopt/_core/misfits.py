@@ -1,6 +1,6 @@
 """Errors for leaves that do not fit together in an equation."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -52,15 +52,22 @@ def _type(x: Any) -> str:
     return type_name(x.dtype, x.shape)
 
 
+def _pairs(updates: PyTree, like: PyTree, name: str) -> Iterator[tuple[int, Any, Any]]:
+    """The position of each update that has an array in `like`, and both arrays."""
+    leaves, treedef = flatten_updates(updates)
+    column = align(treedef, like, name, updates)
+    for i, (u, x) in enumerate(zip(leaves, column, strict=True)):
+        if u is not None and hasattr(x, "dtype"):
+            yield i, u, x
+
+
 def check_shapes(owner: object, updates: PyTree, like: PyTree, name: str) -> None:
     """Raises an error if an update has another shape than the array in `like`.
 
     For transformations that compute new updates before an equation could check them.
     """
-    leaves, treedef = flatten_updates(updates)
-    column = align(treedef, like, name, updates)
-    for i, (u, x) in enumerate(zip(leaves, column, strict=True)):
-        if u is not None and hasattr(x, "shape") and u.shape != x.shape:
+    for i, u, x in _pairs(updates, like, name):
+        if u.shape != x.shape:
             raise InputError(
                 owner,
                 f"shapes do not fit at `{keystr(updates, i)}`: `updates` is {_type(u)}, "
@@ -73,10 +80,8 @@ def check_real(owner: object, updates: PyTree, like: PyTree, name: str) -> None:
 
     For transformations that read gradients before an equation could check them.
     """
-    leaves, treedef = flatten_updates(updates)
-    column = align(treedef, like, name, updates)
-    for i, (u, x) in enumerate(zip(leaves, column, strict=True)):
-        if jnp.iscomplexobj(u) and hasattr(x, "dtype") and not jnp.iscomplexobj(x):
+    for i, u, x in _pairs(updates, like, name):
+        if jnp.iscomplexobj(u) and not jnp.iscomplexobj(x):
             found = f"`updates` is {_type(u)}, `{name}` is {_type(x)}"
             raise InputError(owner, _complex_for_real(keystr(updates, i), found))
 

@@ -135,7 +135,7 @@ class AbstractTransformation(Module):
 
         The new parameters, with all other leaves of `params`, and the new state.
         """
-        required_params(type(self).__name__, params)
+        required_params(self, params)
         # A class that handles trees itself gets its gradients as they are.
         grads = grads if self._loads == "all" else widened(grads)
         updates, state = self.update(grads, state, params, **extra)

@@ -113,7 +113,9 @@ def type_name(dtype: Any, shape: Sequence[int]) -> str:
     return f"{dtype}[{','.join(map(str, shape))}]"
 
 
-def align(treedef: Any, tree: PyTree, name: str, updates: PyTree) -> list:
+def align(
+    treedef: Any, tree: PyTree, name: str, updates: PyTree, other_name: str = "updates"
+) -> list:
     """The subtrees of `tree` at the leaves of `updates`, whose structure is `treedef`.
 
     **Raises:**
@@ -123,7 +125,7 @@ def align(treedef: Any, tree: PyTree, name: str, updates: PyTree) -> list:
     try:
         return treedef.flatten_up_to(tree)
     except (ValueError, TypeError):
-        problem = f"{disagreement(name, tree, 'updates', updates)} {ONE_MODEL}"
+        problem = f"{disagreement(name, tree, other_name, updates)} {ONE_MODEL}"
         raise InputError(None, problem) from None
 
 
@@ -253,12 +255,7 @@ def restrict(
     A `ValueError` that lists key paths, if they have different structures.
     """
     leaves, treedef = flatten_updates(like)
-    try:
-        column = treedef.flatten_up_to(tree)
-    except (ValueError, TypeError):
-        problem = f"{disagreement(name, tree, like_name, like)} {ONE_MODEL}"
-        raise InputError(None, problem) from None
-    pairs = zip(leaves, column, strict=True)
+    pairs = zip(leaves, align(treedef, tree, name, like, like_name), strict=True)
     return treedef.unflatten(None if x is None else y for x, y in pairs)
 
 

@@ -100,15 +100,14 @@ class CompressedMean(AbstractWrapper):
     def handle(
         self, call: Call, state: CompressedMeanState
     ) -> tuple[Any, CompressedMeanState]:
-        name = "CompressedMean"
-        check_kept(name, "error", state.error, call.updates)
+        check_kept("error", state.error, call.updates)
         check_real(self, call.updates, state.error, "state.error")
         means, error, memory = compressed(
             self.compressor,
             call.updates,
             state.error,
             state.memory,
-            Workers(self.axis_name, name),
+            Workers(self.axis_name, "CompressedMean"),
             self.decay,
         )
         means = call._replace(updates=means)

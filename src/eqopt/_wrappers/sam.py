@@ -213,7 +213,7 @@ class SAM(AbstractWrapper):
     def _openly(self, call: Call, state: SAMState) -> tuple[Any, SAMState]:
         # Two conditionals in sequence: with `sync_period=1`, both are true.
         here = beside("SAM", "cache", state.cache, call.params)
-        check_kept("SAM", "cache", state.cache, call.updates)
+        check_kept("cache", state.cache, call.updates)
         cache = filter_cond(
             state.steps_since_sync == 0, lambda: copy(here), lambda: state.cache
         )

@@ -70,6 +70,11 @@ def save(path: str | os.PathLike[str], tree: PyTree, metadata: Any = None) -> No
     JSON. In each case, the old checkpoint stays unchanged, unless the message says that
     the new one was saved.
     """
+    if isinstance(tree, str | os.PathLike):
+        raise TypeError(
+            "eqopt.checkpoint.save: `tree` must be a tree with arrays, but is the path "
+            f"or string {str(tree)!r}. The old checkpoint stays."
+        )
     header = {
         "layout": layout(tree),
         "weak_types": [

@@ -27,7 +27,7 @@ IntScalarLike: TypeAlias = RealScalarLike
 Steps: TypeAlias = Annotated[IntScalarLike, AtLeast(1)]
 StepsOrZero: TypeAlias = Annotated[IntScalarLike, AtLeast(0)]
 
-# Finite numbers, also in float32.
+# Finite numbers.
 Finite: TypeAlias = Annotated[
     RealScalarLike, Interval(includes_low=False, includes_high=False)
 ]

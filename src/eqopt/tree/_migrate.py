@@ -90,7 +90,7 @@ def migrate(
     `take` or `drop` matches nothing. A `TypeError` if `new_opt` has no `init`, or if
     `old_state` has shapes instead of arrays.
     """
-    _check("migrate", new_opt, old_state, model)
+    _check_is_optimizer("migrate", new_opt)
     made = new_opt.init(model)
     whole = _unpadded(made)
     new, old = without_stacks(whole), without_stacks(_unpadded(old_state))
@@ -149,13 +149,13 @@ def migration_plan(
 
     The errors of `migrate`.
     """
-    _check("migration_plan", new_opt, old_state, model)
+    _check_is_optimizer("migration_plan", new_opt)
     new = eqx.filter_eval_shape(new_opt.init, model)
     own = lambda state: without_stacks(without_padding(state))
     return planned(own(new), own(old_state), model, take, drop).plan
 
 
-def _check(function: str, new_opt: Any, old_state: State, model: Params) -> None:
+def _check_is_optimizer(function: str, new_opt: Any) -> None:
     if not callable(getattr(new_opt, "init", None)):
         raise TypeError(
             f"{function}: `new_opt` must be an optimizer, but is a "

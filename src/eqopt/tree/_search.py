@@ -302,11 +302,14 @@ def _replaced(path, node, places, in_optimizer=False) -> Any:
     new = treedef.unflatten(
         _replaced((*path, entry), child, places, is_inside) for entry, child in children
     )
-    # In a population, numbers have another axis.
-    is_single = not any(map(np.ndim, jtu.tree_leaves(new)))
-    if is_inside and isinstance(new, Module) and is_single:
+    if is_inside and isinstance(new, Module) and not _is_population(new):
         check_fields(new)
     return new
+
+
+def _is_population(optimizer: PyTree) -> bool:
+    """Whether its numbers have another axis."""
+    return any(map(np.ndim, jtu.tree_leaves(optimizer)))
 
 
 def _like(old, new, path):

@@ -117,7 +117,7 @@ class AbstractMoMo(AbstractTransformation):
         **extra: Any,
     ) -> tuple[Updates, State]:
         check_state(self, state)
-        params = required_params(type(self).__name__, params)
+        params = required_params(self, params)
         check_number(self, "value", value)
         now = lambda name: value_at(self, name, state.count, state.barf)
         decay = now("learning_rate") * now("weight_decay")

@@ -106,7 +106,7 @@ def beside(owner: str, slot: str, tree: Params, params: Params) -> Params:
     return part
 
 
-def check_kept(owner: str, slot: str, tree: Params, updates: Updates) -> None:
+def check_kept(slot: str, tree: Params, updates: Updates) -> None:
     """Raises a `ValueError` for an update where `tree`, a field of the state, has `None`.
 
     Without an equation that reads the field, its leaf would be taken as not trained.

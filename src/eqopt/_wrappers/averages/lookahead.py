@@ -137,7 +137,7 @@ class Lookahead(AbstractWrapper):
         if not call.is_step:
             params = load(params)
         fast, slow = self._split(state, params)
-        check_kept("Lookahead", "slow", slow, call.updates)
+        check_kept("slow", slow, call.updates)
         new, fast_state = call._replace(params=fast).run(self.inner, state.fast_state)
         due, count = synced(state.steps_since_sync, self.sync_period)
         if call.is_step:

@@ -32,9 +32,8 @@ class AbstractOuter(AbstractWrapper):
         return put_beside(state, params, take_slow, "slow")
 
     def handle(self, call: Call, state: Any) -> tuple[Any, Any]:
-        name = type(self).__name__
-        required_params(name, call.params)
-        check_kept(name, "slow", state.slow, call.updates)
+        required_params(self, call.params)
+        check_kept("slow", state.slow, call.updates)
         result, inner_state = call.run(self.inner, state.inner_state)
         return self._after_inner(call, result, inner_state, state)
 
