@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 import eqopt
-from eqopt._trees.axes import (
+from eqopt._matrices.axes import (
     Axes,
     from_matrices,
     resolve_dimension_numbers,
     to_matrices,
 )
-from eqopt._trees.dimension_numbers import Unknown
-from eqopt._trees.recognition import of_layers
+from eqopt._matrices.dimension_numbers import Unknown
+from eqopt._matrices.recognition import of_layers
 
 
 Numbers = eqopt.MatrixDimensionNumbers

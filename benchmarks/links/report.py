@@ -8,16 +8,7 @@ from matplotlib.figure import Figure
 
 from .. import machine
 from ..workloads.language import SHAPE
-from .link import (
-    LATENCY,
-    SEVEN,
-    SEVENTY,
-    Large,
-    Link,
-    compute_seconds,
-    hours,
-    steps_of,
-)
+from .link import LATENCY, SEVEN, SEVENTY, Large, Link, compute_seconds, hours, steps_of
 from .methods import DATA_PARALLEL, DILOCO, NAMES, POWER_SGD, STREAMING, ZERO1
 from .results import TARGET, Results, steps
 from .sent import Messages, messages, shapes_of

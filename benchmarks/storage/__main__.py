@@ -10,16 +10,7 @@ import jax
 from .. import machine
 from ..pages import write_parts
 from ..processes import in_each, odd
-from .report import (
-    Panel,
-    Row,
-    middle,
-    record,
-    restored,
-    save_picture,
-    summary,
-    table,
-)
+from .report import Panel, Row, middle, record, restored, save_picture, summary, table
 from .runs import OPTIMIZERS, cost, train
 from .tasks import TASKS
 from .ways import FULL, WAYS, Way

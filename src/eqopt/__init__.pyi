@@ -43,7 +43,6 @@ from ._core.apply import (
 )
 from ._core.equation import equation as equation
 from ._core.leafwise import Leafwise as Leafwise, leafwise as leafwise
-from ._core.matrixwise import AbstractMatrixwise as AbstractMatrixwise
 from ._core.reductions import sum_over_leaves as sum_over_leaves
 from ._core.transformation import (
     AbstractLeafwise as AbstractLeafwise,
@@ -69,6 +68,10 @@ from ._linesearch.zoom import (
     ScaleByZoomLinesearchState as ScaleByZoomLinesearchState,
     ZoomLinesearchInfo as ZoomLinesearchInfo,
 )
+from ._matrices.dimension_numbers import (
+    MatrixDimensionNumbers as MatrixDimensionNumbers,
+)
+from ._matrices.matrixwise import AbstractMatrixwise as AbstractMatrixwise
 from ._optimizers.adam.acprop import (
     ACProp as ACProp,
     ScaleByACProp as ScaleByACProp,
@@ -490,7 +493,6 @@ from ._transforms.weight_decay import (
     AddDecayedWeights as AddDecayedWeights,
     AddDecayedWeightsState as AddDecayedWeightsState,
 )
-from ._trees.dimension_numbers import MatrixDimensionNumbers as MatrixDimensionNumbers
 from ._wrappers.apply_if_finite import (
     ApplyIfFinite as ApplyIfFinite,
     ApplyIfFiniteState as ApplyIfFiniteState,

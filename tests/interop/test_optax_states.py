@@ -10,12 +10,7 @@ from optax._src import transform as optax_transform
 from optax.transforms import _adding as optax_adding
 
 import eqopt
-from eqopt.interop.optax import (
-    from_optax,
-    state_from_optax,
-    state_to_optax,
-    to_optax,
-)
+from eqopt.interop.optax import from_optax, state_from_optax, state_to_optax, to_optax
 from eqopt.interop.optax._pairs import PARTNERS, RENAMED, is_ours, nodes_of
 
 from ..laws.subjects import (

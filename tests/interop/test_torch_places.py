@@ -8,10 +8,7 @@ import pytest
 from eqopt.interop.torch import params_from_torch
 
 from .torch_network import Network, model
-from .torch_steps import (
-    equal,
-    tensors,
-)
+from .torch_steps import equal, tensors
 
 
 torch = pytest.importorskip("torch")

@@ -7,12 +7,7 @@ import pytest
 from eqopt.interop.torch import from_torch, params_from_torch, state_from_torch
 
 from ..laws.subjects import arrays, assert_equal, avals
-from .torch_steps import (
-    assert_same,
-    eqopt_steps,
-    tensors,
-    torch_steps,
-)
+from .torch_steps import assert_same, eqopt_steps, tensors, torch_steps
 
 
 torch = pytest.importorskip("torch")

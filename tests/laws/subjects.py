@@ -12,13 +12,7 @@ import numpy as np
 from jaxtyping import Array, Int, PyTree
 
 from eqopt.testing import _trial
-from eqopt.testing._trial import (
-    Moment,
-    compiled_by,
-    grads_of,
-    normal,
-    trained,
-)
+from eqopt.testing._trial import Moment, compiled_by, grads_of, normal, trained
 
 from ..interpreter import interpreted
 from .row import Row

@@ -11,8 +11,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import eqopt
-from eqopt._core.batches import BATCH
-from eqopt._core.leafwise import kernel_of_all
+from eqopt._matrices.batches import BATCH, _kernel
 from eqopt.testing._check import check
 from eqopt.testing._trial import Trial
 
@@ -121,10 +120,10 @@ def limit_batches(monkeypatch):
         for limits in BATCH.values():
             for platform in limits:
                 monkeypatch.setitem(limits, platform, size)
-        kernel_of_all.cache_clear()  # programs traced before have other batches
+        _kernel.cache_clear()  # programs traced before have other batches
 
     yield limit
-    kernel_of_all.cache_clear()
+    _kernel.cache_clear()
 
 
 # Limits in elements that fit all matrices, two matrices, and not even two. A stack is a

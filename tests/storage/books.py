@@ -4,12 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from eqopt.storage._maps import (
-    AbstractMap,
-    DynamicMap,
-    FourthPowerMap,
-    SecondPowerMap,
-)
+from eqopt.storage._maps import AbstractMap, DynamicMap, FourthPowerMap, SecondPowerMap
 
 
 class Book(NamedTuple):

@@ -8,11 +8,11 @@ from .._arguments.fields import static_choice
 from .._core import AbstractStateless, Leafwise, equation
 from .._trees.masks import mask_out
 from .._trees.routes import Report
-from .._types import Leaf, Mask, Params
+from .._types import Mask, Params
 
 
 @equation(elementwise=True)
-def zero(g: Leaf) -> Leaf:
+def zero(g):
     return jnp.zeros_like(g)
 
 

@@ -8,7 +8,7 @@ from .._errors import InputError, naming
 from .._jax_internals import is_traced
 from .._trees.control import filter_cond
 from .._trees.leaves import keystr, parameters
-from .._types import IntegerLike, Leaf, Model, Params, RealScalarLike, Updates
+from .._types import IntegerLike, Model, Params, RealScalarLike, Updates
 from ..tree._like import copy
 from ..tree._together import together
 from .calls import check_any
@@ -47,7 +47,7 @@ def apply_updates(params: Model, updates: Updates) -> Model:
 
 
 @equation(elementwise=True)
-def interpolate(old: Leaf, p: Leaf, *, step_size) -> Leaf:
+def interpolate(old, p, *, step_size):
     return step_size * p + (1 - step_size) * old
 
 

@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import equinox as eqx
@@ -10,7 +10,6 @@ from beartype.roar import BeartypeCallHintReturnViolation
 
 from .._errors import InputError
 from .._typecheck import checked
-from .batches import Batching
 
 
 class Equation:
@@ -22,7 +21,7 @@ class Equation:
     modules: frozenset[str] = frozenset()  # shared values that are modules
     elementwise: bool = False  # see `equation`
     keeps_shape: bool = True  # whether the result has the shape of the update
-    batching: Batching | None = None  # for an equation of matrices
+    is_divided: bool = False  # whether devices divide its matrices
 
     def __init__(self, fn: Callable, elementwise: bool = False):
         parameters = inspect.signature(fn).parameters.values()
@@ -47,16 +46,19 @@ class Equation:
     def __call__(self, *leaves: Any, **shared: Any) -> Any:
         return self._fn(*leaves, **shared)
 
-    def of_all(self, calls: "Sequence[Arguments]", limit: int) -> list[Any]:
-        """The results for several leaves; a batch has at most `limit` elements."""
-        return [self(*leaves, **shared) for leaves, shared in calls]
+    def of_rows(
+        self,
+        operation: Any,
+        of_each: Callable[..., dict[int, tuple]],
+        packed: Any,
+        rows: dict[int, tuple],
+        loose: Sequence[Any],
+    ) -> dict[int, tuple]:
+        """The results for the rows of all leaves, by default for one after the other.
 
-    def batch_key(self, g: Any, *leaves: Any) -> Hashable:
-        """A key that is equal for leaves that `of_all` computes at once.
-
-        It is `None` if `of_all` never does this.
+        `operation` is a `leafwise.Operation`.
         """
-        return None
+        return of_each(packed, rows, loose)
 
     def __repr__(self) -> str:
         return f"<equation {self.name}>"
@@ -81,8 +83,10 @@ def equation(fn: Callable | None = None, *, elementwise: bool = False) -> Any:
 
     Inputs are in at least float32, and results are stored in the dtypes of their slots,
     so an equation never converts a dtype. A slot may have another shape than the leaf,
-    or be a small tree of arrays (for example one per axis). An equation is type-checked
-    and traced once per distinct shape and dtype of the leaf, not once per leaf.
+    or be a small tree of arrays (for example one per axis). An equation is traced once
+    per distinct shape and dtype of the leaf, not once per leaf. Annotations of jaxtyping
+    are optional, and are checked then. Without them, the arrays of an elementwise
+    equation and `p` must have the shape of the update.
 
     **Arguments:**
 

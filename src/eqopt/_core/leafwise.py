@@ -16,12 +16,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Inexact
+from jaxtyping import Array
 
 from .._arguments.extra import required_params
 from .._caches import cached
 from .._errors import InputError
-from .._jax_internals import is_traced
 from .._platforms import store_in_two_passes
 from .._trees.leaves import (
     align,
@@ -38,8 +37,7 @@ from .._trees.sharding import is_in_shard_map, sharded_like
 from .._trees.stored import is_stored
 from .._types import Mask, Params, PyTree, State, Updates
 from .equation import MISFITS, Equation, ShapeMismatch, WrongResult, equation, is_static
-from .misfits import misfit, no_matrix, no_parameter, stateless
-from .turns import compute_matrices
+from .misfits import misfit, no_parameter, stateless
 
 
 def leafwise(
@@ -201,7 +199,7 @@ def _map(
     flags = [True] * len(leaves)
     if step.mask is not None:
         flags = resolve_mask(step.mask, updates, params)
-    _check_slots(equation, updates, leaves, flags, columns, slots)
+    _check_slots(updates, leaves, flags, columns, slots)
     operation, packed, loose = bind(equation, tuple(slots), step.shared)
     rows = {
         i: (g, *[column[i] for column in columns.values()])
@@ -220,12 +218,7 @@ def _map(
                 raise misfit(keystr(updates, i), arrays, error) from None
         return outs
 
-    is_of_matrices = equation.batching is not None
-    if is_of_matrices and any(is_traced(row[0]) for row in rows.values()):
-        of_all = functools.partial(kernel_of_all, operation)
-        outs = compute_matrices(equation, of_leaves, of_all, packed, rows, loose)
-    else:
-        outs = of_leaves(packed, rows, loose)
+    outs = equation.of_rows(operation, of_leaves, packed, rows, loose)
     for i, out in outs.items():
         leaves[i] = out[0]
         for name, x in zip(slots, out[1:], strict=True):
@@ -243,7 +236,7 @@ def _read(tree: PyTree, updates: Updates) -> PyTree:
     return tree(jax.tree.map(lambda g: jax.ShapeDtypeStruct(g.shape, g.dtype), updates))
 
 
-def _check_slots(equation, updates, leaves, flags, columns, slots):
+def _check_slots(updates, leaves, flags, columns, slots):
     """Raises an error where an update meets nothing, or what is no parameter."""
     for name, column in columns.items():
         if name not in slots and name != "p":
@@ -255,8 +248,6 @@ def _check_slots(equation, updates, leaves, flags, columns, slots):
                 raise no_parameter(keystr(updates, i), x)
             if flag and x is None:
                 raise stateless(name, keystr(updates, i))
-            if not flag and x is not None and equation.batching and name in slots:
-                raise no_matrix(name, keystr(updates, i))
 
 
 #
@@ -360,26 +351,20 @@ def _compute(
     row: Sequence[Any],
     store: Callable,
 ) -> tuple:
+    _check_shapes(operation.equation, row)
     arguments, shared = load_row(operation, packed, row, loose)
     out = operation.equation(*arguments, **shared)
-    return _store(operation, row, arguments, out, store)
+    return store_row(operation, row, arguments, out, store)
 
 
-@cached
-def kernel_of_all(operation: Operation, limit: int) -> Callable:
-    """The jitted function of many leaves, with batches of at most `limit` elements."""
-
-    def run(packed, rows, loose):
-        with jax.numpy_dtype_promotion("standard"):
-            calls = [load_row(operation, packed, row, loose) for row in rows]
-            outs = operation.equation.of_all(calls, limit)
-            return [
-                _store(operation, row, arguments, out, stored_like)
-                for row, (arguments, _), out in zip(rows, calls, outs, strict=True)
-            ]
-
-    run.__name__ = run.__qualname__ = operation.equation.name
-    return jax.jit(run)
+def _check_shapes(equation: Equation, row: Sequence[Any]) -> None:
+    """Raises an error for arrays that would be broadcast to others."""
+    g, *others = row
+    for name, x in zip(equation.leaves, others, strict=True):
+        numbers = ((),) if equation.elementwise and name != "p" else ()
+        is_alike = equation.elementwise or name == "p"
+        if is_alike and getattr(x, "shape", g.shape) not in (g.shape, *numbers):
+            raise ShapeMismatch(None, f"`{name}` has another shape than the update")
 
 
 def load_row(
@@ -393,7 +378,7 @@ def load_row(
     return tuple([widen(x, real) for x in row]), shared
 
 
-def _store(
+def store_row(
     operation: Operation,
     row: Sequence[Any],
     arguments: Sequence[Any],
@@ -406,7 +391,7 @@ def _store(
     places = [1 + names.index(name) for name in operation.slots]
     old = [row[k] for k in places]
     _check_outputs(operation, u, arguments[0] if equation.keeps_shape else u, new, old)
-    if equation.batching is not None and equation.batching.is_divided:
+    if equation.is_divided:
         there = arguments[0], [arguments[k] for k in places]  # back to where they were
         u, new = jax.tree.map(sharded_like, there, (u, new))
     slots = [jax.tree.map(store, *pair) for pair in zip(new, old, strict=True)]
@@ -463,7 +448,7 @@ def _check_outputs(
 
 
 @equation(elementwise=True)
-def add(g: Inexact[Array, "..."], p: Inexact[Array, "..."]) -> tuple[Any, Any]:
+def add(g, p):
     if g.shape != p.shape:
         raise ShapeMismatch(None, f"{g.shape} is added to {p.shape}")
     return g, p + g

@@ -122,16 +122,6 @@ def no_parameter(path: str, p: Any) -> Exception:
     return InputError(None, problem)
 
 
-def no_matrix(slot: str, path: str) -> Exception:
-    """The error for an update at `path`, which only `init` treated as a matrix."""
-    return InputError(
-        None,
-        f"`{path}` was a matrix in `init` (`{slot}`), but is not one now. By default, "
-        "the layers next to an array decide whether it is a stack. Pass the same model "
-        "to `init`, or pass `weight_dimension_numbers`.",
-    )
-
-
 def stateless(slot: str, path: str) -> Exception:
     """The error for an update at `path`, where the state has nothing."""
     return InputError(

@@ -23,7 +23,7 @@ from ..tree import conj, norm
 
 
 @equation(elementwise=True)
-def move(g: Leaf, *, step_size: Scalar) -> Leaf:
+def move(g, *, step_size):
     # A step of size zero along a direction that is not finite changes nothing, and is
     # not NaN.
     return jnp.where(step_size == 0, 0, step_size * g)

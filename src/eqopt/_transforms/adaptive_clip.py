@@ -9,10 +9,8 @@ import jax.tree_util as jtu
 from jaxtyping import Array, Float, Inexact
 
 from .._core import AbstractStateless, Leafwise, equation
-from .._trees.axes import Axes, resolve_dimension_numbers
-from .._trees.layers import stacks
+from .._matrices import Axes, Own, by_class, find_stacks, resolve_dimension_numbers
 from .._trees.leaves import align, is_leaf
-from .._trees.recognition import Own, by_class
 from .._types import Hyperparameter, Leaf, Params, PyTree, Scalar, Updates, ZeroOrMore
 from ..numerics._numerics import abs_sq, at_least_float32, safe_sqrt
 
@@ -167,7 +165,7 @@ class AdaptiveGradClip(AbstractStateless):
             return treedef.unflatten([_Unit(self.axis)] * len(leaves))
         # Differs from Optax in: weights of Equinox's layers have their outputs first.
         known = resolve_dimension_numbers(None, tree, params, _of_layers_only)
-        both = zip(known, leaves, stacks(tree), strict=True)
+        both = zip(known, leaves, find_stacks(tree), strict=True)
         return treedef.unflatten(_unit(*of_leaf) for of_leaf in both)
 
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Int
 
 from .._core import AbstractLeafwise, Leafwise, equation
-from .._types import Count, Leaf, Params, Updates
+from .._types import Count, Params, Updates
 from ..tree._like import wide_zeros_like
 
 
@@ -25,7 +25,7 @@ class ApplyEveryState(eqx.Module):
 
 
 @equation(elementwise=True)
-def collect(g: Leaf, grad_acc: Leaf, *, is_last: Bool[Array, ""]) -> tuple[Leaf, Leaf]:
+def collect(g, grad_acc, *, is_last):
     total = grad_acc + g
     return jnp.where(is_last, total, 0), jnp.where(is_last, 0, total)
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Int
 
 from .._core import AbstractLeafwise, Leafwise, equation
-from .._types import Leaf, Params, Scalar, Unit, Updates, ZeroOrMore
+from .._types import Params, Unit, Updates, ZeroOrMore
 from ..numerics._numerics import as_float, bias_correction, safe_increment
 from ..tree._like import wide_zeros_like
 
@@ -26,9 +26,7 @@ class EMAState(eqx.Module):
 
 
 @equation(elementwise=True)
-def average(
-    g: Leaf, ema: Leaf, *, decay: Scalar, correction: Scalar
-) -> tuple[Leaf, Leaf]:
+def average(g, ema, *, decay, correction):
     ema = (1 - decay) * g + decay * ema
     return ema / correction, ema
 
@@ -85,7 +83,7 @@ class GrokfastState(eqx.Module):
 
 
 @equation(elementwise=True)
-def amplify_slow(g: Leaf, ema: Leaf, *, lamb: Scalar, new: Scalar) -> tuple[Leaf, Leaf]:
+def amplify_slow(g, ema, *, lamb, new):
     # Written as a difference, so that the average of equal numbers is exactly that
     # number.
     ema = ema + new * (g - ema)

@@ -35,7 +35,7 @@ from .scale import scale
 
 
 @equation(elementwise=True)
-def clip(g: Leaf, *, max_delta: Scalar) -> Leaf:
+def clip(g, *, max_delta):
     return by_parts(lambda g: jnp.clip(g, -max_delta, max_delta), g)
 
 

@@ -14,8 +14,11 @@ from jaxtyping import Array, DTypeLike, Float, Int
 from .._arguments.extra import required_params
 from .._arguments.fields import static_choice
 from .._core import AbstractLeafwise, Leafwise, ShapeMismatch, equation
-from .._trees.axes import DimensionNumbers, resolve_dimension_numbers
-from .._trees.dimension_numbers import MatrixDimensionNumbers
+from .._matrices import (
+    DimensionNumbers,
+    MatrixDimensionNumbers,
+    resolve_dimension_numbers,
+)
 from .._trees.leaves import is_leaf, is_parameter
 from .._types import (
     CountOrZero,

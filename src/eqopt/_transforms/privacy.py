@@ -13,16 +13,7 @@ from .._errors import InputError
 from .._trees.keys import key_data, next_key, split_like
 from .._trees.leaves import align, flatten_updates, keystr
 from .._trees.states import check_state
-from .._types import (
-    Key,
-    Leaf,
-    Params,
-    Positive,
-    Scalar,
-    State,
-    Updates,
-    ZeroOrMore,
-)
+from .._types import Key, Leaf, Params, Positive, Scalar, State, Updates, ZeroOrMore
 from ..numerics._numerics import as_float, at_least_float32
 from .per_example import batch_size, factors_of, weighted_sum
 

@@ -43,12 +43,12 @@ from ..schedules import AbstractStatefulSchedule
 
 
 @equation(elementwise=True)
-def scale(g: Leaf, *, step_size: Scalar) -> Leaf:
+def scale(g, *, step_size):
     return step_size * g
 
 
 @equation(elementwise=True)
-def same(g: Leaf) -> Leaf:
+def same(g):
     return g
 
 

@@ -6,7 +6,7 @@ import equinox as eqx
 from jaxtyping import DTypeLike
 
 from .._core import AbstractLeafwise, Leafwise, equation
-from .._types import Hyperparameter, Leaf, Params, Scalar, Updates
+from .._types import Hyperparameter, Params, Updates
 from ..tree._like import wide_zeros_like
 
 
@@ -17,9 +17,7 @@ class TraceState(eqx.Module):
 
 
 @equation(elementwise=True)
-def accumulate(
-    g: Leaf, trace: Leaf, *, decay: Scalar, nesterov: bool
-) -> tuple[Leaf, Leaf]:
+def accumulate(g, trace, *, decay, nesterov):
     trace = g + decay * trace
     return (g + decay * trace if nesterov else trace), trace
 

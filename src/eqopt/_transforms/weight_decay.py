@@ -9,23 +9,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from .._arguments.checks import (
-    check_no_schedule,
-)
+from .._arguments.checks import check_no_schedule
 from .._arguments.fields import static_choice
 from .._core import AbstractLeafwise, AbstractTransformation, Leafwise, equation
 from .._errors import InputError
 from .._trees.masks import mask_out
 from .._trees.routes import Report
-from .._types import (
-    Leaf,
-    Mask,
-    Params,
-    Positive,
-    RealLeaf,
-    Scalar,
-    ScalarOrSchedule,
-)
+from .._types import Leaf, Mask, Params, Positive, RealLeaf, ScalarOrSchedule
 from ..numerics._numerics import safe_increment
 from .normalize import ratio
 from .scale import at, same
@@ -57,7 +47,7 @@ class AddDecayedWeightsState(eqx.Module):
 
 
 @equation(elementwise=True)
-def decay_weights(g: Leaf, p: Leaf, *, weight_decay: Scalar, cautious: bool) -> Leaf:
+def decay_weights(g, p, *, weight_decay, cautious):
     return decayed(g, p, weight_decay, cautious)
 
 

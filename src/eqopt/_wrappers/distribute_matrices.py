@@ -5,7 +5,8 @@ from typing import Any
 import equinox as eqx
 from jax.sharding import AbstractMesh, Mesh
 
-from .._core import AbstractTransformation, Division, use_division
+from .._core import AbstractTransformation
+from .._matrices import Division, use_division
 from .._trees.sharding import axis_names, mesh_with
 from .._types import Model, Params, SameState, State, Updates
 

@@ -23,17 +23,7 @@ from .._jax_internals import is_traced
 from .._trees.control import filter_cond
 from .._trees.states import check_state
 from .._trees.stored import hides_params
-from .._types import (
-    Count,
-    Hyperparameter,
-    Interval,
-    Leaf,
-    OpenUnit,
-    Params,
-    Positive,
-    Scalar,
-    State,
-)
+from .._types import Count, Hyperparameter, Interval, OpenUnit, Params, Positive, State
 from ..numerics._numerics import at_least_float32, safe_increment
 from .apply_if_finite import are_finite
 
@@ -64,7 +54,7 @@ class DynamicLossScaleState(eqx.Module):
 
 
 @equation(elementwise=True)
-def unscale(g: Leaf, *, loss_scale: Scalar) -> Leaf:
+def unscale(g, *, loss_scale):
     return g / loss_scale
 
 

@@ -69,9 +69,7 @@ def mechanic_sums(g: Leaf, delta: Leaf, p: Leaf) -> tuple[Scalar, ...]:
 
 
 @equation(elementwise=True)
-def mechanic(
-    g: Leaf, delta: Leaf, *, s: Scalar, growth: Scalar, counts: Scalar
-) -> tuple[Leaf, Leaf]:
+def mechanic(g, delta, *, s, growth, counts):
     # The product of the sum and the factor after the step, minus the product before it,
     # computed without cancellation.
     g = counts * g

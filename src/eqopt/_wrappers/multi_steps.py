@@ -20,7 +20,6 @@ from .._trees.stored import load
 from .._types import (
     AtLeast,
     IntegerLike,
-    Leaf,
     Params,
     PyTree,
     Scalar,
@@ -63,15 +62,7 @@ class MultiStepsState(eqx.Module):
 
 
 @equation(elementwise=True)
-def gather(
-    g: Leaf,
-    acc_grads: Leaf,
-    *,
-    weight: Scalar,
-    parts: Scalar,
-    is_first: Bool[Array, ""],
-    mean: bool,
-) -> tuple[Leaf, Leaf]:
+def gather(g, acc_grads, *, weight, parts, is_first, mean):
     # Selected, not multiplied by zero, so that values of an earlier step disappear,
     # including NaNs, and no memory is cleared after a step. Gradients with zero weight
     # have no effect.

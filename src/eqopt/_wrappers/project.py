@@ -30,7 +30,7 @@ from .._trees.leaves import (
     restrict,
 )
 from .._trees.masks import mask_out
-from .._types import Leaf, Mask, Model, Params, PyTree, State
+from .._types import Mask, Model, Params, PyTree, State
 
 
 class ProjectState(eqx.Module):
@@ -40,7 +40,7 @@ class ProjectState(eqx.Module):
 
 
 @equation(elementwise=True)
-def towards(g: Leaf, projected: Leaf, p: Leaf) -> Leaf:
+def towards(g, projected, p):
     return projected - p
 
 

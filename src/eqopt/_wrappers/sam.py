@@ -30,7 +30,7 @@ from .._trees.keys import keep_keys
 from .._trees.leaves import align, flatten_updates, is_inexact, keystr
 from .._trees.states import check_state
 from .._trees.stored import load, store_like
-from .._types import Count, Exact, Leaf, Model, Params, State, Updates
+from .._types import Count, Exact, Model, Params, State, Updates
 from ..tree._like import copy
 from .averages.beside import beside, check_kept
 
@@ -55,7 +55,7 @@ class SAMState(eqx.Module):
 
 
 @equation(elementwise=True)
-def go_back(g: Leaf, cache: Leaf, p: Leaf) -> Leaf:
+def go_back(g, cache, p):
     return (cache - p) + g
 
 

@@ -15,12 +15,7 @@ from .._core import AbstractTransformation, AbstractWrapper, Call
 from .._errors import InputError
 from .._trees.leaves import is_leaf, parameters
 from .._trees.masks import resolve_mask
-from .._trees.stored import (
-    AbstractStored,
-    is_elsewhere,
-    is_stored,
-    standard_promotion,
-)
+from .._trees.stored import AbstractStored, is_elsewhere, is_stored, standard_promotion
 from .._types import Mask, Params, State
 from ..numerics._numerics import at_least_float32, common_dtype
 from ..storage._base import (

@@ -14,7 +14,7 @@ from .._core import equation, leafwise
 from .._trees.leaves import flatten_updates
 from .._trees.states import check_state
 from .._trees.stored import load
-from .._types import Count, Leaf, Params, Scalar, State, Updates
+from .._types import Count, Params, Scalar, State, Updates
 from ..numerics._numerics import at_least_float32
 from ..tree._like import wide_zeros_like
 from ._aggregator import AbstractAggregator
@@ -79,9 +79,7 @@ class AccumulateAvgUpdatesState(eqx.Module):
 
 
 @equation(elementwise=True)
-def accumulate(
-    g: Leaf, avg_grad: Leaf, *, part: Scalar, is_first: Bool[Array, ""]
-) -> tuple[Leaf, Leaf]:
+def accumulate(g, avg_grad, *, part, is_first):
     # Selected, not multiplied by zero, so that NaNs of the last mean disappear.
     old = jnp.where(is_first, 0, avg_grad)
     return g, old + (g - old) * part

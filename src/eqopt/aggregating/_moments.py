@@ -14,16 +14,7 @@ from .._core import equation, leafwise
 from .._trees.leaves import flatten_updates
 from .._trees.states import check_state
 from .._trees.stored import load
-from .._types import (
-    Count,
-    Leaf,
-    Nonnegative,
-    Params,
-    RealLeaf,
-    Scalar,
-    State,
-    Updates,
-)
+from .._types import Count, Nonnegative, Params, State, Updates
 from ..numerics._numerics import abs_sq, at_least_float32
 from ..tree._like import real_full_like, wide_zeros_like
 from ._aggregator import AbstractAggregator
@@ -53,16 +44,7 @@ class PerElementMeanAndSumSqDiffGradsState(eqx.Module):
 
 
 @equation(elementwise=True)
-def merge(
-    g: Leaf,
-    sum_sq_diff: RealLeaf,
-    mean_grads: Leaf,
-    sum_sq_diff_grads: RealLeaf,
-    *,
-    part: Scalar,
-    pairs: Scalar,
-    is_first: Bool[Array, ""],
-) -> tuple[Leaf, Leaf, RealLeaf]:
+def merge(g, sum_sq_diff, mean_grads, sum_sq_diff_grads, *, part, pairs, is_first):
     # Selected, not multiplied by zero, so that NaNs of the last result disappear.
     old = jnp.where(is_first, 0, mean_grads)
     diff = g - old

@@ -11,11 +11,9 @@ from .._core import AbstractLeafwise, Leafwise, equation
 from .._transforms.scale import recorded
 from .._types import (
     IntegerLike,
-    Leaf,
     Nonnegative,
     Params,
     PyTree,
-    RealLeaf,
     Scalar,
     State,
     Unit,
@@ -46,15 +44,7 @@ class PerElementMeanAndVarianceEMAState(eqx.Module):
 
 
 @equation(elementwise=True)
-def track(
-    g: Leaf,
-    sum_sq_diff_grads: RealLeaf,
-    mean_grads_ema: Leaf,
-    variance_grads_ema: RealLeaf,
-    *,
-    decay: Scalar,
-    degrees: Scalar,
-) -> tuple[Leaf, Leaf, RealLeaf]:
+def track(g, sum_sq_diff_grads, mean_grads_ema, variance_grads_ema, *, decay, degrees):
     variance = sum_sq_diff_grads / degrees
     mean_grads_ema = (1 - decay) * g + decay * mean_grads_ema
     variance_grads_ema = (1 - decay) * variance + decay * variance_grads_ema

@@ -6,14 +6,20 @@ import equinox as eqx
 import jax.tree_util as jtu
 
 from .._arguments.construction import Explained
-from .._trees.axes import axes_of
-from .._trees.dimension_numbers import MatrixDimensionNumbers
-from .._trees.layers import axes_of_inputs, is_field, shapes_of_one, stacks
+from .._matrices import (
+    MatrixDimensionNumbers,
+    Named,
+    axes_of,
+    axes_of_inputs,
+    check_known,
+    find_stacks,
+    is_field,
+    named_leaves,
+    shapes_of_one,
+)
 from .._trees.leaves import is_leaf, is_parameter, keystr
 from .._trees.masks import resolve
-from .._trees.named import Named, named_leaves
 from .._trees.stored import shapes_if_stored
-from .._trees.unknown import check_known
 from .._typecheck import checked
 from .._types import Params, PyTree
 from ._rules import MatrixRules
@@ -98,7 +104,7 @@ def layer_blocks(params: Params) -> PyTree[BlockAxes]:
     leaves that are not parameters.
     """
     leaves, treedef = jtu.tree_flatten(params, is_leaf=is_leaf)
-    blocks = zip(_of_layers(params), leaves, stacks(params), strict=True)
+    blocks = zip(_of_layers(params), leaves, find_stacks(params), strict=True)
     named = named_leaves(params)
     return treedef.unflatten(
         _outside(name, x, len(stack)) if b is WHOLE else b

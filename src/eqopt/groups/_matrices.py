@@ -1,8 +1,7 @@
 import jax.tree_util as jtu
 
-from .._trees.dimension_numbers import MatrixDimensionNumbers, Unknown
+from .._matrices import MatrixDimensionNumbers, Unknown, of_layers
 from .._trees.leaves import is_leaf
-from .._trees.recognition import of_layers
 from .._trees.stored import shapes_if_stored
 from .._types import Params, PyTree
 

@@ -6,7 +6,7 @@ from typing import Any
 import jax.tree_util as jtu
 
 from .._arguments.construction import Module
-from .._trees.axes import Axes, DimensionNumbers, resolve_dimension_numbers
+from .._matrices import Axes, DimensionNumbers, resolve_dimension_numbers
 from .._trees.leaves import (
     check_parameters,
     disagreement,

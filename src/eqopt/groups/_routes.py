@@ -8,7 +8,7 @@ import jax
 import jax.tree_util as jtu
 import numpy as np
 
-from .._trees.axes import size
+from .._matrices import size
 from .._trees.leaves import briefly, check_parameters, is_leaf, parameters
 from .._trees.routes import Report, is_optimizer
 from .._trees.stored import is_stored, shapes_if_stored

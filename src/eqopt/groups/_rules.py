@@ -6,11 +6,19 @@ from typing import Any, TypeAlias
 
 import jax.tree_util as jtu
 
-from .._trees.dimension_numbers import MatrixDimensionNumbers, Unknown, as_tuple
+from .._matrices import (
+    MatrixDimensionNumbers,
+    Named,
+    Own,
+    Unknown,
+    as_tuple,
+    by_class,
+    named_leaves,
+    of_layers,
+    of_own,
+)
 from .._trees.leaves import is_leaf, is_parameter, listed
-from .._trees.named import Named, named_leaves
 from .._trees.parts import sees_part
-from .._trees.recognition import Own, by_class, of_layers, of_own
 from .._trees.stored import shapes_if_stored
 from .._types import Params, PyTree
 from ._selectors import Selector, where

@@ -8,13 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ._inputs import (
-    RealArrayLike,
-    check_ndim,
-    check_same_shape,
-    one_value_each,
-    widen,
-)
+from ._inputs import RealArrayLike, check_ndim, check_same_shape, one_value_each, widen
 from ._logarithms import weighted
 
 

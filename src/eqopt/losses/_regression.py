@@ -7,13 +7,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._types import RealScalarLike
-from ._inputs import (
-    RealArrayLike,
-    as_scalar,
-    check_same_shape,
-    one_value_each,
-    widen,
-)
+from ._inputs import RealArrayLike, as_scalar, check_same_shape, one_value_each, widen
 
 
 def squared_error(

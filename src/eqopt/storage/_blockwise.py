@@ -9,13 +9,7 @@ from .._trees.stored import AbstractStored
 from .._types import StaticSize
 from ._base import AbstractStateStorage, Slot
 from ._blocks import blocks_of
-from ._maps import (
-    AbstractMap,
-    DynamicMap,
-    FloatMap,
-    FourthPowerMap,
-    SecondPowerMap,
-)
+from ._maps import AbstractMap, DynamicMap, FloatMap, FourthPowerMap, SecondPowerMap
 from ._quantized import Quantized, quantized
 
 

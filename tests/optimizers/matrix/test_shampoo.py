@@ -11,11 +11,7 @@ import pytest
 import eqopt
 
 from ...parity.matrices import NUMBERS
-from .programs import (
-    compiled_decompositions,
-    decompositions,
-    executed_decompositions,
-)
+from .programs import compiled_decompositions, decompositions, executed_decompositions
 
 
 pytestmark = pytest.mark.slow

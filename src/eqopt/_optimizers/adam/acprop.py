@@ -11,16 +11,7 @@ from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
-from ..._types import (
-    Leaf,
-    Mask,
-    Params,
-    RealLeaf,
-    Scalar,
-    ScalarOrSchedule,
-    Unit,
-    ZeroOrMore,
-)
+from ..._types import Mask, Params, ScalarOrSchedule, Unit, ZeroOrMore
 from ...numerics._numerics import (
     abs_sq,
     as_float,
@@ -28,11 +19,7 @@ from ...numerics._numerics import (
     safe_increment,
     safe_sqrt,
 )
-from ..moments import (
-    AbstractMomentsState,
-    counted,
-    init_moments,
-)
+from ..moments import AbstractMomentsState, counted, init_moments
 from .radam import rectification
 
 
@@ -49,18 +36,8 @@ class ScaleByACPropState(AbstractMomentsState):
 
 @equation(elementwise=True)
 def acprop(
-    g: Leaf,
-    mu: Leaf,
-    nu: RealLeaf,
-    *,
-    b1: Scalar,
-    b2: Scalar,
-    eps: Scalar,
-    eps_root: Scalar,
-    mu_correction: Scalar,
-    nu_correction: Scalar,
-    rectifier: Scalar,
-) -> tuple[Leaf, Leaf, RealLeaf]:
+    g, mu, nu, *, b1, b2, eps, eps_root, mu_correction, nu_correction, rectifier
+):
     is_known = (rectifier > 0) & (nu > 0)
     denominator = jnp.where(is_known, safe_sqrt(nu / nu_correction) + eps, 1)
     mu = (1 - b1) * g + b1 * mu

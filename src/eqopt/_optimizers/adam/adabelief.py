@@ -11,23 +11,9 @@ from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._trees.precision import or_tiny
-from ..._types import (
-    Leaf,
-    Mask,
-    Params,
-    RealLeaf,
-    Scalar,
-    ScalarOrSchedule,
-    Unit,
-    ZeroOrMore,
-)
+from ..._types import Mask, Params, ScalarOrSchedule, Unit, ZeroOrMore
 from ...numerics._numerics import abs_sq, safe_sqrt
-from ..moments import (
-    AbstractMomentsState,
-    counted,
-    init_moments,
-    unbiased,
-)
+from ..moments import AbstractMomentsState, counted, init_moments, unbiased
 
 
 class ScaleByBeliefState(AbstractMomentsState):
@@ -43,19 +29,19 @@ class ScaleByBeliefState(AbstractMomentsState):
 
 @equation(elementwise=True)
 def belief(
-    g: Leaf,
-    mu: Leaf,
-    nu: RealLeaf,
+    g,
+    mu,
+    nu,
     *,
-    b1: Scalar,
-    b2: Scalar,
-    eps: Scalar,
-    eps_root: Scalar,
-    mu_correction: Scalar,
-    g_correction: Scalar,
-    nu_correction: Scalar,
-    nesterov: bool,
-) -> tuple[Leaf, Leaf, RealLeaf]:
+    b1,
+    b2,
+    eps,
+    eps_root,
+    mu_correction,
+    g_correction,
+    nu_correction,
+    nesterov,
+):
     mu = (1 - b1) * g + b1 * mu
     nu = (1 - b2) * abs_sq(g - mu) + b2 * nu + eps_root
     mu_hat = unbiased(mu, g, b1, mu_correction, g_correction, nesterov)

@@ -12,23 +12,9 @@ from ..._errors import InputError
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._trees.precision import or_tiny
-from ..._types import (
-    Leaf,
-    Mask,
-    Params,
-    RealLeaf,
-    Scalar,
-    ScalarOrSchedule,
-    Unit,
-    ZeroOrMore,
-)
+from ..._types import Mask, Params, ScalarOrSchedule, Unit, ZeroOrMore
 from ...numerics._numerics import abs_sq, as_float, safe_increment, safe_sqrt
-from ..moments import (
-    AbstractMomentsState,
-    counted,
-    init_moments,
-    unbiased,
-)
+from ..moments import AbstractMomentsState, counted, init_moments, unbiased
 from .growing_momentum import growing_corrections
 
 
@@ -45,19 +31,19 @@ class ScaleByAdamState(AbstractMomentsState):
 
 @equation(elementwise=True)
 def adam(
-    g: Leaf,
-    mu: Leaf,
-    nu: RealLeaf,
+    g,
+    mu,
+    nu,
     *,
-    b1: Scalar,
-    b2: Scalar,
-    eps: Scalar,
-    eps_root: Scalar,
-    mu_correction: Scalar,
-    g_correction: Scalar,
-    nu_correction: Scalar,
-    nesterov: bool,
-) -> tuple[Leaf, Leaf, RealLeaf]:
+    b1,
+    b2,
+    eps,
+    eps_root,
+    mu_correction,
+    g_correction,
+    nu_correction,
+    nesterov,
+):
     mu = (1 - b1) * g + b1 * mu
     nu = (1 - b2) * abs_sq(g) + b2 * nu
     mu_hat = unbiased(mu, g, b1, mu_correction, g_correction, nesterov)

@@ -12,21 +12,8 @@ from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._trees.precision import or_tiny
-from ..._types import (
-    Leaf,
-    Mask,
-    Params,
-    RealLeaf,
-    Scalar,
-    ScalarOrSchedule,
-    Unit,
-    ZeroOrMore,
-)
-from ..moments import (
-    AbstractMomentsState,
-    counted,
-    init_moments,
-)
+from ..._types import Mask, Params, ScalarOrSchedule, Unit, ZeroOrMore
+from ..moments import AbstractMomentsState, counted, init_moments
 
 
 class ScaleByAdamaxState(AbstractMomentsState):
@@ -41,16 +28,7 @@ class ScaleByAdamaxState(AbstractMomentsState):
 
 
 @equation(elementwise=True)
-def adamax(
-    g: Leaf,
-    mu: Leaf,
-    nu: RealLeaf,
-    *,
-    b1: Scalar,
-    b2: Scalar,
-    eps: Scalar,
-    mu_correction: Scalar,
-) -> tuple[Leaf, Leaf, RealLeaf]:
+def adamax(g, mu, nu, *, b1, b2, eps, mu_correction):
     mu = (1 - b1) * g + b1 * mu
     nu = jnp.maximum(b2 * nu, jnp.abs(g) + or_tiny(eps))
     return (mu / mu_correction) / nu, mu, nu

@@ -4,7 +4,7 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, DTypeLike, Int
+from jaxtyping import Array, DTypeLike, Int
 
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
@@ -13,12 +13,9 @@ from ..._transforms.scale import ScaleByLearningRate, at, same
 from ..._transforms.weight_decay import is_off
 from ..._trees.precision import or_tiny
 from ..._types import (
-    Leaf,
     Mask,
     Nonnegative,
     Params,
-    RealLeaf,
-    Scalar,
     ScalarOrSchedule,
     Unit,
     Updates,
@@ -57,22 +54,22 @@ class ScaleByAdanState(eqx.Module):
 # 3. `eps_root` is zero by default, because the paper does not have it.
 @equation(elementwise=True)
 def adan(
-    g: Leaf,
-    m: Leaf,
-    v: Leaf,
-    n: RealLeaf,
-    previous_gradient: Leaf,
+    g,
+    m,
+    v,
+    n,
+    previous_gradient,
     *,
-    b1: Scalar,
-    b2: Scalar,
-    b3: Scalar,
-    eps: Scalar,
-    eps_root: Scalar,
-    m_correction: Scalar,
-    v_correction: Scalar,
-    n_correction: Scalar,
-    is_first: Bool[Array, ""],
-) -> tuple[Leaf, Leaf, Leaf, RealLeaf, Leaf]:
+    b1,
+    b2,
+    b3,
+    eps,
+    eps_root,
+    m_correction,
+    v_correction,
+    n_correction,
+    is_first,
+):
     difference = jnp.where(is_first, 0, g - previous_gradient)
     m = (1 - b1) * g + b1 * m
     v = (1 - b2) * difference + b2 * v
@@ -165,7 +162,7 @@ class ProximalDecayState(eqx.Module):
 
 
 @equation(elementwise=True)
-def decay_proximally(g: Leaf, p: Leaf, *, eta: Scalar, weight_decay: Scalar) -> Leaf:
+def decay_proximally(g, p, *, eta, weight_decay):
     return (g + weight_decay * p) / (1 + eta * weight_decay)
 
 

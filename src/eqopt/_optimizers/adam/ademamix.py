@@ -14,12 +14,9 @@ from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._trees.precision import or_tiny
 from ..._types import (
     Interval,
-    Leaf,
     Mask,
     Nonnegative,
     Params,
-    RealLeaf,
-    Scalar,
     ScalarOrSchedule,
     Unit,
     Updates,
@@ -49,20 +46,8 @@ class ScaleByAdEMAMixState(eqx.Module):
 
 @equation(elementwise=True)
 def ademamix(
-    g: Leaf,
-    m1: Leaf,
-    m2: Leaf,
-    nu: RealLeaf,
-    *,
-    b1: Scalar,
-    b2: Scalar,
-    b3: Scalar,
-    alpha: Scalar,
-    eps: Scalar,
-    eps_root: Scalar,
-    m1_correction: Scalar,
-    nu_correction: Scalar,
-) -> tuple[Leaf, Leaf, Leaf, RealLeaf]:
+    g, m1, m2, nu, *, b1, b2, b3, alpha, eps, eps_root, m1_correction, nu_correction
+):
     m1 = (1 - b1) * g + b1 * m1
     m2 = (1 - b3) * g + b3 * m2
     nu = (1 - b2) * abs_sq(g) + b2 * nu

@@ -5,7 +5,7 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, DTypeLike, Int
+from jaxtyping import Array, DTypeLike, Int
 
 from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
@@ -13,15 +13,7 @@ from ..._transforms.clip import clip
 from ..._transforms.scale import ScaleByLearningRate, at
 from ..._trees.precision import or_tiny
 from ..._typecheck import checked
-from ..._types import (
-    Leaf,
-    Params,
-    RealLeaf,
-    Scalar,
-    ScalarOrSchedule,
-    Unit,
-    ZeroOrMore,
-)
+from ..._types import Params, Scalar, ScalarOrSchedule, Unit, ZeroOrMore
 from ...numerics._numerics import abs_sq, safe_sqrt
 from ..moments import AbstractMomentsState, counted, init_moments
 
@@ -38,18 +30,7 @@ class ScaleByADOPTState(AbstractMomentsState):
 
 
 @equation(elementwise=True)
-def adopt(
-    g: Leaf,
-    mu: Leaf,
-    nu: RealLeaf,
-    *,
-    b1: Scalar,
-    b2: Scalar,
-    eps: Scalar,
-    clip_value: Scalar | None,
-    is_first: Bool[Array, ""],
-    nesterov: bool,
-) -> tuple[Leaf, Leaf, RealLeaf]:
+def adopt(g, mu, nu, *, b1, b2, eps, clip_value, is_first, nesterov):
     scale = jnp.where(is_first, 1, jnp.maximum(safe_sqrt(nu), or_tiny(eps)))
     normalized = g / scale  # of the gradients before
     if clip_value is not None:

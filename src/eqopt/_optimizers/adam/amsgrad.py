@@ -10,23 +10,10 @@ from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._trees.precision import or_tiny
-from ..._types import (
-    Leaf,
-    Nonnegative,
-    Params,
-    RealLeaf,
-    Scalar,
-    ScalarOrSchedule,
-    Unit,
-    ZeroOrMore,
-)
+from ..._types import Nonnegative, Params, ScalarOrSchedule, Unit, ZeroOrMore
 from ...numerics._numerics import abs_sq, safe_sqrt
 from ...tree._like import real_full_like
-from ..moments import (
-    AbstractMomentsState,
-    counted,
-    init_moments,
-)
+from ..moments import AbstractMomentsState, counted, init_moments
 
 
 class ScaleByAMSGradState(AbstractMomentsState):
@@ -45,20 +32,20 @@ class ScaleByAMSGradState(AbstractMomentsState):
 
 @equation(elementwise=True)
 def amsgrad(
-    g: Leaf,
-    mu: Leaf,
-    nu: RealLeaf,
-    nu_max: RealLeaf,
+    g,
+    mu,
+    nu,
+    nu_max,
     *,
-    b1: Scalar,
-    b2: Scalar,
-    eps: Scalar,
-    eps_root: Scalar,
-    mu_correction: Scalar,
-    nu_correction: Scalar,
-    bias_correction_mu: bool,
-    bias_correction_nu: bool,
-) -> tuple[Leaf, Leaf, RealLeaf, RealLeaf]:
+    b1,
+    b2,
+    eps,
+    eps_root,
+    mu_correction,
+    nu_correction,
+    bias_correction_mu,
+    bias_correction_nu,
+):
     mu = (1 - b1) * g + b1 * mu
     nu = (1 - b2) * abs_sq(g) + b2 * nu
     mu_hat = mu / mu_correction if bias_correction_mu else mu

@@ -12,22 +12,9 @@ from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._trees.precision import or_tiny
-from ..._types import (
-    Leaf,
-    Mask,
-    Params,
-    RealLeaf,
-    Scalar,
-    ScalarOrSchedule,
-    Unit,
-    ZeroOrMore,
-)
+from ..._types import Mask, Params, ScalarOrSchedule, Unit, ZeroOrMore
 from ...numerics._numerics import abs_sq, safe_sqrt
-from ..moments import (
-    AbstractMomentsState,
-    counted,
-    init_moments,
-)
+from ..moments import AbstractMomentsState, counted, init_moments
 
 
 class ScaleByGramsState(AbstractMomentsState):
@@ -42,17 +29,7 @@ class ScaleByGramsState(AbstractMomentsState):
 
 
 @equation(elementwise=True)
-def grams(
-    g: Leaf,
-    mu: Leaf,
-    nu: RealLeaf,
-    *,
-    b1: Scalar,
-    b2: Scalar,
-    eps: Scalar,
-    mu_correction: Scalar,
-    nu_correction: Scalar,
-) -> tuple[Leaf, Leaf, RealLeaf]:
+def grams(g, mu, nu, *, b1, b2, eps, mu_correction, nu_correction):
     mu = (1 - b1) * g + b1 * mu
     nu = (1 - b2) * abs_sq(g) + b2 * nu
     correction = jnp.sqrt(nu_correction) / mu_correction

@@ -11,22 +11,9 @@ from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._trees.precision import or_tiny
-from ..._types import (
-    Leaf,
-    Mask,
-    Params,
-    RealLeaf,
-    Scalar,
-    ScalarOrSchedule,
-    Unit,
-    ZeroOrMore,
-)
+from ..._types import Mask, Params, ScalarOrSchedule, Unit, ZeroOrMore
 from ...numerics._numerics import abs_sq, safe_sqrt
-from ..moments import (
-    AbstractMomentsState,
-    counted,
-    init_moments,
-)
+from ..moments import AbstractMomentsState, counted, init_moments
 
 
 class ScaleByLaPropState(AbstractMomentsState):
@@ -41,17 +28,7 @@ class ScaleByLaPropState(AbstractMomentsState):
 
 
 @equation(elementwise=True)
-def laprop(
-    g: Leaf,
-    mu: Leaf,
-    nu: RealLeaf,
-    *,
-    b1: Scalar,
-    b2: Scalar,
-    eps: Scalar,
-    mu_correction: Scalar,
-    nu_correction: Scalar,
-) -> tuple[Leaf, Leaf, RealLeaf]:
+def laprop(g, mu, nu, *, b1, b2, eps, mu_correction, nu_correction):
     nu = (1 - b2) * abs_sq(g) + b2 * nu
     d = g / (safe_sqrt(nu / nu_correction) + or_tiny(eps))
     mu = (1 - b1) * d + b1 * mu

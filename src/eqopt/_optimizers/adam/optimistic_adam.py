@@ -9,14 +9,7 @@ from jaxtyping import Array, DTypeLike, Int
 from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise
 from ..._transforms.scale import at, negative, recorded
-from ..._types import (
-    Params,
-    Recorded,
-    ScalarOrSchedule,
-    Unit,
-    Updates,
-    ZeroOrMore,
-)
+from ..._types import Params, Recorded, ScalarOrSchedule, Unit, Updates, ZeroOrMore
 from ...numerics._numerics import safe_increment
 from ...tree._like import wide_zeros_like
 from ..sgd.optimistic import optimistic

@@ -14,21 +14,14 @@ from ..._trees.precision import or_tiny
 from ..._types import (
     Hyperparameter,
     Interval,
-    Leaf,
     Params,
-    RealLeaf,
     Scalar,
     ScalarOrSchedule,
     Unit,
     ZeroOrMore,
 )
 from ...numerics._numerics import abs_sq, as_float, safe_increment, safe_sqrt
-from ..moments import (
-    AbstractMomentsState,
-    counted,
-    init_moments,
-    unbiased,
-)
+from ..moments import AbstractMomentsState, counted, init_moments, unbiased
 
 
 class ScaleByRAdamState(AbstractMomentsState):
@@ -44,20 +37,20 @@ class ScaleByRAdamState(AbstractMomentsState):
 
 @equation(elementwise=True)
 def radam(
-    g: Leaf,
-    mu: Leaf,
-    nu: RealLeaf,
+    g,
+    mu,
+    nu,
     *,
-    b1: Scalar,
-    b2: Scalar,
-    eps: Scalar,
-    eps_root: Scalar,
-    mu_correction: Scalar,
-    g_correction: Scalar,
-    nu_correction: Scalar,
-    rectifier: Scalar,
-    nesterov: bool,
-) -> tuple[Leaf, Leaf, RealLeaf]:
+    b1,
+    b2,
+    eps,
+    eps_root,
+    mu_correction,
+    g_correction,
+    nu_correction,
+    rectifier,
+    nesterov,
+):
     mu = (1 - b1) * g + b1 * mu
     nu = (1 - b2) * abs_sq(g) + b2 * nu
     mu_hat = unbiased(mu, g, b1, mu_correction, g_correction, nesterov)

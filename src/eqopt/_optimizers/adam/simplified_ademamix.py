@@ -11,16 +11,7 @@ from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
 from ..._transforms.scale import ScaleByLearningRate, at
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._trees.precision import or_tiny
-from ..._types import (
-    Leaf,
-    Mask,
-    Params,
-    RealLeaf,
-    Scalar,
-    ScalarOrSchedule,
-    Unit,
-    ZeroOrMore,
-)
+from ..._types import Mask, Params, ScalarOrSchedule, Unit, ZeroOrMore
 from ...numerics._numerics import abs_sq, safe_sqrt
 from ..moments import AbstractMomentsState, counted, init_moments
 
@@ -37,18 +28,7 @@ class ScaleBySimplifiedAdEMAMixState(AbstractMomentsState):
 
 
 @equation(elementwise=True)
-def simplified_ademamix(
-    g: Leaf,
-    mu: Leaf,
-    nu: RealLeaf,
-    *,
-    b1: Scalar,
-    b2: Scalar,
-    alpha: Scalar,
-    eps: Scalar,
-    eps_root: Scalar,
-    nu_correction: Scalar,
-) -> tuple[Leaf, Leaf, RealLeaf]:
+def simplified_ademamix(g, mu, nu, *, b1, b2, alpha, eps, eps_root, nu_correction):
     mu = g + b1 * mu
     nu = (1 - b2) * abs_sq(g) + b2 * nu
     u = (mu + alpha * g) / (safe_sqrt(nu / nu_correction + eps_root) + or_tiny(eps))

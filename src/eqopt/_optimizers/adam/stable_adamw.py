@@ -24,11 +24,7 @@ from ..._types import (
     ZeroOrMore,
 )
 from ...numerics._numerics import abs_sq, safe_sqrt
-from ..moments import (
-    AbstractMomentsState,
-    counted,
-    init_moments,
-)
+from ..moments import AbstractMomentsState, counted, init_moments
 from ..own_decay import (
     Decays,
     check_decay,

@@ -4,7 +4,7 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, DTypeLike
+from jaxtyping import DTypeLike
 
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
@@ -16,11 +16,8 @@ from ..._trees.precision import or_tiny
 from ..._types import (
     ClosedUnit,
     Count,
-    Leaf,
     Mask,
     Params,
-    RealLeaf,
-    Scalar,
     ScalarOrSchedule,
     Unit,
     ZeroOrMore,
@@ -48,18 +45,7 @@ class ScaleByAdamWithResetState(AbstractMomentsState):
 
 
 @equation(elementwise=True)
-def adam_with_reset(
-    g: Leaf,
-    mu: Leaf,
-    nu: RealLeaf,
-    *,
-    b1: Scalar,
-    b2: Scalar,
-    eps: Scalar,
-    mu_correction: Scalar,
-    nu_correction: Scalar,
-    is_reset: Bool[Array, ""],
-) -> tuple[Leaf, Leaf, RealLeaf]:
+def adam_with_reset(g, mu, nu, *, b1, b2, eps, mu_correction, nu_correction, is_reset):
     mu = (1 - b1) * g + b1 * jnp.where(is_reset, 0, mu)
     nu = (1 - b2) * abs_sq(g) + b2 * jnp.where(is_reset, 0, nu)
     return mu / mu_correction / (safe_sqrt(nu / nu_correction) + or_tiny(eps)), mu, nu

@@ -10,21 +10,9 @@ from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._trees.precision import or_tiny
-from ..._types import (
-    Leaf,
-    Params,
-    RealLeaf,
-    Scalar,
-    ScalarOrSchedule,
-    Unit,
-    ZeroOrMore,
-)
+from ..._types import Params, ScalarOrSchedule, Unit, ZeroOrMore
 from ...numerics._numerics import abs_sq, safe_sqrt
-from ..moments import (
-    AbstractMomentsState,
-    counted,
-    init_moments,
-)
+from ..moments import AbstractMomentsState, counted, init_moments
 
 
 class ScaleByYogiState(AbstractMomentsState):
@@ -39,18 +27,7 @@ class ScaleByYogiState(AbstractMomentsState):
 
 
 @equation(elementwise=True)
-def yogi(
-    g: Leaf,
-    mu: Leaf,
-    nu: RealLeaf,
-    *,
-    b1: Scalar,
-    b2: Scalar,
-    eps: Scalar,
-    eps_root: Scalar,
-    mu_correction: Scalar,
-    nu_correction: Scalar,
-) -> tuple[Leaf, Leaf, RealLeaf]:
+def yogi(g, mu, nu, *, b1, b2, eps, eps_root, mu_correction, nu_correction):
     mu = (1 - b1) * g + b1 * mu
     new = nu - (1 - b2) * jnp.sign(nu - abs_sq(g)) * abs_sq(g)
     nu = jnp.where(jnp.isinf(nu), nu, new)  # infinity minus infinity would be NaN

@@ -10,17 +10,7 @@ from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights
-from ..._types import (
-    Leaf,
-    Mask,
-    Nonnegative,
-    Params,
-    Positive,
-    RealLeaf,
-    Scalar,
-    ScalarOrSchedule,
-    Unit,
-)
+from ..._types import Mask, Nonnegative, Params, Positive, ScalarOrSchedule, Unit
 from ...numerics._numerics import abs_sq, safe_sqrt
 from ...tree._like import real_full_like
 
@@ -39,9 +29,7 @@ class ScaleByAdadeltaState(eqx.Module):
 
 
 @equation(elementwise=True)
-def adadelta(
-    g: Leaf, e_g: RealLeaf, e_x: RealLeaf, *, rho: Scalar, eps: Scalar
-) -> tuple[Leaf, RealLeaf, RealLeaf]:
+def adadelta(g, e_g, e_x, *, rho, eps):
     e_g = rho * e_g + (1 - rho) * abs_sq(g)
     # Not the quotient times the square of the gradient, which may be zero times infinity.
     u = safe_sqrt((e_x + eps) / (e_g + eps)) * g

@@ -8,15 +8,7 @@ from jaxtyping import DTypeLike
 from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
 from ..._transforms.scale import ScaleByLearningRate
-from ..._types import (
-    Leaf,
-    Nonnegative,
-    Params,
-    RealLeaf,
-    Scalar,
-    ScalarOrSchedule,
-    ZeroOrMore,
-)
+from ..._types import Nonnegative, Params, ScalarOrSchedule, ZeroOrMore
 from ...numerics._numerics import abs_sq
 from ...tree._like import real_full_like
 from .rmsprop import over_root
@@ -29,9 +21,7 @@ class ScaleByRSSState(eqx.Module):
 
 
 @equation(elementwise=True)
-def rss(
-    g: Leaf, sum_of_squares: RealLeaf, *, eps: Scalar, eps_in_sqrt: bool
-) -> tuple[Leaf, RealLeaf]:
+def rss(g, sum_of_squares, *, eps, eps_in_sqrt):
     sum_of_squares = sum_of_squares + abs_sq(g)
     return over_root(g, sum_of_squares, eps, eps_in_sqrt), sum_of_squares
 

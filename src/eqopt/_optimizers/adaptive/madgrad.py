@@ -13,13 +13,11 @@ from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
 from ..._transforms.scale import at, recorded
 from ..._transforms.weight_decay import AddDecayedWeights
 from ..._types import (
-    Leaf,
     Mask,
     Nonnegative,
     Params,
     RealLeaf,
     Recorded,
-    Scalar,
     ScalarOrSchedule,
     Unit,
     Updates,
@@ -50,18 +48,7 @@ class ScaleByMADGRADState(eqx.Module):
 
 
 @equation(elementwise=True)
-def madgrad(
-    g: Leaf,
-    grad_sum_sq: RealLeaf,
-    s: Leaf,
-    x0: Leaf,
-    p: Leaf,
-    *,
-    k: Scalar,
-    learning_rate: Scalar,
-    momentum: Scalar,
-    eps: Scalar,
-) -> tuple[Leaf, RealLeaf, Leaf]:
+def madgrad(g, grad_sum_sq, s, x0, p, *, k, learning_rate, momentum, eps):
     lamb = (learning_rate + eps) * jnp.sqrt(k + 1)
     grad_sum_sq = grad_sum_sq + lamb * abs_sq(g)
     s = s + lamb * g

@@ -48,15 +48,7 @@ class ScaleByRMSState(eqx.Module):
 
 
 @equation(elementwise=True)
-def rms(
-    g: Leaf,
-    nu: RealLeaf,
-    *,
-    decay: Scalar,
-    eps: Scalar,
-    correction: Scalar | None,
-    eps_in_sqrt: bool,
-) -> tuple[Leaf, RealLeaf]:
+def rms(g, nu, *, decay, eps, correction, eps_in_sqrt):
     nu = (1 - decay) * abs_sq(g) + decay * nu
     nu_hat = nu if correction is None else nu / correction
     return over_root(g, nu_hat, eps, eps_in_sqrt), nu
@@ -133,16 +125,7 @@ class ScaleByStddevState(AbstractMomentsState):
 
 
 @equation(elementwise=True)
-def stddev(
-    g: Leaf,
-    mu: Leaf,
-    nu: RealLeaf,
-    *,
-    decay: Scalar,
-    eps: Scalar,
-    correction: Scalar | None,
-    eps_in_sqrt: bool,
-) -> tuple[Leaf, Leaf, RealLeaf]:
+def stddev(g, mu, nu, *, decay, eps, correction, eps_in_sqrt):
     mu = (1 - decay) * g + decay * mu
     nu = (1 - decay) * abs_sq(g) + decay * nu
     mu_hat, nu_hat = (m if correction is None else m / correction for m in (mu, nu))

@@ -10,8 +10,8 @@ from jaxtyping import Array, DTypeLike, Float
 
 from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
+from ..._matrices import Axes, DimensionNumbers, resolve_dimension_numbers
 from ..._transforms.scale import ScaleByLearningRate
-from ..._trees.axes import Axes, DimensionNumbers, resolve_dimension_numbers
 from ..._trees.leaves import is_leaf, parameters
 from ..._types import (
     Leaf,

@@ -8,9 +8,9 @@ from jaxtyping import DTypeLike
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
+from ..._matrices import DimensionNumbers
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import WeightDecay, decayed
-from ..._trees.axes import DimensionNumbers
 from ..._trees.precision import or_tiny
 from ..._types import (
     Hyperparameter,
@@ -25,12 +25,7 @@ from ..._types import (
 )
 from ...numerics._numerics import abs_sq, safe_sqrt
 from ..moments import AbstractMomentsState, counted, init_moments
-from ..own_decay import (
-    check_decay,
-    check_decay_rate,
-    shared_decay,
-    with_own_decay,
-)
+from ..own_decay import check_decay, check_decay_rate, shared_decay, with_own_decay
 from .projection import Weight, leaves_of, projected
 
 

@@ -13,15 +13,15 @@ from jaxtyping import Array, DTypeLike, Float
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
-from ..._transforms.factored_rms import (
-    inverse_root,
-    inverse_roots,
-    squared_product,
+from ..._matrices import (
+    Axes,
+    DimensionNumbers,
+    MatrixDimensionNumbers,
+    resolve_dimension_numbers,
 )
+from ..._transforms.factored_rms import inverse_root, inverse_roots, squared_product
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
-from ..._trees.axes import Axes, DimensionNumbers, resolve_dimension_numbers
-from ..._trees.dimension_numbers import MatrixDimensionNumbers
 from ..._trees.leaves import is_leaf, is_parameter
 from ..._types import (
     Leaf,

@@ -8,12 +8,12 @@ from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
 from ..._transforms.scale import ScaleByLearningRate, ScaleByScheduleState, at
 from ..._transforms.trust_ratio import ScaleByTrustRatio
-from ..._types import Leaf, Params, Scalar, ScalarOrSchedule, ZeroOrMore
+from ..._types import Params, ScalarOrSchedule, ZeroOrMore
 from ..moments import counted
 
 
 @equation(elementwise=True)
-def contract(g: Leaf, p: Leaf, *, learning_rate: Scalar) -> Leaf:
+def contract(g, p, *, learning_rate):
     # 1 / sqrt(1 + eta^2) - 1; computed as a difference, it would lose all digits.
     shrinkage = jnp.expm1(-jnp.log1p(learning_rate**2) / 2)
     return g + shrinkage * (p + g)

@@ -9,13 +9,17 @@ import jax.tree_util as jtu
 from jax import lax
 
 from ..._arguments.extra import required_params
+from ..._matrices import (
+    MatrixDimensionNumbers,
+    Numbers,
+    of_layers,
+    resolve_dimension_numbers,
+    size,
+)
 from ..._transforms.normalize import or_1
 from ..._transforms.weight_decay import is_off
-from ..._trees.axes import resolve_dimension_numbers, size
-from ..._trees.dimension_numbers import MatrixDimensionNumbers, Numbers
 from ..._trees.leaves import is_leaf
 from ..._trees.masks import resolve_mask
-from ..._trees.recognition import of_layers
 from ..._types import Leaf, Params, PyTree, Scalar
 from ...groups import module
 from ...numerics._numerics import safe_sqrt

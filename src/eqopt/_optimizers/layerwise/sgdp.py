@@ -9,9 +9,9 @@ from jaxtyping import Array, DTypeLike, Int
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
+from ..._matrices import DimensionNumbers
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import WeightDecay, decayed
-from ..._trees.axes import DimensionNumbers
 from ..._types import (
     ClosedUnit,
     Hyperparameter,
@@ -26,12 +26,7 @@ from ..._types import (
 )
 from ...numerics._numerics import safe_increment
 from ...tree._like import wide_zeros_like
-from ..own_decay import (
-    check_decay,
-    check_decay_rate,
-    shared_decay,
-    with_own_decay,
-)
+from ..own_decay import check_decay, check_decay_rate, shared_decay, with_own_decay
 from .projection import Weight, leaves_of, projected
 
 

@@ -10,17 +10,10 @@ from jaxtyping import Array, DTypeLike, Float, Inexact
 from ..._arguments.checks import check_fields
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._core import (
-    AbstractMatrixwise,
-    AbstractOptimizer,
-    AbstractTransformation,
-    Leafwise,
-    Rows,
-    equation,
-)
+from ..._core import AbstractOptimizer, AbstractTransformation, Leafwise, equation
+from ..._matrices import AbstractMatrixwise, DimensionNumbers, Rows
 from ..._transforms.normalize import or_1
 from ..._transforms.weight_decay import WeightDecay
-from ..._trees.axes import DimensionNumbers
 from ..._trees.precision import or_tiny
 from ..._types import (
     Mask,

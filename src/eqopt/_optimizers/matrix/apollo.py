@@ -10,19 +10,16 @@ from jaxtyping import Array, Bool, Float, Inexact, Int
 
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._core import (
+from ..._core import AbstractOptimizer, AbstractTransformation, Leafwise, equation
+from ..._matrices import (
     AbstractMatrixwise,
-    AbstractOptimizer,
-    AbstractTransformation,
+    DimensionNumbers,
     Layout,
-    Leafwise,
     Pieces,
     Work,
-    equation,
     map_layouts,
 )
 from ..._transforms.weight_decay import WeightDecay
-from ..._trees.axes import DimensionNumbers
 from ..._trees.control import cond
 from ..._trees.keys import as_key
 from ..._trees.leaves import places

@@ -9,15 +9,9 @@ from jaxtyping import Array, DTypeLike, Inexact
 from ..._arguments.checks import check_fields
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._core import (
-    AbstractMatrixwise,
-    AbstractOptimizer,
-    AbstractTransformation,
-    Leafwise,
-    equation,
-)
+from ..._core import AbstractOptimizer, AbstractTransformation, Leafwise, equation
+from ..._matrices import AbstractMatrixwise, DimensionNumbers
 from ..._transforms.weight_decay import WeightDecay
-from ..._trees.axes import DimensionNumbers
 from ..._types import (
     ClosedUnit,
     Mask,

@@ -12,21 +12,23 @@ from ..._arguments.extra import without_norm
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core import (
-    AbstractContracting,
     AbstractOptimizer,
     AbstractTransformation,
-    Layout,
-    Rows,
-    are_matrices,
     check_real,
     leafwise,
-    map_layouts,
     rounded_like,
     widened,
 )
+from ..._matrices import (
+    AbstractContracting,
+    DimensionNumbers,
+    Layout,
+    Rows,
+    are_matrices,
+    map_layouts,
+)
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
-from ..._trees.axes import DimensionNumbers
 from ..._trees.leaves import parameters, restrict
 from ..._trees.routes import Report
 from ..._trees.sharding import unsharded
@@ -47,13 +49,7 @@ from ..._types import (
 from ...numerics._numerics import safe_increment
 from ...tree._like import wide_zeros_like
 from ..adam.adam import ScaleByAdam
-from .parts.subspace import (
-    is_missing,
-    project,
-    projected,
-    restore,
-    subspace,
-)
+from .parts.subspace import is_missing, project, projected, restore, subspace
 
 
 class ScaleByGaLoreState(eqx.Module):

@@ -5,8 +5,8 @@ import equinox as eqx
 from ..._combinators.chain import Chain
 from ..._core import AbstractOptimizer, AbstractTransformation
 from ..._errors import InputError
+from ..._matrices import DimensionNumbers
 from ..._transforms.scale import ScaleByLearningRate, has_learning_rate
-from ..._trees.axes import DimensionNumbers
 from ..._types import ScalarOrSchedule
 from .norm_control import KeepNorm, Per, Radius, RelativeUpdate
 

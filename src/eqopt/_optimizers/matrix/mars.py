@@ -17,11 +17,11 @@ from ..._core import (
     Leafwise,
     equation,
 )
+from ..._matrices import DimensionNumbers, resolve_dimension_numbers
 from ..._transforms.block import block_norm
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.trace import Trace
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
-from ..._trees.axes import DimensionNumbers, resolve_dimension_numbers
 from ..._types import (
     Leaf,
     Mask,

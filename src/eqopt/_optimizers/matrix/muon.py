@@ -17,8 +17,8 @@ from ..._core import (
     Leafwise,
     equation,
 )
+from ..._matrices import DimensionNumbers
 from ..._transforms.weight_decay import WeightDecay
-from ..._trees.axes import DimensionNumbers
 from ..._trees.leaves import is_leaf
 from ..._trees.masks import mask_out
 from ..._trees.routes import Report

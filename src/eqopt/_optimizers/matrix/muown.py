@@ -10,16 +10,10 @@ from ..._arguments.checks import check_fields
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._combinators.masked import Masked
-from ..._core import (
-    AbstractMatrixwise,
-    AbstractOptimizer,
-    AbstractTransformation,
-    Leafwise,
-    equation,
-)
+from ..._core import AbstractOptimizer, AbstractTransformation, Leafwise, equation
+from ..._matrices import AbstractMatrixwise, DimensionNumbers
 from ..._transforms.normalize import or_1
 from ..._transforms.scale import at, recorded
-from ..._trees.axes import DimensionNumbers
 from ..._trees.precision import or_tiny
 from ..._types import (
     Nonnegative,

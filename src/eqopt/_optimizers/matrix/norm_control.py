@@ -7,16 +7,15 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Inexact
 
-from ..._core import (
+from ..._core import Equation, Leafwise, equation
+from ..._matrices import (
     AbstractMatrixwise,
-    Equation,
-    Leafwise,
+    DimensionNumbers,
     Rows,
-    equation,
-    made,
+    make_slot,
     map_layouts,
+    map_matrices,
 )
-from ..._trees.axes import DimensionNumbers, map_matrices
 from ..._types import (
     Interval,
     Params,
@@ -343,7 +342,7 @@ class KeepNorm(_NormControl):
         layouts = self._layouts(params, params)
         if self.radius != "initial":
             return KeepNormState(None)
-        start = lambda layout, norms, x: made(norms, x, layout, None)
+        start = lambda layout, norms, x: make_slot(norms, x, layout, None)
         norms = self._norms(params, params)
         return KeepNormState(map_layouts(start, layouts, norms, zeros_like(params)))
 

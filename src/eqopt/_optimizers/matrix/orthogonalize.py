@@ -8,20 +8,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Inexact
 
-from ..._arguments.checks import (
-    check_fields,
-    check_real_dtype,
-)
+from ..._arguments.checks import check_fields, check_real_dtype
 from ..._arguments.fields import static_choice
-from ..._core import (
-    AbstractMatrixwise,
-    AbstractWhole,
-    Leafwise,
-    equation,
-)
+from ..._core import Leafwise, equation
 from ..._errors import InputError
+from ..._matrices import AbstractMatrixwise, AbstractWhole, DimensionNumbers
 from ..._transforms.normalize import zero_if_infinite
-from ..._trees.axes import DimensionNumbers
 from ..._types import Params, Scalar, Size, ZeroOrMore
 from ...numerics._numerics import abs_sq, safe_norm
 from .parts.coefficients import Coefficients, rows_of

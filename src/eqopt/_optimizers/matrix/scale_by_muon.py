@@ -10,9 +10,9 @@ from jaxtyping import Array, DTypeLike, Float, Inexact, Int
 
 from ..._arguments.checks import check_fields
 from ..._arguments.fields import static_choice
-from ..._core import AbstractMatrixwise, Leafwise, Rows, equation
+from ..._core import Leafwise, equation
 from ..._errors import InputError
-from ..._trees.axes import DimensionNumbers
+from ..._matrices import AbstractMatrixwise, DimensionNumbers, Rows
 from ..._types import Params, Scalar, Size, Unit, Updates, ZeroOrMore
 from ...numerics._numerics import bias_correction, safe_increment
 from .parts.coefficients import STANDARD, TABLES, given_rows

@@ -10,8 +10,8 @@ from jaxtyping import Array, Bool, DTypeLike, Inexact, Int
 
 from ..._arguments.checks import check_fields, check_interval
 from ..._arguments.fields import static_choice
-from ..._core import AbstractMatrixwise, Leafwise, Rows, Work, equation
-from ..._trees.axes import DimensionNumbers
+from ..._core import Leafwise, equation
+from ..._matrices import AbstractMatrixwise, DimensionNumbers, Rows, Work
 from ..._types import (
     ClosedUnit,
     Count,

@@ -12,18 +12,11 @@ from jaxtyping import Array, DTypeLike, Inexact
 from ..._arguments.checks import check_fields
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._core import (
-    AbstractMatrixwise,
-    AbstractOptimizer,
-    AbstractTransformation,
-    Leafwise,
-    equation,
-)
+from ..._core import AbstractOptimizer, AbstractTransformation, Leafwise, equation
 from ..._errors import InputError
+from ..._matrices import AbstractMatrixwise, DimensionNumbers, MatrixDimensionNumbers
 from ..._transforms.normalize import or_1
 from ..._transforms.weight_decay import WeightDecay
-from ..._trees.axes import DimensionNumbers
-from ..._trees.dimension_numbers import MatrixDimensionNumbers
 from ..._types import (
     Mask,
     Params,

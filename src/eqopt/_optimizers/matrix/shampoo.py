@@ -8,17 +8,9 @@ from jaxtyping import DTypeLike
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core import AbstractOptimizer, AbstractTransformation
+from ..._matrices import DimensionNumbers
 from ..._transforms.weight_decay import WeightDecay
-from ..._trees.axes import DimensionNumbers
-from ..._types import (
-    ClosedUnit,
-    Count,
-    Mask,
-    ScalarOrSchedule,
-    Size,
-    Unit,
-    ZeroOrMore,
-)
+from ..._types import ClosedUnit, Count, Mask, ScalarOrSchedule, Size, Unit, ZeroOrMore
 from .parts.graft import Graft
 from .parts.recipe import matrices_and_others
 from .scale_by_shampoo import ScaleByShampoo

@@ -9,17 +9,9 @@ from jaxtyping import Array, Bool, DTypeLike, Float, Inexact, Int
 
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._core import (
-    AbstractMatrixwise,
-    AbstractOptimizer,
-    AbstractTransformation,
-    Leafwise,
-    Rows,
-    Work,
-    equation,
-)
+from ..._core import AbstractOptimizer, AbstractTransformation, Leafwise, equation
+from ..._matrices import AbstractMatrixwise, DimensionNumbers, Rows, Work
 from ..._transforms.weight_decay import WeightDecay
-from ..._trees.axes import DimensionNumbers
 from ..._trees.control import cond
 from ..._trees.precision import or_tiny
 from ..._types import (

@@ -9,17 +9,12 @@ import jax.numpy as jnp
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._combinators.masked import Masked
-from ..._core import (
-    AbstractMatrixwise,
-    AbstractOptimizer,
-    AbstractTransformation,
-    Leafwise,
-)
+from ..._core import AbstractOptimizer, AbstractTransformation, Leafwise
 from ..._errors import InputError
+from ..._matrices import AbstractMatrixwise, DimensionNumbers, map_matrices
 from ..._transforms.average import EMA
 from ..._transforms.scale import Scale, ScaleByTree
 from ..._transforms.weight_decay import WeightDecay
-from ..._trees.axes import DimensionNumbers, map_matrices
 from ..._trees.masks import both
 from ..._trees.states import check_state
 from ..._types import (

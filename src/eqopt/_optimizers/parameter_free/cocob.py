@@ -12,13 +12,10 @@ from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights
 from ..._types import (
-    Leaf,
     Mask,
     Nonnegative,
     Params,
     Positive,
-    RealLeaf,
-    Scalar,
     ScalarOrSchedule,
     Updates,
     ZeroOrMore,
@@ -47,17 +44,17 @@ class ScaleByCOCOBState(eqx.Module):
 
 @equation(elementwise=True)
 def cocob(
-    g: Leaf,
-    p: Leaf,
-    init_particles: Leaf,
-    cumulative_gradients: Leaf,
-    scale: RealLeaf,
-    subgradients: RealLeaf,
-    reward: RealLeaf,
+    g,
+    p,
+    init_particles,
+    cumulative_gradients,
+    scale,
+    subgradients,
+    reward,
     *,
-    alpha: Scalar,
-    eps: Scalar,
-) -> tuple[Leaf, Leaf, RealLeaf, RealLeaf, RealLeaf]:
+    alpha,
+    eps,
+):
     theta = cumulative_gradients - g
     scale = jnp.maximum(jnp.maximum(scale, jnp.abs(g)), eps)
     subgradients = subgradients + jnp.abs(g)

@@ -82,18 +82,7 @@ def dadapt_adamw_sums(
 
 
 @equation(elementwise=True)
-def dadapt_adamw(
-    g: Leaf,
-    exp_avg: Leaf,
-    exp_avg_sq: RealLeaf,
-    grad_sum: Leaf,
-    *,
-    b1: Scalar,
-    b2: Scalar,
-    b3: Scalar,
-    step: Scalar,
-    eps: Scalar,
-) -> tuple[Leaf, Leaf, RealLeaf, Leaf]:
+def dadapt_adamw(g, exp_avg, exp_avg_sq, grad_sum, *, b1, b2, b3, step, eps):
     exp_avg = b1 * exp_avg + (1 - b1) * step * g
     exp_avg_sq = b2 * exp_avg_sq + (1 - b2) * abs_sq(g)
     grad_sum = b3 * grad_sum + (1 - b3) * step * g

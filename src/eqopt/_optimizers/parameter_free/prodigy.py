@@ -30,7 +30,6 @@ from ..._types import (
     Nonnegative,
     Params,
     Positive,
-    RealLeaf,
     Recorded,
     Scalar,
     ScalarOrSchedule,
@@ -73,9 +72,7 @@ class ProdigyState(eqx.Module):
 
 
 @equation(elementwise=True)
-def weighted_sum(
-    g: Leaf, grad_sum: Leaf, *, b3: Scalar, weight: Scalar
-) -> tuple[Leaf, Leaf]:
+def weighted_sum(g, grad_sum, *, b3, weight):
     return g, b3 * grad_sum + weight * g
 
 
@@ -90,17 +87,7 @@ def size(grad_sum: Leaf) -> Scalar:
 
 
 @equation(elementwise=True)
-def prodigy(
-    g: Leaf,
-    exp_avg: Leaf,
-    exp_avg_sq: RealLeaf,
-    *,
-    b1: Scalar,
-    b2: Scalar,
-    d: Scalar,
-    step: Scalar,
-    eps: Scalar,
-) -> tuple[Leaf, Leaf, RealLeaf]:
+def prodigy(g, exp_avg, exp_avg_sq, *, b1, b2, d, step, eps):
     exp_avg = b1 * exp_avg + (1 - b1) * d * g
     exp_avg_sq = b2 * exp_avg_sq + (1 - b2) * d**2 * abs_sq(g)
     update = -step * exp_avg / (safe_sqrt(exp_avg_sq) + or_tiny(eps))

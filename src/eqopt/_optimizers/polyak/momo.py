@@ -12,13 +12,10 @@ from ..._trees.precision import or_tiny
 from ..._types import (
     Hyperparameter,
     Interval,
-    Leaf,
     Mask,
     Nonnegative,
     Params,
-    RealLeaf,
     Recorded,
-    Scalar,
     ScalarOrSchedule,
     Unit,
     Updates,
@@ -78,7 +75,7 @@ class MoMoAdamState(eqx.Module):
 
 
 @equation(elementwise=True)
-def momo(g: Leaf, exp_avg: Leaf, *, b1: Scalar) -> tuple[Leaf, Leaf]:
+def momo(g, exp_avg, *, b1):
     exp_avg = b1 * exp_avg + (1 - b1) * g
     return exp_avg, exp_avg
 
@@ -176,16 +173,7 @@ class MoMo(AbstractMoMo):
 
 
 @equation(elementwise=True)
-def momo_adam(
-    g: Leaf,
-    exp_avg: Leaf,
-    exp_avg_sq: RealLeaf,
-    *,
-    b1: Scalar,
-    b2: Scalar,
-    eps: Scalar,
-    correction: Scalar,
-) -> tuple[Leaf, Leaf, RealLeaf]:
+def momo_adam(g, exp_avg, exp_avg_sq, *, b1, b2, eps, correction):
     exp_avg = b1 * exp_avg + (1 - b1) * g
     exp_avg_sq = b2 * exp_avg_sq + (1 - b2) * abs_sq(g)
     root = safe_sqrt(exp_avg_sq / correction)

@@ -82,7 +82,7 @@ class Momentum(NamedTuple):
 
 
 @equation(elementwise=True)
-def shrink(g: Leaf, p: Leaf, *, decay: Scalar) -> Leaf:
+def shrink(g, p, *, decay):
     # p + u = (p + g) / (1 + decay), without the cancellation.
     return (g - decay * p) / (1 + decay)
 

@@ -22,7 +22,6 @@ from ..._types import (
     Nonnegative,
     OpenUnit,
     Params,
-    RealLeaf,
     RealScalarLike,
     Recorded,
     Scalar,
@@ -77,24 +76,24 @@ def norm_and_slope(g: Leaf, z: Leaf, p: Leaf) -> tuple[Scalar, Scalar]:
 
 @equation(elementwise=True)
 def schedule_free_plus(
-    g: Leaf,
-    mu: Leaf,
-    nu: RealLeaf,
-    z: Leaf,
-    p: Leaf,
+    g,
+    mu,
+    nu,
+    z,
+    p,
     decays: Decays | None,
     *,
-    b1: Scalar,
-    b2: Scalar,
-    eps: Scalar,
-    mu_correction: Scalar,
-    nu_correction: Scalar,
-    eta: Scalar,
-    c: Scalar,
-    beta: Scalar,
-    next_beta: Scalar,
-    decay: Scalar,
-) -> tuple[Leaf, Leaf, RealLeaf, Leaf]:
+    b1,
+    b2,
+    eps,
+    mu_correction,
+    nu_correction,
+    eta,
+    c,
+    beta,
+    next_beta,
+    decay,
+):
     mu = (1 - b1) * g + b1 * mu
     nu = (1 - b2) * abs_sq(g) + b2 * nu
     d = mu / mu_correction / (safe_sqrt(nu / nu_correction) + or_tiny(eps))

@@ -61,17 +61,7 @@ class SophiaState(AbstractMomentsState):
 
 
 @equation(elementwise=True)
-def sophia(
-    g: Leaf,
-    mu: Leaf,
-    nu: RealLeaf,
-    *,
-    b1: Scalar,
-    eps: Scalar,
-    gamma: Scalar,
-    clip_threshold: Scalar | None,
-    mu_correction: Scalar,
-) -> tuple[Leaf, Leaf]:
+def sophia(g, mu, nu, *, b1, eps, gamma, clip_threshold, mu_correction):
     mu = (1 - b1) * g + b1 * mu
     u = (mu / mu_correction) / jnp.maximum(gamma * nu, or_tiny(eps))
     if clip_threshold is not None:
@@ -80,7 +70,7 @@ def sophia(
 
 
 @equation(elementwise=True)
-def average(h: Leaf, nu: RealLeaf, *, b2: Scalar) -> tuple[Leaf, RealLeaf]:
+def average(h, nu, *, b2):
     return h, (1 - b2) * h.real + b2 * nu
 
 

@@ -4,12 +4,12 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Int
 
 from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
 from ..._transforms.scale import ScaleByLearningRate, at
-from ..._types import Leaf, Params, Scalar, ScalarOrSchedule, Updates
+from ..._types import Params, ScalarOrSchedule, Updates
 from ...tree import zeros_like
 from ..moments import counted
 
@@ -28,14 +28,7 @@ class ScaleByOptimisticGradientState(eqx.Module):
 
 
 @equation(elementwise=True)
-def optimistic(
-    g: Leaf,
-    previous_gradient: Leaf,
-    *,
-    alpha: Scalar,
-    beta: Scalar,
-    is_first: Bool[Array, ""],
-) -> tuple[Leaf, Leaf]:
+def optimistic(g, previous_gradient, *, alpha, beta, is_first):
     change = jnp.where(is_first, 0, g - previous_gradient)
     return alpha * g + beta * change, g
 

@@ -12,16 +12,7 @@ from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
-from ..._types import (
-    Hyperparameter,
-    Leaf,
-    Mask,
-    Params,
-    Scalar,
-    ScalarOrSchedule,
-    Unit,
-    Updates,
-)
+from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Unit, Updates
 from ...tree._like import wide_zeros_like
 from ..moments import counted
 
@@ -40,15 +31,7 @@ class ScaleByLionState(eqx.Module):
 
 
 @equation(elementwise=True)
-def lion(
-    g: Leaf,
-    mu: Leaf,
-    *,
-    b1: Scalar,
-    b2: Scalar,
-    smooth_beta: Scalar,
-    sign: Callable[[Array, Array], Array],
-) -> tuple[Leaf, Leaf]:
+def lion(g, mu, *, b1, b2, smooth_beta, sign: Callable[[Array, Array], Array]):
     c = b1 * mu + (1 - b1) * g
     return sign(c, smooth_beta), b2 * mu + (1 - b2) * g
 

@@ -16,13 +16,10 @@ from ..._transforms.scale import Scale, at
 from ..._types import (
     Hyperparameter,
     Interval,
-    Leaf,
     Nonnegative,
     OpenUnit,
     Params,
     Positive,
-    RealLeaf,
-    Scalar,
     ScalarOrSchedule,
     Updates,
     ZeroOrMore,
@@ -51,16 +48,16 @@ class ScaleByRpropState(eqx.Module):
 
 @equation(elementwise=True)
 def rprop(
-    g: Leaf,
-    step_sizes: RealLeaf,
-    prev_updates: Leaf,
+    g,
+    step_sizes,
+    prev_updates,
     *,
-    eta_minus: Scalar,
-    eta_plus: Scalar,
-    min_step_size: Scalar,
-    max_step_size: Scalar,
-    ratio: Scalar,
-) -> tuple[Leaf, RealLeaf, Leaf]:
+    eta_minus,
+    eta_plus,
+    min_step_size,
+    max_step_size,
+    ratio,
+):
     # Differs from Optax in: the update of this step is applied, as in the paper and in
     # torch, not the update of the previous step. And it is a product of signs, because
     # the product of two small gradients is zero.

@@ -10,11 +10,11 @@ from ..._combinators.chain import Chain
 from ..._core import AbstractOptimizer, AbstractStateless, Leafwise, equation
 from ..._transforms.average import EMA
 from ..._transforms.scale import ScaleByLearningRate
-from ..._types import Leaf, Params, ScalarOrSchedule, Unit
+from ..._types import Params, ScalarOrSchedule, Unit
 
 
 @equation(elementwise=True)
-def sign(g: Leaf) -> Leaf:
+def sign(g):
     return jnp.sign(g)
 
 

@@ -14,7 +14,7 @@ from ..clip import by_parts
 
 
 @equation(elementwise=True)
-def keep_nonnegative(g: Leaf, p: Leaf) -> Leaf:
+def keep_nonnegative(g, p):
     return by_parts(lambda g, p: jnp.maximum(g, -p), g, p)
 
 

@@ -9,11 +9,11 @@ from ..._core import AbstractTransformation, check_real, equation, leafwise
 from ..._errors import InputError
 from ..._trees.leaves import align, flatten_updates, is_parameter, keystr, type_name
 from ..._trees.states import check_state
-from ..._types import Leaf, Params, State, Updates
+from ..._types import Params, State, Updates
 
 
 @equation(elementwise=True)
-def overwrite(g: Leaf, p: Leaf) -> Leaf:
+def overwrite(g, p):
     return g - p
 
 

@@ -16,25 +16,23 @@ from ..._trees.leaves import (
     keystr,
     restrict,
 )
-from ..._types import IntegerLike, Leaf, Params, Scalar, Updates
+from ..._types import IntegerLike, Params, Scalar, Updates
 
 
 @equation(elementwise=True)
-def follow(p: Leaf, average: Leaf, *, weight: Scalar) -> tuple[Leaf, Leaf]:
+def follow(p, average, *, weight):
     # The first value becomes the average itself, without the rounding of a difference.
     moved = average + weight * (p - average)
     return p, jnp.where(weight == 1, p, moved)
 
 
 @equation(elementwise=True)
-def follow_updated(
-    g: Leaf, average: Leaf, p: Leaf, *, weight: Scalar
-) -> tuple[Leaf, Leaf]:
+def follow_updated(g, average, p, *, weight):
     return g, follow(p + g, average, weight=weight)[1]
 
 
 @equation(elementwise=True)
-def choose(p: Leaf, average: Leaf, *, weight_sum: Scalar) -> Leaf:
+def choose(p, average, *, weight_sum):
     return jnp.where(weight_sum == 0, p, average)
 
 

@@ -22,16 +22,7 @@ from ..._trees.leaves import is_leaf, restrict
 from ..._trees.states import check_size
 from ..._trees.stored import load, store_like
 from ..._trees.workers import Workers
-from ..._types import (
-    AtLeast,
-    Count,
-    Leaf,
-    Params,
-    State,
-    StaticInteger,
-    StaticSize,
-    Unit,
-)
+from ..._types import AtLeast, Count, Params, State, StaticInteger, StaticSize, Unit
 from ...compression._base import AbstractCompressor, compressed, memory_like
 from ...tree._like import copy, wide_copy, wide_zeros_like
 from .fragments import DiLoCoState, Outer, fragments_of, joined, parts_of
@@ -261,7 +252,7 @@ class DiLoCo(AbstractOuter):
 
 
 @equation(elementwise=True)
-def add_slow(g: Leaf, slow: Leaf, p: Leaf) -> tuple[Leaf, Leaf]:
+def add_slow(g, slow, p):
     return g, p + g
 
 

@@ -15,10 +15,8 @@ from ..._trees.states import check_state
 from ..._types import (
     CountOrZero,
     Interval,
-    Leaf,
     Model,
     Params,
-    Scalar,
     ScalarOrSchedule,
     State,
     Unit,
@@ -48,15 +46,13 @@ class EMANesterovState(eqx.Module):
 
 
 @equation(elementwise=True)
-def ema_nesterov(
-    g: Leaf, velocity: Leaf, *, beta: Scalar, next_beta: Scalar, decay: Scalar
-) -> tuple[Leaf, Leaf]:
+def ema_nesterov(g, velocity, *, beta, next_beta, decay):
     velocity = decay * velocity + (1 - decay) * (beta * velocity + g)
     return g + next_beta * velocity, velocity
 
 
 @equation(elementwise=True)
-def behind(p: Leaf, velocity: Leaf, *, beta: Scalar) -> Leaf:
+def behind(p, velocity, *, beta):
     return p - beta * velocity
 
 

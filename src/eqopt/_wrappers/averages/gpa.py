@@ -13,7 +13,7 @@ from ..._transforms.scale import recorded
 from ..._trees.leaves import is_leaf, parameters
 from ..._trees.precision import compute_dtype
 from ..._trees.states import check_state
-from ..._types import Leaf, Model, Params, Scalar, State, Unit, Updates, UpToOne
+from ..._types import Model, Params, State, Unit, Updates, UpToOne
 from ...tree._like import wide_copy
 from .schedule_free import fall_of, with_average
 
@@ -37,9 +37,7 @@ class GPAState(eqx.Module):
 
 
 @equation(elementwise=True)
-def gpa(
-    g: Leaf, z: Leaf, p: Leaf, *, mu_x: Scalar, mu_y: Scalar, fall: Scalar
-) -> tuple[Leaf, Leaf]:
+def gpa(g, z, p, *, mu_x, mu_y, fall):
     # Solved for the parameters, so that the average is not stored.
     share = (1 - mu_x) + mu_x * fall
     return share * (z - p) + (1 - mu_x * mu_y) * g, z + g

@@ -23,15 +23,7 @@ from ..._trees.keys import keep_keys
 from ..._trees.leaves import is_leaf, parameters, restrict
 from ..._trees.states import check_state
 from ..._trees.stored import load, shapes_if_stored, store_like
-from ..._types import (
-    ClosedUnit,
-    Count,
-    Leaf,
-    Model,
-    Params,
-    Scalar,
-    State,
-)
+from ..._types import ClosedUnit, Count, Model, Params, State
 from ...tree._like import copy, wide_copy, zero_updates
 from .beside import beside, check_kept, synced
 
@@ -220,8 +212,6 @@ def _rounded(slow, fast):
 
 
 @equation(elementwise=True)
-def synchronize(
-    g: Leaf, slow: Leaf, p: Leaf, *, slow_step_size: Scalar
-) -> tuple[Leaf, Leaf]:
+def synchronize(g, slow, p, *, slow_step_size):
     distance = p + g - slow
     return g - (1 - slow_step_size) * distance, slow_step_size * distance

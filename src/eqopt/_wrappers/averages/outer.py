@@ -6,12 +6,12 @@ from typing import Any
 from ..._arguments.extra import required_params
 from ..._core import AbstractWrapper, Call, equation
 from ..._trees.states import check_state
-from ..._types import Leaf, Model, State
+from ..._types import Model, State
 from .beside import check_kept, put_beside
 
 
 @equation(elementwise=True)
-def take_slow(p: Leaf, slow: Leaf) -> Leaf:
+def take_slow(p, slow):
     return slow
 
 

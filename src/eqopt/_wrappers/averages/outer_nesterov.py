@@ -17,15 +17,7 @@ from ..._core import (
 from ..._trees.control import filter_cond
 from ..._trees.leaves import restrict
 from ..._trees.stored import shapes_if_stored
-from ..._types import (
-    Count,
-    Leaf,
-    Params,
-    Scalar,
-    State,
-    Unit,
-    ZeroOrMore,
-)
+from ..._types import Count, Params, State, Unit, ZeroOrMore
 from ...tree._like import wide_copy, wide_zeros_like, zero_updates
 from .beside import synced
 from .outer import AbstractOuter
@@ -52,15 +44,7 @@ class OuterNesterovState(eqx.Module):
 
 
 @equation(elementwise=True)
-def outer_nesterov(
-    g: Leaf,
-    slow: Leaf,
-    trace: Leaf,
-    p: Leaf,
-    *,
-    learning_rate: Scalar,
-    momentum: Scalar,
-) -> tuple[Leaf, Leaf, Leaf]:
+def outer_nesterov(g, slow, trace, p, *, learning_rate, momentum):
     # From the result of the inner steps instead of `slow`: if the outer step is to keep
     # it, it is kept to the last bit.
     inner = p + g

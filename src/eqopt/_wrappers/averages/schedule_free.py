@@ -15,7 +15,6 @@ from ..._trees.leaves import parameters
 from ..._trees.precision import compute_dtype
 from ..._trees.states import check_state
 from ..._types import (
-    Leaf,
     Model,
     Params,
     Scalar,
@@ -52,9 +51,7 @@ class ScheduleFreeState(eqx.Module):
 
 
 @equation(elementwise=True)
-def schedule_free(
-    g: Leaf, z: Leaf, p: Leaf, *, b1: Scalar, fall: Scalar, c: Scalar
-) -> tuple[Leaf, Leaf]:
+def schedule_free(g, z, p, *, b1, fall, c):
     # The averages before and after the step, solved for the parameters, so that neither
     # is stored.
     share = c + (1 - c) * fall
@@ -62,7 +59,7 @@ def schedule_free(
 
 
 @equation(elementwise=True)
-def recover_average(p: Leaf, z: Leaf, *, b1: Scalar) -> Leaf:
+def recover_average(p, z, *, b1):
     return z + (p - z) / b1
 
 

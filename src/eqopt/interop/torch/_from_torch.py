@@ -7,9 +7,8 @@ import jax.tree_util as jtu
 
 from ..._combinators.partition import Partition
 from ..._core import AbstractTransformation
+from ..._matrices import DimensionNumbers, MatrixDimensionNumbers
 from ..._transforms.scale import SetToZero
-from ..._trees.axes import DimensionNumbers
-from ..._trees.dimension_numbers import MatrixDimensionNumbers
 from ..._trees.leaves import is_leaf, parameters
 from ..._types import Mask, Params
 from .._require import require

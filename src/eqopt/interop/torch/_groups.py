@@ -5,6 +5,7 @@ from typing import Any
 
 from ..._combinators.chain import Chain
 from ..._core import AbstractTransformation
+from ..._matrices import DimensionNumbers, MatrixDimensionNumbers
 from ..._optimizers.adam.adam import Adam, AdamW, NAdam, NAdamW
 from ..._optimizers.adam.adamax import Adamax
 from ..._optimizers.adam.amsgrad import ScaleByAMSGrad
@@ -21,8 +22,6 @@ from ..._transforms.factored_rms import ScaleByFactoredRMS
 from ..._transforms.scale import Scale, ScaleByLearningRate, ScaleBySchedule
 from ..._transforms.trace import Trace
 from ..._transforms.weight_decay import AddDecayedWeights
-from ..._trees.axes import DimensionNumbers
-from ..._trees.dimension_numbers import MatrixDimensionNumbers
 from ..._wrappers.averages.swa import SWA
 from ..._wrappers.scheduled import Scheduled
 from ._schedules import Dampened, InversePower, RelativeRate, RootOfCorrection

@@ -25,16 +25,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Inexact, Int
 
 from ...numerics._numerics import abs_sq, at_least_float32, common_dtype
-from .rounding import (
-    LEAST,
-    Square,
-    diagonal,
-    einsum,
-    of_dot,
-    of_sum,
-    products,
-    tiny,
-)
+from .rounding import LEAST, Square, diagonal, einsum, of_dot, of_sum, products, tiny
 
 
 class Layout(eqx.Module):

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, DTypeLike, Float, Inexact
 
-from ...._core import AbstractWhole
+from ...._matrices import AbstractWhole
 from ....numerics._numerics import abs_sq, safe_sqrt
 from .eigenbasis import gram, short_side
 

@@ -9,9 +9,9 @@ import numpy as np
 from ...._combinators.chain import Chain
 from ...._combinators.masked import Masked
 from ...._core import AbstractTransformation
+from ...._matrices import DimensionNumbers, map_matrices
 from ...._transforms.scale import ScaleByLearningRate
 from ...._transforms.weight_decay import AddDecayedWeights
-from ...._trees.axes import DimensionNumbers, map_matrices
 from ...._trees.precision import compute_dtype
 from ...._types import Params, PyTree, Updates
 from ...adam.adam import ScaleByAdam

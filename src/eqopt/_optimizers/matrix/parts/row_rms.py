@@ -7,9 +7,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact
 
 from ...._arguments.fields import static_choice
-from ...._core import AbstractMatrixwise, Leafwise, equation
+from ...._core import Leafwise, equation
+from ...._matrices import AbstractMatrixwise, DimensionNumbers
 from ...._transforms.normalize import or_1, zero_if_infinite
-from ...._trees.axes import DimensionNumbers
 from ...._types import Nonnegative, Params, PerLeaf, Scalar, Unit, ZeroOrMore
 from ....numerics._numerics import abs_sq, safe_norm, safe_sqrt
 

@@ -9,15 +9,14 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Inexact
 
-from ...._core import (
+from ...._core import Arguments, ShapeMismatch
+from ...._matrices import (
     BATCH,
-    Arguments,
+    BatchedEquation,
     Batching,
-    Equation,
     Layout,
-    ShapeMismatch,
-    batches,
     largest_batch,
+    make_batches,
 )
 from ...._trees.control import filter_cond
 from ...._types import Leaf, Scalar
@@ -40,7 +39,7 @@ def projected(
     return adjoint @ matrices
 
 
-class _Reshaping(Equation):
+class _Reshaping(BatchedEquation):
     """An equation of matrices whose result has another shape than its update.
 
     Leaves of equal types are computed at once, as many as fit into a batch. Batches do
@@ -59,7 +58,7 @@ class _Reshaping(Equation):
         results: list[Any] = [None] * len(calls)
         keys = [self.batch_key(*leaves) for leaves, _ in calls]
         elements = [_largest(jax.tree.leaves(leaves)) for leaves, _ in calls]
-        for batch in batches(keys, elements, limit):
+        for batch in make_batches(keys, elements, limit):
             run = functools.partial(self, **calls[batch[0]][1])
             outs = _stacked(run, [calls[i][0] for i in batch])
             for i, out in zip(batch, outs, strict=True):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Bool
 
-from ...._core import AbstractMatrixwise, is_layout
+from ...._matrices import AbstractMatrixwise, is_layout
 from ...._types import Params, Updates
 
 

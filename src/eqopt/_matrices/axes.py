@@ -11,14 +11,14 @@ import numpy as np
 from jaxtyping import Array, Inexact
 
 from .._errors import InputError
+from .._trees.leaves import is_leaf, is_parameter, keystr, listed, parameters
+from .._trees.masks import is_function, resolve
+from .._trees.parts import seeing_part
+from .._trees.stored import shapes_if_stored
 from .._types import Params, PyTree
 from .dimension_numbers import MatrixDimensionNumbers, Unknown, as_tuple
-from .leaves import is_leaf, is_parameter, keystr, parameters
-from .masks import is_function, resolve
-from .parts import seeing_part
+from .named import named_leaves
 from .recognition import of_layers
-from .stored import shapes_if_stored
-from .unknown import check_known
 
 
 # A tree of `MatrixDimensionNumbers` and `None` like the parameters or a prefix of it,
@@ -84,6 +84,29 @@ def _by_default(
         return jtu.tree_structure(tree, is_leaf=is_leaf).flatten_up_to(numbers)
     except (ValueError, TypeError):  # of other structures, which is reported elsewhere
         return default(tree)
+
+
+def check_known(owner: str, tree: PyTree, leaves: list, numbers: list) -> None:
+    """Raises an error if the numbers of a parameter in `tree` are `Unknown`.
+
+    `owner` is the argument that can say more.
+    """
+    unknown = [
+        i for i, n in enumerate(numbers) if n is Unknown and is_parameter(leaves[i])
+    ]
+    if not unknown:
+        return
+    first, *others = unknown
+    named = named_leaves(tree)[first]
+    axes = "" if named is None else f" and the axes {named.names}"
+    more = f", like {listed([keystr(tree, i) for i in others])}" if others else ""
+    raise InputError(
+        None,
+        f"`{keystr(tree, first)}` has shape {leaves[first].shape}{axes}, and no layer of "
+        f"Equinox says which axes are a matrix{more}. Pass `{owner}=eqopt.groups."
+        "matrices(selector, inputs=-2, outputs=-1)` for matrices, `eqopt.groups."
+        "no_matrices(selector)` for others, or both, joined with `|`.",
+    )
 
 
 def map_matrices(

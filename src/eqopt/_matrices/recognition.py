@@ -4,17 +4,17 @@ from typing import Any
 
 import jax.tree_util as jtu
 
+from .._trees.leaves import is_leaf, is_parameter
 from .._types import PyTree
 from .dimension_numbers import MatrixDimensionNumbers, Numbers, Unknown
 from .layers import (
     axes_of_inputs,
+    find_stacks,
     has_field,
     is_field,
     is_layer,
     shapes_of_one,
-    stacks,
 )
-from .leaves import is_leaf, is_parameter
 from .named import Named, named_leaves
 
 
@@ -35,14 +35,16 @@ def of_layers(tree: PyTree) -> list[Numbers]:
     weight, only an array with its shape is a matrix. Arrays with named axes are what
     their layer names them, and `Unknown` if it does not. Arrays elsewhere, including
     fields that a subclass adds, are matrices with the inputs first, if they have two
-    axes in addition to the axes of a stack that `stacks` finds, and `Unknown` if they
-    have more.
+    axes in addition to the axes of a stack that `find_stacks` finds, and `Unknown` if
+    they have more.
     """
     leaves = jtu.tree_leaves(tree, is_leaf=is_leaf)
     numbers = by_class(tree)
     own = [i for i, n in enumerate(numbers) if n is Own]
     sizes = (
-        stacks(tree) if any(leaves[i].ndim >= 2 for i in own) else [()] * len(leaves)
+        find_stacks(tree)
+        if any(leaves[i].ndim >= 2 for i in own)
+        else [()] * len(leaves)
     )
     for i in own:
         numbers[i] = of_own(leaves[i].ndim, len(sizes[i]))

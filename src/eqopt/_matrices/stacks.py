@@ -11,13 +11,13 @@ import jax.tree_util as jtu
 from jax.sharding import PartitionSpec as P
 
 from .._errors import InputError
-from .._trees.axes import Axes, resolve_dimension_numbers
-from .._trees.dimension_numbers import MatrixDimensionNumbers
 from .._trees.leaves import is_leaf
 from .._trees.sharding import sharded_like
 from .._trees.stacked import Divided, Stacks, is_stacks
 from .._types import Params, PyTree, State, Updates
 from ..numerics._numerics import wide_dtype
+from .axes import Axes, resolve_dimension_numbers
+from .dimension_numbers import MatrixDimensionNumbers
 from .division import Division
 
 

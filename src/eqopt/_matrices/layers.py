@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax.tree_util as jtu
 
+from .._trees.leaves import is_leaf, is_parameter
+from .._trees.parts import whole_of
 from .._types import PyTree
-from .leaves import is_leaf, is_parameter
 from .named import block_size
-from .parts import whole_of
 
 
 def is_layer(x: Any) -> bool:
@@ -109,7 +109,7 @@ class _Found(NamedTuple):
     known: Sizes | None = None
 
 
-def stacks(tree: PyTree) -> list[Sizes]:
+def find_stacks(tree: PyTree) -> list[Sizes]:
     """The sizes of the axes that each leaf (counting `None`s) is stacked along, if any.
 
     A node was made with `eqx.filter_vmap` if the layers of Equinox in it are stacked, and

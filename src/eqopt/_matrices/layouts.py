@@ -11,10 +11,10 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import DTypeLike
 
-from .._trees.axes import Axes, from_matrices, size, to_matrices
 from .._trees.sharding import has_explicit_axes
 from .._types import PyTree
 from ..numerics._numerics import common_dtype, wide_dtype
+from .axes import Axes, from_matrices, size, to_matrices
 
 
 class Layout(eqx.Module):
@@ -227,7 +227,7 @@ def are_matrices(layouts: PyTree[Layout | None]) -> PyTree[bool]:
     return map_layouts(lambda layout: True, layouts, otherwise=lambda: False)
 
 
-def made(
+def make_slot(
     make: Callable, zeros: Any, layout: Layout | Pieces, dtype: DTypeLike | None
 ) -> Any:
     """The result of `make`, with the placement of `zeros`, and so of the parameter.

@@ -15,7 +15,7 @@ from jax import lax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec as P
 
 from .._trees.sharding import sharded_like
-from .batches import batches
+from .batches import make_batches
 
 
 class Division(NamedTuple):
@@ -54,12 +54,12 @@ class Division(NamedTuple):
     def batches(
         self, keys: Sequence[Hashable], elements: Sequence[int], limit: int
     ) -> Iterator[list[int]]:
-        """Like `batches`, where `limit` is what each device may hold.
+        """Like `make_batches`, where `limit` is what each device may hold.
 
         All batches but the last of a key are multiples of the number of devices.
         """
         n = self.size
-        for group in batches(keys, elements, sum(elements)):
+        for group in make_batches(keys, elements, sum(elements)):
             whole = len(group) // n * n
             count = max(1, limit // max(1, elements[group[0]])) * n
             for start in range(0, whole, count):

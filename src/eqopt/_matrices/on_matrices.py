@@ -12,14 +12,14 @@ import jax.numpy as jnp
 from jax import lax
 
 from .._caches import cached
+from .._core.equation import Arguments, Equation, ShapeMismatch
 from ..numerics._numerics import common_dtype
-from .batches import BATCH, Batching, Work, batches, largest_batch
+from .batches import BATCH, BatchedEquation, Batching, Work, largest_batch, make_batches
 from .division import AbstractWhole, Division, pass_division
-from .equation import Arguments, Equation, ShapeMismatch
 from .layouts import Layout, Pieces, over_stack
 
 
-class _OnMatrices(Equation):
+class _OnMatrices(BatchedEquation):
     """An equation of one matrix, applied to each matrix in a leaf."""
 
     def __init__(
@@ -34,7 +34,7 @@ class _OnMatrices(Equation):
         self._in_batches = in_batches
         self._work: Work = work
         self._division = division if in_batches else None
-        is_divided = self._division is not None
+        self.is_divided = is_divided = self._division is not None
         has_turns = in_batches and not is_divided
         turns = frozenset(BATCH[work] if has_turns else ())
         is_of_products = work == "products"
@@ -49,7 +49,6 @@ class _OnMatrices(Equation):
             turns,
             numbers_wait=is_of_products,
             results_wait=work != "QR",
-            is_divided=is_divided,
         )
         self.leaves = (*equation.leaves, "layout")
         self.shared, self.modules = equation.shared, equation.modules
@@ -132,7 +131,7 @@ class _OnMatrices(Equation):
                 found_at[i] = _split(leaves)
         places, found = [*found_at], [*found_at.values()]
         elements = [math.prod(s.arguments[0].shape) for s in found]
-        split = batches if self._division is None else self._division.batches
+        split = make_batches if self._division is None else self._division.batches
         for batch in split([s.key for s in found], elements, limit):
             _, shared = calls[places[batch[0]]]
             some = self._in_one_batch(shared, [found[i] for i in batch])

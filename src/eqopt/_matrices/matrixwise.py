@@ -11,28 +11,23 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import DTypeLike
 
+from .._core.leafwise import Leafwise, filled, run_leafwise
+from .._core.transformation import AbstractTransformation
 from .._errors import InputError
 from .._jax_internals import is_traced
-from .._trees.axes import (
-    Axes,
-    DimensionNumbers,
-    map_matrices,
-    resolve_dimension_numbers,
-)
-from .._trees.leaves import is_leaf
+from .._trees.leaves import align, flatten_updates, is_leaf, keystr
 from .._trees.routes import Report
 from .._trees.sharding import has_explicit_axes, on_automatic_axes, shardings_of
 from .._trees.states import check_state
 from .._trees.stored import shapes_if_stored
 from .._types import Params, PyTree, State, Updates
 from ..tree import zeros_like
+from .axes import Axes, DimensionNumbers, map_matrices, resolve_dimension_numbers
 from .batches import Work
 from .division import Division, current_division
-from .layouts import Layout, Pieces, are_matrices, layout_of, made, map_layouts
-from .leafwise import Leafwise, filled, run_leafwise
+from .layouts import Layout, Pieces, are_matrices, layout_of, make_slot, map_layouts
 from .on_matrices import on_matrices
 from .stacks import check_stacks, init_stacks, update_stacks
-from .transformation import AbstractTransformation
 
 
 Rows: TypeAlias = Literal["outputs", "shorter", "first"]
@@ -236,7 +231,7 @@ class AbstractMatrixwise(AbstractContracting):
         """
 
         def make_all(own, params):
-            make_one = lambda layout, x: made(make, x, layout, dtype)
+            make_one = lambda layout, x: make_slot(make, x, layout, dtype)
             layouts = own._layouts(params, params)
             return map_layouts(make_one, layouts, zeros_like(params))
 
@@ -268,12 +263,13 @@ class AbstractMatrixwise(AbstractContracting):
         step = filled(self, self.matrixwise(state, params, **extra))
         layouts = self._layouts(updates, params)
         self._check_sizes(state, layouts, updates)
+        mask = are_matrices(layouts)
+        slots = [x for x in step.equation.leaves if hasattr(step.state, x)]
+        for name in slots:
+            _check_are_matrices(mask, updates, getattr(step.state, name), name)
         of_leaves = on_matrices(step.equation, self.in_batches, self._work, division)
-        step = step._replace(
-            equation=of_leaves,
-            reads={**step.reads, "layout": layouts},
-            mask=are_matrices(layouts),
-        )
+        reads = {**step.reads, "layout": layouts}
+        step = step._replace(equation=of_leaves, reads=reads, mask=mask)
         return run_leafwise(self, step, updates, params)
 
     def _check_sizes(
@@ -299,3 +295,21 @@ class AbstractMatrixwise(AbstractContracting):
             "the state was made with other arguments, and keeps its shapes. Pass the "
             "same arguments, or make a new state: `opt.init(model)`.",
         )
+
+
+def _check_are_matrices(
+    mask: PyTree[bool], updates: Updates, slot: PyTree, name: str
+) -> None:
+    """Raises an error for an update that only `init` treated as a matrix."""
+    leaves, treedef = flatten_updates(updates)
+    slots = align(treedef, slot, f"state.{name}", updates)
+    flags = jtu.tree_leaves(mask)
+    for i, (is_matrix, g, x) in enumerate(zip(flags, leaves, slots, strict=True)):
+        if not is_matrix and g is not None and x is not None:
+            raise InputError(
+                None,
+                f"`{keystr(updates, i)}` was a matrix in `init` (`{name}`), but is not "
+                "one now. By default, the layers next to an array decide whether it is a "
+                "stack. Pass the same model to `init`, or pass "
+                "`weight_dimension_numbers`.",
+            )

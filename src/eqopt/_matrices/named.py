@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax.tree_util as jtu
 
+from .._trees.leaves import is_leaf
 from .._types import PyTree
-from .leaves import is_leaf
 
 
 def is_named(x: Any) -> bool:
