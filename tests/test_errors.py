@@ -98,7 +98,7 @@ def extra(opt, **extra):
 CASES = {
     "updates of a deeper model": (
         lambda: update(ADAM, grads_of(mlp(depth=2))),
-        "`state.mu` has another tree structure than `updates`",
+        "`mu` has another tree structure than `updates`",
         "Only `updates` has a leaf at `.layers[2].weight`, `.layers[2].bias`",
         "Was the model or the optimizer changed after `init`",
     ),
@@ -454,7 +454,7 @@ CASES = {
     ),
     "an equation that forgets a slot": (
         lambda: update(_equation(lambda g, trace: g, eqopt.TraceState(GRADS))),
-        "new ('trace',), which are 2 values, but returned 1",
+        "new ('trace',), but returned 1 values",
     ),
     "a rule for mini-steps": (
         lambda: eqopt.SkipStep(ADAM, eqopt.SkipNotFinite()),

@@ -125,9 +125,9 @@ _DEVICES = 16
 
 
 def store_in_two_passes(
-    compute: Callable, packed: Array, row: PyTree, store: Callable
+    compute: Callable, values: PyTree, row: PyTree, store: Callable
 ) -> tuple:
-    """`compute(packed, row, store)`, the results of an elementwise equation.
+    """`compute(values, row, store)`, the results of an elementwise equation.
 
     Some slots are stored only after all new values of a block have been measured: the
     largest one is the unit of their codes. For this, XLA for a GPU or a TPU writes the
@@ -136,21 +136,21 @@ def store_in_two_passes(
     """
     leaves = jax.tree.leaves(row, is_leaf=is_stored)
     sizes = [x.size for x in leaves if _is_measured(x)]
-    plain = lambda packed, row: compute(packed, row, store)
+    plain = lambda values, row: compute(values, row, store)
     if not sizes or max(sizes) < _LARGE:
-        return plain(packed, row)
+        return plain(values, row)
     # A mesh with explicit axes does not reshape an axis that it divides.
     blocks = None if has_explicit_axes(row) else _blocks_of(leaves)
 
     def in_order(new):
-        return lambda packed, row: _passes(compute, packed, row, store, blocks, new)
+        return lambda values, row: _passes(compute, values, row, store, blocks, new)
 
     # With an axis of blocks, a GPU computes fewer indices.
     branches = {"cuda": in_order(blocks and blocks.of_equal_blocks)}
     tiles = _tiles(blocks) if sum(sizes) >= _LARGE_ON_TPU else None
     if tiles:
         branches["tpu"] = in_order(tiles)
-    return lax.platform_dependent(packed, row, **branches, default=plain)
+    return lax.platform_dependent(values, row, **branches, default=plain)
 
 
 def _tiles(blocks):
@@ -161,9 +161,9 @@ def _tiles(blocks):
     return blocks.in_tiles(math.lcm(_DEVICES, max(1, here.size)))
 
 
-def _passes(compute, packed, row, store, old, new):
+def _passes(compute, values, row, store, old, new):
     """Both passes, in which arrays have the shape and the order of `new`, if any."""
-    _, *measured = compute(packed, _with(row, old, new), _measure)
+    _, *measured = compute(values, _with(row, old, new), _measure)
     # Without the barrier, XLA would merge both passes into one.
     measured, row = lax.optimization_barrier((measured, row))
     found = iter(jax.tree.leaves(measured))
@@ -173,7 +173,7 @@ def _passes(compute, packed, row, store, old, new):
             return slot.store_measured(lax.stop_gradient(x), next(found))
         return store(x, slot)
 
-    return _with(compute(packed, _with(row, old, new), keep), new, old)
+    return _with(compute(values, _with(row, old, new), keep), new, old)
 
 
 def _measure(x, slot):

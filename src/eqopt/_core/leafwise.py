@@ -7,9 +7,8 @@ each equation, there is one jitted function, so equal leaves are traced once.
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import equinox as eqx
 import jax
@@ -94,19 +93,11 @@ def leafwise(
             f"the equation `{equation.name}` takes the slots {listed(names)}, but "
             f"{len(slots)} trees were passed. Pass one tree for each.",
         )
-    check_names("leafwise", equation, (*reads, *shared))
-    step = Leafwise(equation, None, shared, reads, mask)
     named = dict(zip(names, slots, strict=True))
+    step = Leafwise(equation, None, shared, reads, mask)
     params = {**reads, **named}.get("p")
-    updates, new = _map(step, updates, named, params, "")
+    updates, new = _map(step, updates, named, params)
     return (updates, *new.values()) if slots else updates
-
-
-def check_names(owner: object, equation: Equation, names: Iterable[str]) -> None:
-    """Raises an error for a name that is no argument of the equation."""
-    for name in names:
-        if name not in (*equation.leaves, *equation.shared):
-            raise InputError(owner, f"`{equation.name}` has no argument `{name}`.")
 
 
 class Leafwise(NamedTuple):
@@ -141,90 +132,102 @@ def run_leafwise(
 ) -> tuple[Updates, State]:
     """The new updates and the new state of a leafwise transformation."""
     step = filled(owner, step)
-    check_names(owner, step.equation, (*step.reads, *step.shared))
-    equation, reads = step.equation, dict(step.reads)
-    slots = {}
-    for leaf in equation.leaves:
-        if leaf == "p" and leaf not in reads:
+    reads, slots = dict(step.reads), {}
+    for name in step.equation.leaves:
+        if name in reads:
+            continue
+        if name == "p":
             reads["p"] = required_params(owner, params)
-        elif leaf not in reads and hasattr(step.state, leaf):
-            slots[leaf] = getattr(step.state, leaf)
-        elif leaf not in reads:
+        elif hasattr(step.state, name):
+            slots[name] = getattr(step.state, name)
+        else:
             raise InputError(
                 owner,
-                f"the equation `{equation.name}` takes `{leaf}`, which is not a field of "
-                f"its state, {type(step.state).__name__}. Fields: "
-                f"{listed([*getattr(step.state, '__dict__', ())]) or 'none'}.",
+                f"the equation `{step.equation.name}` takes `{name}`, which is not a "
+                f"field of its state, {type(step.state).__name__}.",
             )
-    step = step._replace(reads=reads)
-    updates, new = _map(step, updates, slots, params, "state.")
+    updates, new = _map(step._replace(reads=reads), updates, slots, params)
     return updates, dataclasses.replace(step.state, **new) if new else step.state
 
 
 def filled(owner: object, step: Leafwise) -> Leafwise:
     """`step` with missing shared values taken from the fields of `owner`."""
-    if not isinstance(step, Leafwise):
+    if not isinstance(step, Leafwise) or not isinstance(step.equation, Equation):
         raise InputError(
             owner,
-            "`leafwise` and `matrixwise` must return an `eqopt.Leafwise`, but returned "
-            f"{briefly(step)}.",
+            "`leafwise` and `matrixwise` must return an `eqopt.Leafwise` with an "
+            f"`eqopt.equation`, but returned {briefly(step)}.",
         )
-    if not isinstance(step.equation, Equation):
-        raise InputError(
-            owner,
-            "the first argument of `Leafwise` must be an equation, but is "
-            f"{briefly(step.equation)}. Put `@eqopt.equation` above the function.",
-        )
-    given, fields = step.shared, vars(owner)
-    names = [x for x in step.equation.shared if x not in given and x in fields]
-    lacks = {x: fields[x] for x in names}
-    return step._replace(shared={**lacks, **given}) if lacks else step
+    fields = vars(owner)
+    own = {x: fields[x] for x in step.equation.shared if x in fields}
+    return step._replace(shared={**own, **step.shared})
 
 
 def _map(
-    step: Leafwise,
-    updates: Updates,
-    slots: Mapping[str, PyTree],
-    params: Params | None,
-    prefix: str,
+    step: Leafwise, updates: Updates, slots: Mapping[str, PyTree], params: Params | None
 ) -> tuple[Updates, dict[str, PyTree]]:
-    """The new updates and slots. Errors name slots with `prefix`."""
+    """The new updates and the new slots. `params` is for the mask."""
     equation = step.equation
+    check_names(equation, (*step.reads, *step.shared))
     leaves, treedef = flatten_updates(updates)
-    columns, labels = {}, []
+    columns = {}
     for name in equation.leaves:
         tree = slots[name] if name in slots else _read(step.reads[name], updates)
-        labels.append("params" if name == "p" else prefix * (name in slots) + name)
-        columns[name] = align(treedef, tree, labels[-1], updates)
-    flags = [True] * len(leaves)
+        label = "params" if name == "p" else name
+        columns[name] = align(treedef, tree, label, updates)
+    flags: Sequence[bool] = [True] * len(leaves)
     if step.mask is not None:
         flags = resolve_mask(step.mask, updates, params)
-    _check_slots(updates, leaves, flags, columns, slots)
-    operation, packed, loose = bind(equation, tuple(slots), step.shared)
     rows = {
         i: (g, *[column[i] for column in columns.values()])
         for i, g in enumerate(leaves)
         if g is not None and flags[i]
     }
-    run = kernel(operation)
+    for i, row in rows.items():
+        for name, x in zip(columns, row[1:], strict=True):
+            if name == "p" and not is_parameter(x):
+                raise no_parameter(keystr(updates, i), x)
+            if name in slots and x is None:
+                raise stateless(name, keystr(updates, i))
+    operation, values = bind(equation, tuple(slots), step.shared)
 
-    def of_leaves(packed, rows, loose):
-        outs = {}
-        for i, row in rows.items():
-            try:
-                outs[i] = run(packed, row, loose)
-            except MISFITS as error:
-                arrays = {"updates": row[0], **dict(zip(labels, row[1:], strict=True))}
-                raise misfit(keystr(updates, i), arrays, error) from None
-        return outs
+    def of_each(values, rows):
+        return run_rows(kernel(operation), equation, updates, values, rows)
 
-    outs = equation.of_rows(operation, of_leaves, packed, rows, loose)
-    for i, out in outs.items():
-        leaves[i] = out[0]
-        for name, x in zip(slots, out[1:], strict=True):
+    outs = equation.of_rows(operation, of_each, values, rows)
+    for i, (u, *new) in outs.items():
+        leaves[i] = u
+        for name, x in zip(slots, new, strict=True):
             columns[name][i] = x
-    new = {name: treedef.unflatten(columns[name]) for name in slots}
-    return treedef.unflatten(leaves), new
+    return treedef.unflatten(leaves), {
+        name: treedef.unflatten(columns[name]) for name in slots
+    }
+
+
+def check_names(equation: Equation, names: Iterable[str]) -> None:
+    """Raises an error for a name that is no argument of the equation."""
+    for name in names:
+        if name not in (*equation.leaves, *equation.shared):
+            raise InputError(None, f"`{equation.name}` has no argument `{name}`.")
+
+
+def run_rows(
+    run: Callable,
+    equation: Equation,
+    updates: Updates,
+    values: "Values",
+    rows: Mapping[int, tuple],
+) -> dict[int, tuple]:
+    """`run(values, row)` for the arrays of each leaf. An error names its path."""
+    outs = {}
+    for i, row in rows.items():
+        try:
+            outs[i] = run(values, row)
+        except MISFITS as error:
+            names = ["params" if x == "p" else x for x in equation.leaves]
+            arrays = dict(zip(("updates", *names), row, strict=True))
+            raise misfit(keystr(updates, i), arrays, error) from None
+    return outs
 
 
 def _read(tree: PyTree, updates: Updates) -> PyTree:
@@ -234,20 +237,6 @@ def _read(tree: PyTree, updates: Updates) -> PyTree:
     if is_in_shard_map():
         return tree(jax.eval_shape(lambda updates: updates, updates))
     return tree(jax.tree.map(lambda g: jax.ShapeDtypeStruct(g.shape, g.dtype), updates))
-
-
-def _check_slots(updates, leaves, flags, columns, slots):
-    """Raises an error where an update meets nothing, or what is no parameter."""
-    for name, column in columns.items():
-        if name not in slots and name != "p":
-            continue
-        for i, (flag, g, x) in enumerate(zip(flags, leaves, column, strict=True)):
-            if g is None:
-                continue
-            if flag and name == "p" and not is_parameter(x):
-                raise no_parameter(keystr(updates, i), x)
-            if flag and x is None:
-                raise stateless(name, keystr(updates, i))
 
 
 #
@@ -265,10 +254,14 @@ class Operation(NamedTuple):
     static: tuple[tuple[str, Any], ...]
 
 
+# The shared floats in one vector, and the other shared values.
+Values: TypeAlias = tuple[Array, list[Any]]
+
+
 def bind(
     equation: Equation, slots: tuple[str, ...], given: Mapping[str, Any]
-) -> tuple[Operation, Array, list]:
-    """The operation, the vector of shared floats, and the other shared values."""
+) -> tuple[Operation, Values]:
+    """The operation, and the values that its leaves share."""
     static, packed, loose = {}, {}, {}
     for name in equation.shared:
         if name not in given:
@@ -286,8 +279,7 @@ def bind(
             raise InputError(
                 None,
                 f"`{name}` is {briefly(value)}, but the equation `{equation.name}` takes "
-                "single numbers after the `*`. Pass a tree like the parameters in "
-                "`reads`; `p` is the parameters themselves.",
+                "single numbers after the `*`. Pass a tree of arrays in `reads`.",
             )
         if is_static(value):
             static[name] = value
@@ -296,8 +288,8 @@ def bind(
         is_float = jnp.issubdtype(value.dtype, jnp.floating)
         (packed if is_float else loose)[name] = value
     names = tuple(packed), tuple(loose), tuple(static.items())
-    vector = _pack(tuple(packed.values()))
-    return Operation(equation, slots, *names), vector, [*loose.values()]
+    values = _pack(tuple(packed.values())), [*loose.values()]
+    return Operation(equation, slots, *names), values
 
 
 def _as_scalar(name: str, value: Any) -> Any:
@@ -331,47 +323,41 @@ def _pack(values: tuple) -> Array:
 @cached
 def kernel(operation: Operation) -> Callable:
     """The jitted function of one leaf; it returns the update and the new slots."""
+    equation = operation.equation
 
-    def run(packed, row, loose):
-        compute = functools.partial(_compute, operation, loose)
+    def compute(values, row, store):
+        _check_shapes(equation, row)
+        arguments, shared = load_row(operation, values, row)
+        out = equation(*arguments, **shared)
+        return store_row(operation, row, arguments, out, store)
+
+    def run(values, row):
         with jax.numpy_dtype_promotion("standard"):
-            if operation.equation.elementwise and any(map(is_stored, row)):
-                return store_in_two_passes(compute, packed, row, stored_like)
-            return compute(packed, row, stored_like)
+            if equation.elementwise and any(map(is_stored, row)):
+                return store_in_two_passes(compute, values, row, stored_like)
+            return compute(values, row, stored_like)
 
     # The profiler shows this name.
-    run.__name__ = run.__qualname__ = operation.equation.name
+    run.__name__ = run.__qualname__ = equation.name
     return jax.jit(run)
-
-
-def _compute(
-    operation: Operation,
-    loose: Sequence[Any],
-    packed: Array,
-    row: Sequence[Any],
-    store: Callable,
-) -> tuple:
-    _check_shapes(operation.equation, row)
-    arguments, shared = load_row(operation, packed, row, loose)
-    out = operation.equation(*arguments, **shared)
-    return store_row(operation, row, arguments, out, store)
 
 
 def _check_shapes(equation: Equation, row: Sequence[Any]) -> None:
     """Raises an error for arrays that would be broadcast to others."""
     g, *others = row
     for name, x in zip(equation.leaves, others, strict=True):
-        numbers = ((),) if equation.elementwise and name != "p" else ()
-        is_alike = equation.elementwise or name == "p"
-        if is_alike and getattr(x, "shape", g.shape) not in (g.shape, *numbers):
-            raise ShapeMismatch(None, f"`{name}` has another shape than the update")
+        if equation.elementwise or name == "p":
+            shape = getattr(x, "shape", g.shape)
+            is_number = shape == () and name != "p"
+            if shape != g.shape and not is_number:
+                raise ShapeMismatch(None, f"`{name}` has another shape than the update")
 
 
 def load_row(
-    operation: Operation, packed: Array, row: Sequence[Any], loose: Sequence[Any]
+    operation: Operation, values: Values, row: Sequence[Any]
 ) -> tuple[tuple, dict[str, Any]]:
     """The arguments of the equation, all in one precision."""
-    real = compute_dtype(*row)
+    real, (packed, loose) = compute_dtype(*row), values
     shared = dict(zip(operation.packed, jnp.unstack(packed.astype(real)), strict=False))
     shared |= zip(operation.loose, [widen(x, real) for x in loose], strict=True)
     shared |= operation.static
@@ -387,8 +373,8 @@ def store_row(
 ) -> tuple:
     """What an equation returned for a row, stored like the arrays in it."""
     u, *new = out if isinstance(out, tuple) else (out,)
-    equation, names = operation.equation, operation.equation.leaves
-    places = [1 + names.index(name) for name in operation.slots]
+    equation = operation.equation
+    places = [1 + equation.leaves.index(name) for name in operation.slots]
     old = [row[k] for k in places]
     _check_outputs(operation, u, arguments[0] if equation.keeps_shape else u, new, old)
     if equation.is_divided:
@@ -422,24 +408,21 @@ def _check_outputs(
     if len(new) != len(old):
         raise InputError(
             None,
-            f"The equation `{name}` must return the update and the new "
-            f"{operation.slots}, which are {1 + len(old)} values, but returned "
-            f"{1 + len(new)}. A tree that it only reads belongs in `reads`.",
+            f"the equation `{name}` must return the update and the new "
+            f"{operation.slots}, but returned {1 + len(new)} values. A tree that it only "
+            "reads belongs in `reads`.",
         )
     for x, like in zip((u, *new), (before, *old), strict=True):
         if isinstance(x, jax.Array) and x.shape == getattr(like, "shape", None):
             continue
-        likes, structure = jax.tree.flatten(like, is_leaf=is_stored)
-        found, other = jax.tree.flatten(x)
-        turned = f"the equation `{name}` turned"
-        if structure != other:
-            raise WrongResult(None, f"{turned} {structure} into {other}")
-        for y, z in zip(found, likes, strict=True):
-            if y.shape != z.shape:
-                raise WrongResult(
-                    None,
-                    f"{turned} an array of shape {z.shape} into one of shape {y.shape}",
-                )
+        found, expected = (
+            jax.tree.map(lambda x: x.shape, tree, is_leaf=is_stored)
+            for tree in (x, like)
+        )
+        if found != expected:
+            raise WrongResult(
+                None, f"the equation `{name}` turned {expected} into {found}"
+            )
 
 
 #

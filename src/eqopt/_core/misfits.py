@@ -93,8 +93,7 @@ def check_wide(updates: PyTree) -> None:
             raise InputError(
                 "StoreParams",
                 f"the update at `{keystr(updates, i)}` has dtype {g.dtype}, which is too "
-                "coarse to reach the new parameter. Call `step`, which returns the "
-                "parameters themselves, or cast the gradients: "
+                "coarse to reach the new parameter. Call `step`, or cast the gradients: "
                 "`eqopt.tree.cast(grads, jnp.float32)`.",
             )
 

@@ -15,9 +15,9 @@ from .._trees.leaves import align, flatten_updates, keystr
 from .._types import Leaf, PyTree, Scalar, Updates
 from ..numerics._numerics import at_least_float32, common_dtype
 from ..tree import norm
-from .equation import MISFITS, Equation
-from .leafwise import Operation, bind, check_names, load_row
-from .misfits import misfit, stateless
+from .equation import Equation
+from .leafwise import Operation, bind, check_names, load_row, run_rows
+from .misfits import stateless
 
 
 def global_norm(
@@ -81,32 +81,24 @@ def sum_over_leaves(
         for i, row in enumerate(zip(leaves, *columns, strict=True))
         if row[0] is not None
     } or {0: (jnp.zeros(0),) * (1 + len(columns))}
-    check_names("sum_over_leaves", equation, shared)
-    operation, packed, loose = bind(equation, (), shared)
+    for i, (_, *others) in rows.items():
+        for name, x in zip(equation.leaves, others, strict=True):
+            if x is None:
+                raise stateless(name, keystr(updates, i))
+    check_names(equation, shared)
+    operation, values = bind(equation, (), shared)
     run = _kernel(operation, in_own_pass)
-    parts = []
-    for i, row in rows.items():
-        arrays = dict(zip(("updates", *equation.leaves), row, strict=True))
-        try:
-            parts.append(run(packed, row, loose))
-        except MISFITS as error:
-            path, lacks = (
-                keystr(updates, i),
-                [k for k, x in arrays.items() if x is None],
-            )
-            raise (
-                stateless(lacks[0], path) if lacks else misfit(path, arrays, error)
-            ) from None
+    parts = run_rows(run, equation, updates, values, rows).values()
     return tuple(_sum(column) for column in zip(*parts, strict=True))
 
 
 @cached
 def _kernel(operation: Operation, in_own_pass: bool) -> Callable:
     @jax.jit
-    def run(packed, row, loose):
+    def run(values, row):
         with jax.numpy_dtype_promotion("standard"):
             row = read_apart(row) if in_own_pass else row
-            arguments, shared = load_row(operation, packed, row, loose)
+            arguments, shared = load_row(operation, values, row)
             out = operation.equation(*arguments, **shared)
         return out if isinstance(out, tuple) else (out,)
 

@@ -198,9 +198,8 @@ class AbstractWrapper(AbstractComposite):
         check_state(self, state)
         if not hasattr(state, "inner_state"):
             raise AttributeError(
-                f"{type(self).__name__}.eval_params: the state of `inner` must be in a "
-                f"field `inner_state`, but a {type(state).__name__} has no such field. "
-                "Is it the state of another optimizer? If not, name the field so, or "
-                "implement `eval_params`."
+                f"{type(self).__name__}.eval_params: a {type(state).__name__} has no "
+                "field `inner_state`. Name the state of `inner` so, or implement "
+                "`eval_params`."
             )
         return self.inner.eval_params(state.inner_state, params)

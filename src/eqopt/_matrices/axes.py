@@ -104,8 +104,7 @@ def check_known(owner: str, tree: PyTree, leaves: list, numbers: list) -> None:
         None,
         f"`{keystr(tree, first)}` has shape {leaves[first].shape}{axes}, and no layer of "
         f"Equinox says which axes are a matrix{more}. Pass `{owner}=eqopt.groups."
-        "matrices(selector, inputs=-2, outputs=-1)` for matrices, `eqopt.groups."
-        "no_matrices(selector)` for others, or both, joined with `|`.",
+        "matrices(selector, inputs=-2, outputs=-1)`, or `.no_matrices(selector)`.",
     )
 
 

@@ -6,11 +6,10 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import equinox as eqx
 import jax
 from jax import lax
-from jaxtyping import Array
 
 from .._caches import cached
 from .._core.equation import MISFITS, Arguments, Equation
-from .._core.leafwise import Operation, load_row, store_row, stored_like
+from .._core.leafwise import Operation, Values, load_row, store_row, stored_like
 from .._jax_internals import is_traced
 from .._trees.sharding import is_in_shard_map
 
@@ -88,10 +87,9 @@ class BatchedEquation(Equation):
     def of_rows(
         self,
         operation: Operation,
-        of_each: Callable[..., dict[int, tuple]],
-        packed: Array,
+        of_each: Callable[[Any, dict[int, tuple]], dict[int, tuple]],
+        values: Values,
         rows: dict[int, tuple],
-        loose: Sequence[Any],
     ) -> dict[int, tuple]:
         """The results for the rows of all leaves.
 
@@ -100,7 +98,7 @@ class BatchedEquation(Equation):
         used three times the memory. An accelerator joins equal matrices into batches.
         """
         if not any(is_traced(row[0]) for row in rows.values()):
-            return of_each(packed, rows, loose)
+            return of_each(values, rows)
         keys = [self.batch_key(*row) for row in rows.values()]
         known = [key for key in keys if key is not None]
         has_equal = len({*known}) < len(known)
@@ -112,7 +110,7 @@ class BatchedEquation(Equation):
         may_wait = is_large and len(rows) > 1 and not is_in_shard_map()
         turns = self.batching.turns if may_wait else frozenset()
         if not (self.is_divided or turns or has_equal):
-            return of_each(packed, rows, loose)
+            return of_each(values, rows)
 
         def in_batches(platform, limit):
             groups = [[*rows]]
@@ -124,8 +122,8 @@ class BatchedEquation(Equation):
                 ]
             run = _kernel(operation, limit)
 
-            def run_groups(packed, rows, loose):
-                return _take_turns(run, groups, packed, rows, loose, self.batching)
+            def run_groups(values, rows):
+                return _take_turns(run, groups, values, rows, self.batching)
 
             return run_groups
 
@@ -133,9 +131,9 @@ class BatchedEquation(Equation):
         if not self.is_divided:
             branches["cpu"] = of_each
         try:
-            return lax.platform_dependent(packed, rows, loose, **branches)
+            return lax.platform_dependent(values, rows, **branches)
         except MISFITS:
-            of_each(packed, rows, loose)  # its error names the leaf
+            of_each(values, rows)  # its error names the leaf
             raise
 
 
@@ -144,9 +142,9 @@ def _kernel(operation: Operation, limit: int) -> Callable:
     """The jitted function of many leaves, with batches of at most `limit` elements."""
     equation: Any = operation.equation
 
-    def run(packed, rows, loose):
+    def run(values, rows):
         with jax.numpy_dtype_promotion("standard"):
-            calls = [load_row(operation, packed, row, loose) for row in rows]
+            calls = [load_row(operation, values, row) for row in rows]
             outs = equation.of_all(calls, limit)
             return [
                 store_row(operation, row, arguments, out, stored_like)
@@ -160,9 +158,8 @@ def _kernel(operation: Operation, limit: int) -> Callable:
 def _take_turns(
     run: Callable,
     groups: Sequence[Sequence[int]],
-    packed: Array,
+    values: Values,
     rows: dict[int, tuple],
-    loose: Sequence[Any],
     batching: Batching,
 ) -> dict[int, tuple]:
     """The results for all rows. Each group of rows waits for the results of the last one.
@@ -178,6 +175,7 @@ def _take_turns(
     with the transformer of the benchmarks, SOAP then moves 57 instead of 72, but Muon
     keeps 1.1 instead of 0.5.
     """
+    packed, loose = values
     outs: dict[int, tuple] = {}
     last: Sequence[int] = ()
     for group in groups:
@@ -194,6 +192,6 @@ def _take_turns(
             packed = numbers if batching.numbers_wait else packed
             if batching.results_wait:
                 outs.update(zip(last, done, strict=True))
-        outs.update(zip(group, run(packed, own, loose), strict=True))
+        outs.update(zip(group, run((packed, loose), own), strict=True))
         last = group
     return {i: outs[i] for i in rows}

@@ -309,7 +309,6 @@ def _check_are_matrices(
             raise InputError(
                 None,
                 f"`{keystr(updates, i)}` was a matrix in `init` (`{name}`), but is not "
-                "one now. By default, the layers next to an array decide whether it is a "
-                "stack. Pass the same model to `init`, or pass "
-                "`weight_dimension_numbers`.",
+                "one now. Pass the same model to `init`, whose layers say what is a "
+                "matrix, or `weight_dimension_numbers`.",
             )

@@ -169,8 +169,12 @@ def _found(state: State) -> list[Stacks]:
 def check_stacks(self: Any, state: State, division: Division | None) -> None:
     """Raises an error if only one of state and step has stacks."""
     if bool(_found(state)) == (division is None):
-        message = _MADE_WITH if division is None else _MADE_WITHOUT
-        raise ValueError(message.format(type(self).__name__))
+        made = "with" if division is None else "without"
+        raise InputError(
+            self,
+            f"`state` was made {made} `eqopt.DistributeMatrices`. Make it with the same "
+            "wrapper, or call `eqopt.tree.migrate`.",
+        )
 
 
 def _check_fits(
@@ -181,29 +185,16 @@ def _check_fits(
         if slot.leaves != expected:
             raise InputError(
                 self,
-                f"`updates` has matrices at the leaves "
-                f"{expected}, but the parameters given to `init` had {slot.leaves}, "
-                "where those in one pair of parentheses are equal. In "
-                "`eqopt.DistributeMatrices`, each matrix needs an update.",
+                f"`updates` has stacks of the leaves {expected}, but `state` has "
+                f"{slot.leaves}. In `eqopt.DistributeMatrices`, each matrix needs an "
+                "update.",
             )
         for stack, own in zip(stacks, slot.arrays, strict=True):
             for x in jax.tree.leaves(own):
                 if len(x) != (padded := division.pad(stack.size)):
                     raise InputError(
                         self,
-                        f"`state` has a stack of {len(x)} "
-                        f"matrices, but on {division.size} devices it has "
-                        f"{padded}. A state of `eqopt.DistributeMatrices` is for "
-                        "one number of devices: call `eqopt.tree.migrate`.",
+                        f"`state` has a stack of {len(x)} matrices, but on "
+                        f"{division.size} devices it has {padded}. Call "
+                        "`eqopt.tree.migrate`.",
                     )
-
-
-_MADE_WITH = (
-    "{}: `state` has stacks of matrices for several devices, which "
-    "`eqopt.DistributeMatrices` made. Use the same wrapper and devices in `update`, or "
-    "call `eqopt.tree.migrate`."
-)
-_MADE_WITHOUT = (
-    "{}: `eqopt.DistributeMatrices` divides the state between devices, but `state` was "
-    "made without it. Call `eqopt.tree.migrate`, or its own `init`."
-)

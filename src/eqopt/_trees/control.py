@@ -5,7 +5,6 @@ branches and all rounds of a loop must agree about it. Here, they are made to ag
 array may differ as soon as it does in one of them.
 """
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -17,7 +16,6 @@ from jax import lax
 
 from .._errors import InputError
 from .._jax_internals import is_traced, release, varying_axes
-from .leaves import disagreement, is_none, keystr, type_name
 from .sharding import is_in_shard_map
 from .stored import is_elsewhere
 
@@ -54,29 +52,35 @@ def filter_cond(pred, true_fn, false_fn):
 
     **Raises:**
 
-    A `ValueError` that names key paths unless both trees have the same structure and
-    the same leaves, except for the values of arrays.
+    A `ValueError` that names the key path if a leaf that is no array differs. JAX raises
+    a `TypeError` if structures or types of arrays differ.
     """
     if not is_traced(pred):
         return true_fn() if pred else false_fn()
-    branches = {}
+    others = {}
 
     def arrays_of(fn):
         tree = fn()
         _check_is_on_device(tree)
-        leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_none)
-        # No arrays: they are traced, and must not leave the branch.
-        branches[fn] = treedef, [_described(x) for x in leaves]
-        if len(branches) == 2:
-            _check_same(branches[true_fn], branches[false_fn])
-        return treedef.unflatten(x if eqx.is_array(x) else None for x in leaves)
+        arrays, others[fn] = eqx.partition(tree, eqx.is_array)
+        return arrays
 
     arrays = cond(pred, lambda: arrays_of(true_fn), lambda: arrays_of(false_fn))
-    treedef, others = branches[true_fn]
-    pairs = zip(treedef.flatten_up_to(arrays), others, strict=True)
-    return treedef.unflatten(
-        x if isinstance(other, _Array) else other for x, other in pairs
-    )
+    _check_same(others[true_fn], others[false_fn])
+    return eqx.combine(arrays, others[true_fn])
+
+
+def _check_same(tree, other):
+    is_leaf = lambda x: x is None
+    leaves = jtu.tree_leaves_with_path(tree, is_leaf)
+    for (path, x), y in zip(leaves, jtu.tree_leaves(other, is_leaf), strict=True):
+        if x is not y and (type(x) is not type(y) or x != y):
+            raise InputError(
+                None,
+                f"at `{jtu.keystr(path)}`, the tree is {x!r} if a step is applied, and "
+                f"{y!r} if not. A value that changes between steps must be an array from "
+                "`init` on, such as `jnp.zeros((), jnp.int32)`.",
+            )
 
 
 def cond(
@@ -102,9 +106,8 @@ def _check_is_on_device(tree):
     if any(map(is_elsewhere, jtu.tree_leaves(tree, is_leaf=is_elsewhere))):
         raise InputError(
             None,
-            "An `Offload` is inside a transformation that skips some of the steps. XLA "
-            "for a GPU has no branches for arrays in the memory of the host. Put "
-            "`Offload` outside, such as `eqopt.Offload(eqopt.SkipStep(opt, rule))`.",
+            "XLA has no branches for arrays in the memory of the host. Put `Offload` "
+            "outside: `eqopt.Offload(eqopt.SkipStep(opt, rule))`.",
         )
 
 
@@ -145,56 +148,3 @@ def vary(x: Any, axes: frozenset) -> Any:
     """`x` as an array that varies along `axes`, too."""
     more = tuple(sorted(axes - varying_axes(jax.typeof(x))))
     return lax.pcast(x, more, to="varying") if more else x
-
-
-@dataclasses.dataclass(frozen=True)
-class _Array:
-    """What must be equal of two arrays."""
-
-    type: str
-
-    def __repr__(self) -> str:
-        return f"an array of {self.type}"
-
-
-def _described(x):
-    return _Array(type_name(x.dtype, x.shape)) if eqx.is_array(x) else x
-
-
-def _check_same(one, other):
-    (treedef, leaves), (other_treedef, others) = one, other
-    tree = treedef.unflatten(leaves)
-    if treedef != other_treedef:
-        found = disagreement(
-            "one branch", tree, "the other", other_treedef.unflatten(others)
-        )
-        raise InputError(None, f"{_TWO_RESULTS} {found}")
-    for i, (x, y) in enumerate(zip(leaves, others, strict=True)):
-        if not _is_same(x, y):
-            raise InputError(
-                None,
-                f"{_TWO_RESULTS} At `{keystr(tree, i)}`, one has {x!r}, and the other "
-                f"has {y!r}. A value that changes between steps must be an array from "
-                "`init` on, such as `jnp.zeros((), jnp.int32)`; everything else must "
-                "stay the same object.",
-            )
-
-
-_TWO_RESULTS = (
-    "A transformation that is not applied in every step must return the same tree in "
-    "both branches, except for the values of arrays."
-)
-
-
-def _is_same(x, y):
-    """Whether two leaves are equal. 1, 1.0 and `True` differ, and NaN equals itself."""
-    if x is y:
-        return True
-    if type(x) is not type(y):
-        return False
-    if isinstance(x, float | complex):
-        return repr(x) == repr(y)
-    try:
-        return bool(x == y)
-    except Exception:  # a comparison may raise anything
-        return False

@@ -41,9 +41,8 @@ def resolve_mask(mask: Mask | None, tree: PyTree, params: Params | None) -> list
         if is_parameter(leaf) and not _is_bool(flag):
             raise InputError(
                 None,
-                f"`mask` has {flag!r} at `{keystr(tree, i)}`, but must hold Python "
-                "bools, `True` and `False`, because it determines which leaves have "
-                "state.",
+                f"`mask` has {flag!r} at `{keystr(tree, i)}`, but must hold `True` or "
+                "`False`, because it determines which leaves have state.",
             )
     return [
         bool(flag) if is_parameter(leaf) else False
@@ -101,20 +100,12 @@ def resolve(name: str, given: Any, tree: PyTree, params: Params | None) -> list:
         try:
             given = given(whole)
         except AttributeError as error:
-            if error.obj is None and error.name is not None:
-                raise InputError(
-                    None,
-                    f"`{name}` fails where there is no parameter: {error}. In a "
-                    "`Partition`, for example, it is called with a part of the "
-                    "parameters and `None` elsewhere. Use `jax.tree.map`, which skips "
-                    "`None`, or a selector, such as `eqopt.groups.leaf(condition)`.",
-                ) from error
-            if error.obj is not whole or not hasattr(np.ndarray, error.name or ""):
+            if error.obj is not None and error.obj is not whole:
                 raise
             raise InputError(
                 None,
-                f"`{name}` is called once, with the tree of all parameters, but takes it "
-                f"for an array: {error}. For a condition on each array, pass "
+                f"`{name}` is called once, with the tree of all parameters, and `None` "
+                f"elsewhere: {error}. For a condition on each array, pass "
                 "`eqopt.groups.leaf(condition)`.",
             ) from error
     spread = []

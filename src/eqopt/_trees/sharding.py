@@ -143,8 +143,7 @@ def mesh_with(
         raise InputError(
             own,
             f"`mesh` has explicit axes, {mesh.explicit_axes}, but is not "
-            "set. Set it with `jax.set_mesh(mesh)`, or create a mesh with "
-            "`axis_types=(jax.sharding.AxisType.Auto,)`.",
+            "set. Set it with `jax.set_mesh(mesh)`.",
         )
     for one in axis_names(axis_name):
         if one not in mesh.axis_names:
@@ -156,9 +155,8 @@ def mesh_with(
         if one in mesh.manual_axes:
             raise InputError(
                 own,
-                f"the axis {one!r} is manual here, inside `jax.shard_map`, "
-                "so the compiler does not know how arrays are sharded. Compute "
-                "gradients inside the `shard_map`, and call `step` outside it.",
+                f"the axis {one!r} is manual inside `jax.shard_map`, so XLA does not "
+                "know how arrays are sharded. Call `step` outside it.",
             )
     return mesh
 

@@ -39,8 +39,8 @@ def check_state(transformation: Any, state: Any, expected: type | None = None) -
     if not isinstance(state, declared):
         own = getattr(declared, "__qualname__", str(declared))  # a union has no name
         found = type(state).__qualname__
-        if found == own:  # of another package, or defined again, as in a notebook
-            found = f"{type(state).__module__}.{found}, another class of this name"
+        if found == own:
+            found = f"another class of this name, in {type(state).__module__}"
         raise InputError(
             transformation,
             f"`state` must be of type {own}, but is of type {found}. Pass the state that "
@@ -63,8 +63,7 @@ def check_keys(
     raise InputError(
         transformation,
         f"`state{place}` must be a dictionary with the keys {expected}, but is {found}. "
-        "Pass the state that `init` or `update` of this optimizer returned, or take the "
-        "old one over: `eqopt.tree.migrate(opt, state, model)`.",
+        "Pass the state of this optimizer, or call `eqopt.tree.migrate`.",
     )
 
 

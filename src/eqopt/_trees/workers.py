@@ -31,9 +31,8 @@ class Workers(Module):
         except NameError:
             raise InputError(
                 self.owner,
-                f"`axis_name` is {self.axis_name!r}, but no such axis is "
-                "mapped here. Call `step` inside `jax.shard_map`, over a mesh with this "
-                f"axis, or inside `jax.vmap(..., axis_name={self.axis_name!r})`. For "
+                f"`axis_name` is {self.axis_name!r}, but no such axis is mapped here. "
+                "Call `step` inside `jax.shard_map` or `jax.vmap` over this axis. For "
                 "one worker, pass `axis_name=None`.",
             ) from None
 
