@@ -243,7 +243,6 @@ def test_a_wrapper_without_a_field_for_the_inner_state():
         with pytest.raises(AttributeError) as error:
             outer.eval_params(outer.init(PARAMS), PARAMS)
         assert str(error.value) == (
-            "ReturningWrapper.eval_params: the state of `inner` must be in a field "
-            "`inner_state`, but a list has no such field. Is it the state of another "
-            "optimizer? If not, name the field so, or implement `eval_params`."
+            "ReturningWrapper.eval_params: a list has no field `inner_state`. Name the "
+            "state of `inner` so, or implement `eval_params`."
         )

@@ -349,13 +349,13 @@ def test_errors_of_stacks():
     on = lambda devices: eqopt.DistributeMatrices(soap, mesh=mesh_of(data=devices))
     state = jax.eval_shape(on(8).init, params)
     for opt, given, updates, message in (
-        (soap, state, params, "`state` has stacks of matrices for several devices"),
-        (on(8), soap.init(params), params, "but `state` was made without it"),
+        (soap, state, params, "`state` was made with `eqopt.Dist"),
+        (on(8), soap.init(params), params, "`state` was made without `eqopt.Dist"),
         (
             on(8),
             state,
             {**params, "b": None},
-            r"has matrices at the leaves \(\(0,\),\)",
+            r"has stacks of the leaves \(\(0,\),\)",
         ),
         (on(4), state, params, "a stack of 8 matrices, but on 4 devices it has 4"),
     ):
@@ -367,5 +367,5 @@ def test_error_inside_shard_map():
     opt = eqopt.DistributeMatrices(eqopt.Muon(0.1))
     step = lambda p: opt.update(p, opt.init(p), p)[0]
     mapped = jax.shard_map(step, mesh=mesh_of(), in_specs=P(), out_specs=P())
-    with pytest.raises(ValueError, match="the axis 'data' is manual here"):
+    with pytest.raises(ValueError, match="the axis 'data' is manual inside"):
         jax.eval_shape(mapped, jnp.ones((4, 3)))

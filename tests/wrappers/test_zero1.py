@@ -297,7 +297,7 @@ def test_errors(make, message):
 def test_error_inside_shard_map():
     opt, mesh = eqopt.ZeRO1(INNER), mesh_of()
     init = jax.shard_map(opt.init, mesh=mesh, in_specs=P(), out_specs=P())
-    with pytest.raises(ValueError, match="the axis 'data' is manual here"):
+    with pytest.raises(ValueError, match="the axis 'data' is manual inside"):
         jax.eval_shape(init, params_of())
 
 

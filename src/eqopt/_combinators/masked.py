@@ -102,7 +102,7 @@ def part_of(
     `choose` selects that part of its first argument, a tree like the parameters. The
     second argument is the parameters.
     """
-    updates, params, extra, is_step = call
+    updates, params, extra, is_step, _ = call
     part = choose(params, params)
     extra = extra_of_part(extra, part, params)
     return Call(choose(updates, params), part, extra, is_step)

@@ -114,7 +114,7 @@ class Partition(AbstractComposite):
 
     def handle(self, call: Call, state: PartitionState) -> tuple[Any, PartitionState]:
         self._check_labels(state)
-        updates, params, extra, is_step = call
+        updates, params, extra, is_step, _ = call
         check_has_shapes(self, self.labels, call)
         flatten_updates(updates)  # what has no label is in no group that checks it
         self._check_all_labelled(updates, params)

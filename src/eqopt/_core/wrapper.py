@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -11,7 +11,7 @@ import jax.tree_util as jtu
 
 from .._arguments.extra import required_params, without_norm
 from .._trees.control import filter_cond
-from .._trees.leaves import restrict
+from .._trees.leaves import restrict, same_leaves
 from .._trees.states import check_state
 from .._trees.stored import on_arrays, shapes_if_stored
 from .._types import Model, Params, SameState, State, Updates
@@ -32,12 +32,15 @@ class Call(NamedTuple):
     - `updates`, `params`, `extra`: the arguments of the call, as in
         [`eqopt.AbstractTransformation.update`][].
     - `is_step`: whether it is a call of `step`.
+    - `gradients`: the updates whose norm is the extra argument `grad_norm`, if that is
+        given. It is not passed on with other updates.
     """
 
     updates: Updates
     params: Params | None
     extra: Mapping[str, Any]
     is_step: bool
+    gradients: Updates = None
 
     def run(self, inner: AbstractTransformation, state: State) -> tuple[Any, State]:
         """Calls another transformation with the same arguments.
@@ -54,8 +57,11 @@ class Call(NamedTuple):
         """
         if not jtu.tree_leaves(self.updates):
             return self.nothing(), state
+        extra = self.extra
+        if "grad_norm" in extra and not same_leaves(self.updates, self.gradients):
+            extra = without_norm(extra)
         method = inner.step if self.is_step else inner.update
-        return method(self.updates, state, self.params, **self.extra)
+        return method(self.updates, state, self.params, **extra)
 
     def run_if(
         self,
@@ -115,8 +121,6 @@ class AbstractComposite(AbstractTransformation):
     """
 
     _loads = "nothing"
-    # Whether the parts see the gradients unchanged, so that `grad_norm` is their norm.
-    _keeps_gradients: ClassVar[bool] = False
 
     @abc.abstractmethod
     def handle(self, call: Call, state: State) -> tuple[Any, State]:
@@ -139,18 +143,16 @@ class AbstractComposite(AbstractTransformation):
         params: Params | None = None,
         **extra: Any,
     ) -> tuple[Updates, SameState]:
-        return self._handled(Call(updates, params, extra, is_step=False), state)
+        return self._handled(Call(updates, params, extra, False, updates), state)
 
     def step(
         self, grads: Updates, state: SameState, params: Model, **extra: Any
     ) -> tuple[Model, SameState]:
         required_params(self, params)
-        return self._handled(Call(grads, params, extra, is_step=True), state)
+        return self._handled(Call(grads, params, extra, True, grads), state)
 
     def _handled(self, call: Call, state: State) -> tuple[Any, State]:
         check_state(self, state)
-        if not self._keeps_gradients:
-            call = call._replace(extra=without_norm(call.extra))
 
         def run(state, params):
             return self.handle(call._replace(params=params), state)

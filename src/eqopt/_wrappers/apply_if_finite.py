@@ -55,8 +55,6 @@ class ApplyIfFinite(AbstractWrapper):
     A `ValueError` if `max_consecutive_errors` is negative or not an integer.
     """
 
-    _keeps_gradients = True
-
     inner: AbstractTransformation
     max_consecutive_errors: CountOrZero
 

@@ -120,8 +120,6 @@ class Cautious(AbstractWrapper):
         ```
     """
 
-    _keeps_gradients = True
-
     inner: AbstractTransformation
     rescale: Rescale = eqx.field(static=True, default="share")
 

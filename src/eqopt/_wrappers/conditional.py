@@ -52,7 +52,6 @@ class ConditionallyTransform(AbstractWrapper):
         of `update`, by name. Defaults to `False`.
     """
 
-    _keeps_gradients = True
     _moves_params = True
 
     inner: AbstractTransformation
@@ -113,8 +112,6 @@ class ConditionallyMask(AbstractWrapper):
     - `forward_extra_args`: whether `should_transform_fn` also gets the extra arguments
         of `update`, by name. Defaults to `False`.
     """
-
-    _keeps_gradients = True
 
     inner: AbstractTransformation
     should_transform_fn: Callable[..., Any]

@@ -129,7 +129,7 @@ class Flatten(AbstractWrapper):
         return FlattenState(state, shapes)
 
     def handle(self, call: Call, state: FlattenState) -> tuple[Any, FlattenState]:
-        updates, params, extra, is_step = call
+        updates, params, extra, is_step, _ = call
         leaves, treedef = self._checked(updates, state)
         given, old, flat_params = _given(leaves), [], None
         extra = _with_vectors(extra, updates)

@@ -148,8 +148,6 @@ class DynamicLossScale(AbstractWrapper):
         ```
     """
 
-    _keeps_gradients = True
-
     inner: AbstractTransformation
     init_scale: Positive = 2.0**15
     growth_interval: Count = 2000
@@ -223,7 +221,8 @@ class DynamicLossScale(AbstractWrapper):
         length = given_norm(self, extra)
         if length is not None:
             extra["grad_norm"] = length / scale
-        own = call._replace(updates=unscaled(call.updates), extra=extra)
+        updates = unscaled(call.updates)
+        own = call._replace(updates=updates, extra=extra, gradients=updates)
         result, inner_state = own.run(self.inner, state.inner_state)
         if not call.is_step:
             result = rounded_like(result, call.updates)

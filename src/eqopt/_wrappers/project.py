@@ -112,7 +112,6 @@ class Project(AbstractWrapper):
 
     _loads = "params"
 
-    _keeps_gradients = True
     _moves_params = True
 
     inner: AbstractTransformation

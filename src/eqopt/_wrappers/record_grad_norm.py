@@ -64,8 +64,6 @@ class RecordGradNorm(AbstractWrapper):
     In `update`, a `ValueError` if `grad_norm` is not one real number.
     """
 
-    _keeps_gradients = True
-
     inner: AbstractTransformation
 
     def init(self, params: Params) -> RecordGradNormState:

@@ -84,8 +84,6 @@ class Scheduled(AbstractWrapper):
     real number. Without this wrapper, `inner` raises a `TypeError` in `init`.
     """
 
-    _keeps_gradients = True
-
     inner: AbstractTransformation
 
     def init(self, params: Params) -> ScheduledState:

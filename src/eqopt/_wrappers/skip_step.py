@@ -155,8 +155,6 @@ class SkipStep(AbstractWrapper):
     `grad_norm` is not one real number.
     """
 
-    _keeps_gradients = True
-
     inner: AbstractTransformation
     rule: Callable[..., Any]
 

@@ -92,8 +92,6 @@ class StoreParams(AbstractWrapper):
     precision or another storage made the state, and a `ValueError` if `params` is `None`.
     """
 
-    _keeps_gradients = True
-
     inner: AbstractTransformation
     # A storage for states gets its own error message.
     storage: AbstractParamStorage | AbstractStateStorage

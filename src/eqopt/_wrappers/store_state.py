@@ -87,8 +87,6 @@ class StoreState(AbstractWrapper):
     stored. In `update`, a `TypeError` if another storage made the state.
     """
 
-    _keeps_gradients = True
-
     inner: AbstractTransformation
     # A storage for parameters gets its own error message.
     storage: AbstractStateStorage | AbstractParamStorage

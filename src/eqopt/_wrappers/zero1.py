@@ -143,7 +143,7 @@ class ZeRO1(AbstractWrapper):
         return ZeRO1State(state, tuple(map(np.shape, jtu.tree_leaves(shapes))))
 
     def handle(self, call: Call, state: ZeRO1State) -> tuple[Any, ZeRO1State]:
-        updates, params, extra, is_step = call
+        updates, params, extra, is_step, _ = call
         axis, stored = _Axis.of(self), state.inner_state
         axis.check(state)
         # The tree whose layout the result gets.

@@ -93,7 +93,7 @@ class Process(AbstractComposite):
 
     def _aggregate(self, call, before, middle):
         """Updates in at least the precision of `grads`, extra arguments, two states."""
-        grads, params, extra, _ = call
+        grads, params, extra, *_ = call
         updates, before = self.preprocessor.update(grads, before, params, **extra)
         arguments = updates, load(middle), load(params)
         if isinstance(self.aggregator, AbstractAggregator):

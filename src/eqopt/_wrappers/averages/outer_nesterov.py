@@ -111,8 +111,6 @@ class OuterNesterov(AbstractOuter):
         ```
     """
 
-    _keeps_gradients = True
-
     inner: AbstractTransformation
     period: Count = 30
     learning_rate: ZeroOrMore = 0.7

@@ -96,8 +96,6 @@ class ParamEMA(AbstractWrapper):
         ```
     """
 
-    _keeps_gradients = True
-
     inner: AbstractTransformation
     decay: Annotated[ScalarOrSchedule, Interval(0, 1, includes_high=False)] = 0.999
     debias: bool = True

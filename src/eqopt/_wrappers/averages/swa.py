@@ -84,8 +84,6 @@ class SWA(AbstractWrapper):
         ```
     """
 
-    _keeps_gradients = True
-
     inner: AbstractTransformation
     start: Count
     period: Count = 1
