@@ -445,13 +445,13 @@ def add_updates(params: Params, updates: Updates) -> Params:
 
 def widened(updates: Updates) -> Updates:
     """`updates` in at least float32, for transformations that follow each other."""
-    is_half = lambda u: getattr(u, "dtype", None) in _HALF
-    if not any(map(is_half, jax.tree.leaves(updates))):
+    if _HALF.isdisjoint(getattr(x, "dtype", None) for x in jax.tree.leaves(updates)):
         return updates
-    return jax.tree.map(lambda u: u.astype(jnp.float32) if is_half(u) else u, updates)
+    widen_one = lambda u: u.astype(jnp.float32) if u.dtype in _HALF else u
+    return jax.tree.map(widen_one, updates)
 
 
-_HALF = jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float16)
+_HALF = {jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float16)}
 
 
 def rounded_like(updates: Updates, given: Updates) -> Updates:
