@@ -1,5 +1,8 @@
 """Which axes of which arrays make matrices."""
 
+import functools
+import types
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -7,13 +10,10 @@ import numpy as np
 import pytest
 
 import eqopt
-from eqopt._matrices.axes import (
-    Axes,
-    from_matrices,
-    resolve_dimension_numbers,
-    to_matrices,
-)
+from eqopt._matrices.axes import Axes, resolve_dimension_numbers
 from eqopt._matrices.dimension_numbers import Unknown
+from eqopt._matrices.layouts import layout_of
+from eqopt._matrices.matrixwise import AbstractContracting
 from eqopt._matrices.recognition import of_layers
 
 
@@ -178,18 +178,26 @@ def test_arrays_of_the_user():
 def test_there_and_back(shape, numbers, matrices):
     x = jnp.arange(np.prod(shape), dtype=jnp.float32).reshape(shape)
     (axes,) = resolve_dimension_numbers([numbers], [x], None)
-    assert to_matrices(x, axes).shape == matrices
-    assert jnp.array_equal(from_matrices(to_matrices(x, axes), axes, x), x)
-    short = axes.short_side_first(shape)
-    stack, sides = matrices[:-2], matrices[-2:]
-    assert to_matrices(x, short).shape == (*stack, *sorted(sides))
-    assert jnp.array_equal(from_matrices(to_matrices(x, short), short, x), x)
+    stack, lengths = matrices[:-2], matrices[-2:]
+    for rows, expected in ("first", lengths), ("shorter", sorted(lengths)):
+        sides = sides_of(axes, shape, rows)
+        assert sides.to_matrices(x).shape[:-2] == stack
+        there = sides.to_matrices(x)
+        assert sorted(there.shape[-2:]) == sorted(expected)
+        assert rows == "first" or list(there.shape[-2:]) == expected
+        assert jnp.array_equal(sides.from_matrices(there, shape), x)
+
+
+def sides_of(axes, shape, rows):
+    choose = AbstractContracting._choose_rows
+    of_rows = functools.partial(choose, types.SimpleNamespace(_rows=rows))
+    return layout_of(axes, shape, None, of_rows).sides
 
 
 def test_squares_stay_as_they_lie_in_memory():
     (axes,) = resolve_dimension_numbers([LINEAR], [jnp.ones((7, 3, 3))], None)
     assert axes == Axes((0,), (2,), (1,))
-    assert axes.short_side_first((7, 3, 3)) == Axes((0,), (1,), (2,))
+    assert sides_of(axes, (7, 3, 3), "shorter") == ((0,), (1,), (2,))
 
 
 PARAMS = {"a": jnp.ones((2, 3)), "b": [jnp.ones(3), jnp.ones((4, 2, 3)), None]}

@@ -5,10 +5,8 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeAlias
 
-import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Array, Inexact
 
 from .._errors import InputError
 from .._trees.leaves import is_leaf, is_parameter, keystr, listed, parameters
@@ -104,7 +102,8 @@ def check_known(owner: str, tree: PyTree, leaves: list, numbers: list) -> None:
         None,
         f"`{keystr(tree, first)}` has shape {leaves[first].shape}{axes}, and no layer of "
         f"Equinox says which axes are a matrix{more}. Pass `{owner}=eqopt.groups."
-        "matrices(selector, inputs=-2, outputs=-1)`, or `.no_matrices(selector)`.",
+        "matrices(selector, inputs=-2, outputs=-1)`, or "
+        "`eqopt.groups.no_matrices(selector)`.",
     )
 
 
@@ -136,10 +135,6 @@ class Axes(NamedTuple):
     output: tuple[int, ...]
     blocks: tuple[tuple[int, tuple[int, ...]], ...] = ()  # split axes, and their blocks
 
-    @property
-    def order(self) -> tuple[int, ...]:
-        return self.stack + self.reduction + self.output
-
     def matrices(self, shape: tuple[int, ...]) -> Iterator[tuple[tuple, int, int]]:
         """The outputs and inputs of each block, and its place among the split axes."""
         each = [enumerate(sizes) for _, sizes in self.blocks]
@@ -165,15 +160,6 @@ class Axes(NamedTuple):
                 own[axis] = slice(ends[axis][i], ends[axis][i + 1])
             array[tuple(own)] = value
         return array
-
-    def short_side_first(self, shape: tuple[int, ...]) -> "Axes":
-        """These axes with the smaller side of the matrices as rows.
-
-        For square matrices, the side whose axis comes first in memory.
-        """
-        sides = self.reduction, self.output
-        short, long = sorted(sides, key=lambda side: (size(shape, side), side))
-        return Axes(self.stack, short, long)
 
 
 def size(shape, axes):
@@ -232,22 +218,3 @@ def _sizes(x, axis, blocks):
     """The axis, and the sizes of its blocks."""
     is_count = isinstance(blocks, int)
     return axis, (x.shape[axis] // blocks,) * blocks if is_count else tuple(blocks)
-
-
-def to_matrices(
-    x: Inexact[Array, "*leaf"], axes: Axes
-) -> Inexact[Array, "*stack reduction output"]:
-    """A stack of matrices, with the reduced axes as rows and the output as columns."""
-    stack = [x.shape[axis] for axis in axes.stack]
-    sides = [size(x.shape, side) for side in (axes.reduction, axes.output)]
-    return jnp.transpose(x, axes.order).reshape(*stack, *sides)
-
-
-def from_matrices(
-    matrices: Inexact[Array, "*stack reduction output"], axes: Axes, like: Any
-) -> Inexact[Array, "*leaf"]:
-    """The inverse of `to_matrices`, for an array of the shape of `like`."""
-    order = axes.order
-    shape = [like.shape[axis] for axis in order]
-    back = sorted(range(len(order)), key=order.__getitem__)
-    return jnp.transpose(matrices.reshape(shape), back)

@@ -3,37 +3,67 @@
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import DTypeLike
+from jaxtyping import Array, DTypeLike, Inexact
 
 from .._trees.sharding import has_explicit_axes
 from .._types import PyTree
 from ..numerics._numerics import common_dtype, wide_dtype
-from .axes import Axes, from_matrices, size, to_matrices
+from .axes import Axes, size
+
+
+class Sides(NamedTuple):
+    """The axes of a stack of matrices: of the stack, of the rows and of the columns."""
+
+    stack: tuple[int, ...]
+    rows: tuple[int, ...]
+    columns: tuple[int, ...]
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        return self.stack + self.rows + self.columns
+
+    def lengths(self, shape: Sequence[int]) -> list[int]:
+        """The numbers of rows and columns of an array of this shape."""
+        return [size(shape, self.rows), size(shape, self.columns)]
+
+    def to_matrices(
+        self, x: Inexact[Array, "*leaf"]
+    ) -> Inexact[Array, "*stack rows columns"]:
+        stack = [x.shape[axis] for axis in self.stack]
+        return jnp.transpose(x, self.order).reshape(*stack, *self.lengths(x.shape))
+
+    def from_matrices(
+        self, matrices: Inexact[Array, "*stack rows columns"], shape: Sequence[int]
+    ) -> Inexact[Array, "*leaf"]:
+        """The inverse of `to_matrices`, for an array of this shape."""
+        order = self.order
+        back = sorted(range(len(order)), key=order.__getitem__)
+        return jnp.transpose(matrices.reshape([shape[i] for i in order]), back)
 
 
 class Layout(eqx.Module):
     """How a leaf represents a stack of matrices. Static, and equal for equal axes.
 
-    - `axes`: the axes of the matrices, after each axis in `split` became two.
+    - `sides`: the axes of the matrices, after each axis in `split_axes` became two.
     - `block_size`: the largest side of a matrix; longer ones are split, with padding.
     - `split_axes`: axes of the leaf, each with its number of equal blocks.
     """
 
-    axes: Axes = eqx.field(static=True)
+    sides: Sides = eqx.field(static=True)
     block_size: int | None = eqx.field(static=True)
     split_axes: tuple[tuple[int, int], ...] = eqx.field(static=True, default=())
 
     def stack(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The sizes of the axes of the stack for a leaf of this shape."""
         inner = self._inner(shape)
-        blocks = [self._blocks(size(inner, side)) for side in self.axes[1:3]]
-        stack = tuple(inner[axis] for axis in self.axes.stack)
+        blocks = [*map(self._blocks, self.sides.lengths(inner))]
+        stack = tuple(inner[axis] for axis in self.sides.stack)
         return stack if blocks == [1, 1] else (*stack, *blocks)
 
     def _inner(self, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -52,11 +82,10 @@ class Layout(eqx.Module):
             return tuple(self.merge(x, g.shape) for x in out)
         return self.merge(out, g.shape)
 
-    def sides(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+    def size_of_one(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The numbers of rows and columns of each matrix in a leaf of this shape."""
-        inner = self._inner(shape)
-        sides = (size(inner, side) for side in self.axes[1:3])
-        return tuple(math.ceil(n / self._blocks(n)) for n in sides)
+        lengths = self.sides.lengths(self._inner(shape))
+        return tuple(math.ceil(n / self._blocks(n)) for n in lengths)
 
     def split(self, x: Any, shape: tuple[int, ...] | None = None) -> Any:
         """The matrices in an array, with the axes of the stack first.
@@ -68,8 +97,8 @@ class Layout(eqx.Module):
         inner = self._inner(x.shape if shape is None else shape)
         if self.split_axes:
             x = jnp.reshape(x, self._inner(x.shape))
-        x = to_matrices(x, self.axes)
-        counts = [self._blocks(size(inner, side)) for side in self.axes[1:3]]
+        x = self.sides.to_matrices(x)
+        counts = [*map(self._blocks, self.sides.lengths(inner))]
         if counts == [1, 1]:
             return x
         # A side with one number for each block is as long as the count.
@@ -86,17 +115,17 @@ class Layout(eqx.Module):
         if isinstance(x, tuple):
             return x
         inner = self._inner(shape)
-        sides = [size(inner, side) for side in self.axes[1:3]]
-        if x.ndim > len(self.axes.stack) + 2:
+        rows, columns = lengths = self.sides.lengths(inner)
+        if x.ndim > len(self.sides.stack) + 2:
             *stack, k, j, m, n = x.shape
             x = jnp.moveaxis(x, -2, -3).reshape(*stack, k * m, j * n)
-            x = x[..., : sides[0], : sides[1]]
+            x = x[..., :rows, :columns]
         own = list(inner)
-        for side, n, found in zip(self.axes[1:3], sides, x.shape[-2:], strict=True):
+        for side, n, found in zip(self.sides[1:], lengths, x.shape[-2:], strict=True):
             if found != n:  # one number, or one for each block
                 for axis, length in zip(side, (found, *[1] * len(side)), strict=False):
                     own[axis] = length
-        x = from_matrices(x, self.axes, jax.ShapeDtypeStruct(tuple(own), x.dtype))
+        x = self.sides.from_matrices(x, own)
         return jnp.reshape(x, self._outer(own)) if self.split_axes else x
 
     def _outer(self, inner: Sequence[int]) -> tuple[int, ...]:
@@ -147,10 +176,10 @@ class Pieces(eqx.Module):
             return tuple(map(self.whole, zip(*out, strict=True)))
         return self.whole(out)
 
-    def sides(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The sides of the matrices in the largest piece."""
+    def size_of_one(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The size of the matrices in the largest piece."""
         pieces = zip(self.layouts, self.shapes(shape), strict=True)
-        return max((x.sides(own) for x, own in pieces), key=math.prod)
+        return max((x.size_of_one(own) for x, own in pieces), key=math.prod)
 
     def stack(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """None: equal matrices of pieces and of other leaves are in one batch."""
@@ -176,31 +205,27 @@ def over_stack(fn: Callable, arguments: Sequence[Any], count: int) -> Callable:
 def layout_of(
     axes: Axes,
     shape: tuple[int, ...],
-    turned: Callable[[Axes, Any], Axes],
     block_size: int | None,
+    choose_rows: Callable[[Axes, tuple[int, ...]], Any],
 ) -> Layout | Pieces:
-    """The layout for these axes and blocks; `turned` chooses which sides are the rows."""
+    """The layout for these axes and blocks.
+
+    `choose_rows` returns the axes of the rows and of the columns of each block.
+    """
     for axis, sizes in axes.blocks:
         if len({*sizes}) > 1:
             others = tuple(x for x in axes.blocks if x[0] != axis)
             rest = axes._replace(blocks=others)
             own = Pieces(axis, sizes, ()).shapes(shape)
-            pieces = (layout_of(rest, x, turned, block_size) for x in own)
+            pieces = (layout_of(rest, x, block_size, choose_rows) for x in own)
             return Pieces(axis, sizes, tuple(pieces))
-    split = tuple((axis, len(sizes)) for axis, sizes in axes.blocks)
-    new, count = {}, 0  # where the axes, or what remains of them, go
-    blocks = []
-    for axis in range(len(shape)):
-        if axis in dict(split):
-            blocks.append(count)
-            count += 1
-        new[axis] = count
-        count += 1
-    sides = (tuple(new[axis] for axis in side) for side in axes[1:3])
-    stack = sorted([*blocks, *(new[axis] for axis in axes.stack)])
-    inner = Layout(axes, block_size, split)._inner(shape)
-    like = jax.ShapeDtypeStruct(inner, jnp.float32)
-    return Layout(turned(Axes(tuple(stack), *sides), like), block_size, split)
+    counts = {axis: len(sizes) for axis, sizes in axes.blocks}
+    block = tuple(n // counts.get(axis, 1) for axis, n in enumerate(shape))
+    # Each axis that is split becomes two: its blocks, and the axis of each block.
+    new = [axis + sum(x <= axis for x in counts) for axis in range(len(shape))]
+    stack = sorted([*(new[x] - 1 for x in counts), *(new[x] for x in axes.stack)])
+    sides = (tuple(new[x] for x in side) for side in choose_rows(axes, block))
+    return Layout(Sides(tuple(stack), *sides), block_size, tuple(counts.items()))
 
 
 def is_layout(x: Any) -> bool:

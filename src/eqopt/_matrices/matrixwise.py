@@ -22,7 +22,7 @@ from .._trees.states import check_state
 from .._trees.stored import shapes_if_stored
 from .._types import Params, PyTree, State, Updates
 from ..tree import zeros_like
-from .axes import Axes, DimensionNumbers, map_matrices, resolve_dimension_numbers
+from .axes import Axes, DimensionNumbers, map_matrices, resolve_dimension_numbers, size
 from .batches import Work
 from .division import Division, current_division
 from .layouts import Layout, Pieces, are_matrices, layout_of, make_slot, map_layouts
@@ -88,7 +88,7 @@ class AbstractContracting(AbstractTransformation):
         def layout(axes, x):
             if 0 in x.shape:
                 return None
-            return layout_of(axes, tuple(x.shape), self._rows_first, block_size)
+            return layout_of(axes, tuple(x.shape), block_size, self._choose_rows)
 
         numbers, takes_blocks = self.weight_dimension_numbers, self._takes_blocks
         return map_matrices(
@@ -121,13 +121,13 @@ class AbstractContracting(AbstractTransformation):
         """A factor for the shape of a matrix, which the equation includes."""
         return None
 
-    def _rows_first(self, axes: Axes, x: Any) -> Axes:
-        if self._rows == "shorter":
-            return axes.short_side_first(x.shape)
-        rows, columns = axes.output, axes.reduction
+    def _choose_rows(self, axes: Axes, shape: tuple[int, ...]) -> Any:
+        sides = axes.output, axes.reduction
         if self._rows == "first":
-            rows, columns = sorted((rows, columns))
-        return Axes(axes.stack, rows, columns)
+            return sorted(sides)
+        if self._rows == "shorter":
+            return sorted(sides, key=lambda side: (size(shape, side), side))
+        return sides
 
 
 class AbstractMatrixwise(AbstractContracting):

@@ -96,7 +96,7 @@ class _OnMatrices(BatchedEquation):
         It is `None` if two of these matrices are too large for one batch.
         """
         *arguments, layout = leaves
-        sides, stack = layout.sides(g.shape), layout.stack(g.shape)
+        sides, stack = layout.size_of_one(g.shape), layout.stack(g.shape)
         is_large = 2 * math.prod(sides) > largest_batch(self._work)
         if not self._in_batches or is_large or self._is_batch(stack):
             return None
