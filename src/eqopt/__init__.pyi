@@ -29,12 +29,12 @@ from ._combinators.freeze import (
 from ._combinators.masked import (
     Masked as Masked,
     MaskedState as MaskedState,
+    SelectiveTransform as SelectiveTransform,
+    SelectiveTransformState as SelectiveTransformState,
 )
 from ._combinators.partition import (
     Partition as Partition,
     PartitionState as PartitionState,
-    SelectiveTransform as SelectiveTransform,
-    SelectiveTransformState as SelectiveTransformState,
 )
 from ._core.apply import (
     apply_updates as apply_updates,

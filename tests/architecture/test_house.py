@@ -23,7 +23,7 @@ MODULES = sorted(SRC.rglob("*.py"))
 STUBS = sorted(SRC.rglob("*.pyi"))
 
 # Methods that an abstract class implements, and that a subclass may override.
-DEFAULTS = {"step", "eval_params", "_route", "_factor"}
+DEFAULTS = {"step", "_in_turn", "eval_params", "_route", "_factor"}
 
 
 @pytest.mark.parametrize("size", [1, 2, None], ids=["rooms", "families", "modules"])

@@ -1,5 +1,6 @@
 """Transforms only some leaves."""
 
+import abc
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,9 +14,49 @@ from .._trees.leaves import is_leaf, parameters, restrict
 from .._trees.masks import is_function, mask_out, resolve
 from .._trees.parts import seeing_part
 from .._trees.routes import Report, takes_examples
-from .._trees.states import check_state
 from .._trees.stored import load
-from .._types import Mask, Model, Params, PyTree, State
+from .._types import Mask, Model, Params, PyTree, State, Updates
+
+
+class _OnPart(AbstractWrapper):
+    """A wrapper around a transformation of some leaves."""
+
+    inner: eqx.AbstractVar[AbstractTransformation]
+
+    @property
+    @abc.abstractmethod
+    def _flags(self) -> tuple[Mask, bool]:
+        """A mask, and which of its values chooses the leaves of `inner`."""
+
+    def _part(self, tree: PyTree | None, params: Params | None) -> Any:
+        mask, keep = self._flags
+        return None if tree is None else mask_out(tree, mask, params, keep)
+
+    def _rest(self, tree: PyTree, params: Params | None) -> PyTree:
+        mask, keep = self._flags
+        return mask_out(tree, mask, params, not keep)
+
+    def _init(self, params: Params) -> State:
+        part = self._part(params, params)
+        with seeing_part(params):
+            return self.inner.init(part)
+
+    def _run(self, call: Call, inner_state: State) -> tuple[Any, State]:
+        check_has_shapes(self, self._flags[0], call)
+        part = part_of(call, self._part)
+        with seeing_part(call.params, call.updates):
+            return part.run(self.inner, inner_state)
+
+    def eval_params(self, state: State, params: Model) -> Model:
+        part = self._part(params, params)
+        with seeing_part(params):
+            new = super().eval_params(state, part)
+        return eqx.combine(new, params)
+
+    def _route(self, report: Report, params: Params) -> None:
+        part = self._part(params, params)
+        with seeing_part(params):
+            self.inner._route(report, part)
 
 
 class MaskedState(eqx.Module):
@@ -24,7 +65,7 @@ class MaskedState(eqx.Module):
     inner_state: State
 
 
-class Masked(AbstractWrapper):
+class Masked(_OnPart):
     """Applies a transformation to some leaves; all other updates stay unchanged.
 
     Leaves that are masked out have no state. Without any update for its leaves, `inner`
@@ -61,37 +102,74 @@ class Masked(AbstractWrapper):
     mask: Mask = static_choice()
 
     @property
-    def _stores_in_turn(self) -> bool:  # pyright: ignore  # of a constant
-        return self.inner._stores_in_turn
+    def _flags(self) -> tuple[Mask, bool]:
+        return self.mask, True
+
+    def _in_turn(self, params: Params, state: State, updates: Updates) -> State:
+        return MaskedState(self.inner._in_turn(params, state.inner_state, updates))
 
     def init(self, params: Params) -> MaskedState:
-        chosen = self._chosen(params, params)
-        with seeing_part(params):
-            return MaskedState(self.inner.init(chosen))
-
-    def eval_params(self, state: State, params: Model) -> Model:
-        check_state(self, state)
-        chosen = self._chosen(params, params)
-        with seeing_part(params):
-            new = self.inner.eval_params(state.inner_state, chosen)
-        return eqx.combine(new, params)
-
-    def _route(self, report: Report, params: Params) -> None:
-        chosen = self._chosen(params, params)
-        with seeing_part(params):
-            self.inner._route(report, chosen)
+        return MaskedState(self._init(params))
 
     def handle(self, call: Call, state: MaskedState) -> tuple[Any, MaskedState]:
-        check_has_shapes(self, self.mask, call)
-        outside = mask_out(call.updates, self.mask, call.params, keep=False)
-        with seeing_part(call.params, call.updates):
-            part = part_of(call, self._chosen)
-            new, inner_state = part.run(self.inner, state.inner_state)
-        others = call._replace(updates=outside).unchanged()
-        return eqx.combine(new, others, is_leaf=is_leaf), MaskedState(inner_state)
+        new, inner_state = self._run(call, state.inner_state)
+        rest = call._replace(updates=self._rest(call.updates, call.params))
+        result = eqx.combine(new, rest.unchanged(), is_leaf=is_leaf)
+        return result, MaskedState(inner_state)
 
-    def _chosen(self, tree: PyTree | None, params: Params | None) -> Any:
-        return None if tree is None else mask_out(tree, self.mask, params)
+
+class SelectiveTransformState(eqx.Module):
+    """`inner_state`: the inner state, with `None` at every leaf that is frozen."""
+
+    inner_state: State
+
+
+class SelectiveTransform(_OnPart):
+    """Trains some parameters, and keeps all others unchanged, without state for them.
+
+    The updates of the others become zero, even if the gradient is not finite.
+
+    !!! example
+
+        ```python
+        nothing = jax.tree.map(lambda _: False, model)
+        frozen = eqx.tree_at(lambda m: m.encoder, nothing, True)
+        opt = eqopt.SelectiveTransform(eqopt.AdamW(1e-3), freeze_mask=frozen)
+        ```
+
+    **Arguments:**
+
+    - `inner`: the transformation for the parameters that are not frozen.
+    - `freeze_mask`: which leaves are frozen, as in [`eqopt.Masked`][], or a single
+        bool.
+
+    **Raises:**
+
+    A `ValueError` or `TypeError` that names the key path, in `init` and `update`, if the
+    mask does not fit the parameters or holds anything but Python bools.
+    """
+
+    inner: AbstractTransformation
+    freeze_mask: Mask = static_choice(kw_only=True)
+
+    @property
+    def _flags(self) -> tuple[Mask, bool]:
+        return self.freeze_mask, False
+
+    def init(self, params: Params) -> SelectiveTransformState:
+        return SelectiveTransformState(self._init(params))
+
+    def handle(
+        self, call: Call, state: SelectiveTransformState
+    ) -> tuple[Any, SelectiveTransformState]:
+        new, inner_state = self._run(call, state.inner_state)
+        result = eqx.combine(new, call.nothing())
+        return result, SelectiveTransformState(inner_state)
+
+    def _route(self, report: Report, params: Params) -> None:
+        with report.inside(type(self).__name__):
+            super()._route(report, params)
+            report.take("frozen", self._rest(params, params))
 
 
 def part_of(

@@ -9,7 +9,7 @@ import jax.tree_util as jtu
 import numpy as np
 
 from .._arguments.fields import static_choice
-from .._core import AbstractComposite, AbstractTransformation, AbstractWrapper, Call
+from .._core import AbstractComposite, AbstractTransformation, Call
 from .._errors import InputError
 from .._trees.leaves import (
     flatten_updates,
@@ -22,13 +22,13 @@ from .._trees.leaves import (
     parameters,
     select,
 )
-from .._trees.masks import mask_out, resolve
+from .._trees.masks import resolve
 from .._trees.parts import seeing_part, sees_part
 from .._trees.routes import Report
 from .._trees.states import check_keys, check_state
-from .._types import Mask, Model, Params, PyTree, State
+from .._types import Model, Params, PyTree, State
 from .chain import checked_parts, named
-from .masked import check_has_shapes, extra_of_part, part_of
+from .masked import check_has_shapes, extra_of_part
 
 
 # A tree of labels like the parameters or a prefix of it, or a function of the
@@ -213,69 +213,3 @@ def _check_labels(names: tuple[Any, ...]) -> None:
                 "a label must be a leaf of a tree, such as a string or an integer, but "
                 f"one is {name!r}.",
             )
-
-
-class SelectiveTransformState(eqx.Module):
-    """`inner_state`: the inner state, with `None` at every leaf that is frozen."""
-
-    inner_state: State
-
-
-class SelectiveTransform(AbstractWrapper):
-    """Trains some parameters, and keeps all others unchanged, without state for them.
-
-    The updates of the others become zero, even if the gradient is not finite.
-
-    !!! example
-
-        ```python
-        nothing = jax.tree.map(lambda _: False, model)
-        frozen = eqx.tree_at(lambda m: m.encoder, nothing, True)
-        opt = eqopt.SelectiveTransform(eqopt.AdamW(1e-3), freeze_mask=frozen)
-        ```
-
-    **Arguments:**
-
-    - `inner`: the transformation for the parameters that are not frozen.
-    - `freeze_mask`: which leaves are frozen, as in [`eqopt.Masked`][], or a single
-        bool.
-
-    **Raises:**
-
-    A `ValueError` or `TypeError` that names the key path, in `init` and `update`, if the
-    mask does not fit the parameters or holds anything but Python bools.
-    """
-
-    inner: AbstractTransformation
-    freeze_mask: Mask = static_choice(kw_only=True)
-
-    def init(self, params: Params) -> SelectiveTransformState:
-        trained = self._trained(params, params)
-        with seeing_part(params):
-            return SelectiveTransformState(self.inner.init(trained))
-
-    def handle(
-        self, call: Call, state: SelectiveTransformState
-    ) -> tuple[Any, SelectiveTransformState]:
-        check_has_shapes(self, self.freeze_mask, call)
-        part = part_of(call, self._trained)
-        with seeing_part(call.params, call.updates):
-            new, inner_state = part.run(self.inner, state.inner_state)
-        result = eqx.combine(new, call.nothing())
-        return result, SelectiveTransformState(inner_state)
-
-    def _route(self, report: Report, params: Params) -> None:
-        trained = self._trained(params, params)
-        with report.inside(type(self).__name__):
-            with seeing_part(params):
-                self.inner._route(report, trained)
-            report.take("frozen", mask_out(params, self.freeze_mask, params))
-
-    def eval_params(self, state: State, params: Model) -> Model:
-        part = self._trained(params, params)
-        with seeing_part(params):
-            new = super().eval_params(state, part)
-        return eqx.combine(new, params)
-
-    def _trained(self, tree: PyTree | None, params: Params | None) -> Any:
-        return None if tree is None else mask_out(tree, self.freeze_mask, params, False)
