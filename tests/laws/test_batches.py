@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import eqopt
-from eqopt._matrices.batches import BATCH, _kernel
+from eqopt._matrices.batches import BATCH
 from eqopt.testing._check import check
 from eqopt.testing._trial import Trial
 
@@ -120,10 +120,8 @@ def limit_batches(monkeypatch):
         for limits in BATCH.values():
             for platform in limits:
                 monkeypatch.setitem(limits, platform, size)
-        _kernel.cache_clear()  # programs traced before have other batches
 
-    yield limit
-    _kernel.cache_clear()
+    return limit
 
 
 # Limits in elements that fit all matrices, two matrices, and not even two. A stack is a

@@ -7,22 +7,25 @@ import equinox as eqx
 import jax
 from jax import lax
 
-from .._caches import cached
 from .._core.equation import MISFITS, Arguments, Equation
 from .._core.leafwise import Operation, Values, load_row, store_row, stored_like
 from .._jax_internals import is_traced
 from .._trees.sharding import is_in_shard_map
 
 
-# The number of elements in a batch of updates, by what is computed and by platform: 64 MB
-# in float32, and on a TPU 16 MB, so that what an iteration computes stays in its fast
-# memory. A larger matrix keeps a device busy on its own, so joining it to others would
-# only take memory. A TPU gets few decompositions, because each one compiles to a large
-# program. A GPU computes QR decompositions one by one, so smaller batches take the
-# same time (SOAP on an H200: 111 ms, not 110), and less memory.
-Work: TypeAlias = Literal["products", "decompositions", "QR"]
+# What takes most of the time of an equation: many products of matrices, few or none,
+# eigendecompositions and such, or QR decompositions.
+Work: TypeAlias = Literal["products", "few products", "decompositions", "QR"]
+
+# The number of elements in a batch of updates, by platform: 64 MB in float32, and on a
+# TPU 16 MB, so that what an iteration computes stays in its fast memory. A larger matrix
+# keeps a device busy on its own, so joining it to others would only take memory. A TPU
+# gets few decompositions, because each one compiles to a large program. A GPU computes
+# QR decompositions one by one, so smaller batches take the same time (SOAP on an H200:
+# 111 ms, not 110), and less memory.
 BATCH: dict[Work, dict[str, int]] = {
     "products": {"default": 2**24, "tpu": 2**22},
+    "few products": {"default": 2**24, "tpu": 2**22},
     "decompositions": {"default": 2**24, "tpu": 2**24},
     "QR": {"default": 2**22, "tpu": 2**24},
 }
@@ -36,13 +39,13 @@ class Batching(NamedTuple):
     - `limits`: the number of elements in a batch, by platform.
     - `turns`: the platforms on which a batch waits for the results of the last one.
     - `numbers_wait`: whether the numbers that all batches share wait, too.
-    - `results_wait`: whether the readers of its results wait, too.
+    - `results_wait`: the platforms on which the readers of its results wait, too.
     """
 
     limits: Mapping[str, int]
     turns: frozenset[str] = frozenset()
     numbers_wait: bool = False
-    results_wait: bool = True
+    results_wait: frozenset[str] = frozenset()
 
 
 def largest_batch(work: Work) -> int:
@@ -112,22 +115,22 @@ class BatchedEquation(Equation):
         if not (self.is_divided or turns or has_equal):
             return of_each(values, rows)
 
-        def in_batches(platform, limit):
+        def in_batches(platform):
             groups = [[*rows]]
             if platform in turns:
                 # A leaf without a key is alone, named by its position.
                 own = [i if x is None else x for x, i in zip(keys, rows, strict=True)]
                 groups = [
-                    [[*rows][k] for k in x] for x in make_batches(own, sizes, limit)
+                    [[*rows][k] for k in x]
+                    for x in make_batches(own, sizes, limits[platform])
                 ]
-            run = _kernel(operation, limit)
 
             def run_groups(values, rows):
-                return _take_turns(run, groups, values, rows, self.batching)
+                return _take_turns(operation, platform, groups, values, rows)
 
             return run_groups
 
-        branches: dict[str, Callable] = {x: in_batches(x, n) for x, n in limits.items()}
+        branches: dict[str, Callable] = {x: in_batches(x) for x in limits}
         if not self.is_divided:
             branches["cpu"] = of_each
         try:
@@ -137,30 +140,31 @@ class BatchedEquation(Equation):
             raise
 
 
-@cached
-def _kernel(operation: Operation, limit: int) -> Callable:
-    """The jitted function of many leaves, with batches of at most `limit` elements."""
-    equation: Any = operation.equation
+class Slice(NamedTuple):
+    """The update of a leaf, as a part of the updates of its batch.
 
-    def run(values, rows):
-        with jax.numpy_dtype_promotion("standard"):
-            calls = [load_row(operation, values, row) for row in rows]
-            outs = equation.of_all(calls, limit)
-            return [
-                store_row(operation, row, arguments, out, stored_like)
-                for row, (arguments, _), out in zip(rows, calls, outs, strict=True)
-            ]
+    **Attributes:**
 
-    run.__name__ = run.__qualname__ = equation.name
-    return jax.jit(run)
+    - `batch`: the updates of the batch.
+    - `take`: takes the part out of them.
+    """
+
+    batch: Any
+    take: Callable[[Any], Any]
+
+
+def without_slices(out: Any) -> tuple:
+    """The results of an equation for a leaf, as a tuple of arrays."""
+    u, *new = out if isinstance(out, tuple) and not isinstance(out, Slice) else (out,)
+    return (u.take(u.batch) if isinstance(u, Slice) else u, *new)
 
 
 def _take_turns(
-    run: Callable,
+    operation: Operation,
+    platform: str,
     groups: Sequence[Sequence[int]],
     values: Values,
     rows: dict[int, tuple],
-    batching: Batching,
 ) -> dict[int, tuple]:
     """The results for all rows. Each group of rows waits for the results of the last one.
 
@@ -170,28 +174,62 @@ def _take_turns(
     of 3.5.
 
     With `numbers_wait`, the numbers that all groups share wait, too. Otherwise, XLA would
-    compute with them for all groups at once, and lay out these groups alike. Without
-    `results_wait`, later equations are fused with each group: compiled for an H100,
-    with the transformer of the benchmarks, SOAP then moves 57 instead of 72, but Muon
-    keeps 1.1 instead of 0.5.
+    compute with them for all groups at once, and lay out these groups alike. Where
+    `results_wait`, XLA does not fuse later equations with each group. On an H100, with
+    the transformer of the benchmarks, Muon then keeps 0.5 sizes of the parameters
+    instead of 1.1; but SOAP would move 72 instead of 57, and SinkGD 32 instead of 30. The
+    updates of a batch wait before they are cut into leaves (`Slice`): otherwise, each
+    leaf would be copied, and Muon would move 61.6 instead of 59.8.
     """
-    packed, loose = values
-    outs: dict[int, tuple] = {}
-    last: Sequence[int] = ()
+    equation: Any = operation.equation
+    batching, (packed, loose) = equation.batching, values
+    found = []
     for group in groups:
         own = [rows[i] for i in group]
-        if last:
+        if found:
             # Parameters and slots wait, too: otherwise, XLA transposes some of them at
             # the start.
             arrays, others = eqx.partition(own, lambda x: x.ndim > 0)
             numbers = packed if batching.numbers_wait else None
-            done, arrays, numbers = lax.optimization_barrier(
-                ([outs[i] for i in last], arrays, numbers)
-            )
+            done, finish = found[-1]
+            done, arrays, numbers = lax.optimization_barrier((done, arrays, numbers))
             own = eqx.combine(arrays, others)
             packed = numbers if batching.numbers_wait else packed
-            if batching.results_wait:
-                outs.update(zip(last, done, strict=True))
-        outs.update(zip(group, run((packed, loose), own), strict=True))
-        last = group
+            if platform in batching.results_wait:
+                found[-1] = done, finish
+        limit = batching.limits[platform]
+        found.append(_compute(operation, limit, (packed, loose), own))
+    outs = {}
+    for group, (arrays, finish) in zip(groups, found, strict=True):
+        outs.update(zip(group, finish(arrays), strict=True))
     return {i: outs[i] for i in rows}
+
+
+def _compute(
+    operation: Operation, limit: int, values: Values, rows: Sequence[tuple]
+) -> tuple[Any, Callable[[Any], list[tuple]]]:
+    """Arrays, and a function that makes the results for some rows of them.
+
+    The arrays are the updates of whole batches, and the other results.
+    """
+    equation: Any = operation.equation
+    with jax.numpy_dtype_promotion("standard"):
+        calls = [load_row(operation, values, row) for row in rows]
+        outs = equation.of_all(calls, limit)
+        results = [
+            store_row(operation, row, arguments, without_slices(out), stored_like)
+            for row, (arguments, _), out in zip(rows, calls, outs, strict=True)
+        ]
+    firsts = [out[0] if isinstance(out, tuple) else out for out in outs]
+    slices = {i: x for i, x in enumerate(firsts) if isinstance(x, Slice)}
+    batches = {id(x.batch): x.batch for x in slices.values()}
+    others = [x[1:] if i in slices else x for i, x in enumerate(results)]
+
+    def finish(arrays):
+        batches, results = arrays
+        for i, x in slices.items():
+            update = stored_like(x.take(batches[id(x.batch)]), rows[i][0])
+            results[i] = update, *results[i]
+        return results
+
+    return (batches, others), finish

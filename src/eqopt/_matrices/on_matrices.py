@@ -14,9 +14,27 @@ from jax import lax
 from .._caches import cached
 from .._core.equation import Arguments, Equation, ShapeMismatch
 from ..numerics._numerics import common_dtype
-from .batches import BATCH, BatchedEquation, Batching, Work, largest_batch, make_batches
+from .batches import (
+    BATCH,
+    BatchedEquation,
+    Batching,
+    Slice,
+    Work,
+    largest_batch,
+    make_batches,
+    without_slices,
+)
 from .division import AbstractWhole, Division, pass_division
 from .layouts import Layout, Pieces, over_stack
+
+
+_PRODUCTS = "products", "few products"
+_RESULTS_WAIT = {
+    "products": frozenset({"default", "tpu"}),
+    "few products": frozenset({"tpu"}),
+    "decompositions": frozenset({"default"}),
+    "QR": frozenset[str](),
+}
 
 
 class _OnMatrices(BatchedEquation):
@@ -37,7 +55,7 @@ class _OnMatrices(BatchedEquation):
         self.is_divided = is_divided = self._division is not None
         has_turns = in_batches and not is_divided
         turns = frozenset(BATCH[work] if has_turns else ())
-        is_of_products = work == "products"
+        is_of_products = work in _PRODUCTS
         if not is_of_products:
             # With the large batches of a TPU, APOLLO would take 1.2 sizes of the
             # parameters instead of 0.4.
@@ -48,7 +66,7 @@ class _OnMatrices(BatchedEquation):
             BATCH[work],
             turns,
             numbers_wait=is_of_products,
-            results_wait=work != "QR",
+            results_wait=_RESULTS_WAIT[work],
         )
         self.leaves = (*equation.leaves, "layout")
         self.shared, self.modules = equation.shared, equation.modules
@@ -110,7 +128,7 @@ class _OnMatrices(BatchedEquation):
         Joining stacks would copy them, and two that are sharded in different ways would
         be exchanged between devices. But each decomposition is another large program.
         """
-        return bool(stack) and self._work == "products" and not self._moves_all
+        return bool(stack) and self._work in _PRODUCTS and not self._moves_all
 
     def of_all(self, calls: Sequence[Arguments], limit: int) -> list[Any]:
         """The results for several leaves, with equal matrices in batches."""
@@ -152,8 +170,12 @@ class _OnMatrices(BatchedEquation):
         results = []
         for ((_, *others, layout), _), count in zip(calls, counts, strict=True):
             own = [next(found) for _ in range(count)]
-            is_cut = isinstance(layout, Pieces)
-            results.append(layout.merge(own, bool(others)) if is_cut else own[0])
+            if isinstance(layout, Pieces):
+                whole = [without_slices(x) for x in own]
+                own = [
+                    layout.merge([x if others else x[0] for x in whole], bool(others))
+                ]
+            results.append(own[0])
         return results
 
     def _in_one_batch(self, shared: dict, found: list["_Leaf"]) -> list[Any]:
@@ -175,15 +197,16 @@ class _OnMatrices(BatchedEquation):
             out = division.compute(run, columns, stack)
         else:
             out = jax.tree.map(division.gather, run(*columns))
-        leaves, structure = jax.tree.flatten(out)
+        u, *new = out if isinstance(out, tuple) else (out,)
         results = []
         for i, leaf in enumerate(found):
-            result = structure.unflatten(
-                lax.index_in_dim(x, i, 0, False) for x in leaves
-            )
-            back = lambda x, leaf=leaf: leaf.layout.merge(x, leaf.shape)
-            is_many = isinstance(result, tuple)
-            results.append(tuple(map(back, result)) if is_many else back(result))
+
+            def take(x, i=i, leaf=leaf):
+                one = jax.tree.map(lambda x: lax.index_in_dim(x, i, 0, False), x)
+                return leaf.layout.merge(one, leaf.shape)
+
+            update = Slice(u, take) if self._work == "products" else take(u)
+            results.append((update, *map(take, new)))
         return results
 
 
