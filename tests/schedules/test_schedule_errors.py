@@ -46,7 +46,7 @@ WRONG = [
     ),
     (
         lambda: WarmupStableDecay(0.0, 1.0, 5, 10, 6),
-        ["`total_steps`", "`warmup_steps`", "`cooldown_steps`", "5 and 6", "10"],
+        ["`total_steps`", "`warmup_steps`", "`cooldown_steps`", "5 + 6", "10"],
     ),
     (lambda: LinearOneCycle(9, 1.0, 0.5, 0.4), ["`pct_final`", "`pct_start`", "0.4"]),
     (lambda: ONE.clip(2.0, 1.0), ["`min_value`", "`max_value`", "2.0"]),

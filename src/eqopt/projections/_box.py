@@ -13,7 +13,7 @@ from .._trees.leaves import keystr
 from .._trees.masks import resolve
 from .._types import PyTree, RealScalarLike
 from ..numerics._numerics import as_float, wide_dtype
-from ._trees import Parts, check_real, scalar, take
+from ._trees import Parts, scalar, take
 
 
 def non_negative(tree: PyTree) -> PyTree:
@@ -74,8 +74,7 @@ def box(tree: PyTree, lower: PyTree, upper: PyTree) -> PyTree:
         if not _ascend(a, b):
             raise InputError(
                 "box",
-                f"`lower` must not be above `upper`, but at `{keystr(tree, i)}`, "
-                f"`lower` is {a} and `upper` is {b}.",
+                f"`lower` is above `upper` at `{keystr(tree, i)}`: {a} and {b}.",
             )
     return parts.put(_clip(parts.arrays, low, high))
 
@@ -106,7 +105,7 @@ def hypercube(tree: PyTree, scale: PyTree = 1) -> PyTree:
         if not _ascend(0.0, b):
             raise InputError(
                 "hypercube",
-                f"`scale` must not be negative, but at `{keystr(tree, i)}`, it is {b}.",
+                f"`scale` must be at least 0, but is {b} at `{keystr(tree, i)}`.",
             )
     return parts.put(_clip(parts.arrays, zeros, high))
 
@@ -166,15 +165,11 @@ def _bounds(owner: str, name: str, given: PyTree, tree: PyTree, parts: Parts) ->
     column = resolve(name, given, tree, tree)
     found = [column[i] for i in parts.places]
     for i, x, bound in zip(parts.places, parts.arrays, found, strict=True):
-        if bound is None:
-            continue
-        check_real(owner, name, bound, f" at `{keystr(tree, i)}`")
-        if not _broadcasts(np.shape(bound), x.shape):
+        if bound is not None and not _broadcasts(np.shape(bound), x.shape):
             raise InputError(
                 owner,
-                f"`{name}` must broadcast to the shape of the array that it "
-                f"bounds, but has shape {np.shape(bound)} for an array of shape "
-                f"{x.shape} at `{keystr(tree, i)}`.",
+                f"`{name}` must broadcast to the shape {x.shape} at "
+                f"`{keystr(tree, i)}`, but has shape {np.shape(bound)}.",
             )
     return [bound if bound is None else _as_array(bound) for bound in found]
 
@@ -191,9 +186,7 @@ def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
 
 
 def _ascend(low: Any, high: Any) -> bool:
-    if low is None or high is None:
-        return True
-    if is_traced(low) or is_traced(high):
+    if low is None or high is None or is_traced(low) or is_traced(high):
         return True
     # In NumPy, because comparing JAX arrays would be traced under `jit`.
     return bool(np.all(np.asarray(low, float) <= np.asarray(high, float)))

@@ -256,8 +256,8 @@ class WarmupStableDecay(AbstractFormula):
         if int(warmup) + int(cooldown) > int(total):
             raise InputError(
                 self,
-                "`total_steps` includes `warmup_steps` and `cooldown_steps`, which are "
-                f"{warmup} and {cooldown}, but is only {total}.",
+                "`total_steps` must be at least `warmup_steps` + `cooldown_steps`, "
+                f"{warmup} + {cooldown}, but is {total}.",
             )
 
     def _formula(self: Any, count: Int[Array, ""]) -> Float[Array, ""]:
