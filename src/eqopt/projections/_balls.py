@@ -13,6 +13,9 @@ from ..tree._norm import largest, norm
 from ._trees import narrowed, scalar, take, widened
 
 
+_Arrays = list[Inexact[Array, "..."]]
+
+
 def simplex(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
     r"""The nearest point with $x_i \ge 0$ and $\sum_i x_i = s$: $\max(x - \tau, 0)$.
 
@@ -125,9 +128,6 @@ def l1_ball(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
     """
     parts = take("l1_ball", "tree", tree)
     return parts.put(_l1_ball(parts.arrays, scalar("l1_ball", "scale", scale, 0)))
-
-
-_Arrays = list[Float[Array, "..."]]
 
 
 @jax.jit
@@ -254,9 +254,7 @@ def l2_sphere(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
 
 
 @jax.jit
-def _l2_sphere(
-    arrays: list[Inexact[Array, "..."]], scale: Real[Array, ""]
-) -> list[Inexact[Array, "..."]]:
+def _l2_sphere(arrays: _Arrays, scale: Real[Array, ""]) -> _Arrays:
     directions, length, _ = _polar(widened(arrays))
     scale = scale.astype(length.dtype)
     even = scale / math.sqrt(sum(x.size for x in arrays))
@@ -268,9 +266,7 @@ def _l2_sphere(
 
 
 @jax.jit
-def _l2_ball(
-    arrays: list[Inexact[Array, "..."]], scale: Real[Array, ""]
-) -> list[Inexact[Array, "..."]]:
+def _l2_ball(arrays: _Arrays, scale: Real[Array, ""]) -> _Arrays:
     xs = widened(arrays)
     directions, length, unit = _polar(xs)
     scale = scale.astype(length.dtype)
@@ -283,8 +279,8 @@ def _l2_ball(
 
 
 def _polar(
-    xs: list[Inexact[Array, "..."]],
-) -> tuple[list[Inexact[Array, "..."]], Float[Array, ""], Float[Array, ""]]:
+    xs: _Arrays,
+) -> tuple[_Arrays, Float[Array, ""], Float[Array, ""]]:
     """The direction of `xs`, their norm as a multiple of a unit, and the unit.
 
     The direction does not depend on the unit, so the unit may be a constant. The

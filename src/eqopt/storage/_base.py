@@ -90,8 +90,8 @@ def check_made_by(
     raise InputError(
         owner,
         f"`storage` is {storage}, but {getattr(x, '_made_by', 'another one')} made the "
-        f"state at `{jtu.keystr(path)}`, which keeps its form. Pass the storage of that "
-        f"run{fix}.",
+        f"{type(x).__name__} at `{jtu.keystr(path)}` in the state, which keeps its form. "
+        f"Pass the storage of that run{fix}.",
     )
 
 
