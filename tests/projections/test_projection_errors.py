@@ -47,12 +47,12 @@ WRONG = [
         ["simplex", "`tree`", "complex64", "['z']", "x.real"],
     ),
     # Bounds.
-    (lambda: box(X, 2, 1), ["box", "`lower`", "`upper`", "2", "1"]),
-    (lambda: box(X, NAN, 1), ["box", "`lower`", "nan"]),
+    (lambda: box(X, 2, 1), ["box", "lower bound 2", "upper bound 1"]),
+    (lambda: box(X, NAN, 1), ["box", "lower bound nan"]),
     (lambda: box(TREE, 0, {"v": 1}), ["`upper`", "['v']", "params"]),
     (lambda: box(TREE, jnp.ones(3), 2), ["box", "`lower`", "(3,)", "(2,)", "['w']"]),
     (lambda: box(TREE, jnp.ones((1, 2)), 2), ["(1, 2)", "broadcast"]),
-    (lambda: hypercube(TREE, -1), ["hypercube", "`scale`", "['w']", "-1"]),
+    (lambda: hypercube(TREE, -1), ["hypercube", "upper bound -1", "['w']"]),
     # Normals.
     (lambda: vector(X, jnp.ones(3)), ["vector", "`a`", "(3,)", "(2,)"]),
     (lambda: vector(TREE, {"v": X}), ["vector", "`a`", "['v']", "`x`"]),

@@ -190,12 +190,6 @@ def test_message(case):
         cause()
 
 
-@pytest.mark.parametrize("cls", [eqopt.StoreState, eqopt.StoreParams])
-def test_no_storage(cls):
-    with pytest.raises(Exception, match=r"(?s)storage.*None"):
-        cls(ADAMW, None)
-
-
 RESTORED = {
     "4 bits": (
         BLOCKS,
@@ -243,13 +237,6 @@ def test_codes_in_an_older_order(tmp_path, monkeypatch):
     expected = "DynamicMap.* against DynamicMap.*, neighbours in a byte"
     with pytest.raises(eqopt.checkpoint.CheckpointError, match=f"(?s){expected}"):
         eqopt.checkpoint.load(path, opt.init(FULL))
-
-
-def test_integers_of_numpy():
-    four, two = np.int64(4), np.int32(200)
-    assert BlockwiseQuantized(four, two) == BlockwiseQuantized(4, 200)
-    assert Float8(two) == Float8(200)
-    assert SplitMasterWeights(np.int64(8)) == SplitMasterWeights(8)
 
 
 @pytest.mark.parametrize(

@@ -178,7 +178,7 @@ def test_models_in_half_precision(dtype):
 
 @pytest.mark.parametrize("model", [{}, jnp.arange(3), {"f": jnp.tanh}])
 def test_a_model_without_parameters(model):
-    with pytest.raises(ValueError, match="`model` must have floating-point or complex"):
+    with pytest.raises(ValueError, match="floating-point or complex arrays"):
         testing.check_laws(Stateless(), model)
 
 

@@ -70,13 +70,7 @@ def box(tree: PyTree, lower: PyTree, upper: PyTree) -> PyTree:
     parts = take("box", "tree", tree)
     low = _bounds("box", "lower", lower, tree, parts)
     high = _bounds("box", "upper", upper, tree, parts)
-    for i, a, b in zip(parts.places, low, high, strict=True):
-        if not _ascend(a, b):
-            raise InputError(
-                "box",
-                f"`lower` is above `upper` at `{keystr(tree, i)}`: {a} and {b}.",
-            )
-    return parts.put(_clip(parts.arrays, low, high))
+    return _between("box", tree, parts, low, high)
 
 
 def hypercube(tree: PyTree, scale: PyTree = 1) -> PyTree:
@@ -101,13 +95,7 @@ def hypercube(tree: PyTree, scale: PyTree = 1) -> PyTree:
     parts = take("hypercube", "tree", tree)
     zeros = [jnp.zeros(()) for _ in parts.arrays]
     high = _bounds("hypercube", "scale", scale, tree, parts)
-    for i, b in zip(parts.places, high, strict=True):
-        if not _ascend(0.0, b):
-            raise InputError(
-                "hypercube",
-                f"`scale` must be at least 0, but is {b} at `{keystr(tree, i)}`.",
-            )
-    return parts.put(_clip(parts.arrays, zeros, high))
+    return _between("hypercube", tree, parts, zeros, high)
 
 
 def linf_ball(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
@@ -135,6 +123,17 @@ def linf_ball(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
     return parts.put(
         _clip(parts.arrays, [-s for _ in parts.arrays], [s for _ in parts.arrays])
     )
+
+
+def _between(owner: str, tree: PyTree, parts: Parts, low: list, high: list) -> PyTree:
+    for i, a, b in zip(parts.places, low, high, strict=True):
+        if not _ascend(a, b):
+            raise InputError(
+                owner,
+                f"the lower bound {a} is above the upper bound {b} at "
+                f"`{keystr(tree, i)}`.",
+            )
+    return parts.put(_clip(parts.arrays, low, high))
 
 
 @jax.jit

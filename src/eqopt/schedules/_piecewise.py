@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from .._arguments.checks import check_fields, check_interval
+from .._arguments.checks import check_interval
 from .._jax_internals import is_traced
 from .._types import Interval, RealScalarLike
 from ._decay import SHAPES
@@ -234,7 +234,6 @@ class MultiStep(AbstractSchedule):
         self.gamma = gamma
 
     def __check_init__(self) -> None:
-        check_fields(self)
         check_boundaries(self, "milestones", self.milestones)
 
     @of_counts
