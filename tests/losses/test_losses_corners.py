@@ -461,12 +461,6 @@ def test_dice_of_probabilities_under_jit():
         optax.losses.binary_dice_loss(p, t, apply_sigmoid=False)
 
 
-def test_smoothing_excludes_masked_classes():
-    y = f32(1, 0, 0, 0)
-    found = losses.smooth_labels(y, 0.3, where=np.array([1, 1, 1, 0]))
-    np.testing.assert_allclose(found, [0.8, 0.1, 0.1, 0], rtol=1e-6)
-
-
 def test_masks_of_every_shape():
     x, y = jax.random.normal(jax.random.key(0), (2, 3, 4))
     y = jax.nn.softmax(y)
