@@ -94,7 +94,7 @@ WRONG = [
     (lambda: PiecewiseConstant(1.0, {3: -0.5}), ["boundaries_and_scales[3]", "-0.5"]),
     (lambda: PiecewiseInterpolate("cosine", 1.0, {3: INF}), ["[0, inf)", "inf"]),
     # Calls.
-    (lambda: ONE(1.5), ["count", "integer", "1.5", "int(count)"]),
+    (lambda: ONE(1.5), ["Constant", "count", "integer", "1.5", "int(count)"]),
     (lambda: ONE(True), ["count", "integer", "True"]),
     (lambda: Step(1.0, 3)(jnp.ones(3)), ["count", "integer", "astype(jnp.int32)"]),
     (

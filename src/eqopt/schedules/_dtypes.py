@@ -4,8 +4,7 @@ Counts and numbers of steps stay integers until they are divided, because float3
 distinguish neighbours above 2**24. Values are float32, and float64 in 64-bit mode.
 A number of steps may exceed int32, while counts may not: see `compiled`.
 
-This runs whenever a schedule is called, perhaps outside `jit`. The result is checked
-where it is used: checking it here too would double the time.
+This runs whenever a schedule is called, perhaps outside `jit`.
 """
 
 import functools
@@ -17,7 +16,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 
-from .._errors import InputError
+from .._errors import InputError, naming
 from .._types import AtLeast, Interval, RealScalarLike
 
 
@@ -42,15 +41,19 @@ _BEYOND_INT32 = frozenset({np.dtype(np.int64), np.dtype(np.uint32)})
 
 
 def of_counts(call):
-    """Makes a function of a schedule and one count accept arrays of counts too."""
+    """Makes a function of a schedule and one count accept arrays of counts too.
+
+    Errors in it get the name of the class.
+    """
 
     @functools.wraps(call)
     def of_each(schedule, count):
-        if np.ndim(count) == 0:
-            return call(schedule, count)
-        counts = as_count(count)
-        values = jax.vmap(functools.partial(call, schedule))(counts.reshape(-1))
-        return values.reshape(counts.shape)
+        with naming(schedule):
+            if np.ndim(count) == 0:
+                return call(schedule, count)
+            counts = as_count(count)
+            values = jax.vmap(functools.partial(call, schedule))(counts.reshape(-1))
+            return values.reshape(counts.shape)
 
     return of_each
 
@@ -162,8 +165,8 @@ def _check_is_one(value):
     if np.ndim(value) != 0:
         raise InputError(
             None,
-            f"a schedule with numbers of shape {np.shape(value)} is a population. Call "
-            "each: `eqx.filter_vmap(lambda schedule: schedule(count))(population)`.",
+            f"with numbers of shape {np.shape(value)}, this is a population. Call each: "
+            "`eqx.filter_vmap(lambda schedule: schedule(count))(population)`.",
         )
 
 
