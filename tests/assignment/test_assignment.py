@@ -163,19 +163,17 @@ def test_what_is_traced_ends(solve):
 
 ONES = jnp.ones((2, 2))
 WRONG = [
-    (lambda f: f(jnp.ones(3)), ValueError, ["`cost_matrix`", "2 axes", "(3,)"]),
-    (lambda f: f(jnp.ones((2, 2, 2))), ValueError, ["(2, 2, 2)", "jax.vmap"]),
-    (lambda f: f([[1.0]]), TypeError, ["`cost_matrix`", "list", "jnp.asarray"]),
-    (lambda f: f(ONES.astype(complex)), TypeError, ["`cost_matrix`", "complex64"]),
-    (lambda f: f(ONES > 0), TypeError, ["`cost_matrix`", "bool"]),
-    (lambda f: f(ONES.at[0, 1].set(jnp.nan)), ValueError, ["nan", "[0, 1]"]),
-    (lambda f: f(ONES.at[1, 0].set(-jnp.inf)), ValueError, ["-inf", "[1, 0]"]),
+    (lambda f: f(jnp.ones((2, 2, 2))), ["`cost_matrix`", "(2, 2, 2)", "jax.vmap"]),
+    (lambda f: f([[1.0]]), ["`cost_matrix`", "list"]),
+    (lambda f: f(ONES.astype(complex)), ["`cost_matrix`", "complex64"]),
+    (lambda f: f(ONES.at[0, 1].set(jnp.nan)), ["nan", "[0, 1]"]),
+    (lambda f: f(ONES.at[1, 0].set(-jnp.inf)), ["-inf", "[1, 0]"]),
 ]
 
 
-@pytest.mark.parametrize(("call", "error", "words"), WRONG)
-def test_message(solve, call, error, words):
-    with pytest.raises(error, match=re.escape(solve.__name__)) as info:
+@pytest.mark.parametrize(("call", "words"), WRONG)
+def test_message(solve, call, words):
+    with pytest.raises(ValueError, match=re.escape(solve.__name__)) as info:
         call(solve)
     for word in words:
         assert word in str(info.value)

@@ -675,16 +675,3 @@ def test_gradients_have_digits():
     np.testing.assert_allclose(grad[0], -(1 + np.e) * np.exp(-30), rtol=1e-5)
     binary = jax.grad(lambda x: losses.sigmoid_binary_cross_entropy(x, 1))(x[0])
     np.testing.assert_allclose(binary, -np.exp(-30), rtol=1e-5)
-
-
-def test_scores_that_absorb_the_margin():
-    x = jnp.array([[2.0**24, 0.0], [2.0**24, 2.0**24]])
-    found = losses.multiclass_hinge_loss(x, np.array([0, 0]))
-    np.testing.assert_array_equal(found, [0, 1])
-
-
-def test_distances_that_have_no_square():
-    x = [jnp.full(3, s * 1e25) for s in (1.0, -1.0, 2.0)]
-    loss, grad = jax.value_and_grad(losses.triplet_margin_loss)(*x)
-    np.testing.assert_allclose(loss, np.sqrt(3) * 1e25, rtol=1e-6)
-    np.testing.assert_allclose(grad, 2 / np.sqrt(3), rtol=1e-5)

@@ -8,7 +8,7 @@ import pytest
 from eqopt import losses
 
 from ..interpreter import interpreted
-from .test_losses_laws import SUBJECTS, every_subject
+from .test_losses_laws import every_subject
 
 
 CLASSES = 300  # more than labels of 8 bits can count
@@ -54,29 +54,6 @@ def test_narrow_labels(name, dtype):
     assert np.isfinite(value)
     np.testing.assert_allclose(value, expected, rtol=1e-6)
     np.testing.assert_allclose(grad, slope, rtol=1e-5, atol=1e-7)
-
-
-def holds_integers(x):
-    return isinstance(x, np.ndarray) and x.dtype.kind in "iub"
-
-
-WITH_INTEGERS = [x for x in SUBJECTS if any(map(holds_integers, x.rest.values()))]
-
-
-@pytest.mark.parametrize("subject", WITH_INTEGERS, ids=str)
-@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.uint32])
-@pytest.mark.costly
-def test_integers_of_any_dtype(subject, dtype):
-    """Labels, masks and paddings have the same meaning in every dtype."""
-
-    def cast(x):
-        return x.astype(dtype) if holds_integers(x) and (x >= 0).all() else x
-
-    floats = [jnp.asarray(x) for x in subject.floats.values()]
-    rest = {name: cast(x) for name, x in subject.rest.items()}
-    found = interpreted(lambda *x: subject(*x, **rest))(*floats)
-    expected = interpreted(subject.__call__)(*floats)
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 @every_subject

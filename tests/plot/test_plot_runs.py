@@ -108,52 +108,36 @@ def test_memory_without_parameters(axes):
 @pytest.mark.parametrize(
     ("call", "match"),
     [
-        (lambda: eqopt.plot.training_curves({}), "`losses` is empty"),
         (
             lambda: eqopt.plot.training_curves({"a": 1.0}),
-            r"losses of 'a' must have the shape \(n,\) or \(seeds, n\), but have \(\)",
+            r"losses of 'a' must have the shape \(points,\) or \(seeds, points\), "
+            r"but have \(\)",
         ),
         (
             lambda: eqopt.plot.training_curves({"a": [1.0, 2.0]}, steps=[1, 2, 3]),
-            r"\(3,\) or \(seeds, 3\) for the 3 `steps`, but have \(2,\)",
-        ),
-        (
-            lambda: eqopt.plot.training_curves({"a": [1.0]}, steps=10),
-            r"`steps` must be a vector of numbers, but has shape \(\)",
+            r"\(3,\) or \(seeds, 3\), but have \(2,\)",
         ),
         (
             lambda: eqopt.plot.learning_rates([0.1], {"a": [1.0, 2.0]}),
-            r"for the 1 `rates`, but have \(2,\)",
+            r"\(1,\) or \(seeds, 1\), but have \(2,\)",
         ),
         (
             lambda: eqopt.plot.learning_rates([0.0, 1.0], {"a": [1.0, 2.0]}),
             "`rates` must be a vector of positive numbers",
         ),
-        (lambda: eqopt.plot.learning_rates([0.1], {}), "`losses` is empty"),
-        (lambda: eqopt.plot.state_memory({}), "`counts` is empty"),
-        (
-            lambda: eqopt.plot.training_curves({"a": "bc"}),
-            "losses of 'a' must be an array of numbers, but are not: could not convert",
-        ),
         (
             lambda: eqopt.plot.learning_rates({"a": [1.0]}, [0.1]),  # type: ignore
             r"learning_rates: `rates` must be .*, but is {'a': \[1.0\]} of type dict",
         ),
-        (
-            lambda: eqopt.plot.training_curves({"a": [1.0]}, axes="left"),
-            "`axes` must be the axes of matplotlib to draw in, such as",
-        ),
     ],
 )
 def test_bad_input(call, match):
-    with pytest.raises((ValueError, TypeError), match=match):
+    with pytest.raises(ValueError, match=match):
         call()
 
 
-def test_without_matplotlib(monkeypatch):
+@pytest.mark.parametrize("name", ["training_curves", "state_memory"])
+def test_without_matplotlib(monkeypatch, name):
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
-    with pytest.raises(
-        ImportError,
-        match=r"training_curves needs matplotlib.* `pip install matplotlib`",
-    ):
-        eqopt.plot.training_curves({"a": [1.0]})
+    with pytest.raises(ImportError, match=r"matplotlib.* `pip install matplotlib`"):
+        getattr(eqopt.plot, name)({})

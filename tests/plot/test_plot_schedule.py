@@ -1,11 +1,7 @@
 """Curves of schedules: what is drawn, and what is said of what cannot be."""
 
-import sys
-
-import equinox as eqx
 import jax
 import jax.numpy as jnp
-import jax.random as jr
 import numpy as np
 import pytest
 from matplotlib import pyplot
@@ -87,41 +83,8 @@ def test_the_current_axes():
         pyplot.close("all")
 
 
-def test_without_matplotlib(monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
-    with pytest.raises(
-        ImportError, match=r"needs matplotlib.* `pip install matplotlib`"
-    ):
-        eqopt.plot.schedule(Constant(1.0), steps=3)
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda: eqopt.plot.schedule(steps=3), ValueError, "at least one schedule"),
-        (lambda: eqopt.plot.schedule(Step, steps=3), TypeError, "number 0.*Constant"),
-        (
-            lambda: eqopt.plot.schedule(eqx.nn.Linear(1, 1, key=jr.key(0)), steps=3),
-            TypeError,
-            "number 0 is a module `Linear`",
-        ),
-        (
-            lambda: eqopt.plot.schedule(Constant(1.0), 3),  # type: ignore
-            TypeError,
-            "schedule: `schedules` must be .*, but is 3 of type int",
-        ),
-        (
-            lambda: eqopt.plot.schedule(Constant(1.0), steps=0),
-            ValueError,
-            "`steps` must be at least 1, but is 0",
-        ),
-        (
-            lambda: eqopt.plot.schedule(Constant(1.0), steps=3, labels=["a", "b"]),
-            ValueError,
-            "`labels` must have one entry for each of the 1 schedules, but has 2",
-        ),
-    ],
-)
-def test_messages(call, error, message):
-    with pytest.raises(error, match=message):
-        call()
+def test_bad_input():
+    with pytest.raises(TypeError, match=r"`schedules` must be .*, but is 3 of type"):
+        eqopt.plot.schedule(Constant(1.0), 3)  # type: ignore
+    with pytest.raises(ValueError):
+        eqopt.plot.schedule(Constant(1.0), steps=3, labels=["a", "b"])

@@ -350,20 +350,6 @@ def test_equality(case):
     assert case.ours != schedules.Constant(-1.0)
 
 
-def test_repr():
-    expected = "Linear(init_value=1.0, end_value=0.0, transition_steps=10"
-    assert repr(schedules.Linear(1.0, 0.0, 10)).startswith(expected)
-    joined = schedules.Join([schedules.Constant(1.0), schedules.Constant(2.0)], [3])
-    assert "Constant(value=1.0), Constant(value=2.0)" in repr(joined)
-    assert "boundaries=(3,)" in repr(joined)
-
-
-def test_fields_can_be_replaced():
-    schedule = schedules.WarmupCosineDecay(0.0, 1.0, 5, 20)
-    schedule = eqx.tree_at(lambda s: s.peak_value, schedule, 3.0)
-    assert schedule(5) == 3.0
-
-
 def test_value_is_no_alias():
     value = jnp.array(0.3)
     out = schedules.Constant(value)(0)

@@ -53,13 +53,15 @@ def step(opt, tree, other, like=None):
 CASES = {
     "a storage of parameters for a state": (
         lambda: state(KahanSummation()),
-        "StoreState: `storage` must be a storage for states",
-        "BlockwiseQuantized()`, but is a storage for parameters, for `eqopt.StoreParams`",
+        "StoreState: `storage` must be",
+        "AbstractStateStorage",
+        "KahanSummation",
     ),
     "a storage of states for parameters": (
         lambda: params(BlockwiseQuantized()),
-        "StoreParams: `storage` must be a storage for parameters",
-        "SplitMasterWeights()`, but is a storage for states, for `eqopt.StoreState`",
+        "StoreParams: `storage` must be",
+        "AbstractParamStorage",
+        "BlockwiseQuantized",
     ),
     "ZeRO-1 inside": (
         lambda: state(Cast(), eqopt.ZeRO1(ADAMW, mesh=ALONE)).init(FULL),
@@ -73,74 +75,45 @@ CASES = {
         "because `Flatten` has joined the arrays of all parameters",
         "`eqopt.Flatten(eqopt.StoreState(opt, storage))`",
     ),
-    "a class for a state": (
+    "a class": (
         lambda: state(BlockwiseQuantized),
         "StoreState: `storage` must be",
         "`AbstractStateStorage",
         "the class BlockwiseQuantized. Create an instance of it",
     ),
-    "a class for parameters": (
-        lambda: params(SplitMasterWeights),
-        "StoreParams: `storage` must be",
-        "AbstractParamStorage`",
-        "the class SplitMasterWeights. Create an instance of it",
-    ),
-    "a string": (lambda: state("8bit"), "StoreState: `storage` must be", "str"),
     "bits": (
         lambda: BlockwiseQuantized(3),
         "BlockwiseQuantized: `bits` must be one of [8, 4], but is 3",
-    ),
-    "bits of a float": (
-        lambda: BlockwiseQuantized(8.0),
-        "must be one of [8, 4], but is 8.0",
     ),
     "bits to keep": (
         lambda: SplitMasterWeights(4),
         "SplitMasterWeights: `bits` must be one of [16, 8], but is 4",
     ),
-    "bits to keep of a float": (lambda: SplitMasterWeights(8.0), "but is 8.0"),
+    "a block size": (
+        lambda: Float8(block_size=0),
+        "Float8: `block_size` must be an integer of at least 1, but is 0",
+    ),
     **{
-        f"a block size of {size} for {cls.__name__}": (
-            lambda cls=cls, size=size: cls(block_size=size),
-            f"{cls.__name__}: `block_size` must be an integer of at least 1, but is "
-            f"{size}",
-        )
-        for cls in (BlockwiseQuantized, Float8)
-        for size in (0, -1, 2.5, True)
-    },
-    **{
-        f"{dtype} for Cast": (
+        f"{dtype.__name__} for Cast": (
             lambda dtype=dtype: Cast(dtype),
-            "Cast: `dtype` must be a real floating-point dtype of at least 16 bits, "
-            f"such as `jnp.bfloat16`, but is {name}",
-            "`eqopt.storage.Float8` or `BlockwiseQuantized`",
+            "Cast: `dtype` must be float16, bfloat16, float32 or float64, but is "
+            f"{dtype.__name__}",
         )
-        for dtype, name in [
-            (jnp.int32, "int32"),
-            (jnp.float8_e4m3fn, "float8_e4m3fn"),
-            (jnp.complex64, "complex64"),
-            ("bf17", "'bf17'"),
-        ]
+        for dtype in (jnp.int32, jnp.float8_e4m3fn, jnp.complex64)
     },
+    "bfloat16 for MasterWeights": (
+        lambda: MasterWeights(jnp.bfloat16),
+        "MasterWeights: `dtype` must be float32 or float64, but is",
+    ),
     **{
-        f"{dtype} for MasterWeights": (
-            lambda dtype=dtype: MasterWeights(dtype),
-            "MasterWeights: `dtype` must be `jnp.float32` or `jnp.float64`, but is",
+        f"{dtype} to split": (
+            lambda dtype=dtype: init(SplitMasterWeights(), dtype),
+            "SplitMasterWeights",
+            f"dtype {dtype}. Cast it with `eqopt.tree.cast(model, jnp.bfloat16)`",
+            "or use `eqopt.storage.MasterWeights()`",
         )
-        for dtype in (jnp.int32, jnp.bfloat16, jnp.complex64, "f33")
+        for dtype in ("float16", "complex64")
     },
-    "float16 to split": (
-        lambda: init(SplitMasterWeights(), jnp.float16),
-        "StoreParams: at `['a']`: SplitMasterWeights splits float32 numbers",
-        "dtype float16. Cast it to bfloat16 with `eqopt.tree.cast(model, jnp.bfloat16)`",
-        "or use `eqopt.storage.MasterWeights()`",
-    ),
-    "complex to split": (
-        lambda: init(SplitMasterWeights(), jnp.complex64),
-        "StoreParams: at `['a']`: SplitMasterWeights is for real numbers",
-        "complex64",
-        "`eqopt.storage.MasterWeights()`, which does not change complex",
-    ),
     "a model in float32": (
         lambda: SPLIT.init(FULL),
         "StoreParams: SplitMasterWeights would change nothing: the parameters have "
@@ -217,12 +190,6 @@ def test_message(case):
         cause()
 
 
-@pytest.mark.parametrize("cls", [eqopt.StoreState, eqopt.StoreParams])
-def test_no_storage(cls):
-    with pytest.raises(Exception, match=r"(?s)storage.*None"):
-        cls(ADAMW, None)
-
-
 RESTORED = {
     "4 bits": (
         BLOCKS,
@@ -270,13 +237,6 @@ def test_codes_in_an_older_order(tmp_path, monkeypatch):
     expected = "DynamicMap.* against DynamicMap.*, neighbours in a byte"
     with pytest.raises(eqopt.checkpoint.CheckpointError, match=f"(?s){expected}"):
         eqopt.checkpoint.load(path, opt.init(FULL))
-
-
-def test_integers_of_numpy():
-    four, two = np.int64(4), np.int32(200)
-    assert BlockwiseQuantized(four, two) == BlockwiseQuantized(4, 200)
-    assert Float8(two) == Float8(200)
-    assert SplitMasterWeights(np.int64(8)) == SplitMasterWeights(8)
 
 
 @pytest.mark.parametrize(

@@ -150,7 +150,7 @@ def test_what_fits(storage):
 def test_another_storage_of_users():
     with pytest.raises(TypeError, match=r"`storage` is Halves\(\), but Float8 made"):
         step(eqopt.StoreState, Halves(), Float8())
-    with pytest.raises(TypeError, match=r"but another one made .* Halved\(half=f32"):
+    with pytest.raises(TypeError, match=r"but another one made the Halved at"):
         step(eqopt.StoreState, Float8(), Halves())
     with pytest.raises(TypeError, match=r"is NeverKeeps\(\), but Float8 made"):
         step(eqopt.StoreState, NeverKeeps(), Float8())
@@ -173,6 +173,6 @@ def test_a_storage_that_returns_something_else():
         (eqopt.StoreState, "keep", "AbstractStored"),
         (eqopt.StoreParams, "hide", "AbstractHidden"),
     ):
-        said = rf"Wrong\.{method}: it must return an `eqopt\.storage\.{kind}`, but"
+        said = rf"Wrong: `{method}` must return an `eqopt\.storage\.{kind}`, but"
         with pytest.raises(TypeError, match=said):
             wrapper(ADAMW, Wrong()).init(model_for(wrapper))

@@ -10,8 +10,7 @@ from jax import lax
 
 import eqopt
 from eqopt.storage import Cast, KahanSummation, StochasticRounding
-from eqopt.storage._random_bits import random_bits
-from eqopt.storage._rounding import rounded_up_or_down
+from eqopt.storage._rounding import random_bits, rounded_up_or_down
 
 
 LARGEST = float(jnp.finfo(jnp.float32).max)

@@ -103,13 +103,10 @@ def test_names():
     testing.check_laws(Momentum(), Model(), skip="other_model", only="other_model")
     for argument in ("only", "skip"):
         with pytest.raises(
-            ValueError, match=rf"`{argument}` has 'vmaps'.*mean 'vmap'\?"
+            ValueError,
+            match=rf"`{argument}` has 'x', .* not the name.* The laws are up",
         ):
-            testing.check_laws(Momentum(), Model(), **{argument: ["vmaps"]})
-    with pytest.raises(
-        ValueError, match=r"has 'x', which is not the name.* The laws are up"
-    ):
-        testing.check_law("x", Momentum(), Model())
+            testing.check_laws(Momentum(), Model(), **{argument: ["x"]})
 
 
 def test_a_wrong_model_is_not_a_broken_law():
@@ -181,9 +178,7 @@ def test_models_in_half_precision(dtype):
 
 @pytest.mark.parametrize("model", [{}, jnp.arange(3), {"f": jnp.tanh}])
 def test_a_model_without_parameters(model):
-    with pytest.raises(
-        ValueError, match=r"`(model|params)` has no parameters.* Pass a m"
-    ):
+    with pytest.raises(ValueError, match="floating-point or complex arrays"):
         testing.check_laws(Stateless(), model)
 
 

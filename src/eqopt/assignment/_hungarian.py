@@ -2,18 +2,17 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Int32
+from jaxtyping import Array, Bool, Float, Int32
 
+from .._errors import InputError
 from .._jax_internals import is_traced
 from ..numerics._numerics import at_least_float32
-from ._augmentation import Assignment, assign_rest
-from ._reduction import reduce_and_assign
 
 
 def hungarian_algorithm(
@@ -74,10 +73,6 @@ def hungarian_algorithm(
     return _solve(_checked("hungarian_algorithm", cost_matrix), _reduce_and_assign_rest)
 
 
-def _reduce_and_assign_rest(costs: Array, state: Assignment) -> Assignment:
-    return assign_rest(costs, reduce_and_assign(costs, state))
-
-
 def base_hungarian_algorithm(
     cost_matrix: Any,
 ) -> tuple[Int32[Array, " pairs"], Int32[Array, " pairs"]]:
@@ -115,35 +110,27 @@ def base_hungarian_algorithm(
         }
         ```
     """
-    return _solve(_checked("base_hungarian_algorithm", cost_matrix), assign_rest)
+    return _solve(_checked("base_hungarian_algorithm", cost_matrix), _assign_rest)
 
 
 def _checked(owner: str, costs: Any) -> Array:
-    dtype = getattr(costs, "dtype", None)
-    if dtype is None:
-        raise TypeError(
-            f"{owner}: `cost_matrix` must be an array, but has type "
-            f"{type(costs).__name__}. Convert it with `jnp.asarray`."
-        )
-    if not (jnp.issubdtype(dtype, np.floating) or jnp.issubdtype(dtype, np.integer)):
-        raise TypeError(
-            f"{owner}: `cost_matrix` must have a floating-point or integer dtype, but "
-            f"has dtype {dtype}."
-        )
-    if np.ndim(costs) != 2:
-        raise ValueError(
-            f"{owner}: `cost_matrix` must have 2 axes, but has shape "
-            f"{np.shape(costs)}. For a stack of matrices, use "
-            f"`jax.vmap(eqopt.assignment.{owner})`."
+    dtype: Any = getattr(costs, "dtype", object)
+    is_real = jnp.issubdtype(dtype, np.floating) or jnp.issubdtype(dtype, np.integer)
+    if not is_real or np.ndim(costs) != 2:
+        raise InputError(
+            owner,
+            "`cost_matrix` must be a real array with 2 axes, but is of type "
+            f"{type(costs).__name__} with shape {np.shape(costs)} and dtype {dtype}. For "
+            "a stack of matrices, use `jax.vmap`.",
         )
     if not is_traced(costs) and jnp.issubdtype(dtype, np.floating):
         wrong = ~(np.asarray(costs) > -np.inf)
         if wrong.any():
             i, j = np.argwhere(wrong)[0]
-            raise ValueError(
-                f"{owner}: `cost_matrix` must not have NaN or -inf, but has "
-                f"{np.asarray(costs)[i, j]} at [{i}, {j}]. For a forbidden pair, use "
-                "inf."
+            raise InputError(
+                owner,
+                f"`cost_matrix` must not have NaN or -inf, but has {costs[i, j]} at "
+                f"[{i}, {j}]. For a forbidden pair, use inf.",
             )
     return jnp.asarray(costs)
 
@@ -171,7 +158,7 @@ def _columns(costs: Array, assign: Callable) -> Array:
     # Each row gets one column, so a constant in all its costs would only waste digits.
     least = jnp.min(costs, 1, keepdims=True)
     costs = costs - jnp.where(least < jnp.inf, least, 0)
-    empty = Assignment(
+    empty = _Assignment(
         jnp.zeros(columns, costs.dtype),
         jnp.full(columns, -1, jnp.int32),
         jnp.full(rows, -1, jnp.int32),
@@ -182,3 +169,146 @@ def _columns(costs: Array, assign: Callable) -> Array:
     is_without = state.column_of < 0
     number = jnp.cumsum(is_without) - 1
     return jnp.where(is_without, left[number], state.column_of)
+
+
+class _Assignment(NamedTuple):
+    """The prices of columns, and the row of each column, -1 for none."""
+
+    prices: Float[Array, " columns"]
+    row_of: Int32[Array, " columns"]
+    column_of: Int32[Array, " rows"]
+
+
+#
+# A quick start: most rows can have one of their cheapest columns.
+#
+
+
+def _reduce_and_assign_rest(costs: Array, state: _Assignment) -> _Assignment:
+    return _assign_rest(costs, _reduce_and_assign(costs, state))
+
+
+def _reduce_and_assign(
+    costs: Float[Array, "rows columns"], state: _Assignment
+) -> _Assignment:
+    """Assigns many rows at once, each to a column with its smallest reduced cost.
+
+    **Arguments:**
+
+    - `costs`: with a minimum of zero in each row.
+    - `state`: without any assignment.
+    """
+    rows, columns = costs.shape
+    prices = state.prices
+    if rows == columns:
+        # The price of a column that stays free must be zero. Here, no column stays
+        # free.
+        least = jnp.min(costs, 0)
+        prices = jnp.where(least < jnp.inf, least, 0)
+        costs = costs - prices[None]
+    i = lax.iota(jnp.int32, rows)[:, None]
+    j = lax.iota(jnp.int32, columns)[None]
+    # Of equally good columns, row i chooses the next one from i on, so that rows choose
+    # different columns.
+    is_best = (costs == jnp.min(costs, 1, keepdims=True)) & (costs < jnp.inf)
+    wait = jnp.min(jnp.where(is_best, (j - i) % columns, columns), 1, keepdims=True)
+    is_wanted = (j - i) % columns == wait
+    # If several rows choose the same column, the first one gets it.
+    first = jnp.min(jnp.where(is_wanted, i, rows), 0)
+    row_of = jnp.where(first < rows, first, -1)
+    has_got = is_wanted & (first[None] == i)
+    column_of = jnp.max(jnp.where(has_got, j, -1), 1)
+    return _Assignment(prices, row_of, column_of)
+
+
+#
+# Assigns rows one by one along shortest augmenting paths.
+#
+# Columns have prices $v$: 0 at first, and never raised. Each assigned row has a column
+# with minimal reduced cost $C_{ij} - v_j$. A new row may take a column from another row,
+# which takes one from the next, and so on until a column is free. Of all such paths, the
+# path with the smallest increase in cost is used. Then the prices are updated from the
+# known distances, so that this property holds again.
+#
+
+
+def _assign_rest(
+    costs: Float[Array, "rows columns"], state: _Assignment
+) -> _Assignment:
+    """Assigns all rows without a column, if this has a finite cost."""
+    rows = jnp.argsort(state.column_of >= 0).astype(jnp.int32)
+    count = jnp.sum(state.column_of < 0)
+    return lax.fori_loop(0, count, lambda i, s: _augment(costs, s, rows[i]), state)
+
+
+class _Search(NamedTuple):
+    """Dijkstra's algorithm over the columns.
+
+    The `distance` is final for columns that are `known`, and the smallest so far for
+    others. `before` is the row that it comes from. `column` is the nearest column that
+    is not yet known, at distance `reached`.
+    """
+
+    distance: Float[Array, " columns"]
+    known: Bool[Array, " columns"]
+    before: Int32[Array, " columns"]
+    column: Int32[Array, ""]
+    is_free: Bool[Array, ""]
+    reached: Float[Array, ""]
+
+
+def _augment(costs, state, row):
+    found = _search(costs, state, row)
+    is_possible = found.reached < jnp.inf
+    # The prices of columns that are not known stay unchanged.
+    gain = jnp.where(found.known & is_possible, found.reached - found.distance, 0)
+    end = jnp.where(is_possible, found.column, -1)
+    return _flip(found.before, state._replace(prices=state.prices - gain), row, end)
+
+
+def _search(costs, state, row):
+    columns = costs.shape[1]
+    numbers = lax.iota(jnp.int32, columns)
+    # A free column takes precedence over others at the same distance. Otherwise, if all
+    # costs were equal, each path would go through all columns. On a CPU, two minima are
+    # faster than one `argmin`.
+    ranks = jnp.where(state.row_of < 0, numbers, numbers + columns)
+
+    def nearest(distance):
+        least = jnp.min(distance)
+        rank = jnp.min(jnp.where(distance == least, ranks, 2 * columns))
+        return rank % columns, rank < columns, least
+
+    def is_going_on(search):
+        return ~search.is_free & (search.reached < jnp.inf)
+
+    def step(search):
+        i = state.row_of[search.column]
+        known = search.known | (numbers == search.column)
+        reduced = costs[i] - state.prices
+        through = search.reached + (reduced - reduced[search.column])
+        is_shorter = ~known & (through < search.distance)
+        distance = jnp.where(is_shorter, through, search.distance)
+        before = jnp.where(is_shorter, i, search.before)
+        chosen = nearest(jnp.where(known, jnp.inf, distance))
+        return _Search(distance, known, before, *chosen)
+
+    distance = costs[row] - state.prices
+    known = jnp.zeros(columns, bool)
+    before = jnp.full(columns, row)
+    start = _Search(distance, known, before, *nearest(distance))
+    return lax.while_loop(is_going_on, step, start)
+
+
+def _flip(before, state, row, end):
+    """Gives each row on the path to the column `end` the next column on the path."""
+
+    def step(carry):
+        column, row_of, column_of, _ = carry
+        i = before[column]
+        after = column_of[i]
+        return after, row_of.at[column].set(i), column_of.at[i].set(column), i == row
+
+    start = end, state.row_of, state.column_of, end < 0
+    _, row_of, column_of, _ = lax.while_loop(lambda carry: ~carry[3], step, start)
+    return _Assignment(state.prices, row_of, column_of)

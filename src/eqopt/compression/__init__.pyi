@@ -1,8 +1,9 @@
 from ._base import AbstractCompressor as AbstractCompressor, Workers as Workers
-from ._blocks import (
+from ._compressors import (
+    DCTTopK as DCTTopK,
     Float8Blocks as Float8Blocks,
     Int8Blocks as Int8Blocks,
+    PowerSGD as PowerSGD,
     Sign as Sign,
+    TopK as TopK,
 )
-from ._low_rank import PowerSGD as PowerSGD
-from ._sparse import DCTTopK as DCTTopK, TopK as TopK

@@ -69,14 +69,7 @@ def compressed(
     return on_automatic_axes(_compressed, *arguments, shardings=shardings)
 
 
-def _compressed(
-    compressor: AbstractCompressor,
-    updates: Updates,
-    error: Params,
-    memory: Params,
-    workers: Workers,
-    decay: Any,
-) -> tuple[Updates, Params, Params]:
+def _compressed(compressor, updates, error, memory, workers, decay):
     leaves, treedef = flatten_updates(updates)
     errors = align(treedef, load(error), "state.error", updates)
     memories = align(treedef, memory, "state.memory", updates)

@@ -5,13 +5,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
 from .._arguments.checks import check_integer
 from .._types import IntegerLike, RealScalarLike
 from ..numerics._numerics import wide_dtype
-from ._arguments import check_real, check_scalar, check_square
+from ._arguments import check_scalar, check_square
 from ._power_iteration import power_iteration
 
 
@@ -75,8 +76,7 @@ def matrix_inverse_pth_root(
         ```
     """
     owner = "matrix_inverse_pth_root"
-    check_square(owner, "matrix", matrix)
-    check_real(owner, "matrix", matrix)
+    check_square(owner, "matrix", matrix, np.floating)
     p = check_integer(owner, "p", p, 1)
     check_scalar(owner, "ridge_epsilon", ridge_epsilon)
     check_scalar(owner, "error_tolerance", error_tolerance)

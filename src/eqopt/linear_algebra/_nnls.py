@@ -5,14 +5,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
 from .._arguments.checks import check_integer
+from .._errors import InputError
 from .._types import RealScalarLike
 from ..numerics._numerics import wide_dtype
 from ..tree._norm import largest
-from ._arguments import check_array, check_real, check_scalar
+from ._arguments import check_array, check_scalar
 
 
 def nnls(
@@ -65,15 +67,14 @@ def nnls(
         }
         ```
     """
-    check_array("nnls", "A", A, (2,))
-    check_array("nnls", "b", b, (1, 2))
-    check_real("nnls", "A", A)
-    check_real("nnls", "b", b)
+    check_array("nnls", "A", A, (2,), np.floating)
+    check_array("nnls", "b", b, (1, 2), np.floating)
     iters = check_integer("nnls", "iters", iters, 0)
     if b.shape[0] != A.shape[0]:
-        raise ValueError(
-            f"nnls: `b` must have as many rows as `A`, which has shape {A.shape}, but "
-            f"has shape {b.shape}."
+        raise InputError(
+            "nnls",
+            f"`b` must have as many rows as `A`, but `b` has shape {b.shape} and `A` "
+            f"{A.shape}.",
         )
     matrix, columns = jnp.asarray(A), jnp.asarray(b)
     dtype = wide_dtype(matrix.dtype, columns.dtype)

@@ -11,6 +11,7 @@ import jax.tree_util as jtu
 from jax import lax
 from jaxtyping import Array, Inexact
 
+from .._errors import InputError
 from .._trees.keys import as_key
 from .._trees.leaves import disagreement, map_parameters, parameters
 from .._types import IntegerLike, Key, PyTree, RealScalarLike
@@ -90,10 +91,10 @@ def power_iteration(
     tolerance = jnp.asarray(error_tolerance, jnp.float32)
     if callable(matrix):
         if not jtu.tree_leaves(parameters(v0)):
-            raise ValueError(
-                "power_iteration: `v0` must have inexact arrays if `matrix` is a "
-                f"function, but is {v0!r}. Pass a tree that the function accepts as "
-                "the start: random numbers, or the parameters."
+            raise InputError(
+                "power_iteration",
+                "`v0` must have the arrays to start from if `matrix` is a function, but "
+                f"is {v0!r}.",
             )
         start = map_parameters(jnp.asarray, v0)
         return _iterate(_checked(matrix, start), start, num_iters, tolerance)
@@ -103,9 +104,10 @@ def power_iteration(
         v0 = _random(matrix, 0 if key is None else key)
     check_array("power_iteration", "v0", v0, (1,))
     if v0.shape != matrix.shape[:1]:
-        raise ValueError(
-            f"power_iteration: `v0` must have shape {matrix.shape[:1]}, because "
-            f"`matrix` has shape {matrix.shape}, but has shape {v0.shape}."
+        raise InputError(
+            "power_iteration",
+            f"`v0` must have shape {matrix.shape[:1]}, as `matrix` has "
+            f"{matrix.shape}, but has shape {v0.shape}.",
         )
     return _of_matrix(matrix, jnp.asarray(v0), num_iters, tolerance, precision)
 
@@ -133,33 +135,25 @@ def _checked(product: Callable, start: PyTree) -> Callable:
     """`product` of a tree in the wide dtypes; raises if the structure changes."""
 
     def checked(v):
-        out = parameters(
-            product(jtu.tree_map(lambda x, y: x.astype(y.dtype), v, start))
-        )
-        of_values, of_arguments = (
-            [(path, jnp.shape(x)) for path, x in jtu.tree_leaves_with_path(t)]
-            for t in (out, v)
-        )
-        if of_values != of_arguments:
-            raise ValueError(
-                "power_iteration: `matrix` must return trees like `v0`. "
-                + disagreement("matrix(v0)", out, "v0", v)
-            )
-        _check_complex(out, v)
-        return jtu.tree_map(lambda x, y: x.astype(y.dtype), out, v)
+        narrow = jtu.tree_map(lambda x, y: x.astype(y.dtype), v, start)
+        out = parameters(product(narrow))
+        shapes = lambda tree: jtu.tree_map(jnp.shape, tree)
+        if shapes(out) != shapes(v):
+            problem = disagreement("matrix(v0)", out, "v0", v)
+            raise InputError("power_iteration", problem)
+        return jtu.tree_map_with_path(_in_dtype_of, out, v)
 
     return checked
 
 
-def _check_complex(out: PyTree, v: PyTree) -> None:
-    leaves = jtu.tree_leaves_with_path(out)
-    for (path, x), y in zip(leaves, jtu.tree_leaves(v), strict=True):
-        if jnp.iscomplexobj(x) and not jnp.iscomplexobj(y):
-            raise TypeError(
-                "power_iteration: `v0` must be complex if `matrix` returns complex "
-                f"arrays, but at `{jtu.keystr(path) or '(the root)'}`, `matrix(v0)` has "
-                f"dtype {x.dtype}. Convert it with `.astype(jnp.complex64)`."
-            )
+def _in_dtype_of(path: Any, x: Array, like: Array) -> Array:
+    if jnp.iscomplexobj(x) and not jnp.iscomplexobj(like):
+        raise InputError(
+            "power_iteration",
+            f"`v0` must be complex at `{jtu.keystr(path) or '(the root)'}`, because "
+            f"`matrix(v0)` has dtype {x.dtype} there.",
+        )
+    return x.astype(like.dtype)
 
 
 def _iterate(product, start, num_iters, tolerance):

@@ -1,17 +1,8 @@
-from ._binary import (
-    hinge_loss as hinge_loss,
-    perceptron_loss as perceptron_loss,
-    sigmoid_binary_cross_entropy as sigmoid_binary_cross_entropy,
-    sigmoid_focal_loss as sigmoid_focal_loss,
-    sparsemax_loss as sparsemax_loss,
-)
-from ._contrastive import (
-    ntxent as ntxent,
-    triplet_margin_loss as triplet_margin_loss,
-)
 from ._cross_entropy import (
     poly_loss_cross_entropy as poly_loss_cross_entropy,
+    ranking_softmax_loss as ranking_softmax_loss,
     safe_softmax_cross_entropy as safe_softmax_cross_entropy,
+    smooth_labels as smooth_labels,
     softmax_cross_entropy as softmax_cross_entropy,
     softmax_cross_entropy_with_integer_labels as softmax_cross_entropy_with_integer_labels,  # noqa: E501
 )
@@ -24,26 +15,31 @@ from ._divergence import (
     kl_divergence as kl_divergence,
     kl_divergence_with_log_targets as kl_divergence_with_log_targets,
 )
-from ._fenchel_young import make_fenchel_young_loss as make_fenchel_young_loss
-from ._multiclass import (
-    multiclass_hinge_loss as multiclass_hinge_loss,
-    multiclass_perceptron_loss as multiclass_perceptron_loss,
-    multiclass_sparsemax_loss as multiclass_sparsemax_loss,
-)
-from ._ranking import ranking_softmax_loss as ranking_softmax_loss
-from ._regression import (
+from ._elementwise import (
+    hinge_loss as hinge_loss,
     huber_loss as huber_loss,
     l2_loss as l2_loss,
     log_cosh as log_cosh,
+    perceptron_loss as perceptron_loss,
+    sigmoid_binary_cross_entropy as sigmoid_binary_cross_entropy,
+    sigmoid_focal_loss as sigmoid_focal_loss,
+    sparsemax_loss as sparsemax_loss,
     squared_error as squared_error,
+)
+from ._embeddings import (
+    cosine_distance as cosine_distance,
+    cosine_similarity as cosine_similarity,
+    ntxent as ntxent,
+    triplet_margin_loss as triplet_margin_loss,
+)
+from ._margins import (
+    make_fenchel_young_loss as make_fenchel_young_loss,
+    multiclass_hinge_loss as multiclass_hinge_loss,
+    multiclass_perceptron_loss as multiclass_perceptron_loss,
+    multiclass_sparsemax_loss as multiclass_sparsemax_loss,
 )
 from ._segmentation import (
     binary_dice_loss as binary_dice_loss,
     dice_loss as dice_loss,
     multiclass_generalized_dice_loss as multiclass_generalized_dice_loss,
 )
-from ._similarity import (
-    cosine_distance as cosine_distance,
-    cosine_similarity as cosine_similarity,
-)
-from ._smoothing import smooth_labels as smooth_labels

@@ -1,5 +1,6 @@
-"""Losses for one of many classes: the cross entropy of a softmax."""
+"""Losses from the logarithms of a softmax: cross entropies of classes and rankings."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -7,9 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._types import RealScalarLike
+from .._types import Interval, RealScalarLike
 from ..numerics._numerics import nan_where
 from ._inputs import (
+    FINITE,
     Axes,
     IntegerArrayLike,
     RealArrayLike,
@@ -17,6 +19,7 @@ from ._inputs import (
     as_mask,
     as_scalar,
     check_labels,
+    check_ndim,
     check_same_shape,
     is_class,
     is_label,
@@ -200,7 +203,7 @@ def poly_loss_cross_entropy(
     """
     owner = "poly_loss_cross_entropy"
     log_p, y, axes = _prepared(owner, logits, labels, axis, where)
-    factor = as_scalar(owner, "epsilon", epsilon, log_p.dtype, -np.inf)
+    factor = as_scalar(owner, "epsilon", epsilon, log_p.dtype, FINITE)
     # As in `weighted`: a class without a label may be impossible.
     log_p = jnp.where((y == 0) & jnp.isinf(log_p), 0, log_p)
     return one_value_each(jnp.sum(y * _poly(log_p, factor), axes), logits)
@@ -231,3 +234,126 @@ def _prepared(
     axes = as_axes(owner, axis, x.ndim)
     mask = as_mask(owner, where, x.shape, axes)
     return log_softmax(x, axes, mask), jnp.where(mask, y, 0), axes
+
+
+def ranking_softmax_loss(
+    logits: Float[Array | np.ndarray, "..."],
+    labels: RealArrayLike,
+    *,
+    where: RealArrayLike | None = None,
+    weights: RealArrayLike | None = None,
+    reduce_fn: Callable[..., Any] | None = jnp.mean,
+) -> Float[Array, "..."]:
+    r"""The ranking softmax loss of ListNet: relevant items should have high scores.
+
+    $$\ell(s, y) = -\sum_i w_i\, y_i \log \frac{e^{s_i}}{\sum_j e^{s_j}}$$
+
+    **Arguments:**
+
+    - `logits`: $s$, the scores of the items, a floating array of shape `(..., items)`.
+    - `labels`: $y \ge 0$, the relevance of the items, an array of the same shape.
+    - `where`: the items to include, bools of the same shape, or of shape `(...)` for
+        whole lists. Defaults to all.
+    - `weights`: $w$, an array of the same shape. Defaults to 1.
+    - `reduce_fn`: how to reduce the losses of all lists to one, called as
+        `reduce_fn(losses, where=valid)`, where `valid` is true for lists with items, or
+        `None` without `where`. Defaults to `jnp.mean`, which is 0 here if no list has
+        items. With `None`, all losses are returned, and 0 for an empty list.
+
+    **Returns:**
+
+    The result of `reduce_fn` for an array of shape `(...)`, in the dtype of `logits`.
+
+    **Raises:**
+
+    A `ValueError` if shapes do not fit.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{cao2007learning,
+            author = {Cao, Zhe and Qin, Tao and Liu, Tie-Yan and Tsai, Ming-Feng and
+                      Li, Hang},
+            title = {Learning to Rank: From Pairwise Approach to Listwise Approach},
+            booktitle = {International Conference on Machine Learning},
+            year = {2007},
+        }
+        ```
+    """
+    owner = "ranking_softmax_loss"
+    check_ndim(owner, "logits", logits, 1, "the last one for the items")
+    weights = 1.0 if weights is None else weights
+    check_same_shape(owner, "logits", logits, or_number=False, labels=labels)
+    check_same_shape(owner, "logits", logits, weights=weights)
+    s, y, w = widen(logits, labels, weights)
+    axes = (s.ndim - 1,)
+    mask = as_mask(owner, where, s.shape, axes)
+    relevance = jnp.where(mask, y * jnp.broadcast_to(w, y.shape), 0)
+    losses = -jnp.sum(weighted(relevance, log_softmax(s, axes, mask)), -1)
+    has_items = jnp.any(mask, -1)
+    if reduce_fn is None:
+        loss = losses  # an empty list has no term
+    elif reduce_fn is jnp.mean:
+        count = jnp.sum(has_items).astype(s.dtype)
+        loss = jnp.sum(losses) / jnp.maximum(count, 1)
+    else:
+        loss = jnp.asarray(
+            reduce_fn(losses, where=None if where is None else has_items)
+        )
+    return one_value_each(loss, logits)
+
+
+def smooth_labels(
+    labels: Float[Array | np.ndarray, "*shape"],
+    alpha: RealScalarLike,
+    *,
+    axis: Axes = -1,
+    where: RealArrayLike | None = None,
+) -> Float[Array, "*shape"]:
+    r"""Mixes labels with the uniform distribution: $(1 - \alpha)\, y_i + \alpha / K$.
+
+    !!! example
+
+        ```python
+        labels = eqopt.losses.smooth_labels(jax.nn.one_hot(classes, 10), 0.1)
+        losses = eqopt.losses.softmax_cross_entropy(logits, labels)
+        ```
+
+    **Arguments:**
+
+    - `labels`: $y$, a floating array, one-hot or probabilities.
+    - `alpha`: $\alpha \in [0, 1]$, a number or a 0-d array.
+    - `axis`: the axis or axes of the $K$ classes, `None` for all of them. Defaults to
+        the last.
+    - `where`: the classes to include, bools of the shape of `labels`, or without the
+        axes of the classes. Only these count in $K$; all others become 0. Defaults to
+        all.
+
+    **Returns:**
+
+    An array of the shape and dtype of `labels`.
+
+    **Raises:**
+
+    A `ValueError` if shapes do not fit, or if `alpha` is out of range or has axes.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{muller2019when,
+            author = {M{\"u}ller, Rafael and Kornblith, Simon and Hinton, Geoffrey},
+            title = {When Does Label Smoothing Help?},
+            booktitle = {Advances in Neural Information Processing Systems},
+            year = {2019},
+            eprint = {1906.02629},
+            archivePrefix = {arXiv},
+        }
+        ```
+    """
+    (y,) = widen(labels)
+    axes = as_axes("smooth_labels", axis, y.ndim)
+    mask = as_mask("smooth_labels", where, y.shape, axes)
+    share = as_scalar("smooth_labels", "alpha", alpha, y.dtype, Interval(0, 1))
+    number = jnp.sum(mask, axes, keepdims=True).astype(y.dtype)
+    mixed = (1 - share) * jnp.where(mask, y, 0) + share / jnp.maximum(number, 1)
+    return one_value_each(jnp.where(mask, mixed, 0), labels)

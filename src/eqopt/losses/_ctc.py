@@ -6,18 +6,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, Int32, Integer
 
-from .._types import RealScalarLike
+from .._errors import InputError
+from .._types import Interval, RealScalarLike
 from ..numerics._numerics import nan_where
-from ._ctc_failure import failure
-from ._ctc_recursion import forward
 from ._inputs import (
     IntegerArrayLike,
     RealArrayLike,
     as_scalar,
     at_least_int32,
-    check_same_shape,
+    check_shape,
     is_label,
     one_value_each,
     pick,
@@ -178,11 +177,9 @@ def _ctc(
     _check(owner, *inputs, blank_id)
     logits, logit_paddings, labels, label_paddings = inputs
     (x,) = widen(logits)
-    floor = lax.stop_gradient(
-        as_scalar(
-            owner, "log_epsilon", log_epsilon, x.dtype, -np.inf, 0, includes_high=False
-        )
-    )
+    negative = Interval(-np.inf, 0, includes_low=False, includes_high=False)
+    floor = as_scalar(owner, "log_epsilon", log_epsilon, x.dtype, negative)
+    floor = lax.stop_gradient(floor)
     y = at_least_int32(jnp.asarray(labels))
     is_pad = jnp.asarray(label_paddings).astype(bool)
     is_known = is_label(y, x.shape[-1])
@@ -236,20 +233,197 @@ def _check(
 ) -> None:
     shape = np.shape(logits)
     if len(shape) != 3 or np.ndim(labels) != 2 or np.shape(labels)[0] != shape[0]:
-        raise ValueError(
-            f"{owner}: `logits` must have shape (batch, frames, classes) and `labels` "
-            f"shape (batch, labels), but they have shapes {shape} and "
-            f"{np.shape(labels)}. For a single example, pass `logits[None]` and "
-            "`labels[None]`."
+        raise InputError(
+            owner,
+            "`logits` must have shape (batch, frames, classes) and `labels` shape "
+            f"(batch, labels), but they have shapes {shape} and {np.shape(labels)}.",
         )
-    paddings = {"logit_paddings": logit_paddings}
-    check_same_shape(
-        owner, "logits[..., 0]", np.empty(shape[:2], bool), or_number=False, **paddings
-    )
-    paddings = {"label_paddings": label_paddings}
-    check_same_shape(owner, "labels", labels, or_number=False, **paddings)
+    check_shape(owner, "logit_paddings", logit_paddings, shape[:2], "logits[..., 0]")
+    check_shape(owner, "label_paddings", label_paddings, np.shape(labels), "labels")
     if not 0 <= blank_id < shape[2]:
-        raise ValueError(
-            f"{owner}: `blank_id` must be in [0, {shape[2]}), one of the classes of "
-            f"`logits`, but is {blank_id}."
+        raise InputError(
+            owner,
+            f"`blank_id` must be in [0, {shape[2]}), one of the classes of `logits`, "
+            f"but is {blank_id}.",
         )
+
+
+#
+# The forward recursion of CTC, and its derivative.
+#
+# After n labels, a sequence ends with a blank (there are N + 1 such states) or with the
+# n-th label (N states). In a frame with the log-probabilities b of the blank and e of the
+# label,
+#
+#     blank'(n) = b + log(exp blank(n) + exp label(n))
+#     label'(n) = e(n) + log(exp label(n) + exp from(n))
+#
+# where from(n) is blank(n - 1) if the label repeats the previous one, because these need
+# a blank between them. Otherwise, from(n) is the first logarithm for n - 1. So a frame
+# needs two additions of logarithms. The derivative only needs the shares of the two
+# summands in each. These are computed from the states of all frames at once, outside the
+# loop, so the loop over the tangents only multiplies and adds. JAX transposes it.
+#
+
+
+def _forward(
+    blanks: Float[Array, "frames batch"],
+    emits: Float[Array, "frames batch labels"],
+    repeats: Bool[Array, "batch labels"],
+    pads: Bool[Array, "frames batch"],
+    blank_start: Float[Array, "batch labels_and_1"],
+    label_start: Float[Array, "batch labels"],
+) -> tuple[
+    Float[Array, "frames batch labels_and_1"], Float[Array, "frames batch labels"]
+]:
+    """Both kinds of states after every frame. Padded frames do not change them.
+
+    All logarithms are finite. The start has no derivative.
+    """
+
+    def frame(states: Any, inputs: Any) -> Any:
+        blank, label = states
+        b, e, pad = inputs
+        either, source = _sources(blank, label, repeats)
+        new = either + b[:, None], logaddexp(label, source) + e
+        old = lambda new, old: jnp.where(pad[:, None], old, new)
+        states = jax.tree.map(old, new, states)
+        return states, states
+
+    return lax.scan(frame, (blank_start, label_start), (blanks, emits, pads))[1]
+
+
+def _sources(blank: Any, label: Any, repeats: Any) -> tuple[Any, Any]:
+    """The states with either ending, and the states that a new label follows."""
+    either = logaddexp(blank[..., 1:], label)
+    either = jnp.concatenate([blank[..., :1], either], -1)
+    return either, jnp.where(repeats, blank[..., :-1], either[..., :-1])
+
+
+def _shares(
+    blank: Any, label: Any, repeats: Any, pads: Any
+) -> tuple[Any, Any, Any, Any, Any]:
+    """The share of each state that comes from each state of the previous frame."""
+    _, source = _sources(blank, label, repeats)
+    pads = pads[..., None]
+    stay = jax.nn.sigmoid(label - source)
+    split = jax.nn.sigmoid(blank[..., 1:] - label)
+    from_blank = jnp.concatenate([jnp.ones_like(blank[..., :1]), split], -1)
+    step = jnp.where(repeats, 1, from_blank[..., :-1])
+    return (
+        jnp.where(pads, 1, from_blank),  # blank(n) to blank(n)
+        jnp.where(pads, 0, 1 - split),  # label(n) to blank(n)
+        jnp.where(pads, 1, stay),  # label(n) to label(n)
+        jnp.where(pads, 0, (1 - stay) * step),  # blank(n - 1) to label(n)
+        jnp.where(pads, 0, (1 - stay) * (1 - step)),  # label(n - 1) to label(n)
+    )
+
+
+def _forward_jvp(primals: Any, tangents: Any) -> Any:
+    blanks, _, repeats, pads, blank_start, label_start = primals
+    out = forward(*primals)
+    before = lambda start, states: jnp.concatenate([start[None], states[:-1]])
+    if not len(blanks):
+        return out, jax.tree.map(jnp.zeros_like, out)
+    shares = _shares(
+        before(blank_start, out[0]), before(label_start, out[1]), repeats, pads
+    )
+    added = (
+        jnp.where(pads, 0, tangents[0])[..., None],
+        jnp.where(pads[..., None], 0, tangents[1]),
+    )
+
+    def frame(states: Any, inputs: Any) -> Any:
+        blank, label = states
+        (keep, close, stay, step, skip), (b, e) = inputs
+        left = lambda x: jnp.pad(x, ((0, 0), (1, 0)))
+        states = (
+            keep * blank + left(close * label) + b,
+            stay * label + step * blank[:, :-1] + skip * left(label)[:, :-1] + e,
+        )
+        return states, states
+
+    start = jnp.zeros_like(blank_start), jnp.zeros_like(label_start)
+    return out, lax.scan(frame, start, (shares, added))[1]
+
+
+forward = jax.custom_jvp(_forward)
+forward.defjvp(_forward_jvp)
+
+
+#
+# The probability that the frames of CTC give anything but the labels.
+#
+# The loss is minus the logarithm of the probability of the labels. Where this is close to
+# 1, rounding leaves few digits of the logarithm, or none. But then the probability of
+# everything else is small, and a sum of positive terms. In each frame, each state of the
+# forward recursion loses the sequences whose next class does not fit. In the end, those
+# without the last label are lost.
+#
+
+
+def failure(
+    log_p: Float[Array, "batch frames classes"],
+    emits: Float[Array, "frames batch labels"],
+    labels: Int32[Array, "batch labels"],
+    number: Integer[Array, " batch"],
+    repeats: Bool[Array, "batch labels"],
+    pads: Bool[Array, "frames batch"],
+    blank: Float[Array, "frames_and_1 batch labels_and_1"],
+    label: Float[Array, "frames_and_1 batch labels"],
+    blank_id: int,
+) -> Float[Array, " batch"]:
+    """The probability, from the states before each frame and after the last.
+
+    Only the first `number` labels of an example count.
+    """
+    last = number[None, :, None]
+    n = lax.broadcasted_iota(last.dtype, (1, *blank.shape[1:]), 2)
+    is_label = n[..., :-1] < last
+    blank_share = jnp.where(n <= last, jnp.exp(blank), 0)
+    label_share = jnp.where(is_label, jnp.exp(label), 0)
+
+    best, p_best, p_rest = _split(log_p, blank_id)
+    is_best = is_label & (labels[None] == best)
+    p_label = jnp.where(is_label & ~is_best, jnp.exp(emits), 0)
+    # After n labels and a blank, the blank may follow, and the next label.
+    p_next, is_next = _padded(p_label, 0), _padded(is_best, False)
+    blank_loss = p_rest + (jnp.where(is_next, 0, p_best) - p_next)
+    # After a label, it may follow itself, too, but an equal one may not.
+    may_follow = ~_padded(repeats, True)[None, :, 1:]
+    p_next = jnp.where(may_follow, p_next[..., 1:], 0)
+    is_next = may_follow & is_next[..., 1:]
+    label_loss = p_rest + jnp.where(is_best | is_next, 0, p_best) - p_label - p_next
+
+    lost = jnp.sum(blank_share[:-1] * blank_loss, -1)
+    lost = lost + jnp.sum(label_share[:-1] * jnp.maximum(label_loss, 0), -1)
+    early = jnp.sum(jnp.where(n < last, blank_share[-1:], 0), -1)
+    early = early + jnp.sum(jnp.where(n[..., 1:] < last, label_share[-1:], 0), -1)
+    return jnp.sum(jnp.where(pads, 0, lost), 0) + early[0]
+
+
+def _split(
+    log_p: Float[Array, "batch frames classes"], blank_id: int
+) -> tuple[
+    Int32[Array, "frames batch 1"],
+    Float[Array, "frames batch 1"],
+    Float[Array, "frames batch 1"],
+]:
+    """The best class that is not blank, its probability, and the sum of all others.
+
+    With these two out of the sum, what remains is not a difference.
+    """
+    classes = lax.broadcasted_iota(jnp.int32, log_p.shape, 2)
+    log_p = jnp.where(classes == blank_id, -jnp.inf, log_p)
+    top = jnp.max(log_p, -1, keepdims=True)
+    # The first of the best: a reduction of pairs, as in `argmax`, takes twice as long.
+    best = jnp.min(jnp.where(log_p == top, classes, log_p.shape[2]), -1, keepdims=True)
+    rest = jnp.sum(jnp.exp(jnp.where(classes == best, -jnp.inf, log_p)), -1)
+    first = lambda x: jnp.swapaxes(x, 0, 1)
+    return first(best), first(jnp.exp(top)), first(rest[..., None])
+
+
+def _padded(x: Array, value: float) -> Array:
+    """`x` with one more element of the last axis."""
+    widths = [(0, 0)] * (x.ndim - 1) + [(0, 1)]
+    return jnp.pad(x, widths, constant_values=value)

@@ -9,14 +9,13 @@ from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike, Bool, Float, Integer, Real
 
 from .._arguments.checks import check_interval
-from .._types import RealScalarLike
+from .._errors import InputError
+from .._types import Interval, RealScalarLike
 from ..numerics._numerics import wide_dtype
-from ._advice import advice
 
 
 RealArrayLike: TypeAlias = Real[ArrayLike, "..."] | Bool[ArrayLike, "..."]
@@ -36,75 +35,75 @@ def widen(*values: Any) -> list[Array]:
     return [jnp.asarray(x).astype(dtype) for x in values]
 
 
+# The bounds of numbers that are arguments.
+FINITE = Interval(includes_low=False, includes_high=False)
+ZERO_OR_MORE = Interval(0, includes_high=False)
+
+
 def as_scalar(
     owner: str,
     name: str,
     value: RealScalarLike,
     dtype: Any,
-    low: float | int,
-    high: float | int = np.inf,
-    *,
-    includes_low: bool = True,
-    includes_high: bool = True,
+    bounds: Interval = ZERO_OR_MORE,
 ) -> Float[Array, ""]:
-    """A finite number in a range, which includes both ends by default.
-
-    Traced values are not checked.
-    """
+    """A number within bounds as an array. Traced values are not checked."""
     if jnp.shape(value) != ():
-        raise ValueError(
-            f"{owner}: `{name}` must be a number or a 0-d array, but has shape "
-            f"{jnp.shape(value)}. For several numbers, use `jax.vmap`."
+        raise InputError(
+            owner,
+            f"`{name}` must be a number or a 0-d array, but has shape "
+            f"{jnp.shape(value)}. For several numbers, use `jax.vmap`.",
         )
-    check_interval(
-        owner,
-        name,
-        value,
-        low,
-        high,
-        includes_low=includes_low and low > -np.inf,
-        includes_high=includes_high and high < np.inf,
-    )
+    check_interval(owner, name, value, **vars(bounds))
     return jnp.asarray(value).astype(dtype)
+
+
+def check_shape(
+    owner: str, name: str, x: Any, shape: tuple[int, ...], like: str
+) -> None:
+    """Raises unless `x` has this shape, the shape of `like`."""
+    if jnp.shape(x) == shape:
+        return
+    fix = f"Nothing is broadcast: insert or drop axes, as in `{name}[:, None]`."
+    is_integer = jnp.issubdtype(jnp.result_type(x), jnp.integer)
+    if name == "labels" and is_integer and jnp.shape(x) == shape[:-1]:
+        fix = f"Convert integers with `jax.nn.one_hot(labels, {shape[-1]})`."
+    raise InputError(
+        owner,
+        f"`{name}` must have the shape of `{like}`, {shape}, but has shape "
+        f"{jnp.shape(x)}. {fix}",
+    )
 
 
 def check_same_shape(
     owner: str, name: str, array: Any, /, *, or_number: bool = True, **others: Any
 ) -> None:
-    """Raises a `ValueError` unless all others have the shape of `array`, or no axes."""
-    shape = jnp.shape(array)
+    """Raises unless all others have the shape of `array`, or no axes."""
     for other, x in others.items():
-        if jnp.shape(x) != shape and not (or_number and jnp.ndim(x) == 0):
-            raise ValueError(
-                f"{owner}: `{other}` must have the shape of `{name}`, {shape}, but has "
-                f"shape {jnp.shape(x)}. Nothing is broadcast here. "
-                + advice(other, x, f"{name}.shape", shape)
-            )
+        if not (or_number and jnp.ndim(x) == 0):
+            check_shape(owner, other, x, jnp.shape(array), name)
 
 
 def check_labels(owner: str, name: str, array: Any, labels: Any, axes: Any) -> None:
-    """Raises a `ValueError` unless there is one label for each index along `axes`."""
-    expected = tuple(n for i, n in enumerate(jnp.shape(array)) if i not in axes)
+    """Raises unless there is one label for each index along the other axes."""
+    shape = jnp.shape(array)
+    expected = tuple(n for i, n in enumerate(shape) if i not in axes)
     if jnp.shape(labels) != expected:
-        raise ValueError(
-            f"{owner}: `labels` must be integers of shape {expected}, the shape of "
-            f"`{name}`, {jnp.shape(array)}, without the axis of the classes, but has "
-            f"shape {jnp.shape(labels)}. "
-            + (
-                f"Convert one-hot labels with `jnp.argmax(labels, {axes[0]})`."
-                if jnp.shape(labels) == jnp.shape(array) and len(axes) == 1
-                else advice("labels", labels, str(expected), expected)
-            )
+        raise InputError(
+            owner,
+            f"`labels` must be integers of shape {expected}, like `{name}` without the "
+            f"axis of the classes, but has shape {jnp.shape(labels)}. Convert one-hot "
+            "labels with `jnp.argmax`.",
         )
 
 
 def check_ndim(owner: str, name: str, array: Any, low: int, meaning: str) -> None:
-    """Raises a `ValueError` unless `array` has at least `low` axes."""
+    """Raises unless `array` has at least `low` axes."""
     if jnp.ndim(array) < low:
-        raise ValueError(
-            f"{owner}: `{name}` must have at least {low} axes, {meaning}, but has shape "
-            f"{jnp.shape(array)}. Add them in front, "
-            f"`{name}[{', '.join(['None'] * (low - jnp.ndim(array)))}]`."
+        raise InputError(
+            owner,
+            f"`{name}` must have at least {low} axes, {meaning}, but has shape "
+            f"{jnp.shape(array)}.",
         )
 
 
@@ -113,9 +112,9 @@ def as_axes(owner: str, axis: Axes, ndim: int) -> tuple[int, ...]:
     axes = range(ndim) if axis is None else (axis,) if isinstance(axis, int) else axis
     found = tuple(i + ndim if i < 0 else i for i in axes)
     if not all(0 <= i < ndim for i in found) or len(set(found)) < len(found):
-        raise ValueError(
-            f"{owner}: `axis` must be distinct axes from {-ndim} to {ndim - 1}, for "
-            f"an array with {ndim} axes, but is {axis}."
+        raise InputError(
+            owner,
+            f"`axis` must be distinct axes from {-ndim} to {ndim - 1}, but is {axis}.",
         )
     return found
 
@@ -137,10 +136,10 @@ def as_mask(
         m in (1, n) for m, n in zip(mask.shape, shape, strict=True)
     )
     if not fits:
-        raise ValueError(
-            f"{owner}: `where` must have shape {shape}, with 1 instead of any of "
-            f"these numbers, or {reduced}, but has shape {mask.shape}. "
-            + advice("where", mask, str(shape), shape)
+        raise InputError(
+            owner,
+            f"`where` must have shape {shape}, with 1 instead of any of these numbers, "
+            f"or {reduced}, but has shape {mask.shape}.",
         )
     return jnp.broadcast_to(mask, shape)
 

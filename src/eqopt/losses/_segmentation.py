@@ -8,6 +8,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
+from .._errors import InputError
 from .._types import RealScalarLike
 from ._inputs import (
     Axes,
@@ -16,6 +17,7 @@ from ._inputs import (
     as_scalar,
     check_ndim,
     check_same_shape,
+    check_shape,
     one_value_each,
     widen,
 )
@@ -109,26 +111,22 @@ def dice_loss(
     """
     owner = "dice_loss"
     if reduction not in (*_REDUCTIONS, "none"):
-        raise ValueError(
-            f"{owner}: `reduction` must be 'mean', 'sum' or 'none', but is "
-            f"{reduction!r}."
+        raise InputError(
+            owner,
+            f"`reduction` must be 'mean', 'sum' or 'none', but is {reduction!r}.",
         )
     p, q, t = _prepared(owner, predictions, targets, apply_softmax)
     axes = as_axes(owner, axis, p.ndim) if axis is not None else range(1, p.ndim - 1)
     if p.ndim - 1 in axes:
-        raise ValueError(
-            f"{owner}: `axis` must not contain the last axis, the axis of the "
-            f"classes, but is {axis}."
+        raise InputError(
+            owner, f"`axis` must not contain the last axis, the classes, but is {axis}."
         )
     numbers = {"smooth": smooth, "alpha": alpha, "beta": beta}
-    s, a, b = (as_scalar(owner, k, x, p.dtype, 0) for k, x in numbers.items())
+    s, a, b = (as_scalar(owner, k, x, p.dtype) for k, x in numbers.items())
     loss = _dice(p, q, t, tuple(axes), s, a, b)
     if class_weights is not None:
-        if np.shape(class_weights) != p.shape[-1:]:
-            raise ValueError(
-                f"{owner}: `class_weights` must have shape {p.shape[-1:]}, one for each "
-                f"class, but has shape {np.shape(class_weights)}."
-            )
+        classes = p.shape[-1:]
+        check_shape(owner, "class_weights", class_weights, classes, "predictions[0, 0]")
         weights = jnp.asarray(class_weights).astype(p.dtype)
         loss = loss * jnp.broadcast_to(weights, loss.shape)
     loss = _without_background(loss, ignore_background)
@@ -191,7 +189,7 @@ def multiclass_generalized_dice_loss(
         owner, "predictions", predictions, targets=targets, or_number=False
     )
     p, q, t = _prepared(owner, predictions, targets, apply_softmax)
-    s = as_scalar(owner, "smooth", smooth, p.dtype, 0)
+    s = as_scalar(owner, "smooth", smooth, p.dtype)
     half = jnp.asarray(0.5, p.dtype)
     loss = _dice(p, q, t, tuple(range(1, p.ndim - 1)), s, half, half)
     size = jnp.sum(t, tuple(range(t.ndim - 1)))
@@ -242,7 +240,7 @@ def binary_dice_loss(
         owner, "predictions", predictions, targets=targets, or_number=False
     )
     x, t = widen(predictions, targets)
-    s = as_scalar(owner, "smooth", smooth, x.dtype, 0)
+    s = as_scalar(owner, "smooth", smooth, x.dtype)
     p, q = _both_sigmoids(x) if apply_sigmoid else (x, 1 - x)
     half = jnp.asarray(0.5, x.dtype)
     loss = _dice(p, q, t, tuple(range(1, x.ndim)), s, half, half)

@@ -1,3 +1,10 @@
+from ._balls import (
+    l1_ball as l1_ball,
+    l1_sphere as l1_sphere,
+    l2_ball as l2_ball,
+    l2_sphere as l2_sphere,
+    simplex as simplex,
+)
 from ._box import (
     box as box,
     hypercube as hypercube,
@@ -9,9 +16,3 @@ from ._hyperplane import (
     hyperplane as hyperplane,
     vector as vector,
 )
-from ._simplex import (
-    l1_ball as l1_ball,
-    l1_sphere as l1_sphere,
-    simplex as simplex,
-)
-from ._sphere import l2_ball as l2_ball, l2_sphere as l2_sphere

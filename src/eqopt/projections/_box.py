@@ -13,7 +13,7 @@ from .._trees.leaves import keystr
 from .._trees.masks import resolve
 from .._types import PyTree, RealScalarLike
 from ..numerics._numerics import as_float, wide_dtype
-from ._trees import Parts, check_real, scalar, take
+from ._trees import Parts, scalar, take
 
 
 def non_negative(tree: PyTree) -> PyTree:
@@ -70,14 +70,7 @@ def box(tree: PyTree, lower: PyTree, upper: PyTree) -> PyTree:
     parts = take("box", "tree", tree)
     low = _bounds("box", "lower", lower, tree, parts)
     high = _bounds("box", "upper", upper, tree, parts)
-    for i, a, b in zip(parts.places, low, high, strict=True):
-        if not _ascend(a, b):
-            raise InputError(
-                "box",
-                f"`lower` must not be above `upper`, but at `{keystr(tree, i)}`, "
-                f"`lower` is {a} and `upper` is {b}.",
-            )
-    return parts.put(_clip(parts.arrays, low, high))
+    return _between("box", tree, parts, low, high)
 
 
 def hypercube(tree: PyTree, scale: PyTree = 1) -> PyTree:
@@ -102,13 +95,7 @@ def hypercube(tree: PyTree, scale: PyTree = 1) -> PyTree:
     parts = take("hypercube", "tree", tree)
     zeros = [jnp.zeros(()) for _ in parts.arrays]
     high = _bounds("hypercube", "scale", scale, tree, parts)
-    for i, b in zip(parts.places, high, strict=True):
-        if not _ascend(0.0, b):
-            raise InputError(
-                "hypercube",
-                f"`scale` must not be negative, but at `{keystr(tree, i)}`, it is {b}.",
-            )
-    return parts.put(_clip(parts.arrays, zeros, high))
+    return _between("hypercube", tree, parts, zeros, high)
 
 
 def linf_ball(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
@@ -136,6 +123,17 @@ def linf_ball(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
     return parts.put(
         _clip(parts.arrays, [-s for _ in parts.arrays], [s for _ in parts.arrays])
     )
+
+
+def _between(owner: str, tree: PyTree, parts: Parts, low: list, high: list) -> PyTree:
+    for i, a, b in zip(parts.places, low, high, strict=True):
+        if not _ascend(a, b):
+            raise InputError(
+                owner,
+                f"the lower bound {a} is above the upper bound {b} at "
+                f"`{keystr(tree, i)}`.",
+            )
+    return parts.put(_clip(parts.arrays, low, high))
 
 
 @jax.jit
@@ -166,15 +164,11 @@ def _bounds(owner: str, name: str, given: PyTree, tree: PyTree, parts: Parts) ->
     column = resolve(name, given, tree, tree)
     found = [column[i] for i in parts.places]
     for i, x, bound in zip(parts.places, parts.arrays, found, strict=True):
-        if bound is None:
-            continue
-        check_real(owner, name, bound, f" at `{keystr(tree, i)}`")
-        if not _broadcasts(np.shape(bound), x.shape):
+        if bound is not None and not _broadcasts(np.shape(bound), x.shape):
             raise InputError(
                 owner,
-                f"`{name}` must broadcast to the shape of the array that it "
-                f"bounds, but has shape {np.shape(bound)} for an array of shape "
-                f"{x.shape} at `{keystr(tree, i)}`.",
+                f"`{name}` must broadcast to the shape {x.shape} at "
+                f"`{keystr(tree, i)}`, but has shape {np.shape(bound)}.",
             )
     return [bound if bound is None else _as_array(bound) for bound in found]
 
@@ -191,9 +185,7 @@ def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
 
 
 def _ascend(low: Any, high: Any) -> bool:
-    if low is None or high is None:
-        return True
-    if is_traced(low) or is_traced(high):
+    if low is None or high is None or is_traced(low) or is_traced(high):
         return True
     # In NumPy, because comparing JAX arrays would be traced under `jit`.
     return bool(np.all(np.asarray(low, float) <= np.asarray(high, float)))

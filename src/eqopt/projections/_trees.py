@@ -10,9 +10,9 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, Inexact
 
+from .._arguments.checks import check_interval
 from .._errors import InputError
-from .._jax_internals import is_traced
-from .._trees.leaves import disagreement, is_inexact, is_none, keystr
+from .._trees.leaves import briefly, disagreement, is_inexact, is_none, keystr
 from .._types import PyTree, RealScalarLike
 from ..numerics._numerics import common_dtype, wide_dtype
 
@@ -27,30 +27,22 @@ class Parts(NamedTuple):
 
 
 def take(owner: str, name: str, tree: PyTree, complex_too: bool = False) -> Parts:
-    """Takes the arrays to project from `tree`, the argument `name`.
-
-    **Raises:**
-
-    A `ValueError` if there are no arrays, and a `TypeError` that names the key path of
-    a complex array.
-    """
+    """Takes the arrays to project from `tree`, the argument `name`."""
     leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_none)
     places = [i for i, x in enumerate(leaves) if is_inexact(x)]
     arrays = [leaves[i] for i in places]
     if not any(x.size for x in arrays):
         raise InputError(
             owner,
-            f"`{name}` has no floating-point arrays with numbers in them, "
-            f"but is {_described(tree)}. All other leaves, such as Python numbers and "
-            "integer arrays, stay unchanged. Convert them with `jnp.asarray(x, "
-            "jnp.float32)`.",
+            f"`{name}` must have floating-point arrays, but is {briefly(tree)}. Convert "
+            "numbers with `jnp.asarray(x, float)`.",
         )
     for i, x in zip(places, arrays, strict=True):
         if jnp.iscomplexobj(x) and not complex_too:
             raise InputError(
                 owner,
-                f"`{name}` must have real arrays, but has an array of dtype "
-                f"{x.dtype} at `{keystr(tree, i)}`. Project `x.real` and `x.imag`.",
+                f"`{name}` must have real arrays, but has dtype {x.dtype} at "
+                f"`{keystr(tree, i)}`. Project `x.real` and `x.imag`.",
             )
 
     def put(new):
@@ -62,54 +54,21 @@ def take(owner: str, name: str, tree: PyTree, complex_too: bool = False) -> Part
     return Parts(arrays, places, treedef, put)
 
 
-def _described(tree: PyTree) -> str:
-    dtype = getattr(tree, "dtype", None)
-    if dtype is not None:
-        return f"an array of shape {tree.shape} and dtype {dtype}"
-    return f"of type {type(tree).__name__}"
-
-
 def aligned(owner: str, name: str, given: PyTree, tree: PyTree, parts: Parts) -> list:
-    """The arrays of `given` next to the arrays of `tree`; `None` means zeros.
-
-    **Raises:**
-
-    A `ValueError` that names the key path if structures or shapes differ, and a
-    `TypeError` if there is anything but a real number or array.
-    """
+    """The arrays of `given` next to the arrays of `tree`; `None` means zeros."""
     try:
         column = parts.treedef.flatten_up_to(given)
     except (ValueError, TypeError):
         raise InputError(owner, f"{disagreement(name, given, 'x', tree)}") from None
     found = [column[i] for i in parts.places]
     for i, x, y in zip(parts.places, parts.arrays, found, strict=True):
-        if y is None:
-            continue
-        check_real(owner, name, y, f" at `{keystr(tree, i)}`")
-        if np.shape(y) != x.shape:
+        if y is not None and np.shape(y) != x.shape:
             raise InputError(
                 owner,
-                f"`{name}` must have the shapes of `x`, but has "
-                f"{np.shape(y)} at `{keystr(tree, i)}`, but `x` has {x.shape}.",
+                f"`{name}` must have the shapes of `x`, but has {np.shape(y)} at "
+                f"`{keystr(tree, i)}`, but `x` has {x.shape}.",
             )
     return [None if y is None else jnp.asarray(y) for y in found]
-
-
-def check_real(owner: str, name: str, value: Any, where: str = "") -> None:
-    """Raises a `TypeError` unless the value is a real number or array."""
-    dtype: Any = getattr(value, "dtype", None)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if is_number or (dtype is not None and _is_real(dtype)):
-        return
-    kind = type(value).__name__
-    found = f"{value!r} of type {kind}" if dtype is None else f"dtype {dtype}"
-    raise InputError(
-        owner, f"`{name}` must have real numbers or arrays, but has {found}{where}."
-    )
-
-
-def _is_real(dtype: Any) -> bool:
-    return jnp.issubdtype(dtype, np.floating) or jnp.issubdtype(dtype, np.integer)
 
 
 def scalar(
@@ -119,19 +78,14 @@ def scalar(
 
     Traced values are not checked.
     """
-    check_real(owner, name, value)
     if np.ndim(value) != 0:
         raise InputError(
             owner,
             f"`{name}` must be a number or a 0-d array, but has shape "
             f"{np.shape(value)}. For several numbers, use `jax.vmap`.",
         )
-    if is_traced(value):
-        return value
-    known = float(value)  # inside `jit`, JAX would trace a comparison of an array
-    if not (math.isfinite(known) and known >= low):
-        kind = "a finite number" + f" of at least {low}" * (low > -math.inf)
-        raise InputError(owner, f"`{name}` must be {kind}, but is {value}.")
+    has_low = low > -math.inf
+    check_interval(owner, name, value, low, includes_low=has_low, includes_high=False)
     number = float(value) if isinstance(value, int) else value
     # A compiled function converts it to an array; without `jit`, for debugging, this
     # does.

@@ -1,17 +1,16 @@
-from ._cosine import (
-    CosineDecay as CosineDecay,
-    WarmupCosineDecay as WarmupCosineDecay,
-)
-from ._cyclic import Cyclic as Cyclic
-from ._exponential import (
-    ExponentialDecay as ExponentialDecay,
-    Step as Step,
-    WarmupExponentialDecay as WarmupExponentialDecay,
-)
-from ._join import Join as Join
-from ._one_cycle import (
+from ._cycles import (
+    SGDR as SGDR,
     CosineOneCycle as CosineOneCycle,
+    CosineRestarts as CosineRestarts,
+    Cyclic as Cyclic,
     LinearOneCycle as LinearOneCycle,
+)
+from ._decay import (
+    CosineDecay as CosineDecay,
+    ExponentialDecay as ExponentialDecay,
+    Linear as Linear,
+    Polynomial as Polynomial,
+    Step as Step,
 )
 from ._piecewise import (
     MultiStep as MultiStep,
@@ -22,19 +21,20 @@ from ._plateau import (
     ReduceOnPlateau as ReduceOnPlateau,
     ReduceOnPlateauState as ReduceOnPlateauState,
 )
-from ._polynomial import Linear as Linear, Polynomial as Polynomial
-from ._restarts import SGDR as SGDR, CosineRestarts as CosineRestarts
 from ._schedule import (
     AbstractSchedule as AbstractSchedule,
+    AbstractStatefulSchedule as AbstractStatefulSchedule,
     Clipped as Clipped,
     Constant as Constant,
+    Join as Join,
     Product as Product,
     Sum as Sum,
 )
-from ._stateful import AbstractStatefulSchedule as AbstractStatefulSchedule
 from ._warmup import (
     InverseSquareRoot as InverseSquareRoot,
     WarmupConstant as WarmupConstant,
+    WarmupCosineDecay as WarmupCosineDecay,
+    WarmupDecay as WarmupDecay,
+    WarmupExponentialDecay as WarmupExponentialDecay,
     WarmupStableDecay as WarmupStableDecay,
 )
-from ._warmup_decay import WarmupDecay as WarmupDecay

@@ -4,25 +4,23 @@ Counts and numbers of steps stay integers until they are divided, because float3
 distinguish neighbours above 2**24. Values are float32, and float64 in 64-bit mode.
 A number of steps may exceed int32, while counts may not: see `compiled`.
 
-This runs whenever a schedule is called, perhaps outside `jit`. The result is checked
-where it is used: checking it here too would double the time.
+This runs whenever a schedule is called, perhaps outside `jit`.
 """
 
 import functools
 import itertools
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 
-from .._typecheck import checked
+from .._errors import InputError, naming
 from .._types import AtLeast, Interval, RealScalarLike
 
 
-# Only integers; floats pass here and are rejected by our own checks, which have a
-# better message.
+# Only integers: the bounds below reject floats, with a better message than beartype's.
 IntScalarLike: TypeAlias = RealScalarLike
 Steps: TypeAlias = Annotated[IntScalarLike, AtLeast(1)]
 StepsOrZero: TypeAlias = Annotated[IntScalarLike, AtLeast(0)]
@@ -43,16 +41,19 @@ _BEYOND_INT32 = frozenset({np.dtype(np.int64), np.dtype(np.uint32)})
 
 
 def of_counts(call):
-    """Makes a function of a schedule and one count accept arrays of counts too."""
-    call = checked(call)  # its annotations are about one count
+    """Makes a function of a schedule and one count accept arrays of counts too.
+
+    Errors in it get the name of the class.
+    """
 
     @functools.wraps(call)
     def of_each(schedule, count):
-        if np.ndim(count) == 0:
-            return call(schedule, count)
-        counts = as_count(count)
-        values = jax.vmap(functools.partial(call, schedule))(counts.reshape(-1))
-        return values.reshape(counts.shape)
+        with naming(schedule):
+            if np.ndim(count) == 0:
+                return call(schedule, count)
+            counts = as_count(count)
+            values = jax.vmap(functools.partial(call, schedule))(counts.reshape(-1))
+            return values.reshape(counts.shape)
 
     return of_each
 
@@ -78,10 +79,10 @@ def compiled(function, static_argnames=()):
 def as_count(count):
     """The count, or an array of counts, as an array of the default integer dtype."""
     if not _holds_integers(count):
-        raise TypeError(
-            f"The count must be an integer, but is {count!r}. A schedule is a function "
-            "of the number of steps taken so far; convert it with `int(count)` or "
-            "`count.astype(jnp.int32)`."
+        raise InputError(
+            None,
+            f"the count must be an integer, but is {count!r}. Convert it with "
+            "`int(count)` or `count.astype(jnp.int32)`.",
         )
     dtype, largest = _int_dtype(), largest_count()
     if isinstance(count, int):
@@ -92,19 +93,9 @@ def as_count(count):
     return jnp.asarray(xp.maximum(count, 0), dtype)
 
 
-def as_integers(owner, *names):
-    """Fields that are numbers of steps, or tuples of these, in the dtype of the count."""
-    return integers(owner, *((name, getattr(owner, name)) for name in names))
-
-
-def integers(owner, *values):
-    """The values computed from such fields: pairs of a name and a value."""
-    _check_scalars(owner, values)
-    return [jtu.tree_map(as_integer, x) for _, x in values]
-
-
-def as_integer(value):
+def as_integer(value: Any) -> Any:
     """A number of steps, in the dtype of the count, or in int64 if it needs that."""
+    _check_is_one(value)
     if isinstance(value, jax.Array):
         return _widened(value) if _is_wide(value) else value.astype(_int_dtype())
     if value > _LARGEST_INT32:
@@ -129,16 +120,10 @@ def later(start, steps):
     return jnp.minimum(start, largest_count() - steps) + steps
 
 
-def as_reals(owner, *names):
-    """Fields as arrays of `real_dtype`, none of them weakly typed; `None` stays."""
-    return reals(owner, *((name, getattr(owner, name)) for name in names))
-
-
-def reals(owner, *values):
-    """The values computed from such fields: pairs, or a tuple of values."""
-    _check_scalars(owner, values)
-    dtype = real_dtype()
-    return [jtu.tree_map(lambda v: _as_array(v, dtype), x) for _, x in values]
+def as_real(value: Any) -> Any:
+    """A number in `real_dtype`, not weakly typed."""
+    _check_is_one(value)
+    return _as_array(value, real_dtype())
 
 
 def real_dtype():
@@ -161,11 +146,6 @@ def largest_count():
     return int(jnp.iinfo(_int_dtype()).max)
 
 
-def largest_steps():
-    """The largest number of steps, which may exceed all counts."""
-    return 2**63 - 1
-
-
 def _int_dtype():
     return jax.dtypes.canonicalize_dtype(int)
 
@@ -181,15 +161,13 @@ def _widened(x):
         return jnp.asarray(x, np.int64) if _holds_integers(x) else x
 
 
-def _check_scalars(owner, values):
-    for name, value in values:
-        for x in value if isinstance(value, tuple) else (value,):
-            if np.ndim(x) != 0:
-                raise ValueError(
-                    f"{type(owner).__name__}: `{name}` has shape {np.shape(x)}, so "
-                    "this is a population of schedules. Call each of them: "
-                    "`eqx.filter_vmap(lambda schedule: schedule(count))(population)`."
-                )
+def _check_is_one(value):
+    if np.ndim(value) != 0:
+        raise InputError(
+            None,
+            f"with numbers of shape {np.shape(value)}, this is a population. Call each: "
+            "`eqx.filter_vmap(lambda schedule: schedule(count))(population)`.",
+        )
 
 
 def _as_array(value, dtype):

@@ -1,6 +1,5 @@
 """Values at given counts, and the values between them."""
 
-import math
 from collections.abc import Iterable, Mapping
 from functools import partial
 from itertools import accumulate
@@ -12,28 +11,20 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from .._arguments.checks import check_interval
 from .._jax_internals import is_traced
 from .._types import Interval, RealScalarLike
+from ._decay import SHAPES
 from ._dtypes import (
     Finite,
     IntScalarLike,
     as_count,
-    as_integers,
-    as_reals,
+    as_integer,
+    as_real,
     compiled,
-    integers,
     of_counts,
-    reals,
 )
-from ._schedule import AbstractSchedule
-from ._validation import check_ascending, is_real
-
-
-# The remaining part of an interval after the fraction `x` of it.
-LEFT = {
-    "linear": lambda x: 1 - x,
-    "cosine": lambda x: 0.5 * (1 + jnp.cos(jnp.pi * x)),
-}
+from ._schedule import AbstractSchedule, check_boundaries
 
 
 def interpolate(
@@ -53,7 +44,7 @@ def interpolate(
     j = jnp.minimum(i + 1, last)
     elapsed = jnp.where(i < last, count - starts[i], 0).astype(heights.dtype)
     steps = jnp.maximum(starts[j] - starts[i], 1).astype(heights.dtype)
-    left = LEFT[interpolate_type](elapsed / steps)
+    left = SHAPES[interpolate_type](elapsed / steps)
     # Exact at the beginning and at the end.
     return heights[i] * left + heights[j] * (1 - left)
 
@@ -99,22 +90,19 @@ def _sorted_pairs(given: Mapping[Any, Any] | Iterable[Any] | None) -> tuple[Any,
 
 def _check_pairs(owner: "PiecewiseConstant | PiecewiseInterpolate") -> None:
     name, pairs = "boundaries_and_scales", owner.boundaries_and_scales
-    check_ascending(owner, name, tuple(boundary for boundary, _ in pairs), 0)
+    check_boundaries(owner, name, tuple(boundary for boundary, _ in pairs))
     for boundary, scale in pairs:
-        if not (is_real(scale) and (is_traced(scale) or 0 <= float(scale) < math.inf)):
-            raise ValueError(
-                f"{type(owner).__name__}: `{name}` must have finite scales of at "
-                f"least 0, but the scale at {boundary} is {scale!r}. A scale multiplies "
-                "the previous value."
-            )
+        place = f"{name}[{boundary}]"
+        check_interval(type(owner).__name__, place, scale, 0, includes_high=False)
 
 
 def _arrays(owner: "PiecewiseConstant | PiecewiseInterpolate") -> tuple[Any, ...]:
     pairs = owner.boundaries_and_scales
-    scales, boundaries = tuple(s for _, s in pairs), tuple(b for b, _ in pairs)
-    name = "boundaries_and_scales"
-    values = reals(owner, ("init_value", owner.init_value), (name, scales))
-    return *values, *integers(owner, (name, boundaries))
+    return (
+        as_real(owner.init_value),
+        tuple(as_real(scale) for _, scale in pairs),
+        tuple(as_integer(boundary) for boundary, _ in pairs),
+    )
 
 
 class PiecewiseConstant(AbstractSchedule):
@@ -234,8 +222,7 @@ class MultiStep(AbstractSchedule):
     milestones: tuple[IntScalarLike, ...]
     gamma: Annotated[RealScalarLike, Interval(0)]
 
-    # Milestones are checked below, all of them and with better messages than
-    # beartype's.
+    # Milestones are checked below, with a better message than beartype's.
     def __init__(
         self,
         init_value: RealScalarLike,
@@ -247,14 +234,13 @@ class MultiStep(AbstractSchedule):
         self.gamma = gamma
 
     def __check_init__(self) -> None:
-        check_ascending(self, "milestones", self.milestones, 0)
+        check_boundaries(self, "milestones", self.milestones)
 
     @of_counts
     def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
-        init_value, gamma = as_reals(self, "init_value", "gamma")
         return _piecewise_constant(
             as_count(count),
-            init_value,
-            (gamma,) * len(self.milestones),
-            *as_integers(self, "milestones"),
+            as_real(self.init_value),
+            (as_real(self.gamma),) * len(self.milestones),
+            tuple(map(as_integer, self.milestones)),
         )

@@ -9,8 +9,8 @@ from jaxtyping import Array, DTypeLike, Float, Int
 
 from .._arguments.extra import check_number
 from .._types import Count, CountOrZero, Interval, RealScalarLike
-from ._dtypes import Finite, as_reals
-from ._stateful import AbstractStatefulSchedule
+from ._dtypes import Finite, as_real, real_dtype
+from ._schedule import AbstractStatefulSchedule
 
 
 # The rule. `owner` has the fields, and `state` the numbers. `eqopt.ReduceLROnPlateau`,
@@ -150,8 +150,7 @@ class ReduceOnPlateau(AbstractStatefulSchedule):
     min_scale: Annotated[RealScalarLike, Interval(0, 1)] = 0.0
 
     def init(self) -> ReduceOnPlateauState:
-        [value] = as_reals(self, "init_value")
-        return ReduceOnPlateauState(**no_losses_yet(value.dtype))
+        return ReduceOnPlateauState(**no_losses_yet(real_dtype()))
 
     def update(
         self, state: ReduceOnPlateauState, *, value: RealScalarLike, **extra: Any
@@ -162,5 +161,4 @@ class ReduceOnPlateau(AbstractStatefulSchedule):
     def __call__(self, state: ReduceOnPlateauState, **extra: Any) -> Float[Array, ""]:
         if "value" in extra:
             state = self.update(state, **extra)
-        [value] = as_reals(self, "init_value")
-        return value * state.scale
+        return as_real(self.init_value) * state.scale

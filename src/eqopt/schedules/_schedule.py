@@ -1,28 +1,33 @@
-"""The base class of schedules, and schedules made by arithmetic.
-
-Both are in one file, because `a + b` is itself a schedule.
-"""
+"""The base classes of schedules, and schedules that consist of others."""
 
 import abc
 from collections.abc import Callable, Iterable
 from functools import reduce
-from itertools import chain
-from operator import add, mul
+from itertools import chain, pairwise
+from operator import add, le, lt, mul
 from typing import Annotated, Any, ClassVar
 
 import jax.numpy as jnp
+import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
-from .._arguments.checks import check_fields
+from .._arguments.annotations import rules
+from .._arguments.checks import check_fields, check_returned
 from .._arguments.construction import Module
-from .._types import Interval, RealScalarLike, Schedule
-from ._dtypes import IntScalarLike, as_count, as_reals, of_counts, real_dtype
-from ._validation import (
-    ascending_or_equal,
-    check_schedule,
-    check_schedules,
-    check_value,
+from .._errors import InputError
+from .._jax_internals import is_traced
+from .._types import AtLeast, Interval, RealScalarLike, Schedule, State
+from ._dtypes import (
+    IntScalarLike,
+    as_count,
+    as_integer,
+    as_real,
+    compiled,
+    is_integer,
+    of_counts,
+    reachable,
+    real_dtype,
 )
 
 
@@ -117,6 +122,94 @@ class AbstractSchedule(Module):
         return _combined(Product, -1.0, self)
 
 
+class AbstractStatefulSchedule(Module):
+    """A hyperparameter as a function of past events, such as losses.
+
+    Pass it as a hyperparameter, and wrap the whole optimizer in [`eqopt.Scheduled`][],
+    which keeps the schedule's state.
+
+    !!! example
+
+        ```python
+        class HalvedWhenWorse(eqopt.schedules.AbstractStatefulSchedule):
+            init_value: float
+
+            def init(self):
+                return jnp.asarray(self.init_value), jnp.asarray(jnp.inf)
+
+            def update(self, state, *, value, **extra):
+                rate, best = state
+                return jnp.where(value > best, rate / 2, rate), jnp.minimum(value, best)
+
+            def __call__(self, state, **extra):
+                return state[0]
+
+
+        opt = eqopt.Scheduled(eqopt.Adam(HalvedWhenWorse(1e-3)))
+        model, state = opt.step(grads, state, model, value=loss)
+        ```
+    """
+
+    is_schedule: ClassVar[bool] = True  # what the floors below know it by
+    needs_scheduled: ClassVar[bool] = True  # no other class keeps its state
+
+    @abc.abstractmethod
+    def init(self) -> State:
+        """The state before the first step."""
+
+    @abc.abstractmethod
+    def update(self, state: State, **extra: Any) -> State:
+        """The state after one more step.
+
+        **Arguments:**
+
+        - `state`: the state before this step.
+        - `extra`: the extra arguments of the optimizer's `update`, by name.
+        """
+
+    @abc.abstractmethod
+    def __call__(self, state: State, **extra: Any) -> Any:
+        """The value for the next step, a 0-d array.
+
+        **Arguments:**
+
+        - `state`: the state before that step.
+        - `extra`: the extra arguments of the optimizer's `update`, by name. In the
+            optimizer's `init`, there are none.
+        """
+
+
+class AbstractFormula(AbstractSchedule):
+    """A schedule with a formula of its numbers, which is compiled once for the class."""
+
+    @of_counts
+    def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
+        return _value(_with_arrays(self), as_count(count))
+
+    @abc.abstractmethod
+    def _formula(self: Any, count: Int[Array, ""]) -> Float[Array, ""]:
+        """The value after `count` steps.
+
+        Here, all numbers of `self` are arrays. Numbers of steps are integers like the
+        count; all others have the dtype of values.
+        """
+
+
+@compiled
+def _value(schedule: AbstractFormula, count: Int[Array, ""]) -> Float[Array, ""]:
+    return schedule._formula(count)
+
+
+def _with_arrays(schedule: AbstractFormula) -> AbstractFormula:
+    table = rules(type(schedule))
+
+    def convert(path, x):
+        is_steps = isinstance(table[path[0].name].bounds, AtLeast)
+        return as_integer(x) if is_steps else as_real(x)
+
+    return jtu.tree_map_with_path(convert, schedule)
+
+
 class Constant(AbstractSchedule):
     r"""Always the same value: $s(t) = c$.
 
@@ -137,9 +230,8 @@ class Constant(AbstractSchedule):
     @of_counts
     def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
         as_count(count)
-        (value,) = as_reals(self, "value")
         # A copy, because a caller may keep it in a state and donate it.
-        return jnp.array(value)
+        return jnp.array(as_real(self.value))
 
 
 class _AbstractReduction(AbstractSchedule):
@@ -148,25 +240,21 @@ class _AbstractReduction(AbstractSchedule):
     schedules: tuple[Schedule, ...]
     _operator: ClassVar[Callable[[Any, Any], Any]]
 
-    # The parts are checked here, all of them and with better messages than beartype's.
+    # The parts are checked below, with a better message than beartype's.
     def __init__(self, schedules: Iterable[Any]):
         self.schedules = tuple(schedules)
 
     def __check_init__(self) -> None:
-        if not self.schedules:
-            raise ValueError(
-                f"{type(self).__name__}: `schedules` must have at least one schedule, "
-                "but is empty."
-            )
-        check_schedules(self, self.schedules)
+        _check_schedules(self, self.schedules)
 
     @of_counts
     def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
         count = as_count(count)
-        values = [schedule(count) for schedule in self.schedules]
-        for i, value in enumerate(values):
-            check_value(self, f"schedules[{i}]", value)
-        return reduce(self._operator, _common(*values))
+        values = (
+            _checked_value(self, f"schedules[{i}]", schedule(count))
+            for i, schedule in enumerate(self.schedules)
+        )
+        return reduce(self._operator, values)
 
 
 class Sum(_AbstractReduction):
@@ -231,33 +319,148 @@ class Clipped(AbstractSchedule):
     max_value: Annotated[RealScalarLike, Interval()] | None = None
 
     def __check_init__(self) -> None:
-        check_schedule(self, "schedule", self.schedule)
         check_fields(self)
+        _check_schedule(self, "schedule", self.schedule)
         bounds = self.min_value, self.max_value
-        if None not in bounds and not ascending_or_equal(*bounds):
-            raise ValueError(
-                "Clipped: `min_value` must be at most `max_value`, which is "
-                f"{self.max_value}, but is {self.min_value}."
+        if None not in bounds and not ascend(*bounds, strictly=False):
+            raise InputError(
+                self,
+                f"`min_value` must be at most `max_value`, {self.max_value}, but is "
+                f"{self.min_value}.",
             )
 
     @of_counts
     def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
-        value = self.schedule(as_count(count))
-        check_value(self, "schedule", value)
-        bounds = as_reals(self, "min_value", "max_value")
-        value, *bounds = _common(
-            value, *(bound for bound in bounds if bound is not None)
-        )
+        value = _checked_value(self, "schedule", self.schedule(as_count(count)))
         if self.min_value is not None:
-            value = jnp.maximum(value, bounds[0])
+            value = jnp.maximum(value, as_real(self.min_value))
         if self.max_value is not None:
-            value = jnp.minimum(value, bounds[-1])
+            value = jnp.minimum(value, as_real(self.max_value))
         return value
 
 
-def _common(*values: Any) -> list[Float[Array, ""]]:
-    dtype = real_dtype()
-    return [jnp.asarray(value, dtype) for value in values]
+class Join(AbstractSchedule):
+    r"""Schedules one after the other; each counts from its own beginning.
+
+    $$s(t) = s_i(t - b_i) \quad\text{for}\quad b_i \le t < b_{i+1},
+        \qquad b_0 = 0,\; b_n = \infty$$
+
+    !!! example
+
+        ```python
+        from eqopt.schedules import Constant, Join, Linear
+
+        # Warm up, stay, decay.
+        Join(
+            [Linear(0.0, 1e-3, 100), Constant(1e-3), Linear(1e-3, 0.0, 200)],
+            boundaries=[100, 800],
+        )
+        ```
+
+    A schedule is evaluated only at its own counts. At other counts, it is evaluated at
+    the nearest one, and the result is ignored. So its values outside its range cannot
+    make derivatives NaN.
+
+    **Arguments:**
+
+    - `schedules`: $s_0, …, s_{n-1}$, at least one: schedules, or any functions of a 0-d
+        integer array that return a number or a 0-d array.
+    - `boundaries`: $b_1 < … < b_{n-1}$, the counts at which the next schedule begins:
+        integers or 0-d integer arrays, or one array, of at least 0. There is one fewer
+        than `schedules`.
+
+    **Raises:**
+
+    A `ValueError` or `TypeError` if `schedules` is empty, if `boundaries` is not
+    ascending or does not match `schedules`, or if a schedule is not a function; when
+    called, if a schedule does not return a real number.
+    """
+
+    schedules: tuple[Schedule, ...]
+    boundaries: tuple[IntScalarLike, ...]
+
+    # The parts are checked below, with better messages than beartype's.
+    def __init__(self, schedules: Iterable[Any], boundaries: Iterable[Any]):
+        self.schedules = tuple(schedules)
+        self.boundaries = tuple(boundaries)
+
+    def __check_init__(self) -> None:
+        _check_schedules(self, self.schedules)
+        if len(self.schedules) != len(self.boundaries) + 1:
+            raise InputError(
+                self,
+                "`boundaries` must have one entry fewer than `schedules`, but there are "
+                f"{len(self.boundaries)} for {len(self.schedules)} schedules.",
+            )
+        check_boundaries(self, "boundaries", self.boundaries)
+
+    @of_counts
+    def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
+        return one_after_the_other(self, self.schedules, self.boundaries, count)
+
+
+def one_after_the_other(
+    owner: object,
+    schedules: tuple[Schedule, ...],
+    boundaries: Iterable[Any],
+    count: IntScalarLike,
+) -> Float[Array, ""]:
+    """The value of the active schedule; each counts from its own beginning."""
+    count = as_count(count)
+    starts = reachable((0, *boundaries))
+    values = []
+    for i, schedule in enumerate(schedules[: len(starts)]):
+        own = jnp.minimum(count, starts[i + 1] - 1) if starts[i + 1 :] else count
+        value = schedule(jnp.maximum(own, starts[i]) - starts[i])
+        values.append(_checked_value(owner, f"schedules[{i}]", value))
+    joined = values[0]
+    for start, value in zip(starts[1:], values[1:], strict=True):
+        joined = jnp.where(count < start, joined, value)
+    return joined
+
+
+def ascend(*values: Any, strictly: bool = True) -> bool:
+    """Whether the values ascend, as far as neighbours are known."""
+    is_ordered = lt if strictly else le
+    return all(
+        is_ordered(float(a), float(b))
+        for a, b in pairwise(values)
+        if not (is_traced(a) or is_traced(b))
+    )
+
+
+def check_boundaries(owner: object, name: str, counts: tuple[Any, ...]) -> None:
+    """Raises unless these are integers that ascend strictly, from 0 on."""
+    if not (all(map(is_integer, counts)) and ascend(-1, *counts)):
+        raise InputError(
+            owner,
+            f"`{name}` must be integers that ascend strictly, of at least 0, but is "
+            f"{counts}. They count from the start: add up lengths with "
+            "`itertools.accumulate`.",
+        )
+
+
+def _check_schedules(owner: object, schedules: tuple[Any, ...]) -> None:
+    if not schedules:
+        raise InputError(owner, "`schedules` is empty: it must have at least one.")
+    for i, schedule in enumerate(schedules):
+        _check_schedule(owner, f"schedules[{i}]", schedule)
+
+
+def _check_schedule(owner: object, place: str, schedule: Any) -> None:
+    no_function = type, AbstractStatefulSchedule
+    if not callable(schedule) or isinstance(schedule, no_function):
+        raise InputError(
+            owner,
+            f"`{place}` must be a function of the count, but is {schedule!r}. For a "
+            "fixed value, use `Constant(...)`. A schedule with a state must be the "
+            "hyperparameter itself.",
+        )
+
+
+def _checked_value(owner: object, place: str, value: Any) -> Float[Array, ""]:
+    """What a schedule returned, as an array; raises unless it is a number."""
+    return jnp.asarray(check_returned(owner, place, value), real_dtype())
 
 
 def _combined(kind: type[Sum] | type[Product], *operands: Any) -> Any:

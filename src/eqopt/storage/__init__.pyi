@@ -6,10 +6,10 @@ from ._base import (
     Nonnegative as Nonnegative,
     Slot as Slot,
 )
-from ._blockwise import BlockwiseQuantized as BlockwiseQuantized, Float8 as Float8
 from ._master import (
     KahanSummation as KahanSummation,
     MasterWeights as MasterWeights,
     SplitMasterWeights as SplitMasterWeights,
 )
+from ._quantized import BlockwiseQuantized as BlockwiseQuantized, Float8 as Float8
 from ._rounding import Cast as Cast, StochasticRounding as StochasticRounding

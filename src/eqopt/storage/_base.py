@@ -4,13 +4,12 @@ import abc
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax.tree_util as jtu
 from jaxtyping import Array, Inexact
 
 from .._arguments.annotations import returned_type
 from .._arguments.construction import Module
-from .._trees.leaves import briefly
+from .._errors import InputError
 from .._trees.stored import AbstractHidden, AbstractStored
 from .._types import Nonnegative as Nonnegative
 
@@ -80,7 +79,7 @@ class AbstractParamStorage(Module):
 def check_made_by(
     owner: str, storage: Any, made: Sequence[tuple[Any, Any]], fits: Callable, fix: str
 ) -> None:
-    """Raises a `TypeError` if none of the stored leaves `made` is from this storage.
+    """Raises if none of the stored leaves `made` is from this storage.
 
     Otherwise, another storage in the optimizer of a resumed run would do nothing.
     `made` has pairs of a key path and a leaf. Some may be from a transformation inside.
@@ -88,42 +87,30 @@ def check_made_by(
     if not made or any(fits(x) for _, x in made):
         return
     path, x = made[0]
-    form = eqx.tree_pformat(x, width=10_000)
-    raise TypeError(
-        f"{owner}: `storage` is {storage}, but {getattr(x, '_made_by', 'another one')} "
-        f"made the state: at `{jtu.keystr(path)}`, it has {form}. A state keeps the form "
-        f"in which `init` stored it. Pass the storage of that run{fix}."
+    raise InputError(
+        owner,
+        f"`storage` is {storage}, but {getattr(x, '_made_by', 'another one')} made the "
+        f"{type(x).__name__} at `{jtu.keystr(path)}` in the state, which keeps its form. "
+        f"Pass the storage of that run{fix}.",
     )
 
 
 def made_by(storage: Any, method: str, result: Any, kinds: type | tuple) -> Any:
-    """`result` of a method of a storage; a `TypeError` unless it is of these kinds."""
+    """`result` of a method of a storage; raises unless it is of these kinds."""
     if isinstance(result, kinds):
         return result
     one = "AbstractStored" if method == "keep" else "AbstractHidden"
-    raise TypeError(
-        f"{type(storage).__name__}.{method}: it must return an "
-        f"`eqopt.storage.{one}`, but returned {briefly(result)} of type "
-        f"{type(result).__name__}."
+    raise InputError(
+        storage,
+        f"`{method}` must return an `eqopt.storage.{one}`, but returned {result}.",
     )
 
 
 def check_storage(owner: str, storage: Any, kind: type) -> None:
-    """Raises a `TypeError` unless `storage` is of this kind, for this wrapper."""
-    if isinstance(storage, kind):
-        return
-    [(others, other, _)] = [x for cls, x in _KINDS.items() if cls is not kind]
-    own, _, example = _KINDS[kind]
-    is_other = isinstance(storage, tuple(_KINDS))
-    what = f"a storage for {others}, for `eqopt.{other}`" if is_other else repr(storage)
-    raise TypeError(
-        f"{owner}: `storage` must be a storage for {own}, such as "
-        f"`eqopt.storage.{example}`, but is {what}."
-    )
-
-
-# The purpose of each kind, its wrapper, and an example.
-_KINDS: dict[type, tuple[str, str, str]] = {
-    AbstractStateStorage: ("states", "StoreState", "BlockwiseQuantized()"),
-    AbstractParamStorage: ("parameters", "StoreParams", "SplitMasterWeights()"),
-}
+    """Raises unless `storage` is of this kind, for this wrapper."""
+    if not isinstance(storage, kind):
+        raise InputError(
+            owner,
+            f"`storage` must be an `{kind.__name__}`, but is {storage}. "
+            "`eqopt.StoreState` and `eqopt.StoreParams` have different storages.",
+        )

@@ -9,6 +9,7 @@ from jax import lax
 from jaxtyping import Array, DTypeLike, Inexact, UInt8, UInt16
 
 from .._arguments.fields import static_choice
+from .._errors import InputError
 from .._platforms import compute_once
 from .._trees.sharding import sharded_like
 from .._trees.stored import AbstractHidden
@@ -36,14 +37,9 @@ class MasterWeights(AbstractParamStorage):
     dtype: DTypeLike = eqx.field(static=True, default=jnp.float32)
 
     def __check_init__(self) -> None:
-        try:
-            dtype = jnp.dtype(self.dtype)
-        except TypeError:
-            dtype = repr(self.dtype)
-        if dtype not in (jnp.float32, jnp.float64):
-            raise TypeError(
-                "MasterWeights: `dtype` must be `jnp.float32` or `jnp.float64`, but is "
-                f"{dtype}."
+        if jnp.dtype(self.dtype) not in (jnp.float32, jnp.float64):
+            raise InputError(
+                self, f"`dtype` must be float32 or float64, but is {self.dtype}."
             )
 
     def hide(self, p: Inexact[Array, "..."], slot: Slot) -> "Master | None":
@@ -189,19 +185,12 @@ class SplitMasterWeights(AbstractParamStorage):
     def hide(self, p: Inexact[Array, "..."], slot: Slot) -> "LowBits | None":
         if p.dtype.itemsize >= 4 and not jnp.iscomplexobj(p):
             return None
-        if jnp.iscomplexobj(p):
-            raise TypeError(
-                "SplitMasterWeights is for real numbers, but this parameter has dtype "
-                f"{p.dtype}, which cannot be split. Use "
-                "`eqopt.storage.MasterWeights()`, which does not change complex "
-                "parameters and keeps copies of the others."
-            )
         if p.dtype != jnp.bfloat16:
-            raise TypeError(
-                "SplitMasterWeights splits float32 numbers into halves, the first of "
-                f"which is a bfloat16 number, but this parameter has dtype {p.dtype}. "
-                "Cast it to bfloat16 with `eqopt.tree.cast(model, jnp.bfloat16)`, or "
-                "use `eqopt.storage.MasterWeights()`."
+            raise InputError(
+                self,
+                "the first half of a float32 number is a bfloat16 number, but this "
+                f"parameter has dtype {p.dtype}. Cast it with `eqopt.tree.cast(model, "
+                "jnp.bfloat16)`, or use `eqopt.storage.MasterWeights()`.",
             )
         return LowBits(_zeros(p, jnp.uint16 if self.bits == 16 else jnp.uint8))
 

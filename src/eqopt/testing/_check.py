@@ -1,14 +1,13 @@
 """Checks of one law or of all of them, and what they raise."""
 
-import difflib
 from collections.abc import Collection
 
 import jax
 
 from .._core import AbstractTransformation
+from .._errors import InputError
 from .._trees.leaves import briefly, parameters
 from .._types import PyTree
-from ..tree._search import did_you_mean
 from . import _hyperparameters, _training, _transformable, _types, _values
 from ._law import BY_NAME, Breach
 from ._trial import Extra, Trial
@@ -113,9 +112,10 @@ def check_laws(
     trial = Trial(opt, model, extra)
     trial.state  # noqa: B018  # an error about the model is not about a law
     if not jax.tree.leaves(parameters(model)):
-        raise ValueError(
-            f"`model` has no parameters, but is {briefly(model)}. Pass a model, or "
-            "another tree with floating-point or complex arrays."
+        raise InputError(
+            "check_laws",
+            "`model` must have floating-point or complex arrays, but is "
+            f"{briefly(model)}.",
         )
     check(trial, [name for name in asked if name not in skipped])
 
@@ -125,10 +125,10 @@ def names(argument: str, given: str | Collection[str]) -> tuple[str, ...]:
     found = (given,) if isinstance(given, str) else tuple(given)
     for name in found:
         if name not in BY_NAME:
-            hint = did_you_mean(difflib.get_close_matches(str(name), LAWS, 1))
-            raise ValueError(
-                f"`{argument}` has {name!r}, which is not the name of a law.{hint} The "
-                f"laws are {', '.join(LAWS)}."
+            raise InputError(
+                "check_laws",
+                f"`{argument}` has {name!r}, which is not the name of a law. The laws "
+                f"are {', '.join(LAWS)}.",
             )
     return found
 
@@ -142,7 +142,7 @@ def check(trial: Trial, asked: Collection[str]) -> None:
         try:
             law.check(trial)
         except Breach as breach:
-            broken[name] = str(breach)
+            broken[name] = f"{breach}; {breach.fix or law.fix}"
         except Exception as error:
             cause = cause or error
             first = str(error).strip().partition("\n")[0].rstrip(".")

@@ -73,12 +73,9 @@ def ordinary_fields(trial: Trial) -> None:
             if type(value) is float and field.metadata.get("static"):
                 raise Breach(
                     f"the static field `{jtu.keystr(path)}.{field.name}` is {value}, "
-                    f"expected an ordinary field; {_DATA}, or "
-                    "skip this law if the number determines shapes"
+                    "expected an ordinary field",
+                    f"{_DATA}, or skip this law if the number determines shapes",
                 )
-
-
-_CONVERT = "convert results with `.astype`, which makes a weak type strong"
 
 
 @law(_DATA)
@@ -93,14 +90,13 @@ def hyperparameters(trial: Trial) -> None:
     for i, now in enumerate(trial.trail[1:3]):
         params, state = call(opt, trial.extra, grads_of(params, i), state, params)
         when, found = "with arrays as hyperparameters, the", (params, state)
-        expect_same(when, found, now[:2], trial.model, _DATA, "as with numbers")
+        expect_same(when, found, now[:2], trial.model, "as with numbers")
     counted, grads = traces["step"], grads_of(params, 0)
     opt = with_numbers(trial.opt, {name: 0.9 * x for name, x in values.items()})
     call(opt, trial.extra, grads, state, params)
     if traces["step"] != counted:
         raise Breach(
-            f"new values at `{'`, `'.join(values)}` were traced again, expected no "
-            f"trace; {_DATA}"
+            f"new values at `{'`, `'.join(values)}` were traced again, expected no trace"
         )
     weakly = {name: jnp.asarray(float(x)) for name, x in values.items()}
     weak = with_numbers(trial.opt, weakly)
@@ -108,8 +104,9 @@ def hyperparameters(trial: Trial) -> None:
     found = eqx.filter_eval_shape(step, grads, state, params)
     traces["step"] = counted
     what = "with weakly typed arrays as hyperparameters (`jnp.asarray(0.5)`), the"
-    expect(of_types(found[0], params), f"{what} model", _CONVERT)
-    expect(of_types(found[1], state), f"{what} state", _CONVERT)
+    fix = "convert results with `.astype`, which makes a weak type strong"
+    expect(of_types(found[0], params), f"{what} model", fix=fix)
+    expect(of_types(found[1], state), f"{what} state", fix=fix)
 
 
 @law(_DATA)
@@ -132,17 +129,11 @@ def populations(trial: Trial) -> None:
     for i in range(2):
         expected = alone({name: x[i] for name, x in many.items()}, grads, trial.model)
         when = f"in a `vmap` over hyperparameters, member {i} of the"
-        expect_same(when, member(found, i), expected, trial.model, _DATA, "as alone")
+        expect_same(when, member(found, i), expected, trial.model, "as alone")
 
 
 def _has_halves(model: Any) -> bool:
     return any(jnp.finfo(x.dtype).bits < 32 for x in jax.tree.leaves(parameters(model)))
-
-
-_SLOPE = (
-    "take roots and norms that may be zero with `eqopt.numerics.safe_sqrt` and "
-    "`eqopt.numerics.safe_norm`, and loop with `lax.scan` instead of `lax.while_loop`"
-)
 
 
 def slopes_of(trial: Trial) -> Any:
@@ -168,7 +159,10 @@ def slopes_of(trial: Trial) -> Any:
     return lambda inputs: slopes_at(inputs, trial.model, grads)
 
 
-@law(_SLOPE)
+@law(
+    "take roots and norms that may be zero with `eqopt.numerics.safe_sqrt` and "
+    "`eqopt.numerics.safe_norm`, and loop with `lax.scan` instead of `lax.while_loop`"
+)
 def derivatives(trial: Trial) -> None:
     """Derivatives through steps are finite, with respect to hyperparameters and the size
     of the gradients, also at gradients of zero."""
@@ -187,6 +181,6 @@ def derivatives(trial: Trial) -> None:
             if not np.isfinite(np.asarray(slope)):
                 raise Breach(
                     f"{what}the derivative with respect to `{name}` is {slope}, expected "
-                    f"a finite number; {_SLOPE}"
+                    "a finite number"
                 )
-        expect(of_types(slopes, inputs), f"{what}the tree of derivatives", _SLOPE)
+        expect(of_types(slopes, inputs), f"{what}the tree of derivatives")

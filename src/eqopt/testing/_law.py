@@ -8,7 +8,11 @@ from ._trial import Trial
 
 
 class Breach(Exception):
-    """What was found where, what was expected, and the likely fix."""
+    """What was found where, what was expected, and a fix if it is not the law's fix."""
+
+    def __init__(self, problem: str, fix: str = ""):
+        super().__init__(problem)
+        self.fix = fix
 
 
 class Law(NamedTuple):
@@ -16,7 +20,7 @@ class Law(NamedTuple):
 
     - `check`: raises a `Breach` if a trial breaks the law.
     - `statement`: the law in a sentence.
-    - `fix`: the likely fix if the check raises any other exception.
+    - `fix`: the likely fix.
     """
 
     check: Callable[[Trial], None]
@@ -41,20 +45,19 @@ def law(fix: str) -> Callable[[Callable[[Trial], None]], Callable[[Trial], None]
 
 
 def expect(
-    difference: Difference | None, what: str, fix: str, *, like: str = ""
+    difference: Difference | None, what: str, like: str = "", fix: str = ""
 ) -> None:
     """Raises a `Breach` if there is a difference from what is like something else."""
     if difference is not None:
-        raise Breach(f"{what} {difference}{' ' * bool(like)}{like}; {fix}")
+        raise Breach(f"{what} {difference} {like}".rstrip(), fix)
 
 
 def expect_same(
-    when: str, found: Any, expected: Any, base: Any, fix: str, like: str
+    when: str, found: Any, expected: Any, base: Any, like: str, fix: str = ""
 ) -> None:
     """Raises a `Breach` unless a model and a state are the same, except for rounding.
 
     `base` is the model before what is compared.
     """
-    difference = of_values(found[0], expected[0], base)
-    expect(difference, f"{when} model", fix, like=like)
-    expect(of_values(found[1], expected[1]), f"{when} state", fix, like=like)
+    expect(of_values(found[0], expected[0], base), f"{when} model", like, fix)
+    expect(of_values(found[1], expected[1]), f"{when} state", like, fix)

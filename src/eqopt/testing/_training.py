@@ -21,10 +21,8 @@ from ._trial import Trial, compiled, grads_of
 STEPS = 8
 _CURVATURE = 0.01  # so flat that learning rates below 200 do not overshoot
 
-_SIGN = "return updates that are added to the parameters: `-learning_rate * u`"
 
-
-@law(_SIGN)
+@law("return updates that are added to the parameters: `-learning_rate * u`")
 def descent(trial: Trial) -> None:
     """Anything with a learning rate lowers a convex quadratic, at least in some step."""
     rates = [getattr(x, "learning_rate", None) for _, x in owners(trial.opt)]
@@ -40,9 +38,7 @@ def descent(trial: Trial) -> None:
         params, state = call(trial.opt, trial.extra, grads, state, params)
         if _rise(slope, start, parameters(params)) < 0:
             return
-    raise Breach(
-        f"none of {STEPS} steps lowered a convex quadratic, expected one; {_SIGN}"
-    )
+    raise Breach(f"none of {STEPS} steps lowered a convex quadratic, expected one")
 
 
 def _rise(slope: PyTree, start: PyTree, end: PyTree) -> float:
@@ -57,10 +53,9 @@ def _rise(slope: PyTree, start: PyTree, end: PyTree) -> float:
 
 
 _LARGE = 1e3
-_UNUSED = "remove what no step reads, or skip this law if it has another purpose"
 
 
-@law(_UNUSED)
+@law("remove what no step reads, or skip this law if it has another purpose")
 def effects(trial: Trial) -> None:
     """Each slot of the state, a tree like the parameters, and each hyperparameter that is
     a float, changes some later step, or the parameters that `eval_params` returns."""
@@ -85,7 +80,7 @@ def effects(trial: Trial) -> None:
         ):
             raise Breach(
                 f"another value of the state at `{jtu.keystr(path)}` changed nothing in "
-                f"{STEPS} steps, expected other parameters; {_UNUSED}"
+                f"{STEPS} steps, expected other parameters"
             )
     for name, value in values.items():
         # A small number, such as `eps`, and a bound that is not reached, need more. (What
@@ -96,7 +91,7 @@ def effects(trial: Trial) -> None:
         if not any(has_effect(x, 0, model, _start(x, model)) for x in opts):
             raise Breach(
                 f"another value of `{name}` changed nothing in {STEPS} steps, expected "
-                f"other parameters; {_UNUSED}"
+                "other parameters"
             )
 
 

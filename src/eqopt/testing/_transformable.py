@@ -44,7 +44,6 @@ def vmap(trial: Trial) -> None:
             member((params, state), i),
             (alone, of_alone),
             model,
-            _TRACED,
             "as alone",
         )
 
@@ -72,15 +71,10 @@ def scan(trial: Trial) -> None:
     found = run(arrays, jax.tree.map(_stacked, *grads))
     expected = eqx.filter(trial.trail[2][:2], eqx.is_array)
     model = eqx.filter(trial.model, eqx.is_array)
-    expect_same(
-        "in a `lax.scan`, the", found, expected, model, _TRACED, "as without it"
-    )
+    expect_same("in a `lax.scan`, the", found, expected, model, "as without it")
 
 
-_COPY = "copy what the state keeps of the parameters with `jnp.copy` in `init`"
-
-
-@law(_COPY)
+@law("copy what the state keeps of the parameters with `jnp.copy` in `init`")
 def donation(trial: Trial) -> None:
     """The model and the state can be donated from the first step on: no two of their
     arrays share a buffer."""
@@ -96,7 +90,7 @@ def donation(trial: Trial) -> None:
         if other != where:
             raise Breach(
                 f"after `init`, {where} shares its buffer with {other}, expected a "
-                f"buffer for each array; {_COPY}"
+                "buffer for each array"
             )
     step = _trial.donating(
         lambda grads, params, state: trial.step(grads, state, params)
@@ -104,7 +98,7 @@ def donation(trial: Trial) -> None:
     for i, now in enumerate(trial.trail[1:3]):
         params, state = step(grads_of(trial.model, i), params, state)
         when, found = "with all buffers donated, the", (params, state)
-        expect_same(when, found, now[:2], trial.model, _COPY, "as without donation")
+        expect_same(when, found, now[:2], trial.model, "as without donation")
 
 
 def _buffer(x: jax.Array) -> Any:
@@ -113,13 +107,10 @@ def _buffer(x: jax.Array) -> Any:
     return x.unsafe_buffer_pointer() if is_whole and x.size else id(x)
 
 
-_STATE = (
-    "keep all that changes from step to step, and all that `init` computes from "
-    "the parameters, in arrays of the state"
+@law(
+    "keep all that changes from step to step, and all that `init` computes from the "
+    "parameters, in arrays of the state"
 )
-
-
-@law(_STATE)
 def resume(trial: Trial) -> None:
     """Training continues bit for bit after the model and the state have been saved, and
     loaded into a model and a state with other numbers."""
@@ -137,7 +128,7 @@ def resume(trial: Trial) -> None:
             ("state", state, trial.trail[i + 1].state),
         ):
             difference = of_values(found, expected, exactly=True)
-            expect(difference, f"after a resumed step {i}, the {what}", _STATE)
+            expect(difference, f"after a resumed step {i}, the {what}")
 
 
 def _like_key(x: Any, like: Any) -> Any:
@@ -168,9 +159,10 @@ def other_model(trial: Trial) -> None:
                 continue
             raise Breach(
                 f"`{method.__name__}` accepted the state of a model with {name}, which "
-                f"{difference}; map over the trees with an equation "
-                "(`eqopt.AbstractLeafwise`), which compares their shapes, and annotate "
-                "the slots that it only reads: `Float[Array, '*leaf']`"
+                f"{difference}",
+                "map over the trees with an equation (`eqopt.AbstractLeafwise`), which "
+                "compares their shapes, and annotate the slots that it only reads: "
+                "`Float[Array, '*leaf']`",
             )
 
 

@@ -17,10 +17,6 @@ from ._trial import Trial, both, given, grads_of, traces
 
 
 _ASTYPE = "convert each result with `.astype` to the dtype of the leaf that it replaces"
-_ARRAYS_ONLY = (
-    "keep only arrays of fixed types in the state, such as a count "
-    "`jnp.zeros((), jnp.int32)` that `eqopt.numerics.safe_increment` increments"
-)
 
 
 @law(_ASTYPE)
@@ -29,11 +25,14 @@ def updates(trial: Trial) -> None:
     the structure, shapes and dtypes of the model."""
     for i, now in enumerate(trial.trail[1:]):
         grads = grads_of(trial.model, i)
-        expect(of_types(now.updated[0], grads), f"the update of step {i}", _ASTYPE)
-        expect(of_types(now.params, trial.model), f"the model after step {i}", _ASTYPE)
+        expect(of_types(now.updated[0], grads), f"the update of step {i}")
+        expect(of_types(now.params, trial.model), f"the model after step {i}")
 
 
-@law(_ARRAYS_ONLY)
+@law(
+    "keep only arrays of fixed types in the state, such as a count "
+    "`jnp.zeros((), jnp.int32)` that `eqopt.numerics.safe_increment` increments"
+)
 def state(trial: Trial) -> None:
     """The state keeps its structure, shapes, dtypes and weak types from `init` on, so
     that a second step compiles nothing."""
@@ -42,13 +41,14 @@ def state(trial: Trial) -> None:
         for name, found in (("update", now.updated[1]), ("step", now.state)):
             what = f"the state that `{name}` returned in step {i}"
             difference = of_types(found, first.state)
-            expect(difference, what, _ARRAYS_ONLY, like="as in the state of `init`")
+            expect(difference, what, "as in the state of `init`")
     again = later[-1].traces - later[0].traces
     if again:
         raise Breach(
             f"the step was traced {again} more times for states of one type, expected "
-            "no trace after the first step; use no Python objects that are made in "
-            "each step, such as functions, in the state"
+            "no trace after the first step",
+            "use no Python objects that are made in each step, such as functions, in "
+            "the state",
         )
 
 
@@ -60,12 +60,8 @@ def abstract_init(trial: Trial) -> None:
     """`init` works under `eqx.filter_eval_shape`, and gives the types of the state."""
     shapes = eqx.filter_eval_shape(trial.opt.init, trial.model)
     strong = lambda tree: jax.tree.map(_without_weak_type, tree)
-    expect(
-        of_types(strong(shapes), strong(trial.state)),
-        "the abstract state",
-        "make the state of the shapes and dtypes alone",
-        like="as in the state of `init`",
-    )
+    difference = of_types(strong(shapes), strong(trial.state))
+    expect(difference, "the abstract state", "as in the state of `init`")
 
 
 def _without_weak_type(x: Any) -> Any:
@@ -73,17 +69,13 @@ def _without_weak_type(x: Any) -> Any:
     return jax.ShapeDtypeStruct(x.shape, x.dtype) if is_array else x
 
 
-@law("accept the model and the state that `step` returns")
+@law("put averages into the model with `eqx.combine`, in its dtypes")
 def eval_params(trial: Trial) -> None:
     """`eval_params` returns a model of the same structure, shapes and dtypes."""
     now = trial.trail[1]
     evaluate = lambda: trial.opt.eval_params(now.state, now.params)
-    expect(
-        of_types(eqx.filter_eval_shape(evaluate), now.params),
-        "the model that `eval_params` returned",
-        "put averages into the model with `eqx.combine`, in its dtypes",
-        like="as in `params`",
-    )
+    difference = of_types(eqx.filter_eval_shape(evaluate), now.params)
+    expect(difference, "the model that `eval_params` returned", "as in `params`")
 
 
 @law("take `**extra` in `update` and `step`, and pass it on to what they call")
@@ -105,16 +97,11 @@ class _Other(eqx.Module):
     name: str = eqx.field(default="name", static=True)
 
 
-_FILTER = (
+@law(
     "make the state with `eqopt.tree.zeros_like`, map over the updates, which are "
     "`None` where nothing is trained, and put results into the model with "
-    "`eqopt.apply_updates`"
-)
-
-
-@law(
-    f"{_FILTER}; if a hyperparameter is a tree like the model, check the law with a "
-    "model that has functions or integers itself"
+    "`eqopt.apply_updates`; if a hyperparameter is a tree like the model, check the law "
+    "with a model that has functions or integers itself"
 )
 def untrained(trial: Trial) -> None:
     """Functions, integers, `None` and static fields of a model stay as they are."""
@@ -123,11 +110,10 @@ def untrained(trial: Trial) -> None:
         trial = Trial(trial.opt, (trial.model, _Other()), trial.extra)
     others = lambda model: eqx.filter(model, eqx.is_inexact_array, inverse=True)
     for i, now in enumerate(trial.trail[1:3]):
-        what = f"the model after step {i}"
         difference = of_values(others(now.params), others(trial.model), exactly=True)
-        expect(difference, what, _FILTER)
+        expect(difference, f"the model after step {i}")
         grads = grads_of(trial.model, i)
-        expect(of_types(now.updated[0], grads), f"the update of step {i}", _FILTER)
+        expect(of_types(now.updated[0], grads), f"the update of step {i}")
 
 
 def _has_functions(extra: Any) -> bool:
@@ -147,23 +133,21 @@ def partly_trained(trial: Trial) -> None:
     without = treedef.unflatten([*leaves[:-1], None])
     (updated, _), (params, _) = trial.both(without, trial.state, trial.model)
     fix = "do not decay or move it: an update is `None` where the gradient is `None`"
-    expect(of_types(updated, without), "without one gradient, the update", fix)
+    expect(of_types(updated, without), "without one gradient, the update", fix=fix)
     frozen = lambda tree: jax.tree.leaves(parameters(tree))[-1]
     if of_values(frozen(params), frozen(trial.model), exactly=True):
         path = jtu.tree_leaves_with_path(grads)[-1][0]
         raise Breach(
             f"the model has another value at `{jtu.keystr(path)}` after a step whose "
-            f"gradient there is `None`, expected the old value; {fix}"
+            f"gradient there is `None`, expected the old value",
+            fix,
         )
 
 
-_FULL = (
+@law(
     "compute in float32 (`eqopt.numerics.at_least_float32`), and store with `.astype` in "
     "the dtype of the slot"
 )
-
-
-@law(_FULL)
 def half_precision(trial: Trial) -> None:
     """Half-precision parameters stay half-precision, also with float32 gradients, and an
     ordinary gradient gives a finite step; float32 parameters stay float32."""
@@ -176,8 +160,7 @@ def half_precision(trial: Trial) -> None:
         grads = grads_of(params, i)
         result = half.both(grads, state, params)
         (updates, _), (params, state) = result
-        what = f"in float16, the update of step {i}"
-        expect(first_not_finite(updates), what, _FULL)
+        expect(first_not_finite(updates), f"in float16, the update of step {i}")
         _are_like(result, grads, half, "in float16")
 
 
@@ -199,17 +182,14 @@ def _types_stay(trial: Trial, grad_dtype: Any) -> None:
 def _are_like(result: Any, grads: PyTree, trial: Trial, when: str) -> None:
     (updates, in_update), (params, in_step) = result
     fix = f"{_ASTYPE}, and decide in `init` about the dtype of each slot"
-    expect(of_types(updates, grads), f"{when}, the update", fix)
-    expect(of_types(params, trial.model), f"{when}, the model", fix)
+    expect(of_types(updates, grads), f"{when}, the update", fix=fix)
+    expect(of_types(params, trial.model), f"{when}, the model", fix=fix)
     for state in (in_update, in_step):
         difference = of_types(state, trial.state)
-        expect(difference, f"{when}, the state", fix, like="as in the state of `init`")
+        expect(difference, f"{when}, the state", "as in the state of `init`", fix)
 
 
-_AS_ARRAYS = "convert what comes in with `jnp.asarray`"
-
-
-@law(_AS_ARRAYS)
+@law("convert what comes in with `jnp.asarray`")
 def numpy_arrays(trial: Trial) -> None:
     """Parameters and gradients may be arrays of NumPy: results have the same types, and
     `init` and the step neither keep nor change these arrays."""
@@ -238,16 +218,12 @@ def numpy_arrays(trial: Trial) -> None:
     names = "init", "update", "step", "eval_params"
     for name, one, other in zip(names, found, expected, strict=True):
         what = f"with arrays of NumPy, what `{name}` returned"
-        expect(of_types(one, other), what, _AS_ARRAYS, like="as with arrays of JAX")
-    for what, one, other in (
-        ("gradients", updates, grads),
-        ("model", model, trial.model),
-    ):
-        expect(
-            of_values(one, other, exactly=True),
-            f"after a step, the arrays of NumPy in the {what}",
-            "do not write into arrays that come in: use `g = g * x` and not `g *= x`",
-        )
+        expect(of_types(one, other), what, "as with arrays of JAX")
+    expect(
+        of_values((updates, model), (grads, trial.model), exactly=True),
+        "after a step, an array of NumPy among gradients and parameters",
+        fix="do not write into arrays that come in: use `g = g * x` and not `g *= x`",
+    )
     state = trial.opt.init(model)
     for x in jax.tree.leaves(model):
         if isinstance(x, np.ndarray) and is_parameter(x):
@@ -255,5 +231,5 @@ def numpy_arrays(trial: Trial) -> None:
     expect(
         of_values(state, trial.state, exactly=True),
         "after writing over the arrays of NumPy that `init` got, the state",
-        "copy parameters into the state with `jnp.array`, which copies",
+        fix="copy parameters into the state with `jnp.array`, which copies",
     )

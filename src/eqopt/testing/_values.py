@@ -13,24 +13,20 @@ from ._law import expect, expect_same, law
 from ._trial import Trial, grads_of
 
 
-@law("implement `update`, and let `step` follow from it")
+@law("implement `update`, and let `step` follow from it: omit your own `step`")
 def step(trial: Trial) -> None:
     """`step` equals `update` followed by `eqopt.apply_updates`, up to rounding."""
     for i, (before, now) in enumerate(zip(trial.trail, trial.trail[1:], strict=False)):
         updated, state = now.updated
         expected = apply_updates(before.params, updated)
-        fix = "compute both in the same way, or omit your own `step`"
         when, base = f"after `step` {i}, the", before.params
-        expect_same(when, now[:2], (expected, state), base, fix, "as after `update`")
+        expect_same(when, now[:2], (expected, state), base, "as after `update`")
 
 
-_DENOMINATOR = (
+@law(
     "divide by `sqrt(x) + eps` with an `eps` that is not zero in the dtype, or choose "
     "with `jnp.where` instead of multiplying by zero"
 )
-
-
-@law(_DENOMINATOR)
 def zero_gradients(trial: Trial) -> None:
     """A gradient of zero gives a finite step and no NaN, also in float16."""
     for name, asked in (("", trial), ("in float16, ", trial.cast(jnp.float16))):
@@ -41,22 +37,17 @@ def zero_gradients(trial: Trial) -> None:
             _finite(f"{name}in step {i} with gradients of zero", updates, params, state)
 
 
-def _finite(
-    when: str, updates: PyTree, params: PyTree, state: PyTree, fix: str = _DENOMINATOR
-) -> None:
-    expect(first_not_finite(updates), f"{when}, the update", fix)
-    expect(first_not_finite(params), f"{when}, the model", fix)
+def _finite(when: str, updates: PyTree, params: PyTree, state: PyTree) -> None:
+    expect(first_not_finite(updates), f"{when}, the update")
+    expect(first_not_finite(params), f"{when}, the model")
     # What is the least so far is infinite as long as there is nothing.
-    expect(first_not_finite(state, only_nan=True), f"{when}, the state", fix)
+    expect(first_not_finite(state, only_nan=True), f"{when}, the state")
 
 
-_SCALE_FIRST = (
+@law(
     "scale a gradient before you square it (`eqopt.numerics.safe_norm` does), and do not "
     "divide one infinity by another"
 )
-
-
-@law(_SCALE_FIRST)
 def huge_and_tiny_gradients(trial: Trial) -> None:
     """A finite gradient gives a finite step and no NaN, also if its square overflows or
     underflows."""
@@ -67,7 +58,7 @@ def huge_and_tiny_gradients(trial: Trial) -> None:
                 grads = change(grads_of(params, i), size)
                 (updates, in_update), (params, state) = trial.both(grads, state, params)
                 when = f"in step {i} with {size} gradients"
-                _finite(when, updates, params, (in_update, state), _SCALE_FIRST)
+                _finite(when, updates, params, (in_update, state))
 
 
 def _usual(grads: PyTree, size: str) -> PyTree:
@@ -99,29 +90,23 @@ def _of_size(g: Any, size: str) -> Any:
     return jnp.asarray(np.where(np.real(g) < 0, -value, value), g.dtype)
 
 
-_OUTSIDE = (
-    "do not decide with Python's `if` what depends on a count, and "
-    "do not count in Python"
+@law(
+    "let `update` and `step` work without `jax.jit`, too: do not decide with Python's "
+    "`if` what depends on a count, and do not count in Python"
 )
-
-
-@law("let `update` and `step` work without `jax.jit`, too")
 def jit(trial: Trial) -> None:
     """A step gives the same with and without `eqx.filter_jit`, up to rounding."""
     params, state = _with_own_containers((trial.model, trial.state))
     for i, now in enumerate(trial.trail[1:3]):
         params, state = trial.step(grads_of(params, i), state, params)
         when, found = f"without `eqx.filter_jit`, after step {i}, the", (params, state)
-        expect_same(when, found, now[:2], trial.model, _OUTSIDE, "as when compiled")
+        expect_same(when, found, now[:2], trial.model, "as when compiled")
 
 
-_IN_PLACE = (
+@law(
     "do not write into dicts or lists that come in: return new ones, such as "
     "`{**state, 'count': count}`"
 )
-
-
-@law(_IN_PLACE)
 def inputs(trial: Trial) -> None:
     """`init`, `update` and `step` do not change what they are given."""
     grads = grads_of(trial.model, 0)
@@ -138,7 +123,7 @@ def inputs(trial: Trial) -> None:
             ("model", params, trial.model),
         ):
             difference = of_values(found, expected, exactly=True)
-            expect(difference, f"after `{name}`, the {what} that it got", _IN_PLACE)
+            expect(difference, f"after `{name}`, the {what} that it got")
 
 
 def _with_own_containers(tree: PyTree) -> PyTree:

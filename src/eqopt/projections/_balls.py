@@ -1,13 +1,19 @@
-"""The simplex, and the spheres and balls of the sum of moduli based on it."""
+"""The simplex, and balls and spheres of norms, over all arrays of a tree together."""
+
+import math
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Real
+from jaxtyping import Array, Float, Inexact, Real
 
 from .._types import PyTree, RealScalarLike
 from ..numerics._numerics import max_or_nan
+from ..tree._norm import largest, norm
 from ._trees import narrowed, scalar, take, widened
+
+
+_Arrays = list[Inexact[Array, "..."]]
 
 
 def simplex(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
@@ -81,7 +87,7 @@ def l1_sphere(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
     [`eqopt.projections.simplex`][].
     """
     parts = take("l1_sphere", "tree", tree)
-    return parts.put(_sphere(parts.arrays, scalar("l1_sphere", "scale", scale, 0)))
+    return parts.put(_l1_sphere(parts.arrays, scalar("l1_sphere", "scale", scale, 0)))
 
 
 def l1_ball(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
@@ -121,10 +127,7 @@ def l1_ball(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
         ```
     """
     parts = take("l1_ball", "tree", tree)
-    return parts.put(_ball(parts.arrays, scalar("l1_ball", "scale", scale, 0)))
-
-
-_Arrays = list[Float[Array, "..."]]
+    return parts.put(_l1_ball(parts.arrays, scalar("l1_ball", "scale", scale, 0)))
 
 
 @jax.jit
@@ -133,13 +136,13 @@ def _simplex(arrays: _Arrays, scale: Real[Array, ""]) -> _Arrays:
 
 
 @jax.jit
-def _sphere(arrays: _Arrays, scale: Real[Array, ""]) -> _Arrays:
+def _l1_sphere(arrays: _Arrays, scale: Real[Array, ""]) -> _Arrays:
     signs, moduli = _signs_and_moduli(widened(arrays))
     return narrowed(_times(signs, _project(moduli, scale)), arrays)
 
 
 @jax.jit
-def _ball(arrays: _Arrays, scale: Real[Array, ""]) -> _Arrays:
+def _l1_ball(arrays: _Arrays, scale: Real[Array, ""]) -> _Arrays:
     xs = widened(arrays)
     signs, moduli = _signs_and_moduli(xs)
     is_outside = _total(moduli) > scale.astype(moduli[0].dtype)
@@ -191,3 +194,100 @@ def _newton(
     count = sum(jnp.sum(a) for a in above)
     total = _total([jnp.where(a, x, 0) for a, x in zip(above, xs, strict=True)])
     return (total - scale) / jnp.maximum(count, 1).astype(scale.dtype)
+
+
+def l2_ball(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
+    r"""The nearest point with $\|x\|_2 \le s$: $x \min(1, s / \|x\|_2)$.
+
+    The norm is over all arrays together, as in [`eqopt.tree.norm`][].
+
+    !!! example
+
+        ```python
+        model = eqopt.projections.l2_ball(model, 10.0)
+        ```
+
+    **Arguments:**
+
+    - `tree`: $x$, any pytree, such as a whole Equinox model. All leaves except
+        floating-point and complex arrays stay unchanged.
+    - `scale`: $s \ge 0$, a number or a 0-d array. Defaults to 1.
+
+    **Returns:**
+
+    A tree like `tree`, of the same shapes and dtypes. A point of the ball does not
+    change.
+
+    **Raises:**
+
+    A `ValueError` or `TypeError` if `scale` is negative, not finite, has axes or is not
+    a real number (traced values are not checked), or if there are no
+    floating-point arrays.
+    """
+    parts = take("l2_ball", "tree", tree, complex_too=True)
+    return parts.put(_l2_ball(parts.arrays, scalar("l2_ball", "scale", scale, 0)))
+
+
+def l2_sphere(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
+    r"""The nearest point with $\|x\|_2 = s$: $s\, x / \|x\|_2$.
+
+    The norm is over all arrays together, as in [`eqopt.tree.norm`][]. All points of the
+    sphere are equally near to $x = 0$. In that case, the result is the point with equal
+    numbers, and its derivative with respect to $x$ is 0.
+
+    **Arguments:**
+
+    - `tree`: $x$, any pytree, such as a whole Equinox model. All leaves except
+        floating-point and complex arrays stay unchanged.
+    - `scale`: $s \ge 0$, a number or a 0-d array. Defaults to 1.
+
+    **Returns:**
+
+    A tree like `tree`, of the same shapes and dtypes.
+
+    **Raises:**
+
+    A `ValueError` or `TypeError` as [`eqopt.projections.l2_ball`][].
+    """
+    parts = take("l2_sphere", "tree", tree, complex_too=True)
+    return parts.put(_l2_sphere(parts.arrays, scalar("l2_sphere", "scale", scale, 0)))
+
+
+@jax.jit
+def _l2_sphere(arrays: _Arrays, scale: Real[Array, ""]) -> _Arrays:
+    directions, length, _ = _polar(widened(arrays))
+    scale = scale.astype(length.dtype)
+    even = scale / math.sqrt(sum(x.size for x in arrays))
+    new = [
+        jnp.where(length == 0, even.astype(d.dtype), scale.astype(d.dtype) * d)
+        for d in directions
+    ]
+    return narrowed(new, arrays)
+
+
+@jax.jit
+def _l2_ball(arrays: _Arrays, scale: Real[Array, ""]) -> _Arrays:
+    xs = widened(arrays)
+    directions, length, unit = _polar(xs)
+    scale = scale.astype(length.dtype)
+    is_outside = length * unit > scale
+    new = [
+        jnp.where(is_outside, scale.astype(d.dtype) * d, x)
+        for x, d in zip(xs, directions, strict=True)
+    ]
+    return narrowed(new, arrays)
+
+
+def _polar(
+    xs: _Arrays,
+) -> tuple[_Arrays, Float[Array, ""], Float[Array, ""]]:
+    """The direction of `xs`, their norm as a multiple of a unit, and the unit.
+
+    The direction does not depend on the unit, so the unit may be a constant. The
+    direction is 0 if `xs` are.
+    """
+    unit = largest(xs)
+    xs = [x / unit.astype(x.dtype) for x in xs]
+    length = norm(xs)
+    divisor = jnp.where(length == 0, 1, length)
+    return [x / divisor.astype(x.dtype) for x in xs], length, unit

@@ -1,5 +1,6 @@
-"""Multiclass losses with margins, from scores and integer labels."""
+"""Losses of scores that are compared to the best score, or to another maximum."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -7,16 +8,21 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Integer
 
+from .._errors import InputError
 from ..numerics._numerics import max_or_nan, nan_where
 from ._inputs import (
     IntegerArrayLike,
+    RealArrayLike,
     check_labels,
+    check_ndim,
+    check_same_shape,
     is_class,
     is_label,
     one_value_each,
     pick,
     widen,
 )
+from ._logarithms import weighted
 
 
 def multiclass_hinge_loss(
@@ -211,12 +217,89 @@ def _prepared(
     check_labels(owner, "scores", scores, labels, (np.ndim(scores) - 1,))
     (x,) = widen(scores)
     if x.shape[-1] == 0:
-        raise ValueError(
-            f"{owner}: `scores` must have at least one class, but has shape {x.shape}."
-        )
+        raise InputError(owner, f"`scores` has no classes: its shape is {x.shape}.")
     return x, jnp.asarray(labels)
 
 
 def _finished(loss: Any, k: Any, scores: Any) -> Float[Array, "..."]:
     loss = nan_where(~is_label(k, scores.shape[-1]), loss)
     return one_value_each(loss, scores)
+
+
+def make_fenchel_young_loss(
+    max_fun: Callable[..., Any],
+) -> Callable[..., Float[Array, "..."]]:
+    r"""The Fenchel-Young loss of a function that is defined as a maximum.
+
+    $$\ell(s, y) = f(s) - y \cdot s, \qquad
+      f(s) = \max_p \left(p \cdot s - \Omega(p)\right)$$
+
+    Its gradient is $p - y$ with the maximizing $p$, which is the gradient of $f$. The
+    constant $\Omega(y)$ of the paper is omitted. If $\Omega$ is an entropy, it is 0 for
+    one-hot $y$, and then the loss is never negative. It is a difference of two numbers,
+    so a small loss of large scores has the rounding errors of $f$.
+
+    !!! example
+
+        ```python
+        from jax.scipy.special import logsumexp
+
+        cross_entropy = eqopt.losses.make_fenchel_young_loss(logsumexp)
+        perceptron = eqopt.losses.make_fenchel_young_loss(jnp.max)
+        losses = cross_entropy(logits, jax.nn.one_hot(labels, 10))
+        ```
+
+    **Arguments:**
+
+    - `max_fun`: $f$, a function of a vector that returns a scalar.
+
+    **Returns:**
+
+    A function `(scores, targets, *args, **kwargs)`. `scores`, a floating array, and
+    `targets` have shape `(..., n)`; `max_fun` is called as
+    `max_fun(scores, *args, **kwargs)` for each vector of scores, in at least float32.
+    The losses have shape `(...)` and the dtype of `scores`. A score of minus infinity
+    adds nothing where the target is 0.
+
+    **Raises:**
+
+    The function raises a `ValueError` if shapes do not fit, or if `max_fun` does not
+    return a scalar.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @article{blondel2020learning,
+            author = {Blondel, Mathieu and Martins, Andr{\'e} F. T. and Niculae, Vlad},
+            title = {Learning with {Fenchel-Young} Losses},
+            journal = {Journal of Machine Learning Research},
+            volume = {21},
+            number = {35},
+            pages = {1--69},
+            year = {2020},
+        }
+        ```
+    """
+
+    def fenchel_young_loss(
+        scores: Float[Array | np.ndarray, "..."],
+        targets: RealArrayLike,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Float[Array, "..."]:
+        owner = "fenchel_young_loss"
+        check_ndim(owner, "scores", scores, 1, "the last one for the maximum")
+        check_same_shape(owner, "scores", scores, targets=targets, or_number=False)
+        s, y = widen(scores, targets)
+        rows = s.reshape(-1, s.shape[-1]) if s.size else jnp.zeros((0, s.shape[-1]))
+        best = jax.vmap(lambda row: max_fun(row, *args, **kwargs))(rows)
+        if jnp.shape(best) != (len(rows),):
+            raise InputError(
+                owner,
+                "`max_fun` must return the maximum, one number for a vector, such as "
+                f"`logsumexp`, but returned an array of shape {jnp.shape(best)[1:]}.",
+            )
+        best = best.astype(s.dtype).reshape(s.shape[:-1])
+        return one_value_each(best - jnp.sum(weighted(y, s), -1), scores)
+
+    return fenchel_young_loss
