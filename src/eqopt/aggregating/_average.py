@@ -18,7 +18,7 @@ from .._types import Count, Params, Scalar, State, Updates
 from ..numerics._numerics import at_least_float32
 from ..tree._like import wide_zeros_like
 from ._aggregator import AbstractAggregator
-from ._sizes import Axes, as_tuple, check_axes, hashable, hashable_or_none, size_of
+from ._sizes import Axes, as_tuple, check_axes, hashable, size_of
 
 
 class AveragePerElementUpdates(AbstractAggregator):
@@ -156,7 +156,7 @@ class AverageIncrementallyUpdates(AbstractAggregator):
     numbers of elements.
     """
 
-    per_elt_axis: Axes | None = eqx.field(static=True, converter=hashable_or_none)
+    per_elt_axis: Axes | None = eqx.field(static=True, converter=hashable)
     accumulation_steps: Count
 
     def __check_init__(self) -> None:
@@ -183,8 +183,8 @@ def element_means(
 ) -> tuple[Updates, int]:
     """The means over the elements, and the number of elements."""
     size = size_of(type(owner).__name__, updates, params, owner.per_elt_axis)
-    leaves, treedef = flatten_updates(updates)
     axes = as_tuple(owner.per_elt_axis)
+    leaves, treedef = flatten_updates(updates)
     means = [None if g is None else _mean(g, axes) for g in leaves]
     return treedef.unflatten(means), size
 

@@ -8,7 +8,9 @@ from ._clipped import (
     per_example_grad_norms as per_example_grad_norms,
 )
 from ._grad import micro_grad as micro_grad
-from ._microbatch import microbatch as microbatch
+from ._microbatch import (
+    micro_value_and_grad as micro_value_and_grad,
+    microbatch as microbatch,
+)
 from ._rows import reshape_batch_axis as reshape_batch_axis
-from ._value_and_grad import micro_value_and_grad as micro_value_and_grad
 from ._vmap import micro_vmap as micro_vmap

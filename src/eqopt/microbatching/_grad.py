@@ -1,20 +1,18 @@
 """Per-example gradients, one microbatch at a time."""
 
-import functools as ft
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
-import jax
 from jaxtyping import ArrayLike
 
 from .._types import PyTree, StaticInteger
-from ._accumulator import AccumulationType, check_accumulator
-from ._arguments import find_arguments
-from ._loss import Loss, make_loss
-from ._microbatch import accumulate
-from ._rows import check_size
+from ._accumulator import AccumulationType
+from ._arguments import find_batch
+from ._loop import Options, make_options
+from ._loss import find_loss
 from ._vmap import map_examples
+from ._wrapped import wrap
 
 
 class PerExample(NamedTuple):
@@ -126,50 +124,38 @@ def micro_grad(
 
     The `ValueError`s of [`eqopt.microbatching.micro_vmap`][].
     """
-    size = check_size(microbatch_size)
-    check_accumulator(accumulator)
-    out = _MicroGrad(
-        make_loss(fun, has_aux, argnums, batch_argnums, keep_batch_dim),
-        size,
-        accumulator,
+    owner = "micro_grad"
+    return wrap(
+        owner,
+        fun,
+        _micro_grad,
+        (has_aux, argnums, batch_argnums, keep_batch_dim),
         transform_fn,
         metrics_fn,
-        weights,
-        num_real_microbatches,
+        make_options(
+            owner, microbatch_size, accumulator, weights, num_real_microbatches
+        ),
     )
-    return eqx.module_update_wrapper(out)
 
 
-class _MicroGrad(eqx.Module):
-    loss: Loss
-    microbatch_size: int | None
-    accumulator: PyTree
-    transform_fn: Callable[[PyTree], Any]
-    metrics_fn: Callable[[PyTree], Any]
-    weights: Any
-    num_real_microbatches: Any
+def _micro_grad(
+    fun: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    of_loss: tuple[Any, ...],
+    transform_fn: Callable[[PyTree], Any],
+    metrics_fn: Callable[[PyTree], Any],
+    options: Options,
+) -> Any:
+    loss = find_loss(fun, args, kwargs, *of_loss)
+    batch = find_batch(args, kwargs, loss.axes, options.size, loss.key)
 
-    @property
-    def __wrapped__(self) -> Callable[..., Any]:
-        return self.loss.fun
+    def one_example(*args: Any, **kwargs: Any) -> tuple[Any, PerExample]:
+        args, kwargs = loss.expand(args, kwargs)
+        grad_fn = eqx.filter_value_and_grad(loss.value_and_aux, has_aux=True)
+        (value, aux), grads = grad_fn(loss.wrt(args, kwargs), args, kwargs)
+        metrics = metrics_fn(grads)
+        return transform_fn(grads), PerExample(value, metrics, aux)
 
-    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        loss = self.loss.at(args, kwargs)
-        axes, size = loss.axes(args, kwargs), self.microbatch_size
-        arguments = find_arguments(args, kwargs, axes, size, loss.key)
-
-        def one_example(*args: Any, **kwargs: Any) -> tuple[Any, PerExample]:
-            args, kwargs = loss.expand(args, kwargs)
-            grad_fn = eqx.filter_value_and_grad(loss.value_and_aux, has_aux=True)
-            (value, aux), grads = grad_fn(loss.wrt(args, kwargs), args, kwargs)
-            metrics = self.metrics_fn(grads)
-            return self.transform_fn(grads), PerExample(value, metrics, aux)
-
-        return accumulate(
-            ft.partial(map_examples, one_example, jax.vmap, arguments),
-            arguments,
-            (self.accumulator, AccumulationType.CONCAT),
-            self.num_real_microbatches,
-            self.weights,
-            has_rows=True,
-        )
+    kinds = options.accumulator, AccumulationType.CONCAT
+    return map_examples(one_example, batch, options._replace(accumulator=kinds))

@@ -1,6 +1,5 @@
 """Vectorise a function, one microbatch at a time."""
 
-import functools as ft
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,12 +8,12 @@ import equinox.internal as eqxi
 import jax
 from jaxtyping import Array, ArrayLike
 
+from .._errors import InputError
 from .._types import PyTree, StaticInteger
-from ._accumulator import AccumulationType, check_accumulator
-from ._arguments import Arguments, find_arguments, list_places
-from ._microbatch import accumulate
-from ._rows import check_size
-from ._state import is_state
+from ._accumulator import AccumulationType
+from ._arguments import Batch, find_batch, is_state, list_places
+from ._loop import Options, make_options, run
+from ._wrapped import wrap
 
 
 def micro_vmap(
@@ -79,109 +78,78 @@ def micro_vmap(
     **Raises:**
 
     The `ValueError`s of [`eqopt.microbatching.microbatch`][] (except that integers have
-    a mean here, as in `jnp.mean`); also a `ValueError` if `out_axes` is not 0, or if
-    examples return different `eqx.nn.State`s.
+    a mean here, as in `jnp.mean`); also a `ValueError` if `out_axes` is not 0, and
+    JAX's error if examples return different `eqx.nn.State`s.
     """
-    size = check_size(microbatch_size)
-    check_accumulator(accumulator)
+    owner = "micro_vmap"
     if out_axes != 0:
-        raise ValueError(
-            f"`out_axes` must be 0, got {out_axes}. Use `jnp.moveaxis` on the result."
+        raise InputError(
+            owner,
+            f"`out_axes` must be 0, but is {out_axes}. Use `jnp.moveaxis` on the result.",
         )
-    out = _MicroVmap(
+    return wrap(
+        owner,
         fun,
+        _micro_vmap,
         in_axes if isinstance(in_axes, int) else tuple(in_axes),
-        size,
         vmap_fn,
-        accumulator,
-        weights,
-        num_real_microbatches,
+        make_options(
+            owner, microbatch_size, accumulator, weights, num_real_microbatches
+        ),
     )
-    return eqx.module_update_wrapper(out)
 
 
-class _MicroVmap(eqx.Module):
-    fun: Callable[..., Any]
-    in_axes: int | tuple[int | None, ...]
-    microbatch_size: int | None
-    vmap_fn: Callable[..., Callable[..., Any]]
-    accumulator: PyTree
-    weights: Any
-    num_real_microbatches: Any
-
-    @property
-    def __wrapped__(self) -> Callable[..., Any]:
-        return self.fun
-
-    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        in_axes = self.in_axes
-        if isinstance(in_axes, int):
-            in_axes = (in_axes,) * len(args)
-        places = list_places(self.fun, args, kwargs)
-        if len(in_axes) < len(args) or not places.keys() >= set(range(len(in_axes))):
-            raise ValueError(
-                f"`in_axes={in_axes}` has length {len(in_axes)}, but this call has "
-                f"{len(args)} positional arguments. Pass an axis or `None` for each, "
-                "or a single int for all."
-            )
-        axes = {name: 0 for name, x in kwargs.items() if not is_state(x)}
-        axes |= {places[i]: axis for i, axis in enumerate(in_axes)}
-        size, key = self.microbatch_size, places.get("key")
-        arguments = find_arguments(args, kwargs, axes, size, key)
-        return accumulate(
-            ft.partial(map_examples, self.fun, self.vmap_fn, arguments),
-            arguments,
-            self.accumulator,
-            self.num_real_microbatches,
-            self.weights,
-            has_rows=True,
+def _micro_vmap(
+    fun: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    in_axes: int | tuple[int | None, ...],
+    vmap_fn: Callable[..., Callable[..., Any]],
+    options: Options,
+) -> Any:
+    if isinstance(in_axes, int):
+        in_axes = (in_axes,) * len(args)
+    places = list_places(fun, args, kwargs)
+    if len(in_axes) < len(args) or not places.keys() >= set(range(len(in_axes))):
+        raise InputError(
+            None,
+            f"`in_axes={in_axes}` has length {len(in_axes)}, but this call has "
+            f"{len(args)} positional arguments. Pass an axis or `None` for each, "
+            "or a single int for all.",
         )
+    axes = {name: 0 for name, x in kwargs.items() if not is_state(x)}
+    axes |= {places[i]: axis for i, axis in enumerate(in_axes)}
+    batch = find_batch(args, kwargs, axes, options.size, places.get("key"))
+    return map_examples(fun, batch, options, vmap_fn)
 
 
 def map_examples(
     fun: Callable[..., Any],
-    vmap_fn: Callable[..., Any],
-    arguments: Arguments,
-    leaves: list[Any],
-    state: Any,
-    index: Any,
+    batch: Batch,
+    options: Options,
+    vmap_fn: Callable[..., Callable[..., Any]] = jax.vmap,
 ) -> Any:
-    """Maps a function over the examples of the microbatch `index`."""
-    axes = arguments.batch.axes
-    is_done = []
+    """Evaluates a function on each row of each microbatch, and combines the results."""
+    in_axes = tuple(axis for axis in batch.axes if axis is not None)
 
-    def one(*mapped: Array) -> Any:
-        rows = iter(mapped)
-        pairs = zip(leaves, axes, strict=True)
-        row = [x if axis is None else next(rows) for x, axis in pairs]
-        args, kwargs = arguments.rebuild(row, state, index)
-        # `jax.vmap` returns only arrays: everything else is passed through as metadata.
-        dynamic, static = eqx.partition(fun(*args, **kwargs), eqx.is_array)
-        is_done.append(True)
+    def evaluate(leaves: list[Any], state: Any, index: Any) -> Any:
+        def one(*row: Array) -> Any:
+            args, kwargs = batch.rebuild(leaves, state, index, row)
+            # `jax.vmap` returns only arrays: everything else is passed through as
+            # metadata.
+            dynamic, static = eqx.partition(fun(*args, **kwargs), eqx.is_array)
+            if state is None:
+                return dynamic, eqxi.Static(static)
+            new, rest = eqx.partition(dynamic, is_state, is_leaf=is_state)
+            return (rest, eqxi.Static(static)), new
+
+        mapped = batch.mapped(leaves)
         if state is None:
-            return dynamic, eqxi.Static(static)
-        new, rest = eqx.partition(dynamic, is_state, is_leaf=is_state)
-        return (rest, eqxi.Static(static)), new
-
-    in_axes = tuple(axis for axis in axes if axis is not None)
-    mapped = [x for x, axis in zip(leaves, axes, strict=True) if axis is not None]
-    if state is None:
-        dynamic, static = vmap_fn(one, in_axes=in_axes, out_axes=0)(*mapped)
-        return eqx.combine(dynamic, static.value)
-    try:
+            dynamic, static = vmap_fn(one, in_axes=in_axes, out_axes=0)(*mapped)
+            return eqx.combine(dynamic, static.value)
+        # All rows get the same State, and must return the same one.
         out = vmap_fn(one, in_axes=in_axes, out_axes=(0, None))(*mapped)
-    except ValueError as error:
-        # If the function itself returned, `vmap_fn` raised the error.
-        if is_done and "out_axes" in str(error):
-            raise ValueError(_ROWS_DIFFER) from error
-        raise
-    (rest, static), new = out
-    return eqx.combine(eqx.combine(rest, new, is_leaf=is_state), static.value)
+        (rest, static), new = out
+        return eqx.combine(eqx.combine(rest, new, is_leaf=is_state), static.value)
 
-
-_ROWS_DIFFER = (
-    "The `eqx.nn.State` in the output depends on the row, but the rows of a "
-    "microbatch run in parallel and all get the same State. So the State for the next "
-    "microbatch is not defined. Combine the rows, for example with `jax.lax.pmean` "
-    "and `vmap_fn=functools.partial(jax.vmap, axis_name=...)`, or use `microbatch`."
-)
+    return run(evaluate, batch, options, has_rows=True)

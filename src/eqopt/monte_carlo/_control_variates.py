@@ -12,6 +12,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array
 
+from .._errors import InputError
 from .._trees.keys import as_key
 from .._trees.leaves import disagreement
 from .._types import Key, PyTree, RealScalarLike
@@ -99,8 +100,7 @@ def control_variates_jacobians(
 
     The errors of `grad_estimator`; a `ValueError` if `cv` or `expected_cv` return
     anything other than one real number, or if `grad_estimator` returns anything other
-    than a tree like the gradient, with arrays of shape `(num_samples, *param.shape)`; a
-    `TypeError` if `control_variate_from_function` does not return three functions.
+    than a tree like the gradient, with arrays of shape `(num_samples, *param.shape)`.
 
     ??? cite "Reference"
 
@@ -117,7 +117,7 @@ def control_variates_jacobians(
         ```
     """
     owner = "control_variates_jacobians"
-    h = _control_variate(owner, control_variate_from_function, function)
+    h = _ControlVariate(*control_variate_from_function(function))
     arrays = real_parameters(owner, params)
     key, state = as_key(key), control_variate_state
     betas = jtu.tree_map(lambda p: jnp.ones((), wide_dtype(p.dtype)), arrays)
@@ -195,7 +195,7 @@ def estimate_control_variate_coefficients(
     """
     owner = "estimate_control_variate_coefficients"
     check_scalar(owner, "eps", eps)
-    h = _control_variate(owner, control_variate_from_function, function)
+    h = _ControlVariate(*control_variate_from_function(function))
     key, state = as_key(key), control_variate_state
     samples = _samples(owner, params, dist_builder, key, num_samples, low=2)
     by_f, by_h = _jacobians(
@@ -217,20 +217,9 @@ class _ControlVariate(NamedTuple):
     update_state: Callable[..., Any]
 
 
-def _control_variate(owner: str, make: Callable, function: Callable) -> _ControlVariate:
-    made = make(function)
-    if not (isinstance(made, tuple) and len(made) == 3 and all(map(callable, made))):
-        raise TypeError(
-            f"{owner}: `control_variate_from_function` must return a tuple of three "
-            "functions, `cv(params, x, state)`, `expected_cv(params, state)` and "
-            f"`update_state(params, samples, state)`, but returned {made!r}."
-        )
-    return _ControlVariate(*made)
-
-
 def _samples(owner, params, dist_builder, key, num_samples, low=1):
     """The samples that the estimators use with the same key, as constants."""
-    dist = build(owner, dist_builder, params)
+    dist = build(dist_builder, params)
     keys = sample_keys(owner, key, num_samples, low)
     return lax.stop_gradient(jax.vmap(dist.sample)(keys))
 
@@ -259,18 +248,17 @@ def _jacobians(
 
 
 def _check_jacobians(owner: str, found: Any, arrays: PyTree, num_samples: int) -> None:
-    hint = (
-        "It must return a tree like the gradient, with an array of shape "
-        "`(num_samples, *param.shape)` for each parameter."
+    like = jtu.tree_map(
+        lambda p: jax.ShapeDtypeStruct((num_samples, *p.shape), p.dtype), arrays
     )
-    if jtu.tree_structure(found) != jtu.tree_structure(arrays):
-        difference = disagreement("grad_estimator(...)", found, "params", arrays)
-        raise ValueError(f"{owner}: {difference} {hint}")
-    leaves = jtu.tree_leaves_with_path(found)
-    for (path, j), p in zip(leaves, jtu.tree_leaves(arrays), strict=True):
-        if np.shape(j) != (num_samples, *p.shape):
-            raise ValueError(
-                f"{owner}: `grad_estimator` returned an array of shape {np.shape(j)} at "
-                f"`{jtu.keystr(path) or '(the root)'}`, but "
-                f"{(num_samples, *p.shape)} was expected. {hint}"
-            )
+    here, there = (
+        [(path, np.shape(x)) for path, x in jtu.tree_leaves_with_path(tree)]
+        for tree in (found, like)
+    )
+    if here != there:
+        difference = disagreement("grad_estimator(...)", found, "the gradient", like)
+        raise InputError(
+            owner,
+            f"{difference} It must have an array of shape `(num_samples, *param.shape)` "
+            "for each parameter.",
+        )

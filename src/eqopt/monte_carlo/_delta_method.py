@@ -11,8 +11,8 @@ from jaxtyping import Array
 
 from .._types import PyTree
 from ..numerics._numerics import common_dtype
-from ._arguments import build, smooth_function
-from ._distribution import MultiNormalDiag, normal
+from ._arguments import build, real_function
+from ._distribution import MultiNormalDiag, check_normal
 
 
 # On an accelerator, the default precision would leave three digits.
@@ -64,8 +64,7 @@ def control_delta_method(
     **Raises:**
 
     The three functions raise a `ValueError` if `function` does not return a real
-    number, and a `TypeError` if it returns an integer, or if the distribution is
-    another one.
+    number or returns an integer, or if the distribution is another one.
 
     ??? cite "Reference"
 
@@ -79,11 +78,10 @@ def control_delta_method(
         ```
     """
     owner = "control_delta_method"
-    value = smooth_function(owner, function)
+    value = real_function(owner, function, is_smooth=True)
 
     def expansion(params: PyTree) -> tuple[Any, Any, Any, Any, Any]:
-        dist = build(owner, dist_builder, params)
-        dist = normal(owner, "dist_builder", "must return", dist)
+        dist = check_normal(owner, build(dist_builder, params))
         point = jnp.ravel(lax.stop_gradient(dist.loc))
         of_vector = lambda x: value(x.reshape(jnp.shape(dist.loc)))
         y, g = jax.value_and_grad(of_vector)(point)

@@ -5,12 +5,11 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import jax.tree_util as jtu
-import numpy as np
 from jax import lax
 from jaxtyping import Array
 
+from .._errors import InputError
 from .._types import Key, PyTree
 from ..numerics._numerics import common_dtype
 from ._arguments import (
@@ -19,7 +18,6 @@ from ._arguments import (
     real_number,
     real_parameters,
     sample_keys,
-    smooth_function,
 )
 
 
@@ -79,8 +77,8 @@ def score_function_jacobians(
     **Raises:**
 
     A `ValueError` if `num_samples` is not a positive Python integer, or if `function`
-    or `log_prob` does not return a real number. A `TypeError` if `params` has no
-    floating arrays or has complex ones, or if the distribution lacks a method.
+    or `log_prob` does not return a real number, or if `params` has no floating arrays
+    or has complex ones.
 
     ??? cite "Reference"
 
@@ -100,15 +98,20 @@ def score_function_jacobians(
     arrays, value = real_parameters(owner, params), real_function(owner, function)
 
     def dist(arrays: PyTree) -> Any:
-        whole = eqx.combine(arrays, params)
-        return build(owner, dist_builder, whole, ("sample", "log_prob"))
+        return build(dist_builder, eqx.combine(arrays, params))
 
     def jacobian(key: Any) -> PyTree:
         x = lax.stop_gradient(dist(arrays).sample(key))
         y = value(x)
+
         # The product is differentiated, because the score itself may exceed the range of
         # a narrow parameter.
-        weighted = lambda arrays: _times(y, _log_prob(owner, dist(arrays), x))
+        def weighted(arrays: PyTree) -> Array:
+            log_prob = dist(arrays).log_prob(x)
+            log_prob = real_number(owner, "`log_prob` of one sample", log_prob)
+            dtype = common_dtype(y.dtype, log_prob.dtype)
+            return y.astype(dtype) * log_prob.astype(dtype)
+
         return jax.grad(weighted)(arrays)
 
     return jax.vmap(jacobian)(sample_keys(owner, key, num_samples))
@@ -150,7 +153,7 @@ def pathwise_jacobians(
 
     **Raises:**
 
-    The errors of [`eqopt.monte_carlo.score_function_jacobians`][], and a `TypeError` if
+    The errors of [`eqopt.monte_carlo.score_function_jacobians`][], and a `ValueError` if
     samples, or the results of `function`, are integers.
 
     ??? cite "Reference"
@@ -165,39 +168,20 @@ def pathwise_jacobians(
         ```
     """
     owner = "pathwise_jacobians"
-    arrays, value = real_parameters(owner, params), smooth_function(owner, function)
+    arrays = real_parameters(owner, params)
+    value = real_function(owner, function, is_smooth=True)
 
     def jacobian(key: Any) -> PyTree:
         def at_sample(arrays: PyTree) -> Array:
-            dist = build(owner, dist_builder, eqx.combine(arrays, params))
-            x = dist.sample(key)
-            _check_continuous(owner, x)
+            x = build(dist_builder, eqx.combine(arrays, params)).sample(key)
+            if not any(map(eqx.is_inexact_array, jtu.tree_leaves(x))):
+                raise InputError(
+                    owner,
+                    f"samples are differentiated, but are {eqx.tree_pformat(x)}. For "
+                    "discrete ones, use `score_function_jacobians`.",
+                )
             return value(x)
 
         return jax.grad(at_sample)(arrays)
 
     return jax.vmap(jacobian)(sample_keys(owner, key, num_samples))
-
-
-def _log_prob(owner: str, dist: Any, x: Any) -> Array:
-    return real_number(
-        owner,
-        "`log_prob` of one sample",
-        dist.log_prob(x),
-        "If its axes belong to one sample, sum over them.",
-    )
-
-
-def _times(y: Array, log_prob: Array) -> Array:
-    dtype = common_dtype(y.dtype, log_prob.dtype)
-    return y.astype(dtype) * log_prob.astype(dtype)
-
-
-def _check_continuous(owner: str, x: PyTree) -> None:
-    dtypes = [jnp.result_type(leaf) for leaf in jtu.tree_leaves(x)]
-    if not any(jnp.issubdtype(dtype, np.inexact) for dtype in dtypes):
-        raise TypeError(
-            f"{owner}: samples are differentiated, but have no floating arrays, only "
-            f"dtypes {', '.join(map(str, dtypes))}. Use "
-            "`eqopt.monte_carlo.score_function_jacobians` for discrete samples."
-        )

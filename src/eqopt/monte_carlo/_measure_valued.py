@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 from .._trees.keys import as_key
 from .._types import Key, PyTree
 from ._arguments import build, real_function, real_parameters, sample_keys
-from ._distribution import MultiNormalDiag, normal
+from ._distribution import MultiNormalDiag, check_normal
 
 
 def measure_valued_jacobians(
@@ -59,7 +59,7 @@ def measure_valued_jacobians(
 
     **Raises:**
 
-    The errors of [`eqopt.monte_carlo.score_function_jacobians`][], and a `TypeError` if
+    The errors of [`eqopt.monte_carlo.score_function_jacobians`][], and a `ValueError` if
     the distribution is another one.
 
     ??? cite "Reference"
@@ -80,8 +80,8 @@ def measure_valued_jacobians(
     arrays = real_parameters(owner, params)
 
     def loc_and_log_scale(arrays: PyTree) -> tuple[Any, Any]:
-        dist = build(owner, dist_builder, eqx.combine(arrays, params))
-        return normal(owner, "dist_builder", "must return", dist).params
+        dist = build(dist_builder, eqx.combine(arrays, params))
+        return check_normal(owner, dist).params
 
     values, pull_back = jax.vjp(loc_and_log_scale, arrays)
     dist = MultiNormalDiag(*values)
@@ -138,11 +138,11 @@ def measure_valued_estimation_mean(
 
     **Raises:**
 
-    A `ValueError` if `num_samples` is not a positive Python integer, or if `function`
-    does not return a real number, and a `TypeError` if `dist` is another distribution.
+    A `ValueError` if `num_samples` is not a positive Python integer, if `function` does
+    not return a real number, or if `dist` is another distribution.
     """
     owner = "measure_valued_estimation_mean"
-    dist = normal(owner, "dist", "must be", dist)
+    dist = check_normal(owner, dist)
     wide = _jacobians(owner, function, dist, key, num_samples, coupling, _weibull_pair)
     return wide.astype(dist.sample_dtype)
 
@@ -183,11 +183,11 @@ def measure_valued_estimation_std(
 
     **Raises:**
 
-    A `ValueError` if `num_samples` is not a positive Python integer, or if `function`
-    does not return a real number, and a `TypeError` if `dist` is another distribution.
+    A `ValueError` if `num_samples` is not a positive Python integer, if `function` does
+    not return a real number, or if `dist` is another distribution.
     """
     owner = "measure_valued_estimation_std"
-    dist = normal(owner, "dist", "must be", dist)
+    dist = check_normal(owner, dist)
     wide = _jacobians(owner, function, dist, key, num_samples, coupling, _maxwell_pair)
     return wide.astype(dist.sample_dtype)
 

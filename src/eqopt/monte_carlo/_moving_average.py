@@ -6,7 +6,6 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
@@ -103,7 +102,7 @@ def moving_avg_baseline(
 
     **Raises:**
 
-    A `ValueError` if `decay` is out of its range or has axes; from `update_state`, a
+    A `ValueError` if `decay` is out of its range; from `update_state`, a
     `ValueError` if `function` does not return a real number.
 
     ??? cite "Reference"
@@ -121,7 +120,7 @@ def moving_avg_baseline(
         ```
     """
     owner = "moving_avg_baseline"
-    _check_decay(owner, decay)
+    check_interval(owner, "decay", decay, 0, 1)
     value = real_function(owner, function)
 
     def baseline(state: MovingAvgBaselineState | None) -> Array:
@@ -163,12 +162,3 @@ def moving_avg_baseline(
         )
 
     return cv, expected_cv, update_state
-
-
-def _check_decay(owner: str, decay: Any) -> None:
-    if np.ndim(decay) != 0:
-        raise ValueError(
-            f"{owner}: `decay` must be a number or a 0-d array, but has shape "
-            f"{np.shape(decay)}."
-        )
-    check_interval(owner, "decay", decay, 0, 1)

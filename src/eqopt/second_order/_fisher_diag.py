@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 
+from .._errors import InputError
 from .._trees.leaves import map_parameters
 from .._types import Params, PyTree, StaticInteger, Updates
 from ..microbatching import AccumulationType, micro_vmap
@@ -97,27 +97,18 @@ def fisher_diag(
 
     if not per_example:
         if microbatch_size is not None:
-            raise ValueError(
-                f"fisher_diag: `microbatch_size` is {microbatch_size}, but "
-                "`per_example` is False, so there is no batch. Pass "
-                "`per_example=True` and the negative log-likelihood of one example."
+            raise InputError(
+                "fisher_diag",
+                f"`microbatch_size` is {microbatch_size}, but without "
+                "`per_example=True` there is no batch to divide.",
             )
         return _narrow(squares(*args), arrays)
-    batch = jtu.tree_map(lambda x: jnp.asarray(x) if _is_numpy(x) else x, args)
-    if not any(map(eqx.is_array, jtu.tree_leaves(batch))):
-        raise ValueError(
-            "fisher_diag: `per_example=True` needs a batch, but there is no array in "
-            f"`args`, which are {args!r}. Pass arrays with the examples along the first "
-            "axis after `params`."
-        )
+    is_numpy = lambda x: isinstance(x, np.ndarray | np.generic)
+    batch = jtu.tree_map(lambda x: jnp.asarray(x) if is_numpy(x) else x, args)
     mean = micro_vmap(
         squares, microbatch_size=microbatch_size, accumulator=AccumulationType.MEAN
     )
     return _narrow(mean(*batch), arrays)
-
-
-def _is_numpy(x: Any) -> bool:
-    return isinstance(x, np.ndarray | np.generic)
 
 
 def _square(g: Any) -> Any:

@@ -11,6 +11,7 @@ from jax import lax
 from jaxtyping import Array, Inexact
 
 from .._arguments.checks import check_integer
+from .._errors import InputError
 from .._trees.keys import as_key
 from .._trees.leaves import map_parameters
 from .._types import Key, Params, PyTree, Updates
@@ -91,21 +92,15 @@ def hessian_diag(
     arrays = map_parameters(jnp.asarray, params)
     value = loss_of_arrays("hessian_diag", "loss", loss, params, args)
     check_integer("hessian_diag", "batch_size", batch_size, 1)
-    if num_samples is None:
-        if key is not None:
-            raise ValueError(
-                "hessian_diag: `key` is for the estimate, but `num_samples` is None, "
-                "which means the exact diagonal. Pass `num_samples=1` or more, or no "
-                "`key`."
-            )
+    if (num_samples is None) != (key is None):
+        raise InputError(
+            "hessian_diag",
+            f"`num_samples` is {num_samples}, and `key` is {key}. Pass both for the "
+            "estimate, or neither for the exact diagonal.",
+        )
+    if num_samples is None or key is None:
         return _exact(value, arrays, batch_size)
     check_integer("hessian_diag", "num_samples", num_samples, 1)
-    if key is None:
-        raise ValueError(
-            f"hessian_diag: the estimate with `num_samples={num_samples}` needs a "
-            "`key` for its random signs, but `key` is None. Pass a seed or a key of "
-            "`jax.random`, and another one in each step."
-        )
     return _estimate(value, arrays, jr.split(as_key(key), num_samples))
 
 

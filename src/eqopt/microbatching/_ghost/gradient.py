@@ -12,6 +12,7 @@ from jaxtyping import Array
 
 from ..._jax_internals import ClosedJaxpr, Jaxpr, JaxprEqn, attempt, bind, varying_axes
 from ..._trees.control import vary
+from .._arguments import is_state
 from .._interpret import (
     as_array,
     checkpointed,
@@ -20,7 +21,6 @@ from .._interpret import (
     inlined,
     rematerialised,
 )
-from .._state import is_state
 from .factors import AbstractFactor, Whole, combine
 from .uses import Uses, find_uses
 
