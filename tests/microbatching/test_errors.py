@@ -105,10 +105,6 @@ ERRORS = {
         lambda: microbatch(identity, 3, 2)(X),
         ["no argument 3", "1 positional"],
     ),
-    "argnums twice": (
-        lambda: microbatch(pair, (1, -1), 2)(X, X),
-        ["(1, -1)", "same argument"],
-    ),
     "argnames": (
         lambda: microbatch(pair, 0, 2, argnames="z")(X, y=X),
         ["no argument 'z'", "1 positional", "['y']"],
@@ -135,15 +131,7 @@ ERRORS = {
     ),
     "too many microbatches": (
         lambda: early(3),
-        ["`num_real_microbatches=3`", "6 rows", "are 2 microbatches"],
-    ),
-    "fractional number of microbatches": (
-        lambda: early(jnp.array(1.0)),
-        ["`num_real_microbatches`", "float32"],
-    ),
-    "several numbers of microbatches": (
-        lambda: early(jnp.array([1, 2])),
-        ["`num_real_microbatches`", "(2,)"],
+        ["`num_real_microbatches` must be at most 2", "3"],
     ),
     "out_axes": (
         lambda: micro_vmap(identity, out_axes=1),
@@ -159,19 +147,19 @@ ERRORS = {
     ),
     "two states": (
         lambda: microbatch(identity, 0, 2)(X, STATE, s=STATE),
-        ["1 and 's' are both an `eqx.nn.State`", "only one"],
+        ["[1, 's'] are all an `eqx.nn.State`", "only one"],
     ),
     "two states in the output": (
         lambda: threaded(lambda x, s: (x, s, {"s": s})),
-        ["more than one `eqx.nn.State`", "Return only the last one"],
+        ["must have one `eqx.nn.State`"],
     ),
     "another structure of the state": (
         lambda: threaded(lambda x, s: (x, PART)),
-        ["`eqx.nn.State` in the output", "state.update"],
+        ["must have one `eqx.nn.State`", "state.update"],
     ),
     "another dtype in the state": (
         lambda: threaded(lambda x, s: jax.tree.map(lambda a: a.astype(jnp.int32), s)),
-        ["['int32[2]']", "['float32[2]']", "Cast"],
+        ["['int32[2]']", "['float32[2]']"],
     ),
     "a custom accumulator for the state": (
         lambda: threaded(lambda x, s: {"a": (x.sum(), s)}, {"a": TOTAL}),

@@ -105,9 +105,8 @@ def find_batch(
     if len(states) > 1:
         raise InputError(
             None,
-            f"the arguments {states[0]!r} and {states[1]!r} are both an `eqx.nn.State`, "
-            "but microbatches pass on only one. Make one model of the two with "
-            "`eqx.nn.make_with_state`.",
+            f"the arguments {states} are all an `eqx.nn.State`, but microbatches pass on "
+            "only one. Make one model with one State.",
         )
     args, kwargs = replace(args, kwargs, dict.fromkeys(states))
     if key is not None and not is_single_key(given[key]):
@@ -147,8 +146,8 @@ def _split(found: dict[str, tuple[Any, int]], size: int | None) -> Split:
     if not found:
         raise InputError(
             None,
-            "no batch argument has an array. Pass the arguments that are batches, and "
-            "convert numbers and lists of numbers to arrays with `jnp.asarray`.",
+            "no batch argument has an array. Name the arguments that are batches, and "
+            "convert numbers with `jnp.asarray`.",
         )
     lengths = {where: x.shape[axis] for where, (x, axis) in found.items()}
     first, rows = next(iter(lengths.items()))
@@ -156,14 +155,13 @@ def _split(found: dict[str, tuple[Any, int]], size: int | None) -> Split:
         if length != rows:
             raise InputError(
                 None,
-                f"`{first}` has {rows} rows, but `{where}` has {length}. Are both part "
-                "of the batch, with the right axes?",
+                f"`{first}` has {rows} rows, but `{where}` has {length}.",
             )
     if size is not None and 0 < rows < size:
         raise InputError(
             None,
-            f"`microbatch_size={size}` is larger than the batch, which has {rows} rows "
-            f"(`{first}`). Use at most {rows}, or `None` for one microbatch.",
+            f"`microbatch_size={size}` is larger than the batch, as `{first}` has {rows} "
+            "rows. Use `None` for one microbatch.",
         )
     return Split(rows, max(rows, 1) if size is None else size)
 
@@ -250,12 +248,9 @@ def find_places(
                 None,
                 f"there is no argument {x!r} in this call, which has "
                 f"{len(passed) - len(names)} positional arguments and the keyword "
-                f"arguments {names}. A keyword-only argument has only a name.",
+                f"arguments {names}.",
             )
-    found = tuple(places[x] for x in wanted)
-    if len(set(found)) != len(found):
-        raise InputError(None, f"two of {wanted} are the same argument.")
-    return found
+    return tuple(places[x] for x in wanted)
 
 
 def as_tuple(numbers: int | str | Sequence[int | str]) -> tuple[Any, ...]:

@@ -15,7 +15,7 @@ from .._arguments.checks import check_interval
 from .._errors import InputError
 from .._trees.leaves import is_label, label_dict, listed
 from .._trees.masks import resolve
-from .._types import PyTree, StaticInteger
+from .._types import IntegerLike, PyTree, StaticInteger
 from ..numerics._numerics import safe_sqrt, wide_dtype
 from ._accumulator import AccumulationType
 from ._arguments import Batch, find_batch
@@ -62,7 +62,7 @@ def clipped_grad(
     groups: Groups | None = None,
     weights: ArrayLike | None = None,
     method: Method = "auto",
-    num_real_microbatches: ArrayLike | None = None,
+    num_real_microbatches: IntegerLike | None = None,
 ) -> Callable[..., tuple[PyTree, PerExampleNorms]]:
     r"""Sums the clipped gradients of all examples.
 
@@ -168,11 +168,15 @@ def clipped_grad(
     if accumulator is AccumulationType.CONCAT:
         raise InputError(
             owner,
-            "`accumulator` is CONCAT, but per-example gradients are never computed as a "
-            "whole. Use SUM or MEAN, or `micro_grad`.",
+            "`accumulator` must be SUM, MEAN or RUNNING_MEAN, but is CONCAT. For "
+            "per-example gradients, use `micro_grad`.",
         )
-    _check_clip(owner, l2_norm_clip, groups)
     is_dict = isinstance(l2_norm_clip, dict)
+    is_mapping = isinstance(l2_norm_clip, Mapping)
+    for x in l2_norm_clip.values() if is_mapping else [l2_norm_clip]:
+        if np.shape(x) != ():
+            raise InputError(owner, f"`l2_norm_clip` has shape {np.shape(x)}, not ().")
+        check_interval(owner, "l2_norm_clip", x, 0)
     return wrap(
         owner,
         fun,
@@ -286,25 +290,6 @@ def gradient_paths(
     return wrap("gradient_paths", fun, _paths, of_loss)
 
 
-def _check_clip(owner: str, l2_norm_clip: Any, groups: Any) -> None:
-    named = {"l2_norm_clip": l2_norm_clip}
-    if isinstance(l2_norm_clip, Mapping):
-        named = {f"l2_norm_clip[{k!r}]": x for k, x in l2_norm_clip.items()}
-        if groups is None:
-            raise InputError(
-                owner,
-                f"`l2_norm_clip` is for the groups {list(l2_norm_clip)}, but there are "
-                "no `groups`. Pass the labels of the parameters, or a single number.",
-            )
-    for name, x in named.items():
-        if np.shape(x) != ():
-            raise InputError(
-                owner,
-                f"`{name}` must be a number or a 0-d array, but has shape {np.shape(x)}.",
-            )
-        check_interval(owner, name, x, 0)
-
-
 #
 # A call
 #
@@ -405,8 +390,8 @@ def _limits_of(l2_norm_clip: Any, found: list[Any]) -> dict[Any, Any]:
     if missing:
         raise InputError(
             None,
-            f"`l2_norm_clip` has no entry for {list(missing)}, only for "
-            f"{list(l2_norm_clip)}. Expected one for every label in `groups`.",
+            f"`l2_norm_clip` must have an entry for each label in `groups`, but has none "
+            f"for {list(missing)}.",
         )
     return dict(l2_norm_clip)
 
@@ -491,8 +476,8 @@ class _Gradients(NamedTuple):
             raise InputError(
                 None,
                 "`method` is 'ghost', but the per-example gradients with respect to "
-                f"{listed(large)} do not factor: another operation than a product uses "
-                "the parameter. Use 'auto', with microbatches that fit into memory.",
+                f"{listed(large)} do not factor. Use 'auto', with microbatches that fit "
+                "into memory.",
             )
         return traced
 
@@ -512,9 +497,8 @@ def _find_gradients(
     if both:
         raise InputError(
             None,
-            f"`argnums` and `batch_argnums` both contain argument {both[0]!r}, but "
-            "parameters must be shared by all examples. For gradients with respect to "
-            "the batch, use `micro_grad`.",
+            f"`argnums` and `batch_argnums` both contain argument {both[0]!r}. For "
+            "gradients with respect to the batch, use `micro_grad`.",
         )
     batch = find_batch((*args, None), kwargs, loss.axes, size, loss.key)
     if weights is not None:
@@ -550,8 +534,8 @@ def _labels_of(groups: Groups, params: PyTree) -> list[Any]:
         if not is_label(label):
             raise InputError(
                 None,
-                f"`groups` has {label!r} at `{jtu.keystr(path)}`. Expected the label of "
-                "the parameter: a string, or another hashable value.",
+                f"`groups` has {label!r} at `{jtu.keystr(path)}`, not a label such as a "
+                "string.",
             )
     return labels
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 from jaxtyping import ArrayLike
 
-from .._types import PyTree, StaticInteger
+from .._types import IntegerLike, PyTree, StaticInteger
 from ._accumulator import AccumulationType
 from ._arguments import find_batch
 from ._loop import Options, make_options
@@ -35,7 +35,7 @@ def micro_grad(
     transform_fn: Callable[[PyTree], Any] = lambda grads: grads,
     metrics_fn: Callable[[PyTree], Any] = lambda grads: None,
     weights: ArrayLike | None = None,
-    num_real_microbatches: ArrayLike | None = None,
+    num_real_microbatches: IntegerLike | None = None,
 ) -> Callable[..., Any]:
     """Computes the gradient for every example, transforms it, and accumulates.
 

@@ -176,26 +176,20 @@ def _trace(fun: Callable[..., Any], *args: Any) -> tuple[Callable[..., Any], Any
 def _passes_state(batch: Batch, output: PyTree) -> bool:
     """Whether the output has a State for the next microbatch; raises unless it fits."""
     states = [] if batch.state is None else _states(output)
-    if len(states) > 1:
+    if not states:
+        return False
+    found, [expected] = (
+        [[type_name(x.dtype, x.shape) for x in jtu.tree_leaves(x)] for x in states]
+        for states in (states, [batch.state])
+    )
+    same = jtu.tree_structure(states) == jtu.tree_structure([batch.state])
+    if not same or found != [expected]:
         raise InputError(
             None,
-            "the output contains more than one `eqx.nn.State`, but microbatches pass on "
-            "only one. Return only the last one.",
+            f"the output must have one `eqx.nn.State` with the arrays {expected}, but "
+            f"has {found}. For a substate, return `state.update(substate)`.",
         )
-    for state in states:
-        found, expected = (
-            [type_name(x.dtype, x.shape) for x in jtu.tree_leaves(tree)]
-            for tree in (state, batch.state)
-        )
-        same = jtu.tree_structure(state) == jtu.tree_structure(batch.state)
-        if not same or found != expected:
-            raise InputError(
-                None,
-                f"the `eqx.nn.State` in the output has the arrays {found}, but the one "
-                f"in the arguments has {expected}. Cast them back in the function, and "
-                "return `state.update(substate)` instead of a substate.",
-            )
-    return bool(states)
+    return True
 
 
 def _states(tree: PyTree) -> list[eqx.nn.State]:

@@ -7,7 +7,7 @@ import equinox as eqx
 from jaxtyping import ArrayLike
 
 from .._errors import InputError
-from .._types import PyTree, StaticInteger
+from .._types import IntegerLike, PyTree, StaticInteger
 from ._accumulator import AccumulationType
 from ._arguments import as_tuple, find_batch, find_places, list_places
 from ._loop import Options, make_options, run
@@ -34,7 +34,7 @@ def microbatch(
     argnames: str | Sequence[str] = (),
     in_axes: int | Sequence[int] = 0,
     weights: ArrayLike | None = None,
-    num_real_microbatches: ArrayLike | None = None,
+    num_real_microbatches: IntegerLike | None = None,
 ) -> Callable[..., Any]:
     """Evaluates a function of a batch one microbatch at a time.
 
@@ -170,7 +170,7 @@ def micro_value_and_grad(
     microbatch_size: StaticInteger | None,
     aux_accumulator: PyTree = AccumulationType.RUNNING_MEAN,
     weights: ArrayLike | None = None,
-    num_real_microbatches: ArrayLike | None = None,
+    num_real_microbatches: IntegerLike | None = None,
 ) -> Callable[..., Any]:
     """The value and the gradient of a mean loss, with the memory of one microbatch.
 

@@ -12,7 +12,7 @@ from jaxtyping import Array
 from .._arguments.checks import check_integer
 from .._errors import InputError, naming
 from .._trees.sharding import is_in_shard_map
-from .._types import PyTree, StaticInteger
+from .._types import IntegerLike, PyTree, StaticInteger
 
 
 def reshape_batch_axis(
@@ -60,7 +60,7 @@ def reshape_batch_axis(
             raise InputError(
                 owner,
                 f"`microbatch_size={size}` does not divide the {split.rows} rows of "
-                f"`{where}`. Pad the batch, or use `microbatch`, which need not pad.",
+                f"`{where}`. Pad the batch.",
             )
         check_shards(where, x, i, split)
         return jnp.swapaxes(_columns(x, i, split), i, i + 1)
@@ -87,27 +87,19 @@ class Split(eqx.Module):
     def total(self) -> int:
         return self.count + (self.rest > 0)
 
-    def executed(self, num_real: Any) -> int | Array:
+    def executed(self, num_real: IntegerLike | None) -> int | Array:
         """The number of microbatches to evaluate; checks `num_real_microbatches`."""
         if num_real is None:
             return self.total
-        if isinstance(num_real, int):
-            if not 0 <= num_real <= self.total:
-                raise InputError(
-                    None,
-                    f"`num_real_microbatches={num_real}` is out of range: {self.rows} "
-                    f"rows in microbatches of {self.size} are {self.total} "
-                    "microbatches.",
-                )
-            return num_real
-        num_real = jnp.asarray(num_real)
-        if num_real.shape != () or not jnp.issubdtype(num_real.dtype, jnp.integer):
+        if not isinstance(num_real, int):
+            return jnp.clip(jnp.asarray(num_real).astype(jnp.int32), 0, self.total)
+        if not 0 <= num_real <= self.total:
             raise InputError(
                 None,
-                "`num_real_microbatches` must be an integer or a 0-d integer array, but "
-                f"has shape {num_real.shape} and dtype {num_real.dtype}.",
+                f"`num_real_microbatches` must be at most {self.total}, the number of "
+                f"microbatches, but is {num_real}.",
             )
-        return jnp.clip(num_real.astype(jnp.int32), 0, self.total)
+        return num_real
 
 
 def take_rows(x: Any, axis: int, split: Split, index: Any) -> Any:
@@ -143,8 +135,8 @@ def resolve_axis(where: str, x: Any, axis: int) -> int:
     if not -x.ndim <= axis < x.ndim:
         raise InputError(
             None,
-            f"`{where}` of shape {x.shape} has no axis {axis} for the rows. If it is no "
-            "batch, pass it in another argument.",
+            f"`{where}` of shape {x.shape} has no axis {axis}. If it is no batch, pass "
+            "it in another argument.",
         )
     return axis % x.ndim
 

@@ -205,8 +205,7 @@ def make_rules(
                 raise InputError(
                     None,
                     f"the `Accumulator` at `accumulator{jtu.keystr(path)}` is for a part "
-                    "with an `eqx.nn.State`, which is passed on, not accumulated. Pass "
-                    "an accumulator for each element of that part.",
+                    "with an `eqx.nn.State`, which is passed on instead.",
                 )
             return Custom(kind)
         return jtu.tree_map_with_path(
@@ -248,9 +247,8 @@ def _check_output(
     if out.shape[skip:] != rest.shape[skip:]:
         raise InputError(
             None,
-            f"{kind.name} cannot combine `{where}`: it has shape {out.shape} for "
-            f"microbatches of {split.size} rows, but {rest.shape} for the last one of "
-            f"{split.rest}. Use CONCAT for arrays with one entry per row.",
+            f"{kind.name} cannot combine `{where}`, which has shape {rest.shape} instead "
+            f"of {out.shape} for the last {split.rest} rows. Use CONCAT for rows.",
         )
     if kind is AccumulationType.CONCAT or has_rows:
         return

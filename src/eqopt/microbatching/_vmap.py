@@ -9,7 +9,7 @@ import jax
 from jaxtyping import Array, ArrayLike
 
 from .._errors import InputError
-from .._types import PyTree, StaticInteger
+from .._types import IntegerLike, PyTree, StaticInteger
 from ._accumulator import AccumulationType
 from ._arguments import Batch, find_batch, is_state, list_places
 from ._loop import Options, make_options, run
@@ -25,7 +25,7 @@ def micro_vmap(
     vmap_fn: Callable[..., Callable[..., Any]] = jax.vmap,
     accumulator: PyTree = AccumulationType.CONCAT,
     weights: ArrayLike | None = None,
-    num_real_microbatches: ArrayLike | None = None,
+    num_real_microbatches: IntegerLike | None = None,
 ) -> Callable[..., Any]:
     """Vectorises a function of one example, with the memory of one microbatch.
 
