@@ -1,7 +1,7 @@
 """Estimates of gradients that use a function with a known expectation."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -117,7 +117,7 @@ def control_variates_jacobians(
         ```
     """
     owner = "control_variates_jacobians"
-    h = _ControlVariate(*control_variate_from_function(function))
+    cv, expected_cv, update_state = control_variate_from_function(function)
     arrays = real_parameters(owner, params)
     key, state = as_key(key), control_variate_state
     betas = jtu.tree_map(lambda p: jnp.ones((), wide_dtype(p.dtype)), arrays)
@@ -135,10 +135,10 @@ def control_variates_jacobians(
         )
     samples = _samples(owner, params, dist_builder, key, num_samples)
     by_f, by_h = _jacobians(
-        owner, function, h, grad_estimator, params, dist_builder, key, samples, state
+        owner, function, cv, grad_estimator, params, dist_builder, key, samples, state
     )
     expectation = lambda arrays: real_number(
-        owner, "`expected_cv`", h.expected_cv(eqx.combine(arrays, params), state)
+        owner, "`expected_cv`", expected_cv(eqx.combine(arrays, params), state)
     )
     by_expectation = jax.grad(expectation)(arrays)
 
@@ -147,7 +147,7 @@ def control_variates_jacobians(
         return (f - beta.astype(h.dtype) * (h - expected)).astype(p.dtype)
 
     jacobians = jtu.tree_map(combined, arrays, by_f, by_h, by_expectation, betas)
-    return jacobians, h.update_state(params, samples, state)
+    return jacobians, update_state(params, samples, state)
 
 
 def estimate_control_variate_coefficients(
@@ -195,11 +195,11 @@ def estimate_control_variate_coefficients(
     """
     owner = "estimate_control_variate_coefficients"
     check_scalar(owner, "eps", eps)
-    h = _ControlVariate(*control_variate_from_function(function))
+    cv, _, _ = control_variate_from_function(function)
     key, state = as_key(key), control_variate_state
     samples = _samples(owner, params, dist_builder, key, num_samples, low=2)
     by_f, by_h = _jacobians(
-        owner, function, h, grad_estimator, params, dist_builder, key, samples, state
+        owner, function, cv, grad_estimator, params, dist_builder, key, samples, state
     )
 
     def coefficient(f: Array, h: Array) -> Array:
@@ -211,12 +211,6 @@ def estimate_control_variate_coefficients(
     return jtu.tree_map(coefficient, by_f, by_h)
 
 
-class _ControlVariate(NamedTuple):
-    cv: Callable[..., Any]
-    expected_cv: Callable[..., Any]
-    update_state: Callable[..., Any]
-
-
 def _samples(owner, params, dist_builder, key, num_samples, low=1):
     """The samples that the estimators use with the same key, as constants."""
     dist = build(dist_builder, params)
@@ -225,12 +219,12 @@ def _samples(owner, params, dist_builder, key, num_samples, low=1):
 
 
 def _jacobians(
-    owner, function, h, grad_estimator, params, dist_builder, key, samples, state
+    owner, function, cv, grad_estimator, params, dist_builder, key, samples, state
 ):
-    """The wide estimates for the expectations of `function` and of `h`."""
+    """The wide estimates for the expectations of `function` and of the variate."""
     arrays = real_parameters(owner, params)
     num_samples = len(jtu.tree_leaves(samples)[0])
-    value = lambda params, x: real_number(owner, "`cv`", h.cv(params, x, state))
+    value = lambda params, x: real_number(owner, "`cv`", cv(params, x, state))
     fixed = eqx.combine(lax.stop_gradient(arrays), params)
 
     def estimate(function: Callable[[Any], Any]) -> PyTree:
