@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import equinox as eqx
-import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
@@ -439,10 +438,9 @@ class _Gradients(NamedTuple):
     def examples(self, leaves: Any, state: Any, index: Any) -> _Examples:
         """The gradients of the examples of a microbatch."""
 
-        def one(*row: Array) -> tuple[_Examples, Any]:
+        def one(*row: Array) -> _Examples:
             traced = self.trace(leaves, state, index, row)
             value, aux, factors = gradient(traced, self.params, [*row])
-            dynamic, static = eqx.partition(aux, eqx.is_array)
             squares: dict[Any, list[Any]] = {k: [] for k in self.all_labels}
             for label, x in zip(self.labels, factors, strict=True):
                 squares[label].append(squared_norm(x))
@@ -451,12 +449,10 @@ class _Gradients(NamedTuple):
                 label_dict({k: x[i] for k, x in found.items()}) for i in range(2)
             )
             (*_, weight), _ = self.batch.rebuild(leaves, state, index, row)
-            examples = _Examples(factors, norms, bounds, value, dynamic, weight)
-            return examples, eqxi.Static(static)
+            return _Examples(factors, norms, bounds, value, aux, weight)
 
-        examples, static = jax.vmap(one)(*self.batch.mapped(leaves))
-        aux = eqx.combine(examples.aux, static.value)
-        return eqx.tree_at(lambda x: x.aux, examples, aux, is_leaf=lambda x: x is None)
+        # Unlike `jax.vmap`, it also returns what is no array in `aux`.
+        return eqx.filter_vmap(one)(*self.batch.mapped(leaves))
 
     def trace(
         self, leaves: Any, state: Any, index: Any, row: Sequence[Array]
