@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import equinox as eqx
 import jax
@@ -18,6 +18,14 @@ from ._rows import Split, check_shards, resolve_axis, take_rows
 
 # Where a call passes an argument: an index in `args` or a name in `kwargs`.
 Place: TypeAlias = int | str
+
+
+class Call(NamedTuple):
+    """A call of the user's function."""
+
+    fun: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
 
 
 class Batch(eqx.Module):
@@ -211,15 +219,14 @@ def replace(
     return args, {name: new.get(name, x) for name, x in kwargs.items()}
 
 
-def list_places(
-    fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> dict[int | str, Place]:
+def list_places(call: Call) -> dict[int | str, Place]:
     """Lists where a call passes the argument with each number and each name.
 
     A number is a position in the signature, however the argument is passed:
     `eqx.filter_jit` passes by position whatever it can. Negative numbers count from the
     last position in use.
     """
+    fun, args, kwargs = call
     try:
         parameters = inspect.signature(fun).parameters.values()
     except (TypeError, ValueError):  # builtins may have no signature

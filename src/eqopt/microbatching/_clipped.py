@@ -17,7 +17,7 @@ from .._trees.masks import resolve
 from .._types import IntegerLike, PyTree, StaticInteger
 from ..numerics._numerics import safe_sqrt, wide_dtype
 from ._accumulator import AccumulationType
-from ._arguments import Batch, find_batch
+from ._arguments import Batch, Call, find_batch
 from ._clip_factors import clip_factors
 from ._ghost.factors import AbstractFactor, squared_norm, weighted_sum
 from ._ghost.gradient import Method, Path, Traced, gradient, trace
@@ -295,9 +295,7 @@ def gradient_paths(
 
 
 def _clipped_sum(
-    fun: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    call: Call,
     of_loss: tuple[Any, ...],
     groups: Groups | None,
     method: Method,
@@ -305,9 +303,7 @@ def _clipped_sum(
     options: Options,
 ) -> tuple[PyTree, PerExampleNorms]:
     accumulator, weights = options.accumulator, options.weights
-    gradients = _find_gradients(
-        fun, args, kwargs, of_loss, groups, method, options.size, weights
-    )
+    gradients = _find_gradients(call, of_loss, groups, method, options.size, weights)
     limits = _limits_of(l2_norm_clip, gradients.all_labels)
     # Noise is added before any rounding: the rounding of a large sum may exceed the
     # contribution of an example.
@@ -348,28 +344,22 @@ def _clipped_sum(
 
 
 def _norms(
-    fun: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    call: Call,
     of_loss: tuple[Any, ...],
     groups: Groups | None,
     method: Method,
     options: Options,
 ) -> PerExampleNorms:
-    gradients = _find_gradients(
-        fun, args, kwargs, of_loss, groups, method, options.size
-    )
+    gradients = _find_gradients(call, of_loss, groups, method, options.size)
     visible = lambda *microbatch: gradients.examples(*microbatch).visible
     return run(visible, gradients.batch, options)
 
 
 def _paths(
-    fun: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    call: Call,
     of_loss: tuple[Any, ...],
 ) -> PyTree[Path]:
-    gradients = _find_gradients(fun, args, kwargs, of_loss)
+    gradients = _find_gradients(call, of_loss)
     batch, found = gradients.batch, []
 
     def trace_first() -> None:
@@ -479,16 +469,15 @@ class _Gradients(NamedTuple):
 
 
 def _find_gradients(
-    fun: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    call: Call,
     of_loss: tuple[Any, ...],
     groups: Groups | None = None,
     method: Method = "auto",
     size: int | None = None,
     weights: Any = None,
 ) -> _Gradients:
-    loss = find_loss(fun, args, kwargs, *of_loss)
+    loss = find_loss(call, *of_loss)
+    _, args, kwargs = call
     both = [place for place in loss.wrt_places if place in loss.batch_places]
     if both:
         raise InputError(

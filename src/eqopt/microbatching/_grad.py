@@ -8,7 +8,7 @@ from jaxtyping import ArrayLike
 
 from .._types import IntegerLike, PyTree, StaticInteger
 from ._accumulator import AccumulationType
-from ._arguments import find_batch
+from ._arguments import Call, find_batch
 from ._loop import Options, make_options
 from ._loss import find_loss
 from ._vmap import map_examples
@@ -139,16 +139,14 @@ def micro_grad(
 
 
 def _micro_grad(
-    fun: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    call: Call,
     of_loss: tuple[Any, ...],
     transform_fn: Callable[[PyTree], Any],
     metrics_fn: Callable[[PyTree], Any],
     options: Options,
 ) -> Any:
-    loss = find_loss(fun, args, kwargs, *of_loss)
-    batch = find_batch(args, kwargs, loss.axes, options.size, loss.key)
+    loss = find_loss(call, *of_loss)
+    batch = find_batch(call.args, call.kwargs, loss.axes, options.size, loss.key)
 
     def one_example(*args: Any, **kwargs: Any) -> tuple[Any, PerExample]:
         args, kwargs = loss.expand(args, kwargs)

@@ -15,6 +15,7 @@ from .._trees.control import vary
 from .._trees.sharding import is_in_shard_map
 from .._types import PyTree
 from ._arguments import (
+    Call,
     Place,
     as_tuple,
     by_place,
@@ -101,16 +102,14 @@ class Loss:
 
 
 def find_loss(
-    fun: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    call: Call,
     has_aux: bool,
     argnums: int | Sequence[int],
     batch_argnums: int | Sequence[int],
     keep_batch_dim: bool,
 ) -> Loss:
-    """Finds the arguments of `fun` in a call."""
-    places = list_places(fun, args, kwargs)
+    """Finds the arguments of the function in a call."""
+    places, given = list_places(call), by_place(call.args, call.kwargs)
     batch_places = find_places(places, as_tuple(batch_argnums))
     numbered = {place for x, place in places.items() if isinstance(x, int)}
     key = places.get("key")
@@ -120,13 +119,13 @@ def find_loss(
         or not (place in numbered or is_state(x))
     )
     return Loss(
-        fun,
+        call.fun,
         has_aux,
         keep_batch_dim,
         wrt_places=find_places(places, as_tuple(argnums)),
         is_one=isinstance(argnums, int),
         batch_places=batch_places,
-        axes={i: 0 for i, x in by_place(args, kwargs).items() if is_batch(i, x)},
+        axes={i: 0 for i, x in given.items() if is_batch(i, x)},
         key=key,
     )
 

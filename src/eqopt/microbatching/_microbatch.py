@@ -9,7 +9,7 @@ from jaxtyping import ArrayLike
 from .._errors import InputError
 from .._types import IntegerLike, PyTree, StaticInteger
 from ._accumulator import AccumulationType
-from ._arguments import as_tuple, find_batch, find_places, list_places
+from ._arguments import Call, as_tuple, find_batch, find_places, list_places
 from ._loop import Options, make_options, run
 from ._wrapped import wrap
 
@@ -257,14 +257,13 @@ def micro_value_and_grad(
 
 
 def _microbatch(
-    fun: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    call: Call,
     batches: tuple[int | str, ...],
     axes: tuple[int, ...],
     options: Options,
 ) -> Any:
-    places = list_places(fun, args, kwargs)
+    fun, args, kwargs = call
+    places = list_places(call)
     found_axes = dict(zip(find_places(places, batches), axes, strict=True))
     batch = find_batch(args, kwargs, found_axes, options.size, places.get("key"))
 

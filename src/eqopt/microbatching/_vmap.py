@@ -11,7 +11,7 @@ from jaxtyping import Array, ArrayLike
 from .._errors import InputError
 from .._types import IntegerLike, PyTree, StaticInteger
 from ._accumulator import AccumulationType
-from ._arguments import Batch, find_batch, is_state, list_places
+from ._arguments import Batch, Call, find_batch, is_state, list_places
 from ._loop import Options, make_options, run
 from ._wrapped import wrap
 
@@ -100,16 +100,15 @@ def micro_vmap(
 
 
 def _micro_vmap(
-    fun: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    call: Call,
     in_axes: int | tuple[int | None, ...],
     vmap_fn: Callable[..., Callable[..., Any]],
     options: Options,
 ) -> Any:
+    fun, args, kwargs = call
     if isinstance(in_axes, int):
         in_axes = (in_axes,) * len(args)
-    places = list_places(fun, args, kwargs)
+    places = list_places(call)
     if len(in_axes) < len(args) or not places.keys() >= set(range(len(in_axes))):
         raise InputError(
             None,

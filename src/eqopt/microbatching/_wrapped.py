@@ -6,12 +6,13 @@ from typing import Any
 import equinox as eqx
 
 from .._errors import naming
+from ._arguments import Call
 
 
 class _Wrapped(eqx.Module):
     owner: str
     fun: Callable[..., Any]
-    call: Callable[..., Any]
+    run: Callable[..., Any]
     arguments: tuple[Any, ...]
 
     @property
@@ -20,13 +21,13 @@ class _Wrapped(eqx.Module):
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         with naming(self.owner):
-            return self.call(self.fun, args, kwargs, *self.arguments)
+            return self.run(Call(self.fun, args, kwargs), *self.arguments)
 
 
 def wrap(
-    owner: str, fun: Callable[..., Any], call: Callable[..., Any], *arguments: Any
+    owner: str, fun: Callable[..., Any], run: Callable[..., Any], *arguments: Any
 ) -> Callable[..., Any]:
-    """A function with the name and the signature of `fun` that runs `call`.
+    """A function with the name and the signature of `fun` that calls `run`.
 
     It is a Module, so that the arrays in `fun` and in `arguments` are inputs of what
     `eqx.filter_jit` compiles.
@@ -35,6 +36,6 @@ def wrap(
 
     - `owner`: the public function, for errors.
     - `fun`: the function of the user.
-    - `call`: a function of `fun`, `args`, `kwargs` and all of `arguments`.
+    - `run`: a function of a `Call` and all of `arguments`.
     """
-    return eqx.module_update_wrapper(_Wrapped(owner, fun, call, arguments))
+    return eqx.module_update_wrapper(_Wrapped(owner, fun, run, arguments))
