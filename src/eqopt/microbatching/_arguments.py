@@ -1,4 +1,4 @@
-"""The arguments of a call: which are batches, and the part of them for a microbatch."""
+"""Calls of functions of a batch: which arguments are batches, and parts of these."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +12,7 @@ import jax.tree_util as jtu
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array
 
-from .._errors import InputError
+from .._errors import InputError, naming
 from ._rows import Split, check_shards, resolve_axis, take_rows
 
 
@@ -26,6 +26,38 @@ class Call(NamedTuple):
     fun: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+
+
+class _Wrapped(eqx.Module):
+    owner: str
+    fun: Callable[..., Any]
+    run: Callable[..., Any]
+    arguments: tuple[Any, ...]
+
+    @property
+    def __wrapped__(self) -> Callable[..., Any]:
+        return self.fun
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        with naming(self.owner):
+            return self.run(Call(self.fun, args, kwargs), *self.arguments)
+
+
+def wrap(
+    owner: str, fun: Callable[..., Any], run: Callable[..., Any], *arguments: Any
+) -> Callable[..., Any]:
+    """A function with the name and the signature of `fun` that calls `run`.
+
+    It is a Module, so that the arrays in `fun` and in `arguments` are inputs of what
+    `eqx.filter_jit` compiles.
+
+    **Arguments:**
+
+    - `owner`: the public function, for errors.
+    - `fun`: the function of the user.
+    - `run`: a function of a `Call` and all of `arguments`.
+    """
+    return eqx.module_update_wrapper(_Wrapped(owner, fun, run, arguments))
 
 
 class Batch(eqx.Module):

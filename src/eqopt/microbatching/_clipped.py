@@ -17,14 +17,13 @@ from .._trees.masks import resolve
 from .._types import IntegerLike, PyTree, StaticInteger
 from ..numerics._numerics import safe_sqrt, wide_dtype
 from ._accumulator import AccumulationType
-from ._arguments import Batch, Call, find_batch
+from ._arguments import Batch, Call, find_batch, wrap
 from ._clip_factors import clip_factors
 from ._ghost.factors import AbstractFactor, squared_norm, weighted_sum
 from ._ghost.gradient import Method, Path, Traced, gradient, trace
 from ._loop import Options, make_options, run
 from ._loss import Loss, find_loss
 from ._weights import check_weights, make_weights
-from ._wrapped import wrap
 
 
 # A tree of labels like the differentiated arguments, a prefix of it, or a function that

@@ -9,9 +9,8 @@ from jaxtyping import ArrayLike
 from .._errors import InputError
 from .._types import IntegerLike, PyTree, StaticInteger
 from ._accumulator import AccumulationType
-from ._arguments import Call, as_tuple, find_batch, find_places, list_places
+from ._arguments import Call, as_tuple, find_batch, find_places, list_places, wrap
 from ._loop import Options, make_options, run
-from ._wrapped import wrap
 
 
 # Differs from `optax.microbatching` in that, throughout this room:
