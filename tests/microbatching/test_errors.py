@@ -202,10 +202,8 @@ def test_message(name):
     [
         (microbatch, {"argnums": 0, "microbatch_size": 2.5}, "microbatch_size"),
         (microbatch, {"argnums": 0.0, "microbatch_size": 2}, "argnums"),
-        (micro_vmap, {"microbatch_size": "2"}, "microbatch_size"),
-        (micro_grad, {"keep_batch_dim": 1.0}, "keep_batch_dim"),
-        (micro_value_and_grad, {"microbatch_size": "2"}, "microbatch_size"),
         (micro_vmap, {"weights": [1.0, 2.0]}, "weights"),
+        (micro_grad, {"num_real_microbatches": 1.0}, "num_real_microbatches"),
     ],
 )
 def test_types(fun, arguments, wrong):

@@ -323,7 +323,7 @@ class PerElementMeanAndSumSqDiffGrads(AbstractAggregator):
 def _element_means(
     owner: Any, updates: Updates, params: Params | None
 ) -> tuple[Updates, int]:
-    """The means over the elements, and the number of elements."""
+    """Takes the means over the elements, and counts the elements."""
     size = size_of(type(owner).__name__, updates, params, owner.per_elt_axis)
     axes = as_tuple(owner.per_elt_axis)
     leaves, treedef = flatten_updates(updates)

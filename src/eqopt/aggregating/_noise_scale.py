@@ -46,7 +46,7 @@ def gradient_noise_scale(
     mean_squared_norm: RealScalarLike | None = None,
     small_batch_size: RealScalarLike = 1,
 ) -> GradientNoiseScale:
-    r"""The simple noise scale, computed from the gradients of one step.
+    r"""Computes the simple noise scale from the gradients of one step.
 
     $$\mathcal B_{\text{simple}} = \frac{\operatorname{tr} \Sigma}{|G|^2}$$
 

@@ -115,7 +115,7 @@ def add_mean_variance_to_opt(
     per_elt_axis: Axes = 0,
     accumulation_steps: IntegerLike = 1,
 ) -> Process:
-    """An optimizer for per-element gradients that tracks their variance.
+    """Makes an optimizer for per-element gradients that tracks their variance.
 
     It applies `inner` to their mean.
 

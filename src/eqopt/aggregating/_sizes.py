@@ -16,7 +16,7 @@ Axes: TypeAlias = StaticInteger | Sequence[StaticInteger]
 def get_batch_size_from_per_elt_updates(
     per_elt_updates: Updates, per_elt_axis: Axes
 ) -> int:
-    """The number of elements in per-element updates.
+    """Counts the elements in per-element updates.
 
     **Arguments:**
 
@@ -41,7 +41,7 @@ def get_batch_size_from_per_elt_updates(
 
 
 def size_of(owner: str, updates: Updates, params: Params | None, axes: Axes) -> int:
-    """The number of elements, checked as by `batch_size`."""
+    """Counts the elements, and checks them as `batch_size` does."""
     return batch_size(owner, updates, params, as_tuple(axes))
 
 

@@ -124,7 +124,7 @@ def _degrees_of_freedom(sample_size: Any) -> Scalar:
 
 
 def get_unbiased_mean_and_variance_ema(state: State) -> tuple[Updates, Updates]:
-    r"""The averages of mean and variance in a state, debiased.
+    r"""Returns the debiased averages of mean and variance in a state.
 
     $$m_t / (1 - \beta^t), \qquad v_t / (1 - \beta^t).$$
 

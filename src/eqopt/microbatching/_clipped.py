@@ -200,7 +200,7 @@ def per_example_grad_norms(
     groups: Groups | None = None,
     method: Method = "auto",
 ) -> Callable[..., PerExampleNorms]:
-    """The norm of the gradient of each example, without computing the gradients.
+    """Computes the norm of the gradient of each example, but not the gradients.
 
     Use the norms to find outliers and wrong labels, to select data, or to compute the
     noise scale of gradients: see [`eqopt.aggregating.gradient_noise_scale`][].
@@ -246,7 +246,7 @@ def gradient_paths(
     batch_argnums: int | Sequence[int] = 1,
     keep_batch_dim: bool = True,
 ) -> Callable[..., PyTree[Path]]:
-    """How `clipped_grad` computes the norm for each parameter.
+    """Says how `clipped_grad` computes the norm for each parameter.
 
     - `"ghost"`: the parameter is only used as a factor of matrix products, as the
         kernel of convolutions, or as a look-up table. The norm follows from the other

@@ -171,7 +171,7 @@ def micro_value_and_grad(
     weights: ArrayLike | None = None,
     num_real_microbatches: IntegerLike | None = None,
 ) -> Callable[..., Any]:
-    """The value and the gradient of a mean loss, with the memory of one microbatch.
+    """Computes a mean loss and its gradient, with the memory of one microbatch.
 
     Like `eqx.filter_value_and_grad`, it differentiates with respect to the
     floating-point arrays of the first argument; its other leaves are `None`. It applies

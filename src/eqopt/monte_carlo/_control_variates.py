@@ -175,7 +175,7 @@ def estimate_control_variate_coefficients(
     control_variate_state: PyTree = None,
     eps: RealScalarLike = 1e-3,
 ) -> PyTree:
-    r"""The coefficients of a control variate that minimize the variance.
+    r"""Estimates the coefficients of a control variate that minimize the variance.
 
     With the estimates $F_{ni}$ and $H_{ni}$ of the derivatives of the expectations of $f$
     and of $h$ by component $i$ of an array of parameters, from sample $n$,

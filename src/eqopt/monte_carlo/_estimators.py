@@ -33,7 +33,7 @@ def score_function_jacobians(
     key: Key,
     num_samples: int,
 ) -> PyTree:
-    r"""The score function estimator of a gradient, also known as REINFORCE.
+    r"""Estimates a gradient with the score function, also known as REINFORCE.
 
     $$\nabla_\theta\, \mathbb{E}_{p(x; \theta)} f(x) = \mathbb{E}_{p(x; \theta)}\big[
       f(x)\, \nabla_\theta \log p(x; \theta)\big] \approx \frac1N \sum_{n=1}^N
@@ -129,7 +129,7 @@ def pathwise_jacobians(
     key: Key,
     num_samples: int,
 ) -> PyTree:
-    r"""The pathwise estimator of a gradient, also known as the reparametrization trick.
+    r"""Estimates a gradient along paths, also known as the reparametrization trick.
 
     With samples $x = g(\epsilon; \theta)$, where $\epsilon$ does not depend on $\theta$,
 
@@ -200,7 +200,7 @@ def measure_valued_jacobians(
     num_samples: int,
     coupling: bool = True,
 ) -> PyTree:
-    r"""The measure-valued estimator of a gradient, for normal distributions.
+    r"""Estimates a gradient by measure-valued derivatives, for normal distributions.
 
     The derivative of a density is a multiple of the difference of two densities,
 
@@ -286,7 +286,7 @@ def measure_valued_estimation_mean(
     num_samples: int,
     coupling: bool = True,
 ) -> Float[Array, "samples ..."]:
-    r"""The measure-valued estimator of the gradient with respect to the mean.
+    r"""Estimates the measure-valued gradient with respect to the mean.
 
     $$\frac{\partial}{\partial \mu_i} \mathbb{E} f(x) = \frac{1}{\sqrt{2 \pi}\, \sigma_i}
       \big(\mathbb{E} f(x^+) - \mathbb{E} f(x^-)\big),$$
@@ -330,7 +330,7 @@ def measure_valued_estimation_std(
     num_samples: int,
     coupling: bool = True,
 ) -> Float[Array, "samples ..."]:
-    r"""The measure-valued estimator of the gradient with respect to the scale.
+    r"""Estimates the measure-valued gradient with respect to the scale.
 
     $$\frac{\partial}{\partial \sigma_i} \mathbb{E} f(x) = \frac{1}{\sigma_i}
       \big(\mathbb{E} f(x^+) - \mathbb{E} f(x^-)\big),$$

@@ -30,7 +30,7 @@ def hessian_diag(
     key: Key | None = None,
     batch_size: int = 32,
 ) -> Updates:
-    r"""The diagonal of a loss's Hessian $H$, exact or estimated.
+    r"""Computes the diagonal of a loss's Hessian $H$, or estimates it.
 
     - *Exact*, by default: $e_i^\top H e_i$ for each of the $n$ parameters. It takes
         about as much time as $2 n$ gradients, so it grows as $n^2$, and as much memory
@@ -157,7 +157,7 @@ def fisher_diag(
     per_example: bool = False,
     microbatch_size: StaticInteger | None = None,
 ) -> Updates:
-    r"""The diagonal of the observed, or empirical, Fisher information.
+    r"""Computes the diagonal of the observed, or empirical, Fisher information.
 
     With $\ell(p, x) = -\log \Pr(x \mid p)$ it is
 

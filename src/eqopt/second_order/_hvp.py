@@ -15,7 +15,7 @@ from ._loss import loss_of_arrays
 
 
 def hvp(loss: Callable[..., Any], v: PyTree, params: Params, *args: Any) -> Updates:
-    r"""The product $H v$ of a loss's Hessian and a vector.
+    r"""Computes the product $H v$ of a loss's Hessian and a vector.
 
     $$H v = \frac{d}{dt}\, \nabla L(p + t v)\,\Big|_{t = 0}.$$
 
