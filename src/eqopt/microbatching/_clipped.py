@@ -354,10 +354,7 @@ def _norms(
     return run(visible, gradients.batch, options)
 
 
-def _paths(
-    call: Call,
-    of_loss: tuple[Any, ...],
-) -> PyTree[Path]:
+def _paths(call: Call, of_loss: tuple[Any, ...]) -> PyTree[Path]:
     gradients = _find_gradients(call, of_loss)
     batch, found = gradients.batch, []
 

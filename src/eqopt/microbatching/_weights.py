@@ -42,8 +42,9 @@ class Weights(eqx.Module):
         """The microbatch `index`."""
         split = self.split
         if self.rows is None or self.microbatches is None:
-            sizes = 1 if self._rows_per_unit > 1 else split.size, split.rest
-            return Part(index, is_rest, 1 if self.has_rows else sizes[is_rest], None)
+            is_one = self.has_rows or self._rows_per_unit > 1
+            weight = 1 if is_one else (split.size, split.rest)[is_rest]
+            return Part(index, is_rest, weight, None)
         if self.has_rows:
             rows = take_rows(self.rows, 0, split, None if is_rest else index)
             return Part(index, is_rest, 1, rows)
