@@ -89,7 +89,7 @@ class Batch(eqx.Module):
         ]
 
     def mapped(self, leaves: Sequence[Any]) -> list[Array]:
-        """Those of the leaves that have a batch axis."""
+        """The leaves that have a batch axis."""
         pairs = zip(leaves, self.axes, strict=True)
         return [x for x, axis in pairs if axis is not None]
 
