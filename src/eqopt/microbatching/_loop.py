@@ -43,7 +43,7 @@ def make_options(
     num_real_microbatches: Any,
     name: str = "accumulator",
 ) -> Options:
-    """Checks what is known before a call; `name` is the argument `accumulator`."""
+    """Checks what is known before a call. `name` names the accumulator in errors."""
     for path, leaf in jtu.tree_leaves_with_path(accumulator, is_leaf=is_accumulator):
         if not is_accumulator(leaf):
             raise InputError(
