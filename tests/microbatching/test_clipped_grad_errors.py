@@ -57,7 +57,7 @@ ERRORS = {
     ),
     "no clip for a group": (
         lambda: clipped_grad(of_two, {"x": 1.0}, groups={"a": "x", "b": "y"})(TWO, X),
-        ["an entry for each label", "none for ['y']"],
+        ["no entry for ['y']", "['x']"],
     ),
     "groups of another structure": (
         lambda: per_example_grad_norms(of_two, groups={"a": "x"})(TWO, X),

@@ -375,8 +375,8 @@ def _limits_of(l2_norm_clip: Any, found: list[Any]) -> dict[Any, Any]:
     if missing:
         raise InputError(
             None,
-            f"`l2_norm_clip` must have an entry for each label in `groups`, but has none "
-            f"for {list(missing)}.",
+            f"`l2_norm_clip` has no entry for {list(missing)}, only for "
+            f"{list(l2_norm_clip)}.",
         )
     return dict(l2_norm_clip)
 
