@@ -313,8 +313,8 @@ ERRORS = [
     ({"value": None}, "`value`"),
     ({"grad": None}, "argument `grad` is needed"),
     ({"value": jnp.ones(2)}, r"`value` must be .* shape \(2,\)"),
-    ({"value_fn": lambda p: p}, r"`value_fn` must return a real .*\(3,\)"),
-    ({"value_fn": lambda p: (quadratic(p), p)}, "a tuple. Return only the loss"),
+    ({"value_fn": lambda p: p}, r"`value_fn` must return a real .*f32\[3\]"),
+    ({"value_fn": lambda p: (quadratic(p), p)}, "Return only the loss"),
     ({"grad": {"a": jnp.ones(3)}}, r"another tree structure than `grad`"),
 ]
 

@@ -9,7 +9,6 @@ import pytest
 from eqopt.microbatching import (
     AccumulationType,
     clipped_grad,
-    gradient_paths,
     micro_grad,
     per_example_grad_norms,
 )
@@ -46,27 +45,15 @@ def norms(fun, has_aux=False):
 ERRORS = {
     "concat": (
         lambda: clipped(W, X, accumulator=AccumulationType.CONCAT),
-        ["`accumulator` is CONCAT", "`micro_grad`"],
-    ),
-    "negative clip": (
-        lambda: clipped_grad(fun, -1.0),
-        ["`l2_norm_clip` must be in [0, inf)", "-1.0"],
-    ),
-    "clip that is NaN": (
-        lambda: clipped_grad(fun, jnp.nan),
-        ["`l2_norm_clip` must be in [0, inf)", "nan"],
+        ["`accumulator`", "is CONCAT", "`micro_grad`"],
     ),
     "clip that is an array": (
         lambda: clipped_grad(fun, jnp.ones(2)),
-        ["`l2_norm_clip`", "0-d", "(2,)"],
+        ["`l2_norm_clip`", "(2,)"],
     ),
     "negative clip of a group": (
         lambda: clipped_grad(fun, {"x": 1.0, "y": -2.0}, groups="x"),
-        ["`l2_norm_clip['y']`", "-2.0"],
-    ),
-    "clips without groups": (
-        lambda: clipped_grad(fun, {"x": 1.0}),
-        ["`l2_norm_clip`", "['x']", "no `groups`"],
+        ["`l2_norm_clip`", "-2.0"],
     ),
     "no clip for a group": (
         lambda: clipped_grad(of_two, {"x": 1.0}, groups={"a": "x", "b": "y"})(TWO, X),
@@ -80,87 +67,24 @@ ERRORS = {
         lambda: per_example_grad_norms(of_two, groups={"a": "x", "b": None})(TWO, X),
         ["`groups` has None at `['b']`", "string"],
     ),
-    "size": (lambda: clipped(W, X, microbatch_size=0), ["`microbatch_size`", "0"]),
-    "size of the norms": (
-        lambda: per_example_grad_norms(fun, microbatch_size=-1),
-        ["`microbatch_size`", "-1"],
-    ),
-    "size larger than the batch": (
-        lambda: clipped(W, X, microbatch_size=6),
-        ["`microbatch_size=6`", "5 rows", "`args[1]`"],
-    ),
-    "no batch_argnums": (
-        lambda: clipped(W, X, batch_argnums=()),
-        ["`batch_argnums` is empty"],
-    ),
-    "batch_argnums": (
-        lambda: clipped(W, X, batch_argnums=2),
-        ["`batch_argnums` contains 2", "2 positional"],
-    ),
-    "argnums": (
-        lambda: gradient_paths(fun, argnums=5)(W, X),
-        ["`argnums` contains 5", "2 positional"],
-    ),
-    "argnums twice": (
-        lambda: clipped(W, X, argnums=(0, -2)),
-        ["`argnums=(0, -2)`", "twice"],
-    ),
     "both": (
         lambda: clipped(W, X, argnums=(0, 1)),
         ["`argnums` and `batch_argnums` both contain argument 1", "`micro_grad`"],
     ),
-    "both, counted from the end": (
-        lambda: gradient_paths(fun, argnums=-1)(W, X),
-        ["`argnums` and `batch_argnums` both contain argument 1"],
-    ),
-    "scalar in the batch": (
-        lambda: clipped(W, (X, jnp.array(1.0))),
-        ["`args[1][1]`", "shape ()", "another argument"],
-    ),
-    "scalar keyword": (
-        lambda: per_example_grad_norms(fun)(W, X, y=jnp.array(1.0)),
-        ["`kwargs['y']`", "shape ()"],
-    ),
-    "no array in the batch": (
-        lambda: clipped(W, [1.0, 2.0]),
-        ["`args[1]`", "jnp.asarray"],
-    ),
-    "unequal batch axes": (
-        lambda: clipped(W, (X, X[1:])),
-        ["`args[1][0]` has 5", "`args[1][1]` has 4"],
-    ),
-    "number of microbatches": (
-        lambda: clipped(W, X, microbatch_size=2, num_real_microbatches=4),
-        ["`num_real_microbatches=4`", "out of range"],
-    ),
     "shape of weights": (
         lambda: clipped(W, X, weights=jnp.ones(4)),
-        ["`weights`", "(4,)", "(5,)"],
-    ),
-    "negative weights": (
-        lambda: clipped(W, X, weights=jnp.arange(5) - 1),
-        ["`weights` must not be negative", "-1"],
-    ),
-    "complex weights": (
-        lambda: clipped(W, X, weights=jnp.ones(5, jnp.complex64)),
-        ["`weights`", "complex64"],
+        ["clipped_grad: `weights`", "(4,)", "(5,)"],
     ),
     "vector": (
         norms(lambda w, x: x @ w),
         ["floating-point scalar", "shape=(1, 2)"],
     ),
-    "integer": (norms(lambda w, x: jnp.array(1)), ["floating-point scalar", "int32"]),
     "Python number": (norms(lambda w, x: 1.0), ["floating-point scalar", "1.0"]),
-    "nothing": (norms(lambda w, x: None), ["floating-point scalar", "None"]),
     "no has_aux": (
         norms(lambda w, x: (fun(w, x), x)),
         ["floating-point scalar", "`has_aux=True`"],
     ),
     "no aux": (norms(fun, True), ["`has_aux=True`", "pair", "f32[]"]),
-    "three": (
-        norms(lambda w, x: (fun(w, x), x, x), True),
-        ["`has_aux=True`", "pair", "f32[1,3]"],
-    ),
     "state": (
         lambda: clipped_grad(with_state, 1.0, True)(W, X),
         ["`eqx.nn.State`", "`eqx.nn.GroupNorm`"],

@@ -1,7 +1,5 @@
 """`micro_grad` against Optax, `eqx.filter_grad`, and its documentation."""
 
-import functools as ft
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -199,23 +197,6 @@ def test_num_real_microbatches():
         grads, aux = eqx.filter_jit(grad_fn)(jnp.float32(1), jnp.ones(16))
         assert grads == 12
         assert aux.values.sum() == 12
-
-
-def test_it_can_be_transformed(getkey):
-    x, ws = jr.normal(getkey(), (5, 3)), jr.normal(getkey(), (4, 3))
-
-    def fun(w, x):
-        return jnp.sum(jnp.tanh(x @ w))
-
-    def gradient_norm(size, w):
-        grads, _ = micro_grad(fun, microbatch_size=size)(w, x)
-        return jnp.sum(grads**2)
-
-    out = []
-    for size in (None, 2):
-        gradient = jax.grad(ft.partial(gradient_norm, size))
-        out.append(jax.jit(jax.vmap(gradient))(ws))
-    np.testing.assert_allclose(*out, rtol=1e-4, atol=1e-5)
 
 
 def test_traced_once_per_shape():

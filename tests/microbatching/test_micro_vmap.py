@@ -163,25 +163,6 @@ def test_float16_sums_do_not_depend_on_the_microbatch_size():
     assert set(out.values()) == {jnp.sum(x).item()}
 
 
-def test_it_can_be_transformed(getkey):
-    x = jr.normal(getkey(), (5, 3))
-
-    def fun(w, x):
-        return jnp.tanh(w @ x)
-
-    def whole(w):
-        return jnp.mean(jax.vmap(fun, (None, 0))(w, x))
-
-    def micro(w):
-        mean = AccumulationType.MEAN
-        return micro_vmap(fun, (None, 0), microbatch_size=2, accumulator=mean)(w, x)
-
-    ws = jr.normal(getkey(), (4, 3))
-    for transform in (jax.grad, lambda f: f):
-        actual, expected = (jax.jit(jax.vmap(transform(f)))(ws) for f in (micro, whole))
-        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
-
-
 def test_traced_once_per_shape():
     count = 0
 

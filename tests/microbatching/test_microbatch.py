@@ -346,7 +346,5 @@ def test_it_looks_like_the_function():
 
 
 def test_bools_have_no_sum():
-    with pytest.raises(
-        ValueError, match="SUM cannot add `output`, which has dtype bool"
-    ):
+    with pytest.raises(ValueError, match=r"SUM cannot combine `output`.*bool"):
         microbatch(lambda x: jnp.any(x > 0), 0, 1)(jnp.ones(4))

@@ -186,32 +186,16 @@ def _identity(x):
 
 
 WRONG = [
-    (lambda: make_perturbed_fun(_identity, 0), ValueError, "`num_samples` must be"),
-    (
-        lambda: make_perturbed_fun(_identity, sigma=0.0),
-        ValueError,
-        "(0, inf), but is 0",
-    ),
-    (lambda: make_perturbed_fun(_identity, sigma=X), ValueError, "has shape (3,)"),
+    (lambda: make_perturbed_fun(_identity, 0), "`num_samples` must be"),
+    (lambda: make_perturbed_fun(_identity, sigma=0.0), "(0, inf), but is 0"),
     (
         lambda: make_perturbed_fun(_identity)(0, 1),
-        TypeError,
-        "no floating-point arrays",
-    ),
-    (
-        lambda: make_perturbed_fun(_identity)(0, X.astype(complex)),
-        TypeError,
-        "must be real, but has an array of dtype complex64",
-    ),
-    (
-        lambda: make_perturbed_fun(lambda x: {"a": "b"})(0, X),
-        TypeError,
-        "the value at `['a']` is of str",
+        "is 1, without floating-point arrays",
     ),
 ]
 
 
-@pytest.mark.parametrize(("call", "error", "part"), WRONG)
-def test_errors(call, error, part):
-    with pytest.raises(error, match=re.escape(part)):
+@pytest.mark.parametrize(("call", "part"), WRONG)
+def test_errors(call, part):
+    with pytest.raises(ValueError, match=re.escape(part)):
         call()

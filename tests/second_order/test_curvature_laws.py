@@ -188,35 +188,19 @@ def _sum(p, *args):
 WRONG = [
     (lambda: hvp(_sum, V, P), ["`v`", "['a']", "like the gradient", "ravel_pytree"]),
     (lambda: hvp(_sum, {"a": jnp.ones(3)}, P), ["`v`", "(3,)", "(2,)", "['a']"]),
-    (lambda: hvp(_sum, {"a": jnp.arange(2)}, P), ["`v`", "no inexact", "['a']"]),
-    (
-        lambda: hvp(_sum, {"a": V.astype(complex)}, P),
-        ["`v` is complex at `['a']`", "float32"],
-    ),
-    (lambda: hvp(lambda p: p["a"], P, P), ["hvp", "`loss`", "(2,)", "mean"]),
-    (
-        lambda: hessian_diag(lambda p: _sum(p).astype(complex), P),
-        ["`loss`", "complex64"],
-    ),
-    (lambda: hessian_diag(lambda p: p["a"], P), ["hessian_diag", "`loss`", "(2,)"]),
-    (
-        lambda: hessian_diag(_sum, P, num_samples=3),
-        ["`num_samples=3`", "`key` is None"],
-    ),
-    (lambda: hessian_diag(_sum, P, key=3), ["`key`", "`num_samples` is None", "exact"]),
+    (lambda: hvp(_sum, {"a": jnp.arange(2)}, P), ["`v`", "None against (2,)"]),
+    (lambda: hvp(lambda p: p["a"], P, P), ["hvp", "`loss`", "f32[2]", "mean"]),
+    (lambda: hessian_diag(lambda p: (_sum(p), p), P), ["`loss`", "only the loss"]),
+    (lambda: hessian_diag(_sum, P, num_samples=3), ["`key` is None"]),
+    (lambda: hessian_diag(_sum, P, key=3), ["`num_samples` is None", "exact"]),
     (lambda: hessian_diag(_sum, P, num_samples=0, key=3), ["`num_samples`", "1", "0"]),
     (lambda: hessian_diag(_sum, P, batch_size=0), ["`batch_size`", "at least 1", "0"]),
     (
         lambda: fisher_diag(lambda p: p["a"], P),
-        ["fisher_diag", "`negative_log_likelihood`", "(2,)"],
+        ["fisher_diag", "`negative_log_likelihood`"],
     ),
     (lambda: fisher_diag(_sum, P, microbatch_size=2), ["`microbatch_size` is 2"]),
-    (lambda: fisher_diag(_sum, P, 2, per_example=True), ["`per_example=True`", "(2,)"]),
-    (
-        lambda: fisher_diag(_sum, P, V, per_example=True, microbatch_size=3),
-        ["microbatch", "3", "2"],
-    ),
-    (lambda: fisher_diag(_sum, P, V, jnp.ones(3), per_example=True), ["2", "3"]),
+    (lambda: fisher_diag(_sum, P, 2, per_example=True), ["no batch argument"]),
 ]
 
 

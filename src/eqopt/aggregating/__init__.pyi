@@ -4,8 +4,6 @@ from ._average import (
     AccumulateAvgUpdatesState as AccumulateAvgUpdatesState,
     AverageIncrementallyUpdates as AverageIncrementallyUpdates,
     AveragePerElementUpdates as AveragePerElementUpdates,
-)
-from ._moments import (
     PerElementMeanAndSumSqDiffGrads as PerElementMeanAndSumSqDiffGrads,
     PerElementMeanAndSumSqDiffGradsState as PerElementMeanAndSumSqDiffGradsState,
 )

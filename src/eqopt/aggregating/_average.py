@@ -1,4 +1,4 @@
-"""Means over the elements of a call, over calls, and over both."""
+"""Means, and variances, over the elements of a call, over calls, and over both."""
 
 import dataclasses
 import functools
@@ -7,18 +7,18 @@ from typing import Any, TypeVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Inexact, Int
+from jaxtyping import Array, Bool, Float, Inexact, Int
 
 from .._combinators.collecting import fill_missing
 from .._core import equation, leafwise
 from .._trees.leaves import flatten_updates
 from .._trees.states import check_state
 from .._trees.stored import load
-from .._types import Count, Params, Scalar, State, Updates
-from ..numerics._numerics import at_least_float32
-from ..tree._like import wide_zeros_like
+from .._types import Count, Nonnegative, Params, Scalar, State, Updates
+from ..numerics._numerics import abs_sq, at_least_float32
+from ..tree._like import real_full_like, wide_zeros_like
 from ._aggregator import AbstractAggregator
-from ._sizes import Axes, as_tuple, check_axes, hashable, hashable_or_none, size_of
+from ._sizes import Axes, as_tuple, check_axes, hashable, size_of
 
 
 class AveragePerElementUpdates(AbstractAggregator):
@@ -56,7 +56,7 @@ class AveragePerElementUpdates(AbstractAggregator):
         **extra: Any,
     ) -> tuple[Updates, dict[str, Any], None]:
         check_state(self, state)
-        means, _ = element_means(self, updates, params)
+        means, _ = _element_means(self, updates, params)
         return means, {}, None
 
 
@@ -156,7 +156,7 @@ class AverageIncrementallyUpdates(AbstractAggregator):
     numbers of elements.
     """
 
-    per_elt_axis: Axes | None = eqx.field(static=True, converter=hashable_or_none)
+    per_elt_axis: Axes | None = eqx.field(static=True, converter=hashable)
     accumulation_steps: Count
 
     def __check_init__(self) -> None:
@@ -174,17 +174,159 @@ class AverageIncrementallyUpdates(AbstractAggregator):
     ) -> tuple[Updates, dict[str, Any], AccumulateAvgUpdatesState | None]:
         if self.per_elt_axis is None:
             return _accumulated(self, updates, 1, state)
-        means, size = element_means(self, updates, params)
+        means, size = _element_means(self, updates, params)
         return _accumulated(self, means, size, state)
 
 
-def element_means(
+class PerElementMeanAndSumSqDiffGradsState(eqx.Module):
+    """Mean and sum of squared differences so far.
+
+    **Attributes:**
+
+    - `micro_step`: the number of calls so far, a 0-d int32 array; 0 after the last one.
+    - `ready`: whether the last call completed a result, a 0-d bool array.
+    - `sample_size`: the number of elements so far, a 0-d int32 array, which saturates.
+    - `mean_grads`: the mean, a tree like the parameters in at least float32. (When
+        `ready`, it and `sum_sq_diff_grads` stay until the next call overwrites them.)
+    - `sum_sq_diff_grads`: the sum of squared differences from the mean, a tree like the
+        parameters in at least float32, real also for complex parameters.
+    """
+
+    micro_step: Int[Array, ""]
+    ready: Bool[Array, ""]
+    sample_size: Int[Array, ""]
+    mean_grads: Updates
+    sum_sq_diff_grads: Nonnegative
+
+
+@equation(elementwise=True)
+def merge(g, sum_sq_diff, mean_grads, sum_sq_diff_grads, *, part, pairs, is_first):
+    # Selected, not multiplied by zero, so that NaNs of the last result disappear.
+    old = jnp.where(is_first, 0, mean_grads)
+    diff = g - old
+    merged = sum_sq_diff_grads + sum_sq_diff + pairs * abs_sq(diff)
+    return g, old + diff * part, jnp.where(is_first, sum_sq_diff, merged)
+
+
+class PerElementMeanAndSumSqDiffGrads(AbstractAggregator):
+    r"""Computes the mean and the variance over the elements of several calls.
+
+    Over all $n$ elements $g_i$ of $k$ calls, which may have different numbers of
+    elements,
+
+    $$\bar g = \frac{1}{n} \sum_{i=1}^{n} g_i, \qquad
+      M = \sum_{i=1}^{n} |g_i - \bar g|^2$$
+
+    element by element, so that $M / (n - 1)$ is the unbiased variance. The update is
+    $\bar g$ in every $k$-th call, and 0 in all other calls. In an
+    [`eqopt.aggregating.Process`][], the following transformations get two extra
+    arguments:
+
+    - `sum_sq_diff_grads`: $M$, a tree like the parameters, in at least float32.
+    - `sample_size`: $n$, an integer, or a 0-d int32 array if $k > 1$.
+
+    Updates that are `None` count as zeros, as in
+    [`eqopt.aggregating.AccumulateAvgUpdates`][].
+
+    The mean $\bar g_B$ and the sum $M_B$ of the $B$ elements of a call are combined
+    with the mean and the sum of the $A$ elements before them, without a difference of
+    large numbers (Chan et al.):
+
+    $$\bar g = \bar g_A + \frac{B}{A + B}\, (\bar g_B - \bar g_A), \qquad
+      M = M_A + M_B + \frac{A B}{A + B}\, |\bar g_B - \bar g_A|^2.$$
+
+    **Arguments:**
+
+    - `per_elt_axis`: the axis along which the elements are, or a sequence of axes.
+        Negative axes count from the end. Defaults to 0.
+    - `accumulation_steps`: $k \ge 1$. There is no state, only `None`, if it is the Python
+        integer 1. Defaults to 1.
+
+    **Raises:**
+
+    A `ValueError` if `per_elt_axis` is empty or has an axis twice, or if
+    `accumulation_steps` is smaller than 1 or not an integer. In `update`, a
+    `ValueError` that names the key path if updates have no such axes, or different
+    numbers of elements.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @article{chan1983algorithms,
+            author = {Chan, Tony F. and Golub, Gene H. and LeVeque, Randall J.},
+            title = {Algorithms for Computing the Sample Variance: Analysis and
+                     Recommendations},
+            journal = {The American Statistician},
+            volume = {37},
+            number = {3},
+            pages = {242--247},
+            year = {1983},
+        }
+        ```
+    """
+
+    per_elt_axis: Axes = eqx.field(static=True, default=0, converter=hashable)
+    accumulation_steps: Count = 1
+
+    def __check_init__(self) -> None:
+        check_axes(type(self).__name__, self.per_elt_axis)
+
+    def init(self, params: Params) -> PerElementMeanAndSumSqDiffGradsState | None:
+        if not _is_accumulating(self):
+            return None
+        mean = wide_zeros_like(params)
+        return PerElementMeanAndSumSqDiffGradsState(
+            micro_step=jnp.zeros((), jnp.int32),
+            ready=jnp.zeros((), bool),
+            sample_size=jnp.zeros((), jnp.int32),
+            mean_grads=mean,
+            sum_sq_diff_grads=real_full_like(mean, 0),
+        )
+
+    def aggregate(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, dict[str, Any], PerElementMeanAndSumSqDiffGradsState | None]:
+        axes = self.per_elt_axis
+        size = size_of(type(self).__name__, updates, params, axes)
+        mean, sum_sq_diff = _moments_of(updates, as_tuple(axes))
+        if not _is_accumulating(self):
+            check_state(self, state, type(None))
+            aux = {"sum_sq_diff_grads": sum_sq_diff, "sample_size": size}
+            return mean, aux, None
+        check_state(self, state, PerElementMeanAndSumSqDiffGradsState)
+        state, is_first, part = _count_on(self, state, size)
+        before = (state.sample_size - size).astype(part.dtype)
+        _, mean, sums = leafwise(
+            merge,
+            fill_missing(mean, state.mean_grads),
+            state.mean_grads,
+            state.sum_sq_diff_grads,
+            reads={"sum_sq_diff": fill_missing(sum_sq_diff, state.sum_sq_diff_grads)},
+            part=part,
+            pairs=before * part,
+            is_first=is_first,
+        )
+        state = dataclasses.replace(state, mean_grads=mean, sum_sq_diff_grads=sums)
+        aux = {"sum_sq_diff_grads": load(sums), "sample_size": state.sample_size}
+        return load(mean), aux, state
+
+
+#
+# One call
+#
+
+
+def _element_means(
     owner: Any, updates: Updates, params: Params | None
 ) -> tuple[Updates, int]:
-    """The means over the elements, and the number of elements."""
+    """Takes the means over the elements, and counts the elements."""
     size = size_of(type(owner).__name__, updates, params, owner.per_elt_axis)
-    leaves, treedef = flatten_updates(updates)
     axes = as_tuple(owner.per_elt_axis)
+    leaves, treedef = flatten_updates(updates)
     means = [None if g is None else _mean(g, axes) for g in leaves]
     return treedef.unflatten(means), size
 
@@ -194,16 +336,38 @@ def _mean(g: Inexact[Array, "..."], axes: tuple[int, ...]) -> Inexact[Array, "..
     return jnp.mean(at_least_float32(g), axes)
 
 
+def _moments_of(updates: Updates, axes: tuple[int, ...]) -> tuple[Updates, Updates]:
+    """Means and sums of squared differences over the elements of one call."""
+    leaves, treedef = flatten_updates(updates)
+    pairs = [(None, None) if g is None else _moments(g, axes) for g in leaves]
+    means, sums = zip(*pairs, strict=True) if pairs else ((), ())
+    return treedef.unflatten(means), treedef.unflatten(sums)
+
+
+@functools.partial(jax.jit, static_argnames="axes")
+def _moments(
+    g: Inexact[Array, "..."], axes: tuple[int, ...]
+) -> tuple[Inexact[Array, "..."], Float[Array, "..."]]:
+    g = at_least_float32(g)
+    mean = jnp.mean(g, axes, keepdims=True)
+    return jnp.squeeze(mean, axes), jnp.sum(abs_sq(g - mean), axes)
+
+
+#
+# Several calls
+#
+
+
 _S = TypeVar("_S", bound=eqx.Module)
 
 
-def is_accumulating(owner: Any) -> bool:
+def _is_accumulating(owner: Any) -> bool:
     """Whether it needs more than one call, as far as known before tracing."""
     steps = owner.accumulation_steps
     return not (isinstance(steps, int) and steps == 1)
 
 
-def count_on(owner: Any, state: _S, size: int) -> tuple[_S, Bool[Array, ""], Scalar]:
+def _count_on(owner: Any, state: _S, size: int) -> tuple[_S, Bool[Array, ""], Scalar]:
     """The new counters, whether the state restarts, and the share of the new elements.
 
     **Arguments:**
@@ -227,7 +391,7 @@ def count_on(owner: Any, state: _S, size: int) -> tuple[_S, Bool[Array, ""], Sca
 
 
 def _start(owner: Any, params: Params) -> AccumulateAvgUpdatesState | None:
-    if not is_accumulating(owner):
+    if not _is_accumulating(owner):
         return None
     return AccumulateAvgUpdatesState(
         micro_step=jnp.zeros((), jnp.int32),
@@ -240,11 +404,11 @@ def _start(owner: Any, params: Params) -> AccumulateAvgUpdatesState | None:
 def _accumulated(
     owner: AbstractAggregator, means: Updates, size: int, state: State
 ) -> tuple[Updates, dict[str, Any], AccumulateAvgUpdatesState | None]:
-    if not is_accumulating(owner):
+    if not _is_accumulating(owner):
         check_state(owner, state, type(None))
         return means, {}, None
     check_state(owner, state, AccumulateAvgUpdatesState)
-    state, is_first, part = count_on(owner, state, size)
+    state, is_first, part = _count_on(owner, state, size)
     means = fill_missing(means, state.avg_grad)
     _, mean = leafwise(accumulate, means, state.avg_grad, part=part, is_first=is_first)
     return load(mean), {}, dataclasses.replace(state, avg_grad=mean)

@@ -8,6 +8,7 @@ from jaxtyping import Array, Float
 
 from .._arguments.construction import Module
 from .._core import equation, sum_over_leaves
+from .._errors import InputError
 from .._jax_internals import is_traced
 from .._types import Leaf, RealScalarLike, Scalar, Updates
 from ..tree import norm
@@ -45,7 +46,7 @@ def gradient_noise_scale(
     mean_squared_norm: RealScalarLike | None = None,
     small_batch_size: RealScalarLike = 1,
 ) -> GradientNoiseScale:
-    r"""The simple noise scale, computed from the gradients of one step.
+    r"""Computes the simple noise scale from the gradients of one step.
 
     $$\mathcal B_{\text{simple}} = \frac{\operatorname{tr} \Sigma}{|G|^2}$$
 
@@ -98,8 +99,8 @@ def gradient_noise_scale(
     **Raises:**
 
     A `ValueError` unless exactly one of `variance_grads` and `mean_squared_norm` is
-    given, if `variance_grads` and `mean_grads` have different structures, if a number
-    is not a real number, or unless $0 < b < B$.
+    given, if `variance_grads` and `mean_grads` have different structures, if
+    `mean_squared_norm` has axes, or unless $0 < b < B$.
 
     ??? cite "Reference"
 
@@ -136,30 +137,26 @@ def sum_of_variances(g: Leaf, variance_grads: Leaf) -> Scalar:
 
 
 def _check(variance: Any, square: Any, large: Any, small: Any) -> None:
+    owner = "gradient_noise_scale"
     if (variance is None) == (square is None):
         count = "neither" if variance is None else "both"
-        raise ValueError(
-            "gradient_noise_scale needs exactly one of `variance_grads` and "
-            f"`mean_squared_norm`, but got {count}. Pass one of them: both measure "
-            "how gradients differ."
+        raise InputError(
+            owner,
+            "pass exactly one of `variance_grads` and `mean_squared_norm`, but got "
+            f"{count}.",
         )
-    numbers = {"batch_size": large, "small_batch_size": small}
-    if square is not None:
-        numbers["mean_squared_norm"] = square
-    for name, x in numbers.items():
-        is_real = not jnp.issubdtype(jnp.result_type(x), jnp.complexfloating)
-        if jnp.shape(x) != () or not is_real:
-            raise ValueError(
-                f"gradient_noise_scale: `{name}` must be a real number, but has shape "
-                f"{jnp.shape(x)} and dtype {jnp.result_type(x)}. For several numbers, "
-                "pass their mean."
-            )
+    if square is not None and jnp.ndim(square) != 0:
+        raise InputError(
+            owner,
+            f"`mean_squared_norm` must be a number, but has shape {jnp.shape(square)}. "
+            "Pass the mean of these numbers.",
+        )
     if is_traced(large) or is_traced(small):
         return
     # In NumPy, because comparing JAX arrays would be traced under `jit`.
     if not 0 < np.asarray(small) < np.asarray(large):
-        raise ValueError(
-            "gradient_noise_scale: `small_batch_size` must be larger than 0 and "
-            f"smaller than `batch_size`, but they are {small} and {large}. The "
-            "variance of gradients needs more than one mini-batch."
+        raise InputError(
+            owner,
+            "`small_batch_size` must be larger than 0 and smaller than `batch_size`, "
+            f"but they are {small} and {large}.",
         )

@@ -11,7 +11,7 @@ from .._trees.leaves import restrict
 from .._trees.stored import load, store_like
 from .._types import Hyperparameter, IntegerLike, Model, Params, State
 from ._aggregator import AbstractAggregator, is_ready, rounded
-from ._moments import PerElementMeanAndSumSqDiffGrads
+from ._average import PerElementMeanAndSumSqDiffGrads
 from ._sizes import Axes
 from ._tracking import TrackPerElementMeanAndVarianceWithEMA
 
@@ -115,7 +115,7 @@ def add_mean_variance_to_opt(
     per_elt_axis: Axes = 0,
     accumulation_steps: IntegerLike = 1,
 ) -> Process:
-    """An optimizer for per-element gradients that tracks their variance.
+    """Makes an optimizer for per-element gradients that tracks their variance.
 
     It applies `inner` to their mean.
 

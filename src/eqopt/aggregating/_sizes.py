@@ -2,8 +2,9 @@
 
 import operator
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+from .._errors import InputError
 from .._transforms.per_example import batch_size
 from .._types import Params, StaticInteger, Updates
 
@@ -15,7 +16,7 @@ Axes: TypeAlias = StaticInteger | Sequence[StaticInteger]
 def get_batch_size_from_per_elt_updates(
     per_elt_updates: Updates, per_elt_axis: Axes
 ) -> int:
-    """The number of elements in per-element updates.
+    """Counts the elements in per-element updates.
 
     **Arguments:**
 
@@ -40,30 +41,25 @@ def get_batch_size_from_per_elt_updates(
 
 
 def size_of(owner: str, updates: Updates, params: Params | None, axes: Axes) -> int:
-    """The number of elements, checked as by `batch_size`."""
+    """Counts the elements, and checks them as `batch_size` does."""
     return batch_size(owner, updates, params, as_tuple(axes))
 
 
 def as_tuple(axes: Axes) -> tuple[int, ...]:
-    axes = hashable(axes)
-    return axes if isinstance(axes, tuple) else (axes,)
+    numbers = hashable(axes)
+    return numbers if isinstance(numbers, tuple) else (numbers,)
 
 
-def hashable(axes: Axes) -> int | tuple[int, ...]:
-    """For a static field: Python integers, in a tuple if there are several."""
+def hashable(axes: Any) -> Any:
+    """For a static field: Python integers, in a tuple if there are several, or `None`."""
     if isinstance(axes, Sequence):
         return tuple(map(operator.index, axes))
-    return operator.index(axes)
-
-
-def hashable_or_none(axes: Axes | None) -> int | tuple[int, ...] | None:
-    return None if axes is None else hashable(axes)
+    return None if axes is None else operator.index(axes)
 
 
 def check_axes(owner: str, axes: Axes | None) -> None:
-    """Raises a `ValueError` unless `axes` is `None` or one or more different axes."""
+    """Raises an error unless `axes` is `None` or one or more different axes."""
     if axes is not None and not 0 < len(as_tuple(axes)) == len(set(as_tuple(axes))):
-        raise ValueError(
-            f"{owner}: `per_elt_axis` must be an axis or a sequence of one or more "
-            f"different axes, but is {axes}."
+        raise InputError(
+            owner, f"`per_elt_axis` must be one or more different axes, but is {axes}."
         )

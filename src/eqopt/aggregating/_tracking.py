@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from .._core import AbstractLeafwise, Leafwise, equation
+from .._errors import InputError
 from .._transforms.scale import recorded
 from .._types import (
     IntegerLike,
@@ -113,17 +114,17 @@ class TrackPerElementMeanAndVarianceWithEMA(AbstractLeafwise):
 
 def _degrees_of_freedom(sample_size: Any) -> Scalar:
     if isinstance(sample_size, int) and sample_size < 2:
-        raise ValueError(
-            "TrackPerElementMeanAndVarianceWithEMA: `sample_size` must be at least 2 "
-            f"for a variance, but is {sample_size}. Use larger batches, or set "
-            "`accumulation_steps` to combine several batches."
+        raise InputError(
+            None,
+            f"`sample_size` must be at least 2 for a variance, but is {sample_size}. "
+            "Use larger batches, or combine several with `accumulation_steps`.",
         )
     # If there turns out to be a single one at run time, the variance is zero.
     return jnp.maximum(jnp.asarray(sample_size, jnp.float32) - 1, 1)
 
 
 def get_unbiased_mean_and_variance_ema(state: State) -> tuple[Updates, Updates]:
-    r"""The averages of mean and variance in a state, debiased.
+    r"""Returns the debiased averages of mean and variance in a state.
 
     $$m_t / (1 - \beta^t), \qquad v_t / (1 - \beta^t).$$
 
@@ -144,9 +145,10 @@ def get_unbiased_mean_and_variance_ema(state: State) -> tuple[Updates, Updates]:
     name = PerElementMeanAndVarianceEMAState.__name__
     found = get(state, name, None)
     if found is None:
-        raise ValueError(
-            f"There is no {name} in this {type(state).__name__}. Pass the state of an "
-            "optimizer from `eqopt.aggregating.add_mean_variance_to_opt`."
+        raise InputError(
+            "get_unbiased_mean_and_variance_ema",
+            f"`state` has no {name}. Pass the state of an optimizer from "
+            "`eqopt.aggregating.add_mean_variance_to_opt`.",
         )
     correction = bias_correction(found.ema_decay, found.count)
     correction = jnp.where(found.count > 0, correction, 1)

@@ -7,8 +7,9 @@ from ._clipped import (
     gradient_paths as gradient_paths,
     per_example_grad_norms as per_example_grad_norms,
 )
-from ._grad import micro_grad as micro_grad
-from ._microbatch import microbatch as microbatch
+from ._examples import micro_grad as micro_grad, micro_vmap as micro_vmap
+from ._microbatch import (
+    micro_value_and_grad as micro_value_and_grad,
+    microbatch as microbatch,
+)
 from ._rows import reshape_batch_axis as reshape_batch_axis
-from ._value_and_grad import micro_value_and_grad as micro_value_and_grad
-from ._vmap import micro_vmap as micro_vmap

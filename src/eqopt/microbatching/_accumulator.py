@@ -4,10 +4,7 @@ import enum
 from collections.abc import Callable
 from typing import Any
 
-import jax.tree_util as jtu
-
 from .._arguments.construction import Module
-from .._types import PyTree
 
 
 class AccumulationType(enum.Enum):
@@ -87,12 +84,3 @@ class Accumulator(Module):
 
 def is_accumulator(x: Any) -> bool:
     return isinstance(x, Accumulator | AccumulationType)
-
-
-def check_accumulator(accumulator: PyTree, name: str = "accumulator") -> None:
-    for path, leaf in jtu.tree_leaves_with_path(accumulator, is_leaf=is_accumulator):
-        if not is_accumulator(leaf):
-            raise ValueError(
-                f"`{name}{jtu.keystr(path)}` must be an `AccumulationType` or an "
-                f"`Accumulator`, got {leaf!r}."
-            )

@@ -1,19 +1,50 @@
 """Norms of per-example gradients, and sums of clipped per-example gradients."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import equinox as eqx
-from jaxtyping import ArrayLike
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float, Shaped
 
-from .._trees.leaves import label_dict
-from .._types import PyTree, StaticInteger
+from .._arguments.checks import check_interval
+from .._errors import InputError
+from .._trees.leaves import is_label, label_dict, listed
+from .._trees.masks import resolve
+from .._types import IntegerLike, PyTree, StaticInteger
+from ..numerics._numerics import safe_sqrt, wide_dtype
 from ._accumulator import AccumulationType
-from ._clip_factors import check_clip
-from ._clipping import ClippedSum, Groups, Norms, Paths, PerExampleNorms
-from ._ghost.gradient import Method, Path
-from ._loss import make_loss
-from ._rows import check_size
+from ._arguments import Batch, Call, find_batch, wrap
+from ._clip_factors import clip_factors
+from ._ghost.factors import AbstractFactor, squared_norm, weighted_sum
+from ._ghost.gradient import Method, Path, Traced, gradient, trace
+from ._loop import Options, make_options, run
+from ._loss import Loss, find_loss
+from ._weights import check_weights, make_weights
+
+
+# A tree of labels like the differentiated arguments, a prefix of it, or a function that
+# returns one of them, such as the result of `eqopt.groups.label`.
+Groups: TypeAlias = PyTree | Callable[[PyTree], PyTree]
+
+
+class PerExampleNorms(NamedTuple):
+    """The results for each example; axis 0 is the batch axis.
+
+    **Attributes:**
+
+    - `values`: the losses.
+    - `norms`: the norms of the gradients before clipping, in at least float32: an
+        array, or with `groups` a dictionary with an array for each label.
+    - `aux`: the second result of the function with `has_aux`.
+    """
+
+    values: Any
+    norms: Any
+    aux: Any
 
 
 def clipped_grad(
@@ -29,7 +60,7 @@ def clipped_grad(
     groups: Groups | None = None,
     weights: ArrayLike | None = None,
     method: Method = "auto",
-    num_real_microbatches: ArrayLike | None = None,
+    num_real_microbatches: IntegerLike | None = None,
 ) -> Callable[..., tuple[PyTree, PerExampleNorms]]:
     r"""Sums the clipped gradients of all examples.
 
@@ -131,22 +162,31 @@ def clipped_grad(
     `eqx.nn.State`, which mixes the examples. With `method="ghost"`, a `ValueError` that
     lists the parameters for which it is not possible.
     """
+    owner = "clipped_grad"
     if accumulator is AccumulationType.CONCAT:
-        raise ValueError(
-            "`accumulator` is CONCAT, but `clipped_grad` does not compute per-example "
-            "gradients that could be concatenated. Use SUM or MEAN, or `micro_grad`."
+        raise InputError(
+            owner,
+            "`accumulator` must be SUM, MEAN or RUNNING_MEAN, but is CONCAT. For "
+            "per-example gradients, use `micro_grad`.",
         )
-    check_clip(l2_norm_clip, groups)
-    size = check_size(microbatch_size)
-    loss = make_loss(fun, has_aux, argnums, batch_argnums, keep_batch_dim)
-    out = ClippedSum(
-        Norms(loss, size, groups, method),
-        label_dict(l2_norm_clip) if isinstance(l2_norm_clip, dict) else l2_norm_clip,
-        accumulator,
-        weights,
-        num_real_microbatches,
+    is_dict = isinstance(l2_norm_clip, dict)
+    is_mapping = isinstance(l2_norm_clip, Mapping)
+    for x in l2_norm_clip.values() if is_mapping else [l2_norm_clip]:
+        if np.shape(x) != ():
+            raise InputError(owner, f"`l2_norm_clip` has shape {np.shape(x)}, not ().")
+        check_interval(owner, "l2_norm_clip", x, 0)
+    return wrap(
+        owner,
+        fun,
+        _clipped_sum,
+        (has_aux, argnums, batch_argnums, keep_batch_dim),
+        groups,
+        method,
+        label_dict(l2_norm_clip) if is_dict else l2_norm_clip,
+        make_options(
+            owner, microbatch_size, accumulator, weights, num_real_microbatches
+        ),
     )
-    return eqx.module_update_wrapper(out)
 
 
 def per_example_grad_norms(
@@ -160,7 +200,7 @@ def per_example_grad_norms(
     groups: Groups | None = None,
     method: Method = "auto",
 ) -> Callable[..., PerExampleNorms]:
-    """The norm of the gradient of each example, without computing the gradients.
+    """Computes the norm of the gradient of each example, but not the gradients.
 
     Use the norms to find outliers and wrong labels, to select data, or to compute the
     noise scale of gradients: see [`eqopt.aggregating.gradient_noise_scale`][].
@@ -186,9 +226,16 @@ def per_example_grad_norms(
 
     The `ValueError`s of [`eqopt.microbatching.clipped_grad`][].
     """
-    size = check_size(microbatch_size)
-    loss = make_loss(fun, has_aux, argnums, batch_argnums, keep_batch_dim)
-    return eqx.module_update_wrapper(Norms(loss, size, groups, method))
+    owner = "per_example_grad_norms"
+    return wrap(
+        owner,
+        fun,
+        _norms,
+        (has_aux, argnums, batch_argnums, keep_batch_dim),
+        groups,
+        method,
+        make_options(owner, microbatch_size, AccumulationType.CONCAT, None, None),
+    )
 
 
 def gradient_paths(
@@ -199,7 +246,7 @@ def gradient_paths(
     batch_argnums: int | Sequence[int] = 1,
     keep_batch_dim: bool = True,
 ) -> Callable[..., PyTree[Path]]:
-    """How `clipped_grad` computes the norm for each parameter.
+    """Says how `clipped_grad` computes the norm for each parameter.
 
     - `"ghost"`: the parameter is only used as a factor of matrix products, as the
         kernel of convolutions, or as a look-up table. The norm follows from the other
@@ -237,5 +284,261 @@ def gradient_paths(
 
     The `ValueError`s of [`eqopt.microbatching.clipped_grad`][].
     """
-    loss = make_loss(fun, has_aux, argnums, batch_argnums, keep_batch_dim)
-    return eqx.module_update_wrapper(Paths(loss))
+    of_loss = has_aux, argnums, batch_argnums, keep_batch_dim
+    return wrap("gradient_paths", fun, _paths, of_loss)
+
+
+#
+# A call
+#
+
+
+def _clipped_sum(
+    call: Call,
+    of_loss: tuple[Any, ...],
+    groups: Groups | None,
+    method: Method,
+    l2_norm_clip: Any,
+    options: Options,
+) -> tuple[PyTree, PerExampleNorms]:
+    accumulator, weights = options.accumulator, options.weights
+    gradients = _find_gradients(call, of_loss, groups, method, options.size, weights)
+    limits = _limits_of(l2_norm_clip, gradients.all_labels)
+    # Noise is added before any rounding: the rounding of a large sum may exceed the
+    # contribution of an example.
+    dtypes = [wide_dtype(p.dtype) for p in gradients.params]
+
+    def clipped(*microbatch: Any) -> tuple[list[Array], PerExampleNorms]:
+        examples = gradients.examples(*microbatch)
+        bounds, factors = examples.bounds, examples.factors
+        by_label = {k: clip_factors(bounds[k], limits[k]) for k in bounds}
+        if examples.weights is not None:
+            w = examples.weights.astype(jnp.float32)
+            by_label = {k: w.astype(f.dtype) * f for k, f in by_label.items()}
+            factors = jtu.tree_map(lambda x: _without_zeros(x, w), factors)
+        sums = [
+            weighted_sum(f, by_label[label]) if f else jnp.zeros(p.shape, dtype)
+            for f, label, p, dtype in zip(
+                factors, gradients.labels, gradients.params, dtypes, strict=True
+            )
+        ]
+        return sums, examples.visible
+
+    # The sums are weighted already.
+    kinds = AccumulationType.SUM, AccumulationType.CONCAT
+    unweighted = options._replace(accumulator=kinds, weights=None)
+    sums, visible = run(clipped, gradients.batch, unweighted)
+    divisor = 1
+    if accumulator is not AccumulationType.SUM:
+        split = gradients.batch.split
+        given = make_weights(weights, split, has_rows=True)
+        is_mean = accumulator is AccumulationType.MEAN
+        executed = split.executed(options.num_real)
+        divisor = given.of_all() if is_mean else given.of_first(executed)
+    means = [
+        (x / jnp.asarray(divisor, x.dtype)).astype(dtype)
+        for x, dtype in zip(sums, dtypes, strict=True)
+    ]
+    return gradients.treedef.unflatten(means), visible
+
+
+def _norms(
+    call: Call,
+    of_loss: tuple[Any, ...],
+    groups: Groups | None,
+    method: Method,
+    options: Options,
+) -> PerExampleNorms:
+    gradients = _find_gradients(call, of_loss, groups, method, options.size)
+    visible = lambda *microbatch: gradients.examples(*microbatch).visible
+    return run(visible, gradients.batch, options)
+
+
+def _paths(call: Call, of_loss: tuple[Any, ...]) -> PyTree[Path]:
+    gradients = _find_gradients(call, of_loss)
+    batch, found = gradients.batch, []
+
+    def trace_first() -> None:
+        leaves = batch.take(0)
+        row = [x[0] for x in batch.mapped(leaves)]
+        found.extend(gradients.trace(leaves, batch.state, 0, row).paths)
+
+    jax.eval_shape(trace_first)
+    return gradients.treedef.unflatten(found)
+
+
+def _limits_of(l2_norm_clip: Any, found: list[Any]) -> dict[Any, Any]:
+    """The largest norm for each of these labels."""
+    if not isinstance(l2_norm_clip, Mapping):
+        return dict.fromkeys(found, l2_norm_clip)
+    missing = set(found) - set(l2_norm_clip)
+    if missing:
+        raise InputError(
+            None,
+            f"`l2_norm_clip` has no entry for {list(missing)}, only for "
+            f"{list(l2_norm_clip)}.",
+        )
+    return dict(l2_norm_clip)
+
+
+class _Examples(eqx.Module):
+    """Per-example gradients of a microbatch, in factors, and their norms by group."""
+
+    factors: list[list[AbstractFactor]]
+    norms: dict[Any, Float[Array, "*examples"]]
+    bounds: dict[Any, Float[Array, "*examples"]]  # which the norms do not exceed
+    values: Float[Array, "*examples"]
+    aux: PyTree
+    weights: Shaped[Array, "*examples"] | None
+
+    @property
+    def visible(self) -> PerExampleNorms:
+        # Without `groups`, there is one group with the label `None`.
+        norms = self.norms.get(None, self.norms)
+        return PerExampleNorms(self.values, norms, self.aux)
+
+
+class _Gradients(NamedTuple):
+    """The per-example gradients in a call.
+
+    **Attributes:**
+
+    - `loss`, `batch`: the arguments. The last positional one is the weight.
+    - `params`: the arrays to differentiate with respect to; each has an entry in `names`
+        and in `labels`.
+    - `treedef`, `static`: what makes them a tree again.
+    - `method`: what the user chose.
+    - `all_labels`: the labels without repetitions.
+    """
+
+    loss: Loss
+    batch: Batch
+    params: list[Array]
+    names: list[str]
+    labels: list[Any]
+    treedef: Any
+    static: PyTree
+    method: Method
+    all_labels: list[Any]
+
+    def examples(self, leaves: Any, state: Any, index: Any) -> _Examples:
+        """The gradients of the examples of a microbatch."""
+
+        def one(*row: Array) -> _Examples:
+            traced = self.trace(leaves, state, index, row)
+            value, aux, factors = gradient(traced, self.params, [*row])
+            squares: dict[Any, list[Any]] = {k: [] for k in self.all_labels}
+            for label, x in zip(self.labels, factors, strict=True):
+                squares[label].append(squared_norm(x))
+            found = {label: _norm_and_bound(x) for label, x in squares.items()}
+            norms, bounds = (
+                label_dict({k: x[i] for k, x in found.items()}) for i in range(2)
+            )
+            (*_, weight), _ = self.batch.rebuild(leaves, state, index, row)
+            return _Examples(factors, norms, bounds, value, aux, weight)
+
+        # Unlike `jax.vmap`, it also returns what is no array in `aux`.
+        return eqx.filter_vmap(one)(*self.batch.mapped(leaves))
+
+    def trace(
+        self, leaves: Any, state: Any, index: Any, row: Sequence[Array]
+    ) -> Traced:
+        """Traces the loss of one example, as a function of parameters and row."""
+
+        def loss(params: list[Array], row: list[Array]) -> tuple[Any, Any]:
+            (*args, _), kwargs = self.batch.rebuild(leaves, state, index, row)
+            args, kwargs = self.loss.expand(tuple(args), kwargs)
+            wrt = eqx.combine(self.treedef.unflatten(params), self.static)
+            return self.loss.value_and_aux(wrt, args, kwargs)
+
+        traced = trace(loss, self.params, [*row], self.method != "per_example")
+        if self.method == "ghost" and "per_example" in traced.paths:
+            paths = zip(self.names, traced.paths, strict=True)
+            large = [name for name, path in paths if path == "per_example"]
+            raise InputError(
+                None,
+                "`method` is 'ghost', but the per-example gradients with respect to "
+                f"{listed(large)} do not factor. Use 'auto', with microbatches that fit "
+                "into memory.",
+            )
+        return traced
+
+
+def _find_gradients(
+    call: Call,
+    of_loss: tuple[Any, ...],
+    groups: Groups | None = None,
+    method: Method = "auto",
+    size: int | None = None,
+    weights: Any = None,
+) -> _Gradients:
+    loss = find_loss(call, *of_loss)
+    _, args, kwargs = call
+    both = [place for place in loss.wrt_places if place in loss.batch_places]
+    if both:
+        raise InputError(
+            None,
+            f"`argnums` and `batch_argnums` both contain argument {both[0]!r}. For "
+            "gradients with respect to the batch, use `micro_grad`.",
+        )
+    batch = find_batch((*args, None), kwargs, loss.axes, size, loss.key)
+    if weights is not None:
+        check_weights(weights, batch.split)
+        axes = {**loss.axes, len(args): 0}
+        weighted = (*args, jnp.asarray(weights))
+        batch = find_batch(weighted, kwargs, axes, size, loss.key)
+    wrt = loss.wrt(args, kwargs)
+    params, static = eqx.partition(wrt, eqx.is_inexact_array)
+    leaves, treedef = jtu.tree_flatten_with_path(params)
+    labels: list[Any] = [None] * len(leaves)
+    if groups is not None:
+        labels = _labels_of(groups, params)
+    return _Gradients(
+        loss,
+        batch,
+        params=[jnp.asarray(x) for _, x in leaves],
+        names=[jtu.keystr(path) or "(the root)" for path, _ in leaves],
+        labels=labels,
+        treedef=treedef,
+        static=static,
+        method=method,
+        all_labels=[None] if groups is None else list(dict.fromkeys(labels)),
+    )
+
+
+def _labels_of(groups: Groups, params: PyTree) -> list[Any]:
+    """The label of each of the parameters."""
+    given = resolve("groups", groups, params, params)
+    leaves = jtu.tree_leaves(params, is_leaf=lambda x: x is None)
+    labels = [x for x, p in zip(given, leaves, strict=True) if p is not None]
+    for label, (path, _) in zip(labels, jtu.tree_leaves_with_path(params), strict=True):
+        if not is_label(label):
+            raise InputError(
+                None,
+                f"`groups` has {label!r} at `{jtu.keystr(path)}`, not a label such as a "
+                "string.",
+            )
+    return labels
+
+
+def _norm_and_bound(
+    squares: Sequence[tuple[Array, Array]],
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """The norm with these squared norms and errors, one for each of its parts."""
+    dtype = wide_dtype(*(x.dtype for pair in squares for x in pair))
+    value, error = (
+        sum((pair[i].astype(dtype) for pair in squares), start=jnp.zeros((), dtype))
+        for i in range(2)
+    )
+    value = jnp.maximum(value, 0)  # rounding can make it negative
+    # An error that is too small to matter is ignored.
+    bound = jnp.maximum(value, (1 - _NO_MATTER) * value + error)
+    return safe_sqrt(value), safe_sqrt(bound)
+
+
+_NO_MATTER = 1e-3  # of the square of a norm
+
+
+def _without_zeros(x: Array, weights: Float[Array, " examples"]) -> Array:
+    # Zero times a value that is not finite is not zero.
+    return jnp.where(jnp.expand_dims(weights, range(1, x.ndim)) == 0, 0, x)

@@ -1,17 +1,30 @@
 """The loss of one example, and the arguments to differentiate with respect to."""
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 
+from .._errors import InputError
+from .._jax_internals import varying_axes
+from .._trees.control import vary
+from .._trees.sharding import is_in_shard_map
 from .._types import PyTree
-from ._arguments import find_places, list_places, replace
-from ._keys import is_single_key
-from ._rows import own_on_each_device
-from ._state import is_state
+from ._arguments import (
+    Call,
+    Place,
+    as_tuple,
+    by_place,
+    find_places,
+    is_single_key,
+    is_state,
+    list_places,
+    replace,
+)
 
 
 # What an error in the function may be about, with and without `keep_batch_dim`.
@@ -23,110 +36,108 @@ _ONE_EXAMPLE = {
 }
 
 
-class Loss(eqx.Module):
-    """A function of one example, with the arguments that `micro_grad` takes for it."""
+@dataclasses.dataclass(frozen=True)
+class Loss:
+    """A function of one example, as `micro_grad` takes it, in one call.
+
+    **Attributes:**
+
+    - `fun`, `has_aux`, `keep_batch_dim`: as in `micro_grad`.
+    - `wrt_places`, `is_one`: the arguments to differentiate with respect to, and whether
+        the gradient is the one for a single argument rather than a tuple.
+    - `batch_places`: the arguments in `batch_argnums`.
+    - `axes`: the batch axis of each argument that has one.
+    - `key`: the place of the argument with this name.
+    """
 
     fun: Callable[..., Any]
     has_aux: bool
-    argnums: int | tuple[int, ...]
-    batch_argnums: tuple[int, ...]
     keep_batch_dim: bool
-
-    def __check_init__(self) -> None:
-        if len(self.batch_argnums) == 0:
-            raise ValueError(
-                "`batch_argnums` is empty. Pass at least one argument that is a batch."
-            )
-
-    def at(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> "_LossAt":
-        """Finds the arguments in a call."""
-        argnums = (self.argnums,) if isinstance(self.argnums, int) else self.argnums
-        places = list_places(self.fun, args, kwargs)
-        return _LossAt(
-            self,
-            find_places(places, argnums),
-            find_places(places, self.batch_argnums, prefix="batch_"),
-            frozenset(place for x, place in places.items() if isinstance(x, int)),
-            places.get("key"),
-        )
-
-
-class _LossAt(eqx.Module):
-    loss: Loss
-    wrt_places: tuple[int | str, ...]
-    batch_places: tuple[int | str, ...]
-    numbered_places: frozenset[int | str]
-    key: int | str | None  # the place of the argument with this name
-
-    def axes(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> dict[int | str, int]:
-        """The batch axis of each argument that has one."""
-        return {
-            place: 0
-            for place, x in (dict(enumerate(args)) | kwargs).items()
-            if place in self.batch_places
-            or (place == self.key and is_single_key(x))
-            or not (place in self.numbered_places or is_state(x))
-        }
+    wrt_places: tuple[Place, ...]
+    is_one: bool
+    batch_places: tuple[Place, ...]
+    axes: dict[Place, int]
+    key: Place | None
 
     def wrt(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> PyTree:
         """The arguments to differentiate with respect to."""
-        by_place = dict(enumerate(args)) | kwargs
-        batch = [by_place[i] for i in self.batch_places]
-        chosen = tuple(by_place[i] for i in self.wrt_places)
-        chosen = own_on_each_device(chosen, (batch, kwargs))
-        return chosen[0] if isinstance(self.loss.argnums, int) else chosen
+        given = by_place(args, kwargs)
+        batch = [given[i] for i in self.batch_places]
+        chosen = tuple(given[i] for i in self.wrt_places)
+        chosen = _own_on_each_device(chosen, (batch, kwargs))
+        return chosen[0] if self.is_one else chosen
 
     def expand(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Makes examples batches of one, if the function expects batches."""
-        if not self.loss.keep_batch_dim:
+        if not self.keep_batch_dim:
             return args, kwargs
-        by_place = dict(enumerate(args)) | kwargs
-        examples = {i: _expand(by_place[i]) for i in self.batch_places}
+        given = by_place(args, kwargs)
+        expand = lambda x: jnp.expand_dims(x, 0) if eqx.is_array(x) else x
+        examples = {i: jtu.tree_map(expand, given[i]) for i in self.batch_places}
         return replace(args, kwargs, examples)
 
     def value_and_aux(
         self, wrt: PyTree, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, Any]:
         """The loss for expanded arguments, with the arguments in `wrt` replaced."""
-        chosen = (wrt,) if isinstance(self.loss.argnums, int) else wrt
+        chosen = (wrt,) if self.is_one else wrt
         chosen = dict(zip(self.wrt_places, chosen, strict=True))
         args, kwargs = replace(args, kwargs, chosen)
         try:
-            out = self.loss.fun(*args, **kwargs)
+            out = self.fun(*args, **kwargs)
         except (TypeError, ValueError) as error:
-            error.add_note(_ONE_EXAMPLE[self.loss.keep_batch_dim])
+            error.add_note(_ONE_EXAMPLE[self.keep_batch_dim])
             raise
-        if not self.loss.has_aux:
+        if not self.has_aux:
             return out, None
         if not isinstance(out, tuple) or len(out) != 2:
-            raise ValueError(
-                "With `has_aux=True`, the function must return a pair of a scalar and "
-                f"anything else, but returned {eqx.tree_pformat(out)}."
+            raise InputError(
+                None,
+                "with `has_aux=True`, the function must return a pair of a scalar and "
+                f"anything else, but returned {eqx.tree_pformat(out)}.",
             )
         return out
 
 
-def make_loss(
-    fun: Callable[..., Any],
+def find_loss(
+    call: Call,
     has_aux: bool,
-    argnums: Any,
-    batch_argnums: Any,
+    argnums: int | Sequence[int],
+    batch_argnums: int | Sequence[int],
     keep_batch_dim: bool,
 ) -> Loss:
+    """Finds the arguments of the function in a call."""
+    places, given = list_places(call), by_place(call.args, call.kwargs)
+    batch_places = find_places(places, as_tuple(batch_argnums))
+    numbered = {place for x, place in places.items() if isinstance(x, int)}
+    key = places.get("key")
+    is_batch = lambda place, x: (
+        place in batch_places
+        or (place == key and is_single_key(x))
+        or not (place in numbered or is_state(x))
+    )
     return Loss(
-        fun,
+        call.fun,
         has_aux,
-        argnums if isinstance(argnums, int) else tuple(argnums),
-        (batch_argnums,) if isinstance(batch_argnums, int) else tuple(batch_argnums),
         keep_batch_dim,
+        wrt_places=find_places(places, as_tuple(argnums)),
+        is_one=isinstance(argnums, int),
+        batch_places=batch_places,
+        axes={i: 0 for i, x in given.items() if is_batch(i, x)},
+        key=key,
     )
 
 
-def _expand(example: PyTree) -> PyTree:
-    return jtu.tree_map(
-        lambda x: jnp.expand_dims(x, 0) if eqx.is_array(x) else x, example
-    )
+def _own_on_each_device(tree: PyTree, batch: PyTree) -> PyTree:
+    """`tree`, whose arrays vary between devices wherever the batch does.
+
+    Inside `jax.shard_map`, JAX would add up the gradients of all devices with respect to
+    an array that does not, and mix different examples.
+    """
+    if not is_in_shard_map():
+        return tree
+    arrays = filter(eqx.is_array, jtu.tree_leaves(batch))
+    axes = varying_axes(*map(jax.typeof, arrays))
+    return jtu.tree_map(lambda x: vary(x, axes) if eqx.is_inexact_array(x) else x, tree)

@@ -1,27 +1,16 @@
-"""Evaluate a function one microbatch at a time."""
+"""Functions of a batch, evaluated one microbatch at a time."""
 
-import functools as ft
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
-import jax
-import jax.numpy as jnp
-import jax.tree_util as jtu
-from jax import lax
-from jaxtyping import Array, ArrayLike
+from jaxtyping import ArrayLike
 
-from .._jax_internals import attempt
-from .._trees.control import rounds_alike
-from .._types import PyTree, StaticInteger
-from ._accumulator import AccumulationType, check_accumulator
-from ._arguments import Arguments, find_arguments, find_places, list_places
-from ._convolutions import evaluate_in_loop
-from ._interpret import as_array, last_products
-from ._make_rules import make_rules
-from ._rows import Split, check_size
-from ._rules import each, state_leaves
-from ._weights import Part, make_weights
+from .._errors import InputError
+from .._types import IntegerLike, PyTree, StaticInteger
+from ._accumulator import AccumulationType
+from ._arguments import Call, as_tuple, find_batch, find_places, list_places, wrap
+from ._loop import Options, make_options, run
 
 
 # Differs from `optax.microbatching` in that, throughout this room:
@@ -44,7 +33,7 @@ def microbatch(
     argnames: str | Sequence[str] = (),
     in_axes: int | Sequence[int] = 0,
     weights: ArrayLike | None = None,
-    num_real_microbatches: ArrayLike | None = None,
+    num_real_microbatches: IntegerLike | None = None,
 ) -> Callable[..., Any]:
     """Evaluates a function of a batch one microbatch at a time.
 
@@ -150,171 +139,135 @@ def microbatch(
     their values are known); more than one `eqx.nn.State`, or a State that is returned
     with another structure, shape or dtype.
     """
-    size = check_size(microbatch_size)
-    check_accumulator(accumulator)
-    argnums = (argnums,) if isinstance(argnums, int) else tuple(argnums)
-    argnames = (argnames,) if isinstance(argnames, str) else tuple(argnames)
-    count = len(argnums) + len(argnames)
-    in_axes = (in_axes,) * count if isinstance(in_axes, int) else tuple(in_axes)
-    if count == 0:
-        raise ValueError(
-            "`argnums` and `argnames` are both empty. Pass at least one argument that "
-            "is a batch."
+    owner = "microbatch"
+    batches = *as_tuple(argnums), *as_tuple(argnames)
+    axes = (in_axes,) * len(batches) if isinstance(in_axes, int) else tuple(in_axes)
+    if len(axes) != len(batches):
+        raise InputError(
+            owner,
+            f"`in_axes={axes}` has length {len(axes)}, but there are {len(batches)} "
+            "batch arguments. Pass an axis for each, or a single int for all.",
         )
-    if len(in_axes) != count:
-        raise ValueError(
-            f"`in_axes={in_axes}` has length {len(in_axes)}, but there are {count} "
-            f"batch arguments: `argnums={argnums}`, `argnames={argnames}`. Pass an "
-            "axis for each, or a single int for all."
-        )
-    out = _Microbatch(
+    return wrap(
+        owner,
         fun,
-        argnums,
-        argnames,
-        in_axes,
-        size,
-        accumulator,
+        _microbatch,
+        batches,
+        axes,
+        make_options(
+            owner, microbatch_size, accumulator, weights, num_real_microbatches
+        ),
+    )
+
+
+def micro_value_and_grad(
+    fun: Callable[..., Any],
+    has_aux: bool = False,
+    *,
+    batch_argnums: int | Sequence[int] = 1,
+    batch_argnames: str | Sequence[str] = (),
+    microbatch_size: StaticInteger | None,
+    aux_accumulator: PyTree = AccumulationType.RUNNING_MEAN,
+    weights: ArrayLike | None = None,
+    num_real_microbatches: IntegerLike | None = None,
+) -> Callable[..., Any]:
+    """Computes a mean loss and its gradient, with the memory of one microbatch.
+
+    Like `eqx.filter_value_and_grad`, it differentiates with respect to the
+    floating-point arrays of the first argument; its other leaves are `None`. It applies
+    [`eqopt.microbatching.microbatch`][] with `AccumulationType.RUNNING_MEAN`. See there
+    for how rows are grouped, and how a `key` and an `eqx.nn.State` are handled.
+
+    !!! example
+
+        ```python
+        from eqopt.microbatching import micro_value_and_grad
+
+        def loss_fn(model, x, y):
+            return jnp.mean((jax.vmap(model)(x) - y) ** 2)
+
+        @eqx.filter_jit(donate="all-except-first")
+        def train_step(batch, model, state):
+            value_and_grad = micro_value_and_grad(
+                loss_fn, batch_argnums=(1, 2), microbatch_size=64
+            )
+            loss, grads = value_and_grad(model, *batch)
+            model, state = opt.step(grads, state, model)
+            return model, state, loss
+        ```
+
+    **Arguments:**
+
+    - `fun`: a function that returns a scalar, the mean loss over the rows of a batch,
+        or with `has_aux` a pair of this scalar and anything else.
+    - `has_aux`: whether `fun` returns such a pair. Defaults to `False`.
+    - `batch_argnums`: the positions in the signature of `fun` of the arguments that are
+        batches: every array in them has its rows along axis 0. A call may pass them by
+        name, but not the first argument, which cannot be a batch. Negative numbers
+        count from the last position in use. `()` means none. Defaults to 1.
+    - `batch_argnames`: the names of more arguments that are batches. Defaults to none.
+    - `microbatch_size`: the number of rows per microbatch. It need not divide the
+        number of rows. `None` means one microbatch of the whole batch.
+    - `aux_accumulator`: how to combine the other results of `fun`, as in
+        [`eqopt.microbatching.microbatch`][]. Defaults to the mean.
+    - `weights`: the weight of each row, as in [`eqopt.microbatching.microbatch`][].
+        `fun` must return the mean with these weights.
+    - `num_real_microbatches`: as in [`eqopt.microbatching.microbatch`][]: the number of
+        microbatches to evaluate. The results are means over these. Their rows are not
+        the first rows of the batch, so do not put padding at its end; see there.
+
+    **Returns:**
+
+    A function with the arguments of `fun` that returns `(value, gradient)`, or
+    `((value, aux), gradient)` with `has_aux`.
+
+    **Raises:**
+
+    The `ValueError`s of [`eqopt.microbatching.microbatch`][], and a `ValueError` if the
+    first argument is a batch.
+    """
+    owner = "micro_value_and_grad"
+    batches = *as_tuple(batch_argnums), *as_tuple(batch_argnames)
+    if 0 in batches:
+        raise InputError(
+            owner,
+            f"`batch_argnums={batch_argnums}` contains the first argument, but the "
+            "gradient is with respect to it. Pass the model first, then the batch.",
+        )
+    # Without the microbatches that `num_real_microbatches` omits.
+    mean = AccumulationType.RUNNING_MEAN
+    options = make_options(
+        owner,
+        microbatch_size,
+        aux_accumulator,
         weights,
         num_real_microbatches,
+        name="aux_accumulator",
     )
-    return eqx.module_update_wrapper(out)
+    kinds = ((mean, aux_accumulator), mean) if has_aux else mean
+    return wrap(
+        owner,
+        eqx.filter_value_and_grad(fun, has_aux=has_aux),
+        _microbatch,
+        batches,
+        (0,) * len(batches),
+        options._replace(accumulator=kinds),
+    )
 
 
-class _Microbatch(eqx.Module):
-    fun: Callable[..., Any]
-    argnums: tuple[int, ...]
-    argnames: tuple[str, ...]
-    in_axes: tuple[int, ...]
-    microbatch_size: int | None
-    accumulator: PyTree
-    weights: Any
-    num_real_microbatches: Any
-
-    @property
-    def __wrapped__(self) -> Callable[..., Any]:
-        return self.fun
-
-    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        places = list_places(self.fun, args, kwargs)
-        batch = find_places(places, self.argnums, self.argnames)
-        axes = dict(zip(batch, self.in_axes, strict=True))
-        size, key = self.microbatch_size, places.get("key")
-        arguments = find_arguments(args, kwargs, axes, size, key)
-        return accumulate(
-            ft.partial(_call, self.fun, arguments),
-            arguments,
-            self.accumulator,
-            self.num_real_microbatches,
-            self.weights,
-            has_rows=False,
-        )
-
-
-def _call(
-    fun: Callable[..., Any],
-    arguments: Arguments,
-    leaves: Sequence[Any],
-    state: Any,
-    index: Any,
+def _microbatch(
+    call: Call,
+    batches: tuple[int | str, ...],
+    axes: tuple[int, ...],
+    options: Options,
 ) -> Any:
-    args, kwargs = arguments.rebuild(leaves, state, index)
-    return fun(*args, **kwargs)
+    fun, args, kwargs = call
+    places = list_places(call)
+    found_axes = dict(zip(find_places(places, batches), axes, strict=True))
+    batch = find_batch(args, kwargs, found_axes, options.size, places.get("key"))
 
+    def evaluate(leaves: Any, state: Any, index: Any) -> Any:
+        args, kwargs = batch.rebuild(leaves, state, index)
+        return fun(*args, **kwargs)
 
-def accumulate(
-    fun: Callable[..., Any],
-    arguments: Arguments,
-    accumulator: PyTree,
-    num_real: Any,
-    weights: Any,
-    *,
-    has_rows: bool,
-) -> Any:
-    """Evaluates a function of `(leaves, state, index)` on each microbatch.
-
-    `has_rows`: whether its output has one entry per row and must be aggregated first.
-    """
-    batch, split = arguments.batch, arguments.batch.split
-    executed = split.executed(num_real)
-    weights = make_weights(weights, split, has_rows)
-    initial = None if arguments.state is None else arguments.state.value
-    last = jnp.asarray(split.count, jnp.int32)
-    scalar = jax.ShapeDtypeStruct((), jnp.int32)
-    full, output, products = _trace(
-        lambda i, s: fun(batch.full(i), s, i), scalar, initial
-    )
-    rest, rest_output = full, output
-    if split.rest:
-        rest, rest_output, _ = _trace(lambda s: fun(batch.last(), s, last), initial)
-    rules = make_rules(
-        accumulator, output, rest_output, products, arguments.state, weights, executed
-    )
-
-    is_struct = lambda x: isinstance(x, jax.ShapeDtypeStruct)
-    like = values = eqx.filter(output, is_struct)
-    if has_rows:
-        like = jax.eval_shape(
-            lambda like, i: each(rules, "aggregate", like, part=weights.part(i, False)),
-            like,
-            scalar,
-        )
-    carry = each(rules, "init", like)
-    states = ft.partial(state_leaves, rules, jtu.tree_leaves(initial))
-
-    def update(carry: Any, value: Any, part: Part) -> Any:
-        value = jtu.tree_map(as_array, value, values)
-        if has_rows:
-            value = each(rules, "aggregate", value, part=part)
-        return each(rules, "update", carry, value, part=part)
-
-    def body(i: Any, carry: Any) -> Any:
-        return update(carry, full(i, *states(carry)), weights.part(i, False))
-
-    def body_of_rest(carry: Any) -> Any:
-        return update(carry, rest(*states(carry)), weights.part(last, True))
-
-    carry = _loop(body, carry, executed, split)
-    if split.rest:
-        if not isinstance(executed, int):
-            carry = lax.cond(
-                executed > split.count, body_of_rest, lambda carry: carry, carry
-            )
-        elif executed > split.count:
-            carry = body_of_rest(carry)
-    return each(rules, "finalize", carry)
-
-
-def _loop(
-    body: Callable[[Any, Any], Any], carry: Any, executed: int | Array, split: Split
-) -> Any:
-    if split.count == 0:
-        return carry
-    start = jnp.asarray(0, jnp.int32)
-    if isinstance(executed, int) and split.count == 1:
-        return body(start, carry) if executed else carry
-    varied = rounds_alike(ft.partial(body, start), carry)
-    carry, round_of = varied(carry), lambda i, carry: varied(body(i, carry))
-    if not isinstance(executed, int):
-        return lax.fori_loop(start, jnp.minimum(executed, split.count), round_of, carry)
-    # Unlike a while loop, a scan supports reverse-mode differentiation.
-    indices = jnp.arange(min(executed, split.count), dtype=jnp.int32)
-    return lax.scan(lambda carry, i: (round_of(i, carry), None), carry, indices)[0]
-
-
-def _trace(fun: Callable[..., Any], *args: Any) -> tuple[Callable[..., Any], Any, Any]:
-    # The shapes of the output are needed before the loop is built. Tracing `fun` for
-    # the shapes and again for the loop would double the tracing time.
-    program, like, static = eqx.filter_make_jaxpr(fun)(*args)
-    arguments, treedef = map(jtu.tree_structure, (args, like))
-
-    def replay(*leaves: Any) -> Any:
-        return attempt(
-            lambda: treedef.unflatten(evaluate_in_loop(program, leaves)),
-            lambda: eqx.filter(fun(*arguments.unflatten(leaves)), eqx.is_array),
-        )
-
-    products = attempt(
-        lambda: last_products(program), lambda: [False] * treedef.num_leaves
-    )
-    output = eqx.combine(like, static)
-    return replay, output, eqx.combine(treedef.unflatten(products), static)
+    return run(evaluate, batch, options)

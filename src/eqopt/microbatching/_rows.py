@@ -1,7 +1,5 @@
-"""The rows of a batch: which arrays have them, and how microbatches divide them."""
+"""The rows of an array, and how microbatches divide them."""
 
-import operator
-from collections.abc import Mapping
 from typing import Any
 
 import equinox as eqx
@@ -11,10 +9,10 @@ import jax.tree_util as jtu
 from jax import lax
 from jaxtyping import Array
 
-from .._jax_internals import varying_axes
-from .._trees.control import vary
+from .._arguments.checks import check_integer
+from .._errors import InputError, naming
 from .._trees.sharding import is_in_shard_map
-from .._types import PyTree, StaticInteger
+from .._types import IntegerLike, PyTree, StaticInteger
 
 
 def reshape_batch_axis(
@@ -49,27 +47,26 @@ def reshape_batch_axis(
     `ValueError` if `axis` is out of range for an array, or if `microbatch_size` is not
     positive or does not divide a batch axis.
     """
-    size = check_size(microbatch_size)
-    return jtu.tree_map_with_path(
-        lambda path, x: _reshape(f"tree{jtu.keystr(path)}", x, size, axis),
-        tree,
-    )
+    owner = "reshape_batch_axis"
+    size = check_integer(owner, "microbatch_size", microbatch_size, 1)
 
+    def reshape(path: Any, x: Any) -> Any:
+        if not eqx.is_array(x):
+            return x
+        where = f"tree{jtu.keystr(path)}"
+        i = resolve_axis(where, x, axis)
+        split = Split(x.shape[i], size)
+        if split.rest != 0:
+            raise InputError(
+                owner,
+                f"`microbatch_size={size}` does not divide the {split.rows} rows of "
+                f"`{where}`. Pad the batch.",
+            )
+        check_shards(where, x, i, split)
+        return jnp.swapaxes(_columns(x, i, split), i, i + 1)
 
-def _reshape(where: str, x: Any, size: int, axis: int) -> Any:
-    if not eqx.is_array(x):
-        return x
-    axis = _resolve_axis(where, x, axis, "axis")
-    split = Split(x.shape[axis], size)
-    if split.rest != 0:
-        raise ValueError(
-            f"`microbatch_size={size}` does not divide the {split.rows} rows of "
-            f"`{where}` (axis {axis} of shape {x.shape}), so they do not fit into one "
-            "array. Choose a divisor, pad the batch, or use `microbatch`, which "
-            "accepts such a batch."
-        )
-    check_shards(where, x, axis, split)
-    return jnp.swapaxes(_columns(x, axis, split), axis, axis + 1)
+    with naming(owner):
+        return jtu.tree_map_with_path(reshape, tree)
 
 
 class Split(eqx.Module):
@@ -90,64 +87,26 @@ class Split(eqx.Module):
     def total(self) -> int:
         return self.count + (self.rest > 0)
 
-    def executed(self, num_real: Any) -> int | Array:
+    def executed(self, num_real: IntegerLike | None) -> int | Array:
         """The number of microbatches to evaluate; checks `num_real_microbatches`."""
         if num_real is None:
             return self.total
-        if isinstance(num_real, int):
-            if not 0 <= num_real <= self.total:
-                raise ValueError(
-                    f"`num_real_microbatches={num_real}` is out of range: {self.rows} "
-                    f"rows in microbatches of {self.size} are {self.total} "
-                    "microbatches."
-                )
-            return num_real
-        num_real = jnp.asarray(num_real)
-        if num_real.shape != () or not jnp.issubdtype(num_real.dtype, jnp.integer):
-            raise ValueError(
-                "`num_real_microbatches` must be an int or an integer scalar, got an "
-                f"array of shape {num_real.shape} and dtype {num_real.dtype}."
+        if not isinstance(num_real, int):
+            return jnp.clip(jnp.asarray(num_real).astype(jnp.int32), 0, self.total)
+        if not 0 <= num_real <= self.total:
+            raise InputError(
+                None,
+                f"`num_real_microbatches` must be at most {self.total}, the number of "
+                f"microbatches, but is {num_real}.",
             )
-        return jnp.clip(num_real.astype(jnp.int32), 0, self.total)
-
-
-class Batch(eqx.Module):
-    """The leaves of `(args, kwargs)`, with access to any microbatch."""
-
-    leaves: list[Any]
-    axes: tuple[int | None, ...]  # of each leaf; `None` if all rows share it
-    treedef: Any
-    split: Split
-
-    def full(self, index: Any) -> list[Any]:
-        """The leaves for the microbatch `index < split.count`."""
-        return self._take(index)
-
-    def last(self) -> list[Any]:
-        """The leaves for the last `split.rest` rows, the smaller microbatch."""
-        return self._take(None)
-
-    def _take(self, index: Any) -> list[Any]:
-        pairs = zip(self.leaves, self.axes, strict=True)
-        return [
-            x if a is None else take_rows(x, a, self.split, index) for x, a in pairs
-        ]
+        return num_real
 
 
 def take_rows(x: Any, axis: int, split: Split, index: Any) -> Any:
     """The rows of `x` in the microbatch `index`; `None` means the last, smaller one."""
-    return _last(x, axis, split) if index is None else _full(x, axis, split, index)
-
-
-def _columns(x: Any, axis: int, split: Split) -> Any:
-    # Row-major to (size, count), so that a microbatch is a *column*. It has the same
-    # rows as a row of a column-major (count, size), but no data moves, and the sharding
-    # stays.
-    shape = (*x.shape[:axis], split.size, split.count, *x.shape[axis + 1 :])
-    return jnp.reshape(x, shape)
-
-
-def _full(x: Any, axis: int, split: Split, index: Any) -> Any:
+    if index is None:
+        start = split.rows - split.rest
+        return lax.slice_in_dim(jnp.asarray(x), start, split.rows, axis=axis)
     if split.count == 0:
         # An empty batch: the function is traced for its output's shapes, but never run.
         shape = (*x.shape[:axis], split.size, *x.shape[axis + 1 :])
@@ -163,68 +122,27 @@ def _full(x: Any, axis: int, split: Split, index: Any) -> Any:
     )
 
 
-def _last(x: Any, axis: int, split: Split) -> Any:
-    start = split.rows - split.rest
-    return lax.slice_in_dim(jnp.asarray(x), start, split.rows, axis=axis)
+def _columns(x: Any, axis: int, split: Split) -> Any:
+    # Row-major to (size, count), so that a microbatch is a *column*. It has the same
+    # rows as a row of a column-major (count, size), but no data moves, and the sharding
+    # stays.
+    shape = (*x.shape[:axis], split.size, split.count, *x.shape[axis + 1 :])
+    return jnp.reshape(x, shape)
 
 
-def find_batch(
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    batch_axes: Mapping[int | str, int | None],
-    size: int | None,
-) -> Batch:
-    """Finds the arrays with a batch axis, and checks that they have equal sizes.
-
-    **Arguments:**
-
-    - `args`, `kwargs`: the arguments of a call.
-    - `batch_axes`: the batch axis of each argument that has one, by its index in `args`
-        or its name in `kwargs`.
-    - `size`: the number of rows per microbatch; `None` for all of them.
-    """
-    with_path, treedef = jtu.tree_flatten_with_path((args, kwargs))
-    axes: list[int | None] = []
-    found: dict[str, tuple[Any, int]] = {}
-    for (which, key, *rest), x in with_path:
-        axis = batch_axes.get(key.key if which.idx else key.idx)
-        if axis is None or not eqx.is_array(x):
-            axes.append(None)
-            continue
-        where = f"{'kwargs' if which.idx else 'args'}{jtu.keystr((key, *rest))}"
-        axis = _resolve_axis(where, x, axis, "in_axes")
-        axes.append(axis)
-        found[where] = x, axis
-    lengths = {where: x.shape[axis] for where, (x, axis) in found.items()}
-    rows = _common_length(lengths, args, kwargs, batch_axes)
-    size = max(rows, 1) if size is None else size
-    if 0 < rows < size:
-        raise ValueError(
-            f"`microbatch_size={size}` is larger than the batch, which has {rows} rows "
-            f"(`{next(iter(lengths))}`). Use at most {rows}, or `None` for one "
-            "microbatch of the whole batch."
-        )
-    split = Split(rows, size)
-    for where, (x, axis) in found.items():
-        check_shards(where, x, axis, split)
-    return Batch([x for _, x in with_path], tuple(axes), treedef, split)
-
-
-def _resolve_axis(where: str, x: Any, axis: int, name: str) -> int:
+def resolve_axis(where: str, x: Any, axis: int) -> int:
+    """The axis counted from the front; `where` names the array in an error."""
     if not -x.ndim <= axis < x.ndim:
-        fix = (
-            "An array without a batch axis is not part of a batch. Pass it in another "
-            "argument."
-            if x.ndim == 0
-            else f"Expected an axis from {-x.ndim} to {x.ndim - 1}."
-        )
-        raise ValueError(
-            f"`{name}={axis}` is out of range for `{where}` of shape {x.shape}. {fix}"
+        raise InputError(
+            None,
+            f"`{where}` of shape {x.shape} has no axis {axis}. If it is no batch, pass "
+            "it in another argument.",
         )
     return axis % x.ndim
 
 
 def check_shards(where: str, x: Any, axis: int, split: Split) -> None:
+    """Raises unless each device has an equal share of every microbatch."""
     # On an automatic mesh, the type of an array has no sharding: XLA moves data if
     # necessary. Inside `jax.shard_map`, each device has its own rows.
     if is_in_shard_map() or split.rows == 0:
@@ -232,60 +150,9 @@ def check_shards(where: str, x: Any, axis: int, split: Split) -> None:
     local = jax.typeof(x).sharding.shard_shape(x.shape)[axis]
     shards = x.shape[axis] // local
     if shards > 1 and (split.rest or split.size % shards):
-        raise ValueError(
+        raise InputError(
+            None,
             f"`{where}` has its {split.rows} rows explicitly sharded {shards} ways, so "
             f"`microbatch_size={split.size}` must divide {split.rows} and be a "
-            f"multiple of {shards}."
+            f"multiple of {shards}.",
         )
-
-
-def own_on_each_device(tree: PyTree, batch: PyTree) -> PyTree:
-    """`tree`, whose arrays vary between devices wherever the batch does.
-
-    Inside `jax.shard_map`, JAX would add up the gradients of all devices with respect to
-    an array that does not, and mix different examples.
-    """
-    if not is_in_shard_map():
-        return tree
-    arrays = filter(eqx.is_array, jtu.tree_leaves(batch))
-    axes = varying_axes(*map(jax.typeof, arrays))
-    return jtu.tree_map(lambda x: vary(x, axes) if eqx.is_inexact_array(x) else x, tree)
-
-
-def _common_length(
-    lengths: dict[str, int],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    batch_axes: Mapping[int | str, int | None],
-) -> int:
-    if not lengths:
-        found = ", ".join(
-            f"`{'args' if isinstance(place, int) else 'kwargs'}[{place!r}]` with leaves "
-            f"of type {sorted({type(x).__name__ for x in jtu.tree_leaves(tree)})}"
-            for place, tree in (dict(enumerate(args)) | kwargs).items()
-            if batch_axes.get(place) is not None
-        )
-        raise ValueError(
-            "No array with a batch axis: at least one argument must contain one. "
-            f"Found {found or 'no batch argument'}. Pass the arguments that are "
-            "batches, and convert Python numbers and lists of numbers to arrays with "
-            "`jnp.asarray`."
-        )
-    first, rows = next(iter(lengths.items()))
-    for where, length in lengths.items():
-        if length != rows:
-            raise ValueError(
-                f"Batch axes must have the same size, but `{first}` has {rows} rows "
-                f"and `{where}` has {length}. Is `in_axes` correct for both, and are "
-                "both part of the batch?"
-            )
-    return rows
-
-
-def check_size(microbatch_size: StaticInteger | None) -> Any:
-    """The size as a Python integer, or `None`; raises unless it is positive."""
-    if microbatch_size is not None and microbatch_size < 1:
-        raise ValueError(
-            f"`microbatch_size` must be a positive int, got {microbatch_size}."
-        )
-    return None if microbatch_size is None else operator.index(microbatch_size)

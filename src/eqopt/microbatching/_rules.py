@@ -1,19 +1,21 @@
-"""How the values of the microbatches are combined: the rules."""
+"""How values of microbatches are combined: a rule for each array of the output."""
 
 import abc
-from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 from jax import lax
 from jaxtyping import Array
 
+from .._errors import InputError
 from .._types import PyTree
-from ._accumulator import Accumulator
+from ._accumulator import AccumulationType, Accumulator, is_accumulator
+from ._arguments import is_state
 from ._rows import Split
-from ._weights import Part, weigh, weighted_sum
+from ._weights import Part, Weights, weigh, weighted_sum
 
 
 class AbstractRule(eqx.Module):
@@ -36,24 +38,6 @@ class AbstractRule(eqx.Module):
         """The result."""
 
 
-class Keep(AbstractRule):
-    """For a leaf that is not an array, which is the same for all microbatches."""
-
-    value: Any
-
-    def aggregate(self, values: None, part: Part) -> None:
-        return None
-
-    def init(self, like: None) -> None:
-        return None
-
-    def update(self, carry: None, value: None, part: Part) -> None:
-        return None
-
-    def finalize(self, carry: None) -> Any:
-        return self.value
-
-
 class Custom(AbstractRule):
     """For anything at the position of an `Accumulator`."""
 
@@ -70,24 +54,6 @@ class Custom(AbstractRule):
 
     def finalize(self, carry: Any) -> Any:
         return self.accumulator.finalize(carry)
-
-
-class Thread(AbstractRule):
-    """For the State: each microbatch gets the one from the previous microbatch."""
-
-    initial: Any
-
-    def aggregate(self, values: Any, part: Part) -> Any:
-        return values
-
-    def init(self, like: Any) -> Any:
-        return self.initial
-
-    def update(self, carry: Any, value: Any, part: Part) -> Any:
-        return value
-
-    def finalize(self, carry: Any) -> Any:
-        return carry
 
 
 class Total(AbstractRule):
@@ -129,6 +95,11 @@ class Total(AbstractRule):
         return bool(jnp.issubdtype(self.dtype, jnp.inexact))
 
 
+def _wide(dtype: Any) -> Any:
+    small = jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32
+    return jnp.float32 if small else dtype
+
+
 class Concat(AbstractRule):
     """The concatenation of one array."""
 
@@ -162,32 +133,132 @@ class Concat(AbstractRule):
         return rows if last is None else jnp.concatenate([rows, jnp.atleast_1d(last)])
 
 
-def _wide(dtype: Any) -> Any:
-    small = jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32
-    return jnp.float32 if small else dtype
-
-
-def state_leaves(rules: PyTree, initial: Sequence[Any], carry: Any) -> Sequence[Any]:
-    """The leaves of the State for the next microbatch, in a tree of carries.
-
-    `initial`: the leaves of the first State, which stay if the output has no State.
-    """
-    rules, treedef = jtu.tree_flatten(rules, is_leaf=_is_rule)
-    for rule, value in zip(rules, treedef.flatten_up_to(carry), strict=True):
-        if isinstance(rule, Thread):
-            return jtu.tree_leaves(value)
-    return initial
-
-
 def each(rules: PyTree, method: str, *trees: Any, **kwargs: Any) -> Any:
-    """Calls a method of every rule with the values at its position in `trees`."""
-    return jtu.tree_map(
-        lambda rule, *values: getattr(rule, method)(*values, **kwargs),
-        rules,
-        *trees,
-        is_leaf=_is_rule,
-    )
+    """Calls a method of every rule with the values at its position in `trees`.
+
+    Where there is no rule, the result is `None`.
+    """
+
+    def call(rule: AbstractRule | None, *values: Any) -> Any:
+        return None if rule is None else getattr(rule, method)(*values, **kwargs)
+
+    return jtu.tree_map(call, rules, *trees, is_leaf=_is_rule)
+
+
+def fill(rules: PyTree, results: PyTree, others: PyTree) -> PyTree:
+    """The results of the rules, and the leaves of `others` where there is no rule."""
+    choose = lambda rule, result, other: other if rule is None else result
+    return jtu.tree_map(choose, rules, results, others, is_leaf=_is_rule)
 
 
 def _is_rule(x: Any) -> bool:
-    return isinstance(x, AbstractRule)
+    return x is None or isinstance(x, AbstractRule)
+
+
+def make_rules(
+    accumulator: PyTree,
+    output: PyTree,
+    rest_output: PyTree,
+    products: PyTree,
+    passes_state: bool,
+    weights: Weights,
+    executed: int | Array,
+) -> PyTree:
+    """One rule for each array of the output and each custom accumulator.
+
+    There is none for leaves that are not arrays, which are the same for all
+    microbatches, nor for the State that is passed on.
+
+    **Arguments:**
+
+    - `accumulator`: as given by the user, a prefix of `output`.
+    - `output`, `rest_output`: what the function returns for a full microbatch, and for
+        the smaller, last one, with a `jax.ShapeDtypeStruct` for every array.
+    - `products`: for every array of `output`, whether it is the result of a matrix
+        product.
+    - `passes_state`: whether a State in the output is passed on. Otherwise, it is like
+        any other part of the output.
+    - `weights`: the weight of each microbatch.
+    - `executed`: the number of microbatches that are evaluated.
+    """
+    _check_prefix(accumulator, output)
+    divisors = {
+        AccumulationType.SUM: None,
+        AccumulationType.MEAN: weights.of_all(),
+        AccumulationType.RUNNING_MEAN: weights.of_first(executed),
+    }
+
+    def is_passed_on(x: Any) -> bool:
+        return passes_state and is_state(x)
+
+    def rule_of_array(path: Any, kind: Any, out: Any, rest: Any, product: Any) -> Any:
+        if not isinstance(out, jax.ShapeDtypeStruct):
+            return None
+        _check_output(f"output{jtu.keystr(path)}", kind, out, rest, weights)
+        if kind is AccumulationType.CONCAT:
+            return Concat(weights.split, rest)
+        return Total(out.dtype, divisors[kind], product)
+
+    def rules_of_part(path: Any, kind: Any, out: Any, rest: Any, product: Any) -> Any:
+        if isinstance(kind, Accumulator) and not is_passed_on(out):
+            if any(map(is_passed_on, jtu.tree_leaves(out, is_leaf=is_passed_on))):
+                raise InputError(
+                    None,
+                    f"the `Accumulator` at `accumulator{jtu.keystr(path)}` is for a part "
+                    "with an `eqx.nn.State`, which is passed on instead.",
+                )
+            return Custom(kind)
+        return jtu.tree_map_with_path(
+            lambda subpath, *leaves: rule_of_array(path + subpath, kind, *leaves),
+            out,
+            rest,
+            product,
+            is_leaf=is_passed_on,
+        )
+
+    return jtu.tree_map_with_path(
+        rules_of_part,
+        accumulator,
+        output,
+        rest_output,
+        products,
+        is_leaf=lambda x: is_accumulator(x) or is_passed_on(x),
+    )
+
+
+def _check_prefix(accumulator: PyTree, output: PyTree) -> None:
+    try:
+        jtu.tree_map(lambda *_: None, accumulator, output, is_leaf=is_accumulator)
+    except ValueError:
+        found = jtu.tree_structure(accumulator, is_leaf=is_accumulator)
+        raise InputError(
+            None,
+            "`accumulator` must have the structure of the function's output, or be a "
+            f"prefix of it.\nFound:    {found}\nExpected: {jtu.tree_structure(output)}",
+        ) from None
+
+
+def _check_output(
+    where: str, kind: AccumulationType, out: Any, rest: Any, weights: Weights
+) -> None:
+    """Raises unless the values of all microbatches can be combined."""
+    split, has_rows = weights.split, weights.has_rows
+    skip = 1 if kind is AccumulationType.CONCAT or has_rows else 0
+    if out.shape[skip:] != rest.shape[skip:]:
+        raise InputError(
+            None,
+            f"{kind.name} cannot combine `{where}`, which has shape {rest.shape} instead "
+            f"of {out.shape} for the last {split.rest} rows. Use CONCAT for rows.",
+        )
+    if kind is AccumulationType.CONCAT or has_rows:
+        return
+    if kind is AccumulationType.SUM:
+        is_fit = not jnp.issubdtype(out.dtype, bool)
+    else:
+        is_fit = jnp.issubdtype(out.dtype, jnp.inexact)
+    if not is_fit:
+        raise InputError(
+            None,
+            f"{kind.name} cannot combine `{where}`, which has dtype {out.dtype}. Cast "
+            "it in the function, or use another `AccumulationType`.",
+        )

@@ -1,6 +1,5 @@
 """The weights of rows and microbatches."""
 
-import abc
 from typing import Any
 
 import equinox as eqx
@@ -10,6 +9,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
+from .._errors import InputError
 from .._jax_internals import is_traced
 from ._rows import Split, check_shards, take_rows
 
@@ -23,74 +23,53 @@ class Part(eqx.Module):
     row_weights: Array | None  # the weight of each row; `None` if all are equal
 
 
-class AbstractWeights(eqx.Module):
-    """The factor of a value in a mean, and the divisor of their sum."""
+class Weights(eqx.Module):
+    """The weight of each value in a mean, and the sums of these weights.
 
-    split: eqx.AbstractVar[Split]
-    has_rows: eqx.AbstractVar[bool]  # whether the output has one entry per row
+    **Attributes:**
 
-    @abc.abstractmethod
+    - `split`: how the rows are divided into microbatches.
+    - `has_rows`: whether a value has one entry per row, which is weighted by `Part`.
+    - `rows`, `microbatches`: the weight of each; `None` if all rows have the same one.
+    """
+
+    split: Split
+    has_rows: bool
+    rows: Float[Array, " rows"] | None
+    microbatches: Float[Array, " microbatches"] | None
+
     def part(self, index: Any, is_rest: bool) -> Part:
         """The microbatch `index`."""
-
-    @abc.abstractmethod
-    def of_all(self) -> float | Array:
-        """The weight of all microbatches together."""
-
-    @abc.abstractmethod
-    def of_first(self, executed: int | Array) -> float | Array:
-        """The weight of the first microbatches together."""
-
-
-class _Equal(AbstractWeights):
-    """All rows have the same weight: microbatches are weighted by their row counts."""
-
-    split: Split
-    has_rows: bool
-
-    def part(self, index: Any, is_rest: bool) -> Part:
         split = self.split
-        # Aggregated rows are already a sum.
-        is_one = self.has_rows or self._unit > 1
-        weight = 1 if is_one else (split.size, split.rest)[is_rest]
-        return Part(index, is_rest, weight, None)
-
-    def of_all(self) -> float:
-        return self.split.rows / self._unit
-
-    def of_first(self, executed: int | Array) -> float | Array:
-        size, rows = self.split.size, self.split.rows
-        if isinstance(executed, int):
-            return max(1, min(executed * size, rows)) / self._unit
-        return jnp.clip(executed * size, 1, max(1, rows)) / self._unit
-
-    @property
-    def _unit(self) -> int:
-        # Full microbatches are counted in units of one if there are no others.
-        is_equal = self.split.rest == 0 and not self.has_rows
-        return self.split.size if is_equal else 1
-
-
-class _Given(AbstractWeights):
-    """Every row has its own weight: microbatches are weighted by the sum."""
-
-    rows: Float[Array, " rows"]
-    microbatches: Float[Array, " microbatches"]
-    split: Split
-    has_rows: bool
-
-    def part(self, index: Any, is_rest: bool) -> Part:
+        if self.rows is None or self.microbatches is None:
+            is_one = self.has_rows or self._rows_per_unit > 1
+            weight = 1 if is_one else (split.size, split.rest)[is_rest]
+            return Part(index, is_rest, weight, None)
         if self.has_rows:
-            rows = take_rows(self.rows, 0, self.split, None if is_rest else index)
+            rows = take_rows(self.rows, 0, split, None if is_rest else index)
             return Part(index, is_rest, 1, rows)
         return Part(index, is_rest, self.microbatches[index], None)
 
-    def of_all(self) -> Array:
+    def of_all(self) -> float | Array:
+        """The weight of all microbatches together."""
+        if self.microbatches is None:
+            return self.split.rows / self._rows_per_unit
         return _divisor(jnp.sum(self.microbatches))
 
-    def of_first(self, executed: int | Array) -> Array:
-        index = np.arange(self.split.total, dtype=np.int32)
-        return _divisor(jnp.sum(jnp.where(index < executed, self.microbatches, 0)))
+    def of_first(self, executed: int | Array) -> float | Array:
+        """The weight of the first microbatches together."""
+        if self.microbatches is not None:
+            index = np.arange(self.split.total, dtype=np.int32)
+            return _divisor(jnp.sum(jnp.where(index < executed, self.microbatches, 0)))
+        size, rows = self.split.size, self.split.rows
+        if isinstance(executed, int):
+            return max(1, min(executed * size, rows)) / self._rows_per_unit
+        return jnp.clip(executed * size, 1, max(1, rows)) / self._rows_per_unit
+
+    @property
+    def _rows_per_unit(self) -> int:
+        # If all microbatches are equal, each of them counts as one.
+        return 1 if self.has_rows or self.split.rest else self.split.size
 
 
 def _divisor(total: Array) -> Array:
@@ -98,44 +77,37 @@ def _divisor(total: Array) -> Array:
     return jnp.where(total == 0, 1, total)
 
 
-def make_weights(weights: Any, split: Split, has_rows: bool) -> AbstractWeights:
-    """The weights of microbatches, from the user's weights of rows, if any.
-
-    `has_rows`: whether the function's output has one entry per row.
-    """
+def make_weights(weights: Any, split: Split, has_rows: bool) -> Weights:
+    """The weights of microbatches, from the user's weights of rows, if any."""
     if weights is None:
-        return _Equal(split=split, has_rows=has_rows)
-    rows = _check(weights, split)
+        return Weights(split, has_rows, None, None)
+    rows = check_weights(weights, split)
     filled = rows[: split.count * split.size] if split.rest else rows
     microbatches = jnp.sum(jnp.reshape(filled, (split.size, split.count)), axis=0)
     if split.rest:
         last = jnp.sum(rows[-split.rest :], keepdims=True)
         microbatches = jnp.concatenate([microbatches, last])
-    return _Given(rows=rows, microbatches=microbatches, split=split, has_rows=has_rows)
+    return Weights(split, has_rows, rows, microbatches)
 
 
-def _check(weights: Any, split: Split) -> Float[Array, " rows"]:
+def check_weights(weights: Any, split: Split) -> Float[Array, " rows"]:
+    """The weights as floats; raises unless each row has one, and none is negative."""
     if np.shape(weights) != (split.rows,):
-        raise ValueError(
-            f"`weights` has shape {np.shape(weights)}, but the batch has {split.rows} "
-            f"rows. Expected one weight for each: shape ({split.rows},)."
+        raise InputError(
+            None,
+            f"`weights` must have shape ({split.rows},), one for each row of the batch, "
+            f"but has shape {np.shape(weights)}.",
         )
-    dtype = jnp.result_type(weights)
-    if jnp.issubdtype(dtype, jnp.complexfloating) or not (
-        jnp.issubdtype(dtype, jnp.number) or dtype == jnp.bool_
-    ):
-        raise ValueError(
-            f"`weights` has dtype {dtype}. Expected real numbers, integers or bools."
-        )
-    is_known = not is_traced(weights)
-    if is_known and getattr(weights, "is_fully_addressable", True):
+    if not is_traced(weights) and getattr(weights, "is_fully_addressable", True):
         lowest = np.min(np.asarray(weights, np.float32), initial=0)
         if lowest < 0:
-            raise ValueError(
+            raise InputError(
+                None,
                 f"`weights` must not be negative, but the lowest is {lowest}. To "
-                "ignore a row, use weight 0."
+                "ignore a row, use weight 0.",
             )
     check_shards("weights", weights, 0, split)
+    dtype = jnp.result_type(weights)
     return jnp.asarray(weights, dtype if dtype == jnp.float64 else jnp.float32)
 
 

@@ -1,7 +1,8 @@
-"""Estimates of gradients that use a function with a known expectation."""
+"""Control variates: functions with a known expectation, which reduce the variance."""
 
+import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -10,14 +11,28 @@ import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
 from jax import lax
-from jaxtyping import Array
+from jaxtyping import Array, Float, Int
 
+from .._arguments.checks import check_interval
+from .._errors import InputError
 from .._trees.keys import as_key
 from .._trees.leaves import disagreement
 from .._types import Key, PyTree, RealScalarLike
 from ..linear_algebra._arguments import check_scalar
-from ..numerics._numerics import at_least_float32, wide_dtype
-from ._arguments import build, real_number, real_parameters, sample_keys
+from ..numerics._numerics import (
+    at_least_float32,
+    common_dtype,
+    safe_increment,
+    wide_dtype,
+)
+from ._arguments import (
+    build,
+    real_function,
+    real_number,
+    real_parameters,
+    sample_keys,
+)
+from ._distribution import MultiNormalDiag, check_normal
 
 
 def control_variates_jacobians(
@@ -99,8 +114,7 @@ def control_variates_jacobians(
 
     The errors of `grad_estimator`; a `ValueError` if `cv` or `expected_cv` return
     anything other than one real number, or if `grad_estimator` returns anything other
-    than a tree like the gradient, with arrays of shape `(num_samples, *param.shape)`; a
-    `TypeError` if `control_variate_from_function` does not return three functions.
+    than a tree like the gradient, with arrays of shape `(num_samples, *param.shape)`.
 
     ??? cite "Reference"
 
@@ -117,7 +131,7 @@ def control_variates_jacobians(
         ```
     """
     owner = "control_variates_jacobians"
-    h = _control_variate(owner, control_variate_from_function, function)
+    cv, expected_cv, update_state = control_variate_from_function(function)
     arrays = real_parameters(owner, params)
     key, state = as_key(key), control_variate_state
     betas = jtu.tree_map(lambda p: jnp.ones((), wide_dtype(p.dtype)), arrays)
@@ -135,10 +149,10 @@ def control_variates_jacobians(
         )
     samples = _samples(owner, params, dist_builder, key, num_samples)
     by_f, by_h = _jacobians(
-        owner, function, h, grad_estimator, params, dist_builder, key, samples, state
+        owner, function, cv, grad_estimator, params, dist_builder, key, samples, state
     )
     expectation = lambda arrays: real_number(
-        owner, "`expected_cv`", h.expected_cv(eqx.combine(arrays, params), state)
+        owner, "`expected_cv`", expected_cv(eqx.combine(arrays, params), state)
     )
     by_expectation = jax.grad(expectation)(arrays)
 
@@ -147,7 +161,7 @@ def control_variates_jacobians(
         return (f - beta.astype(h.dtype) * (h - expected)).astype(p.dtype)
 
     jacobians = jtu.tree_map(combined, arrays, by_f, by_h, by_expectation, betas)
-    return jacobians, h.update_state(params, samples, state)
+    return jacobians, update_state(params, samples, state)
 
 
 def estimate_control_variate_coefficients(
@@ -161,7 +175,7 @@ def estimate_control_variate_coefficients(
     control_variate_state: PyTree = None,
     eps: RealScalarLike = 1e-3,
 ) -> PyTree:
-    r"""The coefficients of a control variate that minimize the variance.
+    r"""Estimates the coefficients of a control variate that minimize the variance.
 
     With the estimates $F_{ni}$ and $H_{ni}$ of the derivatives of the expectations of $f$
     and of $h$ by component $i$ of an array of parameters, from sample $n$,
@@ -195,11 +209,11 @@ def estimate_control_variate_coefficients(
     """
     owner = "estimate_control_variate_coefficients"
     check_scalar(owner, "eps", eps)
-    h = _control_variate(owner, control_variate_from_function, function)
+    cv, _, _ = control_variate_from_function(function)
     key, state = as_key(key), control_variate_state
     samples = _samples(owner, params, dist_builder, key, num_samples, low=2)
     by_f, by_h = _jacobians(
-        owner, function, h, grad_estimator, params, dist_builder, key, samples, state
+        owner, function, cv, grad_estimator, params, dist_builder, key, samples, state
     )
 
     def coefficient(f: Array, h: Array) -> Array:
@@ -211,37 +225,20 @@ def estimate_control_variate_coefficients(
     return jtu.tree_map(coefficient, by_f, by_h)
 
 
-class _ControlVariate(NamedTuple):
-    cv: Callable[..., Any]
-    expected_cv: Callable[..., Any]
-    update_state: Callable[..., Any]
-
-
-def _control_variate(owner: str, make: Callable, function: Callable) -> _ControlVariate:
-    made = make(function)
-    if not (isinstance(made, tuple) and len(made) == 3 and all(map(callable, made))):
-        raise TypeError(
-            f"{owner}: `control_variate_from_function` must return a tuple of three "
-            "functions, `cv(params, x, state)`, `expected_cv(params, state)` and "
-            f"`update_state(params, samples, state)`, but returned {made!r}."
-        )
-    return _ControlVariate(*made)
-
-
 def _samples(owner, params, dist_builder, key, num_samples, low=1):
     """The samples that the estimators use with the same key, as constants."""
-    dist = build(owner, dist_builder, params)
+    dist = build(dist_builder, params)
     keys = sample_keys(owner, key, num_samples, low)
     return lax.stop_gradient(jax.vmap(dist.sample)(keys))
 
 
 def _jacobians(
-    owner, function, h, grad_estimator, params, dist_builder, key, samples, state
+    owner, function, cv, grad_estimator, params, dist_builder, key, samples, state
 ):
-    """The wide estimates for the expectations of `function` and of `h`."""
+    """The wide estimates for the expectations of `function` and of the variate."""
     arrays = real_parameters(owner, params)
     num_samples = len(jtu.tree_leaves(samples)[0])
-    value = lambda params, x: real_number(owner, "`cv`", h.cv(params, x, state))
+    value = lambda params, x: real_number(owner, "`cv`", cv(params, x, state))
     fixed = eqx.combine(lax.stop_gradient(arrays), params)
 
     def estimate(function: Callable[[Any], Any]) -> PyTree:
@@ -259,18 +256,271 @@ def _jacobians(
 
 
 def _check_jacobians(owner: str, found: Any, arrays: PyTree, num_samples: int) -> None:
-    hint = (
-        "It must return a tree like the gradient, with an array of shape "
-        "`(num_samples, *param.shape)` for each parameter."
+    like = jtu.tree_map(
+        lambda p: jax.ShapeDtypeStruct((num_samples, *p.shape), p.dtype), arrays
     )
-    if jtu.tree_structure(found) != jtu.tree_structure(arrays):
-        difference = disagreement("grad_estimator(...)", found, "params", arrays)
-        raise ValueError(f"{owner}: {difference} {hint}")
-    leaves = jtu.tree_leaves_with_path(found)
-    for (path, j), p in zip(leaves, jtu.tree_leaves(arrays), strict=True):
-        if np.shape(j) != (num_samples, *p.shape):
-            raise ValueError(
-                f"{owner}: `grad_estimator` returned an array of shape {np.shape(j)} at "
-                f"`{jtu.keystr(path) or '(the root)'}`, but "
-                f"{(num_samples, *p.shape)} was expected. {hint}"
+    here, there = (
+        [(path, np.shape(x)) for path, x in jtu.tree_leaves_with_path(tree)]
+        for tree in (found, like)
+    )
+    if here != there:
+        difference = disagreement("grad_estimator(...)", found, "the gradient", like)
+        raise InputError(
+            owner,
+            f"{difference} It must have an array of shape `(num_samples, *param.shape)` "
+            "for each parameter.",
+        )
+
+
+#
+# The curvature at the mean
+#
+
+
+def control_delta_method(
+    function: Callable[[Any], Any],
+    dist_builder: Callable[..., Any] = MultiNormalDiag,
+) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
+    r"""A control variate for normal samples: the function's second-order expansion.
+
+    With the mean $\mu$ and the standard deviations $\sigma$ of the distribution,
+    $g = \nabla f(\mu)$ and $H = \nabla^2 f(\mu)$,
+
+    $$h(x) = f(\mu) + g^\top (x - \mu) + \tfrac12 (x - \mu)^\top H (x - \mu), \qquad
+      \mathbb{E}\, h(x) = f(\mu) + \tfrac12 \sum_i H_{ii}\, \sigma_i^2.$$
+
+    If $f$ is quadratic, then $h = f$, and a gradient with this control variate is
+    exact, for every estimator. Otherwise, it helps if $\sigma$ is small compared with
+    the distances over which the curvature of $f$ changes, and harms if $\sigma$ is
+    large: in that case, estimate the coefficients. It computes the Hessian, of $d^2$
+    numbers, once.
+
+    Pass it to [`eqopt.monte_carlo.control_variates_jacobians`][] directly.
+
+    **Arguments:**
+
+    - `function`: $f$, a function of one sample that returns a real floating-point
+        number. It must work under `jax.hessian`.
+    - `dist_builder`: a function that returns an
+        [`eqopt.monte_carlo.MultiNormalDiag`][]: `dist_builder(*params)` if the
+        parameters are a tuple or a list, otherwise `dist_builder(params)`. Defaults to
+        that class itself, for parameters `(loc, log_scale)`. To use another one, pass
+        `functools.partial(control_delta_method, dist_builder=dist_builder)`.
+
+    **Returns:**
+
+    A tuple of three functions:
+
+    - `cv(params, x, state)` is $h(x)$ of one sample, in at least float32.
+    - `expected_cv(params, state)` is $\mathbb{E}\, h(x)$, in at least float32.
+    - `update_state(params, samples, state)` returns `state` unchanged.
+
+    In derivatives with respect to `params`, the point $\mu$ of the expansion is a
+    constant: $h$ has no derivatives, and the derivatives of its expectation are $g$
+    with respect to the mean and $H_{ii}\, \sigma_i$ with respect to the scale.
+
+    **Raises:**
+
+    The three functions raise a `ValueError` if `function` does not return a real
+    number or returns an integer, or if the distribution is another one.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{paisley2012variational,
+            author = {Paisley, John and Blei, David M. and Jordan, Michael I.},
+            title = {Variational {B}ayesian Inference with Stochastic Search},
+            booktitle = {International Conference on Machine Learning},
+            year = {2012},
+        }
+        ```
+    """
+    owner = "control_delta_method"
+    value = real_function(owner, function, is_smooth=True)
+
+    def expansion(params: PyTree) -> tuple[Any, Any, Any, Any, Any]:
+        dist = check_normal(owner, build(dist_builder, params))
+        point = jnp.ravel(lax.stop_gradient(dist.loc))
+        of_vector = lambda x: value(x.reshape(jnp.shape(dist.loc)))
+        y, g = jax.value_and_grad(of_vector)(point)
+        hessian = jax.hessian(of_vector)(point)
+        dtype = common_dtype(y.dtype, point.dtype)
+        y, g, hessian, point = (x.astype(dtype) for x in (y, g, hessian, point))
+        return dist, y, g, hessian, point
+
+    def cv(params: PyTree, x: Any, state: Any = None) -> Array:
+        _, y, g, hessian, point = expansion(params)
+        d = jnp.ravel(x).astype(point.dtype) - point
+        return y + _dot(g, d) + _dot(d, _dot(hessian, d)) / 2
+
+    def expected_cv(params: PyTree, state: Any = None) -> Array:
+        dist, y, g, hessian, point = expansion(params)
+        wide = lambda x: jnp.ravel(x).astype(point.dtype)
+        # Zero, with the derivative of the mean.
+        d = wide(dist.loc) - point
+        variances = jnp.exp(2 * wide(dist.log_scale))
+        curvature = _dot(d, _dot(hessian, d)) + _dot(jnp.diag(hessian), variances)
+        return y + _dot(g, d) + curvature / 2
+
+    def update_state(params: PyTree, samples: Any, state: Any = None) -> Any:
+        return state
+
+    return cv, expected_cv, update_state
+
+
+# On an accelerator, the default precision would leave three digits.
+_dot = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
+
+
+#
+# The mean of the function so far
+#
+
+
+def _as_float(x: Any) -> Array:
+    return jnp.asarray(x) if hasattr(x, "dtype") else jnp.asarray(x, jnp.float32)
+
+
+def _as_int(x: Any) -> Array:
+    return jnp.asarray(x) if hasattr(x, "dtype") else jnp.asarray(x, jnp.int32)
+
+
+class MovingAvgBaselineState(eqx.Module):
+    """The state of [`eqopt.monte_carlo.moving_avg_baseline`][].
+
+    `MovingAvgBaselineState()` is the initial state.
+
+    **Arguments:**
+
+    - `average`: the average, which starts at zero: a 0-d array, which keeps its dtype,
+        or a number, which becomes float32. Defaults to 0.
+    - `weight`: the sum of the weights of all values in `average`, a number or a 0-d
+        array.
+    - `count`: the number of values, a 0-d integer array. Defaults to 0.
+    """
+
+    average: Float[Array, ""] = eqx.field(default=0.0, converter=_as_float)
+    weight: Float[Array, ""] = eqx.field(default=0.0, converter=_as_float)
+    count: Int[Array, ""] = eqx.field(default=0, converter=_as_int)
+
+
+def moving_avg_baseline(
+    function: Callable[[Any], Any],
+    decay: RealScalarLike = 0.99,
+    zero_debias: bool = True,
+    use_decay_early_training_heuristic: bool = True,
+) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
+    r"""A control variate that does not depend on the sample: an average of past values.
+
+    In step $t = 0, 1, \dots$, with the mean $\bar f_t$ of the function over all samples,
+
+    $$b_{t+1} = \beta_t b_t + (1 - \beta_t) \bar f_t, \qquad
+      w_{t+1} = \beta_t w_t + (1 - \beta_t), \qquad b_0 = w_0 = 0,$$
+
+    and the baseline of step $t$ is $b_t / w_t$, which is 0 as long as $w_t = 0$. It
+    depends only on earlier steps, so the estimate is unbiased. Use it with
+    [`eqopt.monte_carlo.score_function_jacobians`][]: a constant does not change the
+    other estimators.
+
+    !!! example
+
+        ```python
+        state = eqopt.monte_carlo.MovingAvgBaselineState()
+        for key in jax.random.split(jax.random.key(0), 100):
+            jacobians, state = eqopt.monte_carlo.control_variates_jacobians(
+                function,
+                eqopt.monte_carlo.moving_avg_baseline,
+                eqopt.monte_carlo.score_function_jacobians,
+                params,
+                eqopt.monte_carlo.MultiNormalDiag,
+                key,
+                num_samples=10,
+                control_variate_state=state,
             )
+        ```
+
+    **Arguments:**
+
+    - `function`: $f$, a function of one sample that returns a real number.
+    - `decay`: $\beta$, in $[0, 1]$. With 0, the baseline is the mean of the last step.
+        With 1 and without the heuristic, it stays 0. Defaults to 0.99.
+    - `zero_debias`: whether to divide by $w_t$. Otherwise the baseline is $b_t$, which
+        starts at 0. Defaults to `True`.
+    - `use_decay_early_training_heuristic`: whether $\beta_t$ is
+        $\min(\beta, (1 + t) / (10 + t))$, so that the first values, which are far off,
+        are forgotten soon. Otherwise, it is always $\beta$. Defaults to `True`.
+
+    **Returns:**
+
+    A tuple of three functions:
+
+    - `cv(params, x, state)` is the baseline for any `x`.
+    - `expected_cv(params, state)` is the baseline.
+    - `update_state(params, samples, state)` is the
+        [`eqopt.monte_carlo.MovingAvgBaselineState`][] of the next step. A mean that is
+        not finite is ignored.
+
+    `None` for `state` means the initial state.
+
+    **Raises:**
+
+    A `ValueError` if `decay` is out of its range; from `update_state`, a
+    `ValueError` if `function` does not return a real number.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @article{williams1992simple,
+            author = {Williams, Ronald J.},
+            title = {Simple Statistical Gradient-Following Algorithms for Connectionist
+                     Reinforcement Learning},
+            journal = {Machine Learning},
+            volume = {8},
+            pages = {229--256},
+            year = {1992},
+        }
+        ```
+    """
+    owner = "moving_avg_baseline"
+    check_interval(owner, "decay", decay, 0, 1)
+    value = real_function(owner, function)
+
+    def baseline(state: MovingAvgBaselineState | None) -> Array:
+        state = MovingAvgBaselineState() if state is None else state
+        if not zero_debias:
+            return state.average
+        is_there = state.weight > 0
+        weight = jnp.where(is_there, state.weight, 1).astype(state.average.dtype)
+        return jnp.where(is_there, state.average / weight, 0)
+
+    def cv(params: PyTree, x: Any, state: Any = None) -> Array:
+        return baseline(state)
+
+    def expected_cv(params: PyTree, state: Any = None) -> Array:
+        return baseline(state)
+
+    def update_state(params: PyTree, samples: Any, state: Any = None) -> Any:
+        state = MovingAvgBaselineState() if state is None else state
+        mean = lax.stop_gradient(jnp.mean(jax.vmap(value)(samples)))
+        new = _step(state, mean)
+        is_finite = jnp.isfinite(new.average)
+        return jax.tree.map(lambda x, old: jnp.where(is_finite, x, old), new, state)
+
+    def _step(state: MovingAvgBaselineState, mean: Array) -> MovingAvgBaselineState:
+        beta = jnp.asarray(decay, jnp.float32)
+        if use_decay_early_training_heuristic:
+            t = state.count.astype(jnp.float32)
+            beta = jnp.minimum(beta, (1 + t) / (10 + t))
+
+        def averaged(old: Array, value: Any) -> Array:
+            dtype = wide_dtype(old.dtype)
+            decay, new = beta.astype(dtype), jnp.asarray(value).astype(dtype)
+            return (decay * old.astype(dtype) + (1 - decay) * new).astype(old.dtype)
+
+        return MovingAvgBaselineState(
+            averaged(state.average, mean),
+            averaged(state.weight, 1),
+            safe_increment(state.count),
+        )
+
+    return cv, expected_cv, update_state

@@ -10,7 +10,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._arguments.construction import Module
+from .._errors import InputError
 from .._trees.keys import as_key
+from .._trees.leaves import briefly
 from .._types import Key, PyTree
 from ..numerics._numerics import common_dtype, wide_dtype
 
@@ -59,33 +61,12 @@ class MultiNormalDiag(AbstractDistribution):
 
     **Raises:**
 
-    A `TypeError` if one of them is not an array of real floating dtype, and a
-    `ValueError` if their shapes differ.
+    A `TypeError` if one of them is not an array of real floating dtype, or if their
+    shapes differ.
     """
 
-    loc: Any
-    log_scale: Any
-
-    def __check_init__(self) -> None:
-        for name, value in (("loc", self.loc), ("log_scale", self.log_scale)):
-            if not hasattr(value, "dtype"):
-                raise TypeError(
-                    f"MultiNormalDiag: `{name}` must be a real array of floating "
-                    f"dtype, but has type {type(value).__name__}. Convert it with "
-                    "`jnp.asarray`."
-                )
-            if not jnp.issubdtype(value.dtype, np.floating):
-                raise TypeError(
-                    f"MultiNormalDiag: `{name}` must be a real array of floating "
-                    f"dtype, but has dtype {value.dtype}. Convert it with "
-                    "`.astype(jnp.float32)`."
-                )
-        if np.shape(self.loc) != np.shape(self.log_scale):
-            raise ValueError(
-                "MultiNormalDiag: `loc` and `log_scale` must have the same shape, but "
-                f"have {np.shape(self.loc)} and {np.shape(self.log_scale)}. Use "
-                "`jnp.broadcast_to(log_scale, loc.shape)`."
-            )
+    loc: Float[Array | np.ndarray, "*shape"]
+    log_scale: Float[Array | np.ndarray, "*shape"]
 
     def sample(self, key: Key, sample_shape: tuple[int, ...] = ()) -> Array:
         r"""Independent samples $\mu + \sigma \epsilon$, with $\epsilon$ standard normal.
@@ -128,9 +109,8 @@ class MultiNormalDiag(AbstractDistribution):
         loc, scale = self.wide()
         shape, split = np.shape(x), np.ndim(x) - loc.ndim
         if split < 0 or shape[split:] != loc.shape:
-            raise ValueError(
-                f"MultiNormalDiag.log_prob: the last axes of `x` must be {loc.shape}, "
-                f"the shape of `loc`, but `x` has shape {shape}."
+            raise InputError(
+                self, f"the last axes of `x` must be {loc.shape}, but it has {shape}."
             )
         dtype = common_dtype(jnp.result_type(x), loc.dtype)
         spread = lambda value: jnp.broadcast_to(value.astype(dtype), shape)
@@ -175,20 +155,13 @@ class MultiNormalDiag(AbstractDistribution):
         return loc.astype(dtype), jnp.exp(log_scale.astype(dtype))
 
 
-def normal(owner: str, name: str, must: str, dist: Any) -> MultiNormalDiag:
-    """`dist`; raises a `TypeError` if it is another distribution.
-
-    **Arguments:**
-
-    - `owner`, `name`: the called function, and the argument that `dist` comes from.
-    - `must`: `must be` or `must return`.
-    """
+def check_normal(owner: str, dist: Any) -> MultiNormalDiag:
+    """`dist`; raises an error if it is another distribution."""
     if not isinstance(dist, MultiNormalDiag):
-        found = "is" if must == "must be" else "returned"
-        raise TypeError(
-            f"{owner}: `{name}` {must} an `eqopt.monte_carlo.MultiNormalDiag`, but "
-            f"{found} an object of type {type(dist).__name__}. For other "
-            "distributions, use `score_function_jacobians` or `pathwise_jacobians`, "
-            "and `moving_avg_baseline` as a control variate."
+        raise InputError(
+            owner,
+            f"the distribution must be a `MultiNormalDiag`, but is {briefly(dist)}. For "
+            "others, use `score_function_jacobians` or `pathwise_jacobians`, and the "
+            "control variate `moving_avg_baseline`.",
         )
     return dist

@@ -1,16 +1,19 @@
-"""Gradients of expectations by the score function, and along the paths of samples."""
+"""Gradients of expectations: by the score, along paths, and as two expectations."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jax.random as jr
 import jax.tree_util as jtu
-import numpy as np
 from jax import lax
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
+from .._errors import InputError
+from .._trees.keys import as_key
 from .._types import Key, PyTree
 from ..numerics._numerics import common_dtype
 from ._arguments import (
@@ -19,8 +22,8 @@ from ._arguments import (
     real_number,
     real_parameters,
     sample_keys,
-    smooth_function,
 )
+from ._distribution import MultiNormalDiag, check_normal
 
 
 def score_function_jacobians(
@@ -30,7 +33,7 @@ def score_function_jacobians(
     key: Key,
     num_samples: int,
 ) -> PyTree:
-    r"""The score function estimator of a gradient, also known as REINFORCE.
+    r"""Estimates a gradient with the score function, also known as REINFORCE.
 
     $$\nabla_\theta\, \mathbb{E}_{p(x; \theta)} f(x) = \mathbb{E}_{p(x; \theta)}\big[
       f(x)\, \nabla_\theta \log p(x; \theta)\big] \approx \frac1N \sum_{n=1}^N
@@ -79,8 +82,8 @@ def score_function_jacobians(
     **Raises:**
 
     A `ValueError` if `num_samples` is not a positive Python integer, or if `function`
-    or `log_prob` does not return a real number. A `TypeError` if `params` has no
-    floating arrays or has complex ones, or if the distribution lacks a method.
+    or `log_prob` does not return a real number, or if `params` has no floating arrays
+    or has complex ones.
 
     ??? cite "Reference"
 
@@ -100,15 +103,20 @@ def score_function_jacobians(
     arrays, value = real_parameters(owner, params), real_function(owner, function)
 
     def dist(arrays: PyTree) -> Any:
-        whole = eqx.combine(arrays, params)
-        return build(owner, dist_builder, whole, ("sample", "log_prob"))
+        return build(dist_builder, eqx.combine(arrays, params))
 
     def jacobian(key: Any) -> PyTree:
         x = lax.stop_gradient(dist(arrays).sample(key))
         y = value(x)
+
         # The product is differentiated, because the score itself may exceed the range of
         # a narrow parameter.
-        weighted = lambda arrays: _times(y, _log_prob(owner, dist(arrays), x))
+        def weighted(arrays: PyTree) -> Array:
+            log_prob = dist(arrays).log_prob(x)
+            log_prob = real_number(owner, "`log_prob` of one sample", log_prob)
+            dtype = common_dtype(y.dtype, log_prob.dtype)
+            return y.astype(dtype) * log_prob.astype(dtype)
+
         return jax.grad(weighted)(arrays)
 
     return jax.vmap(jacobian)(sample_keys(owner, key, num_samples))
@@ -121,7 +129,7 @@ def pathwise_jacobians(
     key: Key,
     num_samples: int,
 ) -> PyTree:
-    r"""The pathwise estimator of a gradient, also known as the reparametrization trick.
+    r"""Estimates a gradient along paths, also known as the reparametrization trick.
 
     With samples $x = g(\epsilon; \theta)$, where $\epsilon$ does not depend on $\theta$,
 
@@ -150,7 +158,7 @@ def pathwise_jacobians(
 
     **Raises:**
 
-    The errors of [`eqopt.monte_carlo.score_function_jacobians`][], and a `TypeError` if
+    The errors of [`eqopt.monte_carlo.score_function_jacobians`][], and a `ValueError` if
     samples, or the results of `function`, are integers.
 
     ??? cite "Reference"
@@ -165,13 +173,18 @@ def pathwise_jacobians(
         ```
     """
     owner = "pathwise_jacobians"
-    arrays, value = real_parameters(owner, params), smooth_function(owner, function)
+    arrays = real_parameters(owner, params)
+    value = real_function(owner, function, is_smooth=True)
 
     def jacobian(key: Any) -> PyTree:
         def at_sample(arrays: PyTree) -> Array:
-            dist = build(owner, dist_builder, eqx.combine(arrays, params))
-            x = dist.sample(key)
-            _check_continuous(owner, x)
+            x = build(dist_builder, eqx.combine(arrays, params)).sample(key)
+            if not any(map(eqx.is_inexact_array, jtu.tree_leaves(x))):
+                raise InputError(
+                    owner,
+                    f"samples are differentiated, but are {eqx.tree_pformat(x)}. For "
+                    "discrete ones, use `score_function_jacobians`.",
+                )
             return value(x)
 
         return jax.grad(at_sample)(arrays)
@@ -179,25 +192,218 @@ def pathwise_jacobians(
     return jax.vmap(jacobian)(sample_keys(owner, key, num_samples))
 
 
-def _log_prob(owner: str, dist: Any, x: Any) -> Array:
-    return real_number(
-        owner,
-        "`log_prob` of one sample",
-        dist.log_prob(x),
-        "If its axes belong to one sample, sum over them.",
-    )
+def measure_valued_jacobians(
+    function: Callable[[Any], Any],
+    params: PyTree,
+    dist_builder: Callable[..., Any],
+    key: Key,
+    num_samples: int,
+    coupling: bool = True,
+) -> PyTree:
+    r"""Estimates a gradient by measure-valued derivatives, for normal distributions.
 
+    The derivative of a density is a multiple of the difference of two densities,
 
-def _times(y: Array, log_prob: Array) -> Array:
-    dtype = common_dtype(y.dtype, log_prob.dtype)
-    return y.astype(dtype) * log_prob.astype(dtype)
+    $$\nabla_\theta\, \mathbb{E}_{p(x; \theta)} f(x) = c_\theta\, \big(
+      \mathbb{E}_{p^+(x; \theta)} f(x) - \mathbb{E}_{p^-(x; \theta)} f(x)\big),$$
 
+    one component of the parameters after the other. For the normal distribution, see
+    [`eqopt.monte_carlo.measure_valued_estimation_mean`][] and
+    [`eqopt.monte_carlo.measure_valued_estimation_std`][]. As with the score function,
+    $f$ need not be differentiable, but the variance is smaller. The cost is $4 d$
+    values of $f$ per sample with $d$ components, which are all computed at once.
 
-def _check_continuous(owner: str, x: PyTree) -> None:
-    dtypes = [jnp.result_type(leaf) for leaf in jtu.tree_leaves(x)]
-    if not any(jnp.issubdtype(dtype, np.inexact) for dtype in dtypes):
-        raise TypeError(
-            f"{owner}: samples are differentiated, but have no floating arrays, only "
-            f"dtypes {', '.join(map(str, dtypes))}. Use "
-            "`eqopt.monte_carlo.score_function_jacobians` for discrete samples."
+    **Arguments:**
+
+    - `function`: $f$, a function of one sample that returns a real number. It must work
+        under `jax.vmap`, and may be a whole model. If it depends on $\theta$ directly,
+        that part of the derivative is not included.
+    - `params`, `key`, `num_samples`: the same as in
+        [`eqopt.monte_carlo.score_function_jacobians`][].
+    - `dist_builder`: a function that returns the distribution: `dist_builder(*params)`
+        if `params` is a tuple or a list, otherwise `dist_builder(params)`. It must be
+        an [`eqopt.monte_carlo.MultiNormalDiag`][], which can depend on the parameters
+        in any way.
+    - `coupling`: whether the samples of $p^+$ and $p^-$ depend on each other, which
+        usually reduces the variance. Defaults to `True`.
+
+    **Returns:**
+
+    A tree like the gradient: instead of each parameter an array of its dtype and of
+    shape `(num_samples, *param.shape)`, with one estimate for each sample, and `None`
+    for all other leaves. The mean along the first axis is the estimate of the gradient.
+
+    **Raises:**
+
+    The errors of [`eqopt.monte_carlo.score_function_jacobians`][], and a `ValueError` if
+    the distribution is another one.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @article{mohamed2020monte,
+            author = {Mohamed, Shakir and Rosca, Mihaela and Figurnov, Michael and
+                      Mnih, Andriy},
+            title = {{M}onte {C}arlo Gradient Estimation in Machine Learning},
+            journal = {Journal of Machine Learning Research},
+            volume = {21},
+            number = {132},
+            year = {2020},
+        }
+        ```
+    """
+    owner = "measure_valued_jacobians"
+    arrays = real_parameters(owner, params)
+
+    def loc_and_log_scale(arrays: PyTree) -> tuple[Any, Any]:
+        dist = build(dist_builder, eqx.combine(arrays, params))
+        return check_normal(owner, dist).params
+
+    values, pull_back = jax.vjp(loc_and_log_scale, arrays)
+    dist = MultiNormalDiag(*values)
+    by_mean, by_std = (
+        _jacobians(owner, function, dist, of_part, num_samples, coupling, pair)
+        for of_part, pair in zip(
+            jr.split(as_key(key)), (_weibull_pair, _maxwell_pair), strict=True
         )
+    )
+    # By the chain rule: the derivative of the scale with respect to its logarithm is
+    # the scale. Both are wide: in a narrow dtype, a division by a small scale may
+    # overflow.
+    _, scale = dist.wide()
+    by_log_scale = jax.vmap(lambda j: j * scale.astype(j.dtype))(by_std)
+    cotangents = (
+        j.astype(x.dtype) for j, x in zip((by_mean, by_log_scale), values, strict=True)
+    )
+    (jacobians,) = jax.vmap(pull_back)(tuple(cotangents))
+    return jacobians
+
+
+def measure_valued_estimation_mean(
+    function: Callable[[Any], Any],
+    dist: Any,
+    key: Key,
+    num_samples: int,
+    coupling: bool = True,
+) -> Float[Array, "samples ..."]:
+    r"""Estimates the measure-valued gradient with respect to the mean.
+
+    $$\frac{\partial}{\partial \mu_i} \mathbb{E} f(x) = \frac{1}{\sqrt{2 \pi}\, \sigma_i}
+      \big(\mathbb{E} f(x^+) - \mathbb{E} f(x^-)\big),$$
+
+    where $x^\pm$ is $x$ with component $i$ replaced by $\mu_i \pm \sigma_i W_i$, and
+    $W_i$ has the density $w e^{-w^2 / 2}$ of a Weibull distribution with shape 2 and
+    scale $\sqrt 2$. With coupling, $W_i$ is the same for $x^+$ and $x^-$; otherwise,
+    they are independent. All other components are shared in either case. Coupling makes
+    the variance vanish where $f$ is even about the mean, and doubles it where $f$ is
+    linear.
+
+    **Arguments:**
+
+    - `function`: $f$, a function of one sample that returns a real number. It must work
+        under `jax.vmap`.
+    - `dist`: an [`eqopt.monte_carlo.MultiNormalDiag`][].
+    - `key`: a seed or a key of `jax.random`.
+    - `num_samples`: $N \ge 1$, a Python integer.
+    - `coupling`: whether $x^+$ and $x^-$ are coupled. Defaults to `True`.
+
+    **Returns:**
+
+    An array of shape `(num_samples, *loc.shape)` and the dtype of samples, whose mean
+    along the first axis is the estimate.
+
+    **Raises:**
+
+    A `ValueError` if `num_samples` is not a positive Python integer, if `function` does
+    not return a real number, or if `dist` is another distribution.
+    """
+    owner = "measure_valued_estimation_mean"
+    dist = check_normal(owner, dist)
+    wide = _jacobians(owner, function, dist, key, num_samples, coupling, _weibull_pair)
+    return wide.astype(dist.sample_dtype)
+
+
+def measure_valued_estimation_std(
+    function: Callable[[Any], Any],
+    dist: Any,
+    key: Key,
+    num_samples: int,
+    coupling: bool = True,
+) -> Float[Array, "samples ..."]:
+    r"""Estimates the measure-valued gradient with respect to the scale.
+
+    $$\frac{\partial}{\partial \sigma_i} \mathbb{E} f(x) = \frac{1}{\sigma_i}
+      \big(\mathbb{E} f(x^+) - \mathbb{E} f(x^-)\big),$$
+
+    where $x^+$ is $x$ with component $i$ replaced by $\mu_i + \sigma_i M_i$, and $M_i$
+    has the density $\propto m^2 e^{-m^2 / 2}$ of the double-sided Maxwell distribution.
+    For $x^-$, the component is a normal sample. With coupling, that sample is $U_i M_i$
+    with $U_i$ uniform in $[0, 1)$, which is also normal; otherwise, it is independent
+    of $M_i$. All other components are shared in either case.
+
+    The derivative is with respect to the scale $\sigma_i$, not its logarithm.
+
+    **Arguments:**
+
+    - `function`: $f$, a function of one sample that returns a real number. It must work
+        under `jax.vmap`.
+    - `dist`: an [`eqopt.monte_carlo.MultiNormalDiag`][].
+    - `key`: a seed or a key of `jax.random`.
+    - `num_samples`: $N \ge 1$, a Python integer.
+    - `coupling`: whether $x^+$ and $x^-$ are coupled. Defaults to `True`.
+
+    **Returns:**
+
+    An array of shape `(num_samples, *loc.shape)` and the dtype of samples, whose mean
+    along the first axis is the estimate.
+
+    **Raises:**
+
+    A `ValueError` if `num_samples` is not a positive Python integer, if `function` does
+    not return a real number, or if `dist` is another distribution.
+    """
+    owner = "measure_valued_estimation_std"
+    dist = check_normal(owner, dist)
+    wide = _jacobians(owner, function, dist, key, num_samples, coupling, _maxwell_pair)
+    return wide.astype(dist.sample_dtype)
+
+
+def _weibull_pair(key, shape, dtype, coupling):
+    """Positive and negative samples for the mean, and the weights of their difference."""
+    # Half the square of such a sample is exponentially distributed.
+    weibull = lambda key: jnp.sqrt(2 * jr.exponential(key, shape, dtype))
+    up_key, down_key = jr.split(key)
+    up = weibull(up_key)
+    return up, -(up if coupling else weibull(down_key)), 1 / math.sqrt(2 * math.pi)
+
+
+def _maxwell_pair(key, shape, dtype, coupling):
+    """Positive and negative samples for the scale, and weights of their difference."""
+    up_key, down_key = jr.split(key)
+    up = jr.double_sided_maxwell(up_key, 0.0, 1.0, shape, dtype)
+    if coupling:
+        return up, up * jr.uniform(down_key, shape, dtype), 1.0
+    return up, jr.normal(down_key, shape, dtype), 1.0
+
+
+def _jacobians(owner, function, dist, key, num_samples, coupling, pair):
+    """An estimate for each sample, in at least float32."""
+    value = real_function(owner, function)
+    loc, scale = dist.wide()
+
+    def values(x: Array, z: Array) -> Array:
+        """`function` at `x` with one component at a time replaced by the one for `z`."""
+        other = (loc + scale * z).astype(x.dtype)
+        is_replaced = jnp.eye(x.size, dtype=bool)
+        rows = jnp.where(is_replaced, other.reshape(1, -1), x.reshape(1, -1))
+        of_rows = jax.vmap(lambda row: value(row.reshape(x.shape)))(rows)
+        return of_rows.reshape(x.shape)
+
+    def jacobian(key: Any) -> Array:
+        shared_key, pair_key = jr.split(key)
+        x = dist.sample(shared_key)
+        plus, minus, weight = pair(pair_key, x.shape, loc.dtype, coupling)
+        difference = values(x, plus) - values(x, minus)
+        return weight * difference / scale.astype(difference.dtype)
+
+    return jax.vmap(jacobian)(sample_keys(owner, key, num_samples))

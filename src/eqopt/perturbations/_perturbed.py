@@ -13,8 +13,9 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from .._arguments.checks import check_integer, check_interval
+from .._errors import InputError
 from .._trees.keys import as_key, split_like
-from .._trees.leaves import map_parameters
+from .._trees.leaves import briefly, map_parameters
 from .._types import Key, PyTree, RealScalarLike
 from ..numerics._numerics import at_least_float32, common_dtype, wide_dtype
 from ._noise import Gumbel
@@ -73,9 +74,8 @@ def make_perturbed_fun(
 
     **Raises:**
 
-    A `ValueError` if `num_samples` or `sigma` is out of its range, and a `TypeError` if
-    $x$ has no floating arrays or has complex ones, or if `fun` does not return real
-    arrays.
+    A `ValueError` if `num_samples` or `sigma` is out of its range, or if $x$ has no
+    floating arrays.
 
     ??? cite "Reference"
 
@@ -89,14 +89,21 @@ def make_perturbed_fun(
         }
         ```
     """
-    _check(num_samples, sigma)
+    owner = "make_perturbed_fun"
+    check_integer(owner, "num_samples", num_samples, 1)
+    check_interval(owner, "sigma", sigma, 0, includes_low=False, includes_high=False)
 
     def perturbed(key: Key, x: PyTree) -> PyTree:
         arrays = map_parameters(jnp.asarray, x)
-        _check_argument(arrays)
+        if not jtu.tree_leaves(arrays):
+            raise InputError(
+                owner,
+                f"the argument of the perturbed function is {briefly(x)}, without "
+                "floating-point arrays. Convert it with `jnp.asarray(x, jnp.float32)`.",
+            )
         key = as_key(key)
         fixed = lax.stop_gradient(arrays)
-        value = lambda shifted: _real(fun(eqx.combine(shifted, x)))
+        value = lambda shifted: _wide(fun(eqx.combine(shifted, x)))
         baseline = jtu.tree_map(_finite, value(fixed)) if use_baseline else None
 
         def sample(key: Any) -> PyTree:
@@ -166,41 +173,5 @@ def _dtypes(out: PyTree) -> PyTree:
     return jtu.tree_map(lambda y: narrow(jnp.asarray(y)), out)
 
 
-def _real(out: PyTree) -> PyTree:
-    for path, y in jtu.tree_leaves_with_path(out):
-        if not eqx.is_array_like(y) or jnp.iscomplexobj(y):
-            kind = y.dtype if eqx.is_array(y) else type(y).__name__
-            raise TypeError(
-                "make_perturbed_fun: `fun` must return a tree of real arrays, but the "
-                f"value at `{jtu.keystr(path) or '(the root)'}` is of {kind}."
-            )
+def _wide(out: PyTree) -> PyTree:
     return jtu.tree_map(lambda y: at_least_float32(jnp.asarray(y)), out)
-
-
-def _check_argument(arrays: PyTree) -> None:
-    leaves = jtu.tree_leaves(arrays)
-    if not leaves:
-        raise TypeError(
-            "make_perturbed_fun: the second argument of the perturbed function, after "
-            "the key, has no floating-point arrays. Convert integers with "
-            "`.astype(jnp.float32)`."
-        )
-    for leaf in leaves:
-        if jnp.iscomplexobj(leaf):
-            raise TypeError(
-                "make_perturbed_fun: the argument of the perturbed function must be "
-                f"real, but has an array of dtype {leaf.dtype}. Pass its real and "
-                "imaginary parts."
-            )
-
-
-def _check(num_samples: Any, sigma: Any) -> None:
-    check_integer("make_perturbed_fun", "num_samples", num_samples, 1)
-    if np.ndim(sigma) != 0:
-        raise ValueError(
-            "make_perturbed_fun: `sigma` must be a number or a 0-d array, but has shape "
-            f"{np.shape(sigma)}."
-        )
-    check_interval(
-        "make_perturbed_fun", "sigma", sigma, 0, includes_low=False, includes_high=False
-    )

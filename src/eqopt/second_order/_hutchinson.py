@@ -14,7 +14,7 @@ from .._types import PyTree
 
 
 def hutchinson(key: Any, product: Callable[[PyTree], PyTree], arrays: PyTree) -> PyTree:
-    r"""$r \odot H r$ for random signs $r$: a real tree, on average the diagonal of $H$.
+    r"""Computes $r \odot H r$ for random signs $r$: on average, the diagonal of $H$.
 
     **Arguments:**
 

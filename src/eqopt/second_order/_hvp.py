@@ -8,13 +8,14 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 
-from .._trees.leaves import disagreement, listed, map_parameters, parameters
+from .._errors import InputError
+from .._trees.leaves import disagreement, map_parameters, parameters
 from .._types import Params, PyTree, Updates
 from ._loss import loss_of_arrays
 
 
 def hvp(loss: Callable[..., Any], v: PyTree, params: Params, *args: Any) -> Updates:
-    r"""The product $H v$ of a loss's Hessian and a vector.
+    r"""Computes the product $H v$ of a loss's Hessian and a vector.
 
     $$H v = \frac{d}{dt}\, \nabla L(p + t v)\,\Big|_{t = 0}.$$
 
@@ -76,29 +77,11 @@ def _like(v: PyTree, arrays: PyTree) -> PyTree:
         for tree in (v, arrays)
     )
     if here != there:
-        paths = {path for path, _ in here}
-        missing = [jtu.keystr(path) for path, _ in there if path not in paths]
-        raise ValueError(
-            (
-                f"hvp: `v` has no inexact array at {listed(missing)}, but `params` "
-                "has one."
-                if missing
-                else f"hvp: {disagreement('v', v, 'params', arrays)}"
-            )
-            + " A direction must be a tree like the gradient; "
-            "`jax.flatten_util.ravel_pytree(params)[1]` converts a flat vector to one."
+        raise InputError(
+            "hvp",
+            f"{disagreement('v', v, 'params', arrays)} It must be a tree like the "
+            "gradient: `jax.flatten_util.ravel_pytree(params)[1]` makes one of a vector.",
         )
     leaves, treedef = jtu.tree_flatten(arrays)
-    return treedef.unflatten(
-        _cast(jtu.keystr(path), x, p)
-        for (path, x), p in zip(jtu.tree_leaves_with_path(v), leaves, strict=True)
-    )
-
-
-def _cast(path: str, x: Any, p: Any) -> Any:
-    if np.iscomplexobj(x) and not np.iscomplexobj(p):
-        raise ValueError(
-            f"hvp: `v` is complex at `{path or '(the root)'}`, but the parameter has "
-            f"dtype {p.dtype}. Pass the real part."
-        )
-    return x.astype(p.dtype)
+    pairs = zip(jtu.tree_leaves(v), leaves, strict=True)
+    return treedef.unflatten(x.astype(p.dtype) for x, p in pairs)

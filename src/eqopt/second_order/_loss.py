@@ -5,9 +5,9 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-import jax.tree_util as jtu
 import numpy as np
 
+from .._errors import InputError
 from .._types import Params, PyTree
 
 
@@ -23,17 +23,12 @@ def loss_of_arrays(
 
     def value(arrays: PyTree) -> Any:
         out = loss(eqx.combine(arrays, params), *args)
-        if not jtu.all_leaves([out]):
-            raise ValueError(
-                f"{owner}: `{name}` must return a real number, but returned a "
-                f"{type(out).__name__}. Return only the loss, without auxiliary output."
-            )
-        shape, dtype = np.shape(out), jnp.result_type(out)
-        if shape != () or not jnp.issubdtype(dtype, np.floating):
-            raise ValueError(
-                f"{owner}: `{name}` must return a real floating-point number, but "
-                f"returned an array of shape {shape} and dtype {dtype}. Take the mean "
-                "over the batch, and return no auxiliary output."
+        is_number = eqx.is_array_like(out) and np.shape(out) == ()
+        if not (is_number and jnp.issubdtype(jnp.result_type(out), np.floating)):
+            raise InputError(
+                owner,
+                f"`{name}` must return a real floating-point number, but returned "
+                f"{eqx.tree_pformat(out)}. Return only the loss, the mean over a batch.",
             )
         return out
 

@@ -16,6 +16,7 @@ rounding error.
 import abc
 import math
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -24,8 +25,7 @@ from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Inexact, Int
 
-from ...numerics._numerics import abs_sq, at_least_float32, common_dtype
-from .rounding import LEAST, Square, diagonal, einsum, of_dot, of_sum, products, tiny
+from ...numerics._numerics import abs_sq, at_least_float32, common_dtype, wide_dtype
 
 
 class Layout(eqx.Module):
@@ -56,6 +56,24 @@ class Layout(eqx.Module):
         return jnp.reshape(x, self.shape)
 
 
+class Square(NamedTuple):
+    """The squared norm of one example's gradient, and a bound on its rounding error.
+
+    **Attributes:**
+
+    - `value`: the square.
+    - `error`: an upper bound on how much smaller `value` is than the exact square.
+    - `scale`: the norm without cancellation between rows.
+    - `spread`: an upper bound on the norm of the rounding error that the example adds
+        to `weighted_sum`, in addition to its gradient.
+    """
+
+    value: Float[Array, ""]
+    error: Float[Array, ""]
+    scale: Float[Array, ""]
+    spread: Float[Array, ""]
+
+
 class AbstractFactor(eqx.Module):
     """The gradient of one example, or of several along an additional first axis."""
 
@@ -76,8 +94,8 @@ class Whole(AbstractFactor):
     def square(self) -> Square:
         value = jnp.sum(abs_sq(at_least_float32(self.gradient)))
         size = self.gradient.size
-        rounding = lax.stop_gradient(value) * of_sum(size, value.dtype)
-        error = rounding + size * tiny(value.dtype)
+        rounding = lax.stop_gradient(value) * _of_sum(size, value.dtype)
+        error = rounding + size * _tiny(value.dtype)
         none = jnp.zeros_like(value)
         return Square(value, error, none, none)
 
@@ -112,19 +130,19 @@ class Rows(AbstractFactor):
         if left * right > rows * (left + right):
             return self
         # Then computing it is also faster than the norm without it.
-        matrices = einsum("gtl,gtr->glr", self.left, self.right)
+        matrices = _einsum("gtl,gtr->glr", self.left, self.right)
         return Whole(self.layout.parameter(matrices))
 
     def square(self) -> Square:
         left, right = at_least_float32(self.left), at_least_float32(self.right)
-        x, dx = products(left, left)
-        y, dy = products(right, right)
+        x, dx = _bounded_products(left, left)
+        y, dy = _bounded_products(right, right)
         value = jnp.sum(jnp.real(x * y))
         x, y = lax.stop_gradient((jnp.abs(x), jnp.abs(y)))
-        rounding = x * y * of_sum(4 * x.size, value.dtype)
+        rounding = x * y * _of_sum(4 * x.size, value.dtype)
         error = jnp.sum(x * dy + dx * (y + dy) + rounding)
-        scale = jnp.sum(jnp.sqrt(diagonal(x)) * jnp.sqrt(diagonal(y)))
-        spread = of_dot(left.shape[1] + 4, value.dtype) * scale
+        scale = jnp.sum(jnp.sqrt(_diagonal(x)) * jnp.sqrt(_diagonal(y)))
+        spread = _of_dot(left.shape[1] + 4, value.dtype) * scale
         return Square(value, error, scale, spread)
 
     def weighted_sum(self, weights: Float[Array, "n"]) -> Inexact[Array, "..."]:
@@ -150,10 +168,10 @@ class Picks(AbstractFactor):
         value = jnp.sum(squares)
         norms, all_norms = lax.stop_gradient((jnp.sqrt(squares), self._norms))
         together = jnp.zeros_like(norms).at[first].add(all_norms)
-        far = of_dot(len(norms) + 4, value.dtype) * together
-        rounding = lax.stop_gradient(value) * of_sum(sums.size, value.dtype)
+        far = _of_dot(len(norms) + 4, value.dtype) * together
+        rounding = lax.stop_gradient(value) * _of_sum(sums.size, value.dtype)
         error = jnp.sum((2 * norms + far) * far) + rounding
-        error = error + sums.size * tiny(value.dtype)
+        error = error + sums.size * _tiny(value.dtype)
         scale = jnp.sqrt(jnp.sum(together**2))
         return Square(value, error, scale, jnp.sqrt(jnp.sum(far**2)))
 
@@ -173,13 +191,12 @@ class Picks(AbstractFactor):
         left = at_least_float32(
             other.left[0][:, jnp.where(self._is_valid, self.index, 0)]
         )
-        y, dy = (
-            x[0] for x in products(at_least_float32(other.right), self._right[None])
-        )
+        right = at_least_float32(other.right)
+        y, dy = (x[0] for x in _bounded_products(right, self._right[None]))
         value = jnp.sum(jnp.real(left * y))
         left, y = lax.stop_gradient((jnp.abs(left), jnp.abs(y)))
-        rounding = y * of_sum(4 * y.size, value.dtype)
-        return value, jnp.sum(left * (dy + rounding)) + y.size * tiny(value.dtype)
+        rounding = y * _of_sum(4 * y.size, value.dtype)
+        return value, jnp.sum(left * (dy + rounding)) + y.size * _tiny(value.dtype)
 
     @property
     def _length(self) -> int:
@@ -218,6 +235,12 @@ def combine(factors: Sequence[Rows | Picks]) -> list[AbstractFactor]:
     return joined if picks else [joined[0].whole_if_smaller()]
 
 
+# A norm counts as at least this fraction of the norm without cancellation between rows,
+# so that the rows are not large in the sum over all examples, which rounds according to
+# its own size.
+_LEAST = 2.0**-8
+
+
 def squared_norm(
     factors: Sequence[AbstractFactor],
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
@@ -237,7 +260,7 @@ def squared_norm(
         value, error = value + 2 * product, error + 2 * rounding
     known = jnp.maximum(lax.stop_gradient(value), 0)
     error = error + spread * (2 * jnp.sqrt(known + error) + spread)
-    return value, jnp.maximum(error, (scale * LEAST) ** 2 - known)
+    return value, jnp.maximum(error, (scale * _LEAST) ** 2 - known)
 
 
 def weighted_sum(
@@ -257,7 +280,76 @@ def _sum(subscripts: str, x: Array, y: Array) -> Array:
     """Over examples: the result is the same on all devices."""
     sharding = jax.typeof(y).sharding
     if sharding.spec[:1] in ((), (None,)):
-        return einsum(subscripts, x, y)
+        return _einsum(subscripts, x, y)
     # Explicitly sharded examples: JAX requires the sharding of the result.
     everywhere = NamedSharding(sharding.mesh, PartitionSpec())
-    return einsum(subscripts, x, y, out_sharding=everywhere)
+    return _einsum(subscripts, x, y, out_sharding=everywhere)
+
+
+#
+# Matrix products, and bounds on their rounding errors
+#
+
+
+def _bounded_products(x: Array, y: Array) -> tuple[Array, Array]:
+    """The scalar products of the rows in each group, and bounds on rounding errors."""
+    result, terms = _products(x, jnp.conj(y))
+    dtype = result.real.dtype
+    least = x.shape[2] * _tiny(dtype)
+    s, t = (jnp.sqrt(jnp.sum(abs_sq(lax.stop_gradient(z)), 2) + least) for z in (x, y))
+    return result, _of_dot(terms, dtype) * s[:, :, None] * t[:, None] + least
+
+
+def _products(x: Array, y: Array) -> tuple[Array, int]:
+    """The products, and the number of terms that determines their rounding."""
+    parts, length = 1 + jnp.iscomplexobj(x), x.shape[2]
+    if x.shape[1] == y.shape[1] == 1:
+        return jnp.sum(x * y, 2, keepdims=True), parts * _blocks(length)
+    count = max(1, length // _PIECE)
+    size, rest = divmod(length, count)
+
+    def piece(start: Any, size: int) -> Array:
+        cut = (lax.dynamic_slice_in_dim(z, start, size, 2) for z in (x, y))
+        return _einsum("gsi,gti->gst", *cut)
+
+    result = piece(0, size + rest)
+    if count > 1:
+        starts = size * jnp.arange(1, count) + rest
+        add = lambda total, start: (total + piece(start, size), None)
+        result = lax.scan(add, result, starts)[0]
+    return result, parts * (size + rest) + count + 2
+
+
+# Products of longer rows are added up in pieces, which reduces rounding errors.
+_PIECE = 256
+
+
+# The relative error of a sum of `size` terms in any order, compared with the sum of
+# their absolute values, is below this bound. XLA computes a matrix product in one of
+# many orders, but adds up the elements of an array in blocks.
+def _of_dot(size: int, dtype: Any) -> Any:
+    return dtype.type(0.6 * float(jnp.finfo(dtype).eps) * size)
+
+
+def _of_sum(size: int, dtype: Any) -> Any:
+    return _of_dot(_blocks(size), dtype)
+
+
+def _blocks(size: int) -> int:
+    return 2 * math.isqrt(size) + 4
+
+
+def _tiny(dtype: Any) -> Any:
+    """A smaller product may underflow to zero."""
+    return jnp.finfo(dtype).tiny
+
+
+def _diagonal(x: Float[Array, "groups rows rows"]) -> Float[Array, "groups rows"]:
+    return jnp.diagonal(x, axis1=1, axis2=2)
+
+
+def _einsum(subscripts: str, *arrays: Array, **kwargs: Any) -> Array:
+    # Accelerators must not round its factors: norms must stay within their bounds.
+    dtype = wide_dtype(*(x.dtype for x in arrays))
+    arrays = tuple(x.astype(dtype) for x in arrays)
+    return jnp.einsum(subscripts, *arrays, precision=lax.Precision.HIGHEST, **kwargs)

@@ -10,8 +10,10 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array
 
+from ..._errors import InputError
 from ..._jax_internals import ClosedJaxpr, Jaxpr, JaxprEqn, attempt, bind, varying_axes
 from ..._trees.control import vary
+from .._arguments import is_state
 from .._interpret import (
     as_array,
     checkpointed,
@@ -20,7 +22,6 @@ from .._interpret import (
     inlined,
     rematerialised,
 )
-from .._state import is_state
 from .factors import AbstractFactor, Whole, combine
 from .uses import Uses, find_uses
 
@@ -87,16 +88,16 @@ def _check_output(output: tuple[Any, Any]) -> None:
     value, aux = output
     is_scalar = _is_struct(value) and value.shape == ()
     if not is_scalar or not jnp.issubdtype(value.dtype, jnp.floating):
-        raise ValueError(
-            f"The function must return a floating-point scalar, but returned {value}. "
-            "With `has_aux=True`, it must return a pair of such a scalar and anything "
-            "else."
+        raise InputError(
+            None,
+            f"the function must return a floating-point scalar, but returned {value}. "
+            "Pass `has_aux=True` if it returns a pair.",
         )
     if any(is_state(x) for x in jtu.tree_leaves(aux, is_leaf=is_state)):
-        raise ValueError(
-            "The function returns an `eqx.nn.State`, which would pass information "
-            "from one example to others. Use a layer without a State, such as "
-            "`eqx.nn.GroupNorm` instead of `eqx.nn.BatchNorm`."
+        raise InputError(
+            None,
+            "the function returns an `eqx.nn.State`, which mixes examples. Use a layer "
+            "without one, such as `eqx.nn.GroupNorm` instead of `eqx.nn.BatchNorm`.",
         )
 
 
@@ -128,14 +129,12 @@ def _gradient(
         i: vary(jnp.zeros(x.shape, x.dtype), varying_axes(x))
         for i, x in enumerate(outputs)
     }
-    is_direct = [path in ("direct", "per_example") for path in paths]
-    direct = [p for p, flag in zip(params, is_direct, strict=True) if flag]
+    whole = {
+        i: p for i, p in enumerate(params) if paths[i] in ("direct", "per_example")
+    }
 
-    def forward(taps: dict[int, Array], direct: list[Array]) -> tuple[Array, Any]:
-        rest = iter(direct)
-        filled = [
-            next(rest) if flag else p for p, flag in zip(params, is_direct, strict=True)
-        ]
+    def forward(taps: dict[int, Array], whole: dict[int, Array]) -> tuple[Array, Any]:
+        filled = [whole.get(i, p) for i, p in enumerate(params)]
         if traced.closed is None:
             result = eqx.filter(traced.fun(filled, mapped), eqx.is_array)
             value, *aux = jtu.tree_leaves(result)
@@ -169,17 +168,17 @@ def _gradient(
 
         return evaluate(closed, args, tap), inputs
 
-    value, pullback, (aux, inputs) = jax.vjp(forward, taps, direct, has_aux=True)
+    value, pullback, (aux, inputs) = jax.vjp(forward, taps, whole, has_aux=True)
     cotangents, gradients = pullback(jnp.ones_like(value))
-    rest = iter(gradients)
-    factors = []
-    for uses, path in zip(traced.uses, paths, strict=True):
-        if path == "ghost":
+    factors: list[list[AbstractFactor]] = [
+        [Whole(gradients[i])] if i in whole else [] for i in range(len(params))
+    ]
+    for i, uses in enumerate(traced.uses):
+        if paths[i] == "ghost":
             places = [number[id(use.eqn)] for use in uses.linear]
-            parts = [tapped[i].factor(inputs[i], cotangents[i]) for i in places]
-            factors.append(combine(parts))
-        else:
-            factors.append([] if path == "unused" else [Whole(next(rest))])
+            factors[i] = combine(
+                [tapped[k].factor(inputs[k], cotangents[k]) for k in places]
+            )
     arrays, static = eqx.partition(traced.output, _is_struct)
     arrays = jtu.tree_unflatten(jtu.tree_structure(arrays), [value, *aux])
     return value, eqx.combine(arrays, static)[1], factors

@@ -87,7 +87,11 @@ def find_uses(closed: ClosedJaxpr, count: int, num_mapped: int) -> list[Uses]:
         if not any(var in mapped for var in inputs):
             if indices:
                 made_of |= dict.fromkeys(eqn.outvars, indices)
-                views |= _views(eqn, views.get(inputs[0]))
+            if len(inputs) == 1 and inputs[0] in views:
+                index, axes = views[inputs[0]]
+                moved = _moved(eqn, axes)
+                if moved is not None:
+                    views[eqn.outvars[0]] = index, moved
             continue
         mapped.update(eqn.outvars)
         use = None
@@ -116,16 +120,8 @@ def _use(eqn: JaxprEqn, operand: int, axes: Axes, parameter: Any) -> Use | None:
     return Use(eqn, operand, layout, is_real)
 
 
-def _views(eqn: JaxprEqn, view: tuple[int, Axes] | None) -> dict[Any, tuple[int, Axes]]:
-    """The output of an equation, if the equation only moves axes of a parameter."""
-    if view is None or len(eqn.invars) != 1:
-        return {}
-    index, axes = view
-    moved = _moved(eqn, axes)
-    return {} if moved is None else {eqn.outvars[0]: (index, moved)}
-
-
 def _moved(eqn: JaxprEqn, axes: Axes) -> Axes | None:
+    """The axes of the output, if the equation only moves axes of a parameter."""
     name, params = eqn.primitive.name, eqn.params
     if name == "copy":
         return axes
@@ -142,12 +138,8 @@ def _moved(eqn: JaxprEqn, axes: Axes) -> Axes | None:
     if name in ("reshape", "squeeze", "broadcast_in_dim"):
         # Only axes of size 1 may be added or removed.
         old, new = shape_of(eqn.invars[0]), shape_of(eqn.outvars[0])
-        if _not_one(old) != _not_one(new):
+        if [n for n in old if n != 1] != [n for n in new if n != 1]:
             return None
         rest = iter(axis for axis in axes if axis is not None)
         return tuple(None if n == 1 else next(rest) for n in new)
     return None
-
-
-def _not_one(shape: Sequence[int]) -> list[int]:
-    return [n for n in shape if n != 1]

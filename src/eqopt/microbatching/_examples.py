@@ -1,0 +1,298 @@
+"""Functions and gradients of single examples, one microbatch at a time."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import equinox.internal as eqxi
+import jax
+from jaxtyping import Array, ArrayLike
+
+from .._errors import InputError
+from .._types import IntegerLike, PyTree, StaticInteger
+from ._accumulator import AccumulationType
+from ._arguments import Batch, Call, find_batch, is_state, list_places, wrap
+from ._loop import Options, make_options, run
+from ._loss import find_loss
+
+
+def micro_vmap(
+    fun: Callable[..., Any],
+    in_axes: int | Sequence[int | None] = 0,
+    out_axes: int = 0,
+    *,
+    microbatch_size: StaticInteger | None = None,
+    vmap_fn: Callable[..., Callable[..., Any]] = jax.vmap,
+    accumulator: PyTree = AccumulationType.CONCAT,
+    weights: ArrayLike | None = None,
+    num_real_microbatches: IntegerLike | None = None,
+) -> Callable[..., Any]:
+    """Vectorises a function of one example, with the memory of one microbatch.
+
+    Like `eqx.filter_vmap`, it maps over arrays and passes other leaves to every example
+    unchanged. Unlike `eqx.filter_vmap`, it evaluates the examples in microbatches. The
+    outputs can be reduced along the way, so they need not all exist at once.
+
+    An `eqx.nn.State` that is not mapped is passed from one microbatch to the next, if
+    `fun` also returns it. All examples of a microbatch must return the same State.
+
+    !!! example
+
+        ```python
+        from eqopt.microbatching import micro_vmap
+
+        # `model` is the same for every row of `x`; 32 rows at a time.
+        y = micro_vmap(lambda m, x: m(x), (None, 0), microbatch_size=32)(model, x)
+        ```
+
+    **Arguments:**
+
+    - `fun`: a function of one example. Its arguments and its output may be any pytrees,
+        with leaves that are not arrays.
+    - `in_axes`: the axis to map over, for all positional arguments; or a sequence with
+        an axis for each argument in the order of `fun`'s signature, or `None` for an
+        argument that is not mapped. A call may pass the last of them by name. Axes may
+        be negative. Other keyword arguments are mapped over axis 0, except for an
+        `eqx.nn.State`. If an argument `key` is mapped and is a single random key, it is
+        split into one per example, `jr.split(key, rows)`. Defaults to 0.
+    - `out_axes`: the position of the mapped axis in the output. Only 0 is supported.
+    - `microbatch_size`: the number of examples per microbatch. It need not divide the
+        number of examples. Defaults to `None`: all examples at once.
+    - `vmap_fn`: the function that vectorises a microbatch, like `jax.vmap`. It is
+        called as `vmap_fn(function_of_arrays, in_axes=..., out_axes=0)`, or with
+        `out_axes=(0, None)` if an argument that is not mapped is an `eqx.nn.State`.
+        Defaults to `jax.vmap`.
+    - `accumulator`: how to combine the outputs, as in
+        [`eqopt.microbatching.microbatch`][]. Sums and means are over examples. Defaults
+        to `CONCAT`: one output per example, along axis 0.
+    - `weights`: the weight of each example, as in [`eqopt.microbatching.microbatch`][]:
+        `SUM` adds `weights[i] * output[i]`, and the means divide this by the sum of the
+        weights. An example with weight 0 is ignored, even if it is NaN. A weighted sum
+        of integers is a float.
+    - `num_real_microbatches`: as in [`eqopt.microbatching.microbatch`][].
+
+    **Returns:**
+
+    A function with the arguments of `fun`. Mapped arguments have an additional axis.
+
+    **Raises:**
+
+    The `ValueError`s of [`eqopt.microbatching.microbatch`][] (except that integers have
+    a mean here, as in `jnp.mean`); also a `ValueError` if `out_axes` is not 0, and
+    JAX's error if examples return different `eqx.nn.State`s.
+    """
+    owner = "micro_vmap"
+    if out_axes != 0:
+        raise InputError(
+            owner,
+            f"`out_axes` must be 0, but is {out_axes}. Use `jnp.moveaxis` on the result.",
+        )
+    return wrap(
+        owner,
+        fun,
+        _micro_vmap,
+        in_axes if isinstance(in_axes, int) else tuple(in_axes),
+        vmap_fn,
+        make_options(
+            owner, microbatch_size, accumulator, weights, num_real_microbatches
+        ),
+    )
+
+
+def _micro_vmap(
+    call: Call,
+    in_axes: int | tuple[int | None, ...],
+    vmap_fn: Callable[..., Callable[..., Any]],
+    options: Options,
+) -> Any:
+    fun, args, kwargs = call
+    if isinstance(in_axes, int):
+        in_axes = (in_axes,) * len(args)
+    places = list_places(call)
+    if len(in_axes) < len(args) or not places.keys() >= set(range(len(in_axes))):
+        raise InputError(
+            None,
+            f"`in_axes={in_axes}` has length {len(in_axes)}, but this call has "
+            f"{len(args)} positional arguments. Pass an axis or `None` for each, "
+            "or a single int for all.",
+        )
+    axes = {name: 0 for name, x in kwargs.items() if not is_state(x)}
+    axes |= {places[i]: axis for i, axis in enumerate(in_axes)}
+    batch = find_batch(args, kwargs, axes, options.size, places.get("key"))
+    return map_examples(fun, batch, options, vmap_fn)
+
+
+def map_examples(
+    fun: Callable[..., Any],
+    batch: Batch,
+    options: Options,
+    vmap_fn: Callable[..., Callable[..., Any]] = jax.vmap,
+) -> Any:
+    """Evaluates a function on each row of each microbatch, and combines the results."""
+    in_axes = tuple(axis for axis in batch.axes if axis is not None)
+
+    def evaluate(leaves: list[Any], state: Any, index: Any) -> Any:
+        def one(*row: Array) -> Any:
+            args, kwargs = batch.rebuild(leaves, state, index, row)
+            # `jax.vmap` returns only arrays: everything else is passed through as
+            # metadata.
+            dynamic, static = eqx.partition(fun(*args, **kwargs), eqx.is_array)
+            if state is None:
+                return dynamic, eqxi.Static(static)
+            new, rest = eqx.partition(dynamic, is_state, is_leaf=is_state)
+            return (rest, eqxi.Static(static)), new
+
+        mapped = batch.mapped(leaves)
+        if state is None:
+            dynamic, static = vmap_fn(one, in_axes=in_axes, out_axes=0)(*mapped)
+            return eqx.combine(dynamic, static.value)
+        # All rows get the same State, and must return the same one.
+        out = vmap_fn(one, in_axes=in_axes, out_axes=(0, None))(*mapped)
+        (rest, static), new = out
+        return eqx.combine(eqx.combine(rest, new, is_leaf=is_state), static.value)
+
+    return run(evaluate, batch, options, has_rows=True)
+
+
+class PerExample(NamedTuple):
+    """The second result of `micro_grad`; axis 0 is the batch axis."""
+
+    values: Any
+    metrics: Any
+    aux: Any
+
+
+def micro_grad(
+    fun: Callable[..., Any],
+    has_aux: bool = False,
+    argnums: int | Sequence[int] = 0,
+    *,
+    batch_argnums: int | Sequence[int] = 1,
+    keep_batch_dim: bool = True,
+    microbatch_size: StaticInteger | None = None,
+    accumulator: PyTree = AccumulationType.SUM,
+    transform_fn: Callable[[PyTree], Any] = lambda grads: grads,
+    metrics_fn: Callable[[PyTree], Any] = lambda grads: None,
+    weights: ArrayLike | None = None,
+    num_real_microbatches: IntegerLike | None = None,
+) -> Callable[..., Any]:
+    """Computes the gradient for every example, transforms it, and accumulates.
+
+    The gradients of different examples are combined only after `transform_fn`, which
+    can clip or square them, for example. They exist for one microbatch at a time.
+
+    Like `eqx.filter_grad`, it differentiates with respect to the floating-point arrays
+    of an argument; other leaves are `None`.
+
+    !!! example
+
+        ```python
+        from eqopt.microbatching import AccumulationType, micro_grad
+
+        def loss(params, features, targets):
+            return 0.5 * jnp.mean((features @ params - targets) ** 2)
+
+        grad_fn = micro_grad(
+            loss,
+            batch_argnums=(1, 2),
+            microbatch_size=2,
+            accumulator=AccumulationType.MEAN,
+            transform_fn=lambda g: (g, g**2),
+            metrics_fn=jnp.linalg.norm,
+        )
+        features, targets = jnp.ones((4, 1)), jnp.array([0.0, 2.0, 4.0, 6.0])
+        (mean, mean_square), aux = grad_fn(jnp.zeros(1), features, targets)
+        mean, mean_square  # [-3.], [14.]
+        aux.values         # [0., 2., 8., 18.]
+        aux.metrics        # [0., 2., 4., 6.]
+        ```
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @misc{roulet2025per,
+            title={Per-Example Gradients: a New Frontier for Understanding and Improving
+                   Optimizers},
+            author={Vincent Roulet and Atish Agarwala},
+            year={2025},
+            eprint={2510.00236},
+            archivePrefix={arXiv},
+            primaryClass={cs.LG},
+        }
+        ```
+
+    **Arguments:**
+
+    - `fun`: a function that returns a scalar, or with `has_aux` a pair of a scalar and
+        anything else.
+    - `has_aux`: whether `fun` returns such a pair. Defaults to `False`.
+    - `argnums`: the position in the signature of `fun` of the argument to differentiate
+        with respect to, or a sequence of these, which makes the gradient a tuple. A
+        call may pass it by name. Negative numbers count from the last position in use.
+        Defaults to 0.
+    - `batch_argnums`: the positions of the arguments that are batches: every array in
+        them has its examples along axis 0. Defaults to 1. Every array in a keyword-only
+        argument must also have its examples along axis 0, except for an `eqx.nn.State`,
+        as in [`eqopt.microbatching.micro_vmap`][]. A single random key in an argument
+        `key` is split into one per example.
+    - `keep_batch_dim`: whether `fun` gets an example of the arguments in
+        `batch_argnums` as a batch of size one, or without its batch axis. Other
+        arguments never have a batch axis. Defaults to `True`.
+    - `microbatch_size`: the number of examples per microbatch. It need not divide the
+        number of examples. Defaults to `None`: all examples at once.
+    - `accumulator`: how to combine the results of `transform_fn`, as in
+        [`eqopt.microbatching.microbatch`][]. Sums and means are over examples. Defaults
+        to the sum.
+    - `transform_fn`: a function of one example's gradient. Defaults to the identity. If
+        you add noise to the sum, let it return float32: sums of lower precision are
+        rounded.
+    - `metrics_fn`: a function of one example's gradient, before `transform_fn`, that
+        returns a small result. By default, the result is `None`.
+    - `weights`: the weight of each example in the sum or mean of the results of
+        `transform_fn`, as in [`eqopt.microbatching.micro_vmap`][].
+    - `num_real_microbatches`: as in [`eqopt.microbatching.microbatch`][].
+
+    **Returns:**
+
+    A function with the arguments of `fun` that returns `(gradients, aux)`. `gradients`
+    are accumulated. `aux` is a named tuple with the fields `values` (the scalars),
+    `metrics` and `aux` (`None` without `has_aux`), all with one entry per example along
+    axis 0; except for an `eqx.nn.State` in `aux`, which is the last State.
+
+    **Raises:**
+
+    The `ValueError`s of [`eqopt.microbatching.micro_vmap`][].
+    """
+    owner = "micro_grad"
+    return wrap(
+        owner,
+        fun,
+        _micro_grad,
+        (has_aux, argnums, batch_argnums, keep_batch_dim),
+        transform_fn,
+        metrics_fn,
+        make_options(
+            owner, microbatch_size, accumulator, weights, num_real_microbatches
+        ),
+    )
+
+
+def _micro_grad(
+    call: Call,
+    of_loss: tuple[Any, ...],
+    transform_fn: Callable[[PyTree], Any],
+    metrics_fn: Callable[[PyTree], Any],
+    options: Options,
+) -> Any:
+    loss = find_loss(call, *of_loss)
+    batch = find_batch(call.args, call.kwargs, loss.axes, options.size, loss.key)
+
+    def one_example(*args: Any, **kwargs: Any) -> tuple[Any, PerExample]:
+        args, kwargs = loss.expand(args, kwargs)
+        grad_fn = eqx.filter_value_and_grad(loss.value_and_aux, has_aux=True)
+        (value, aux), grads = grad_fn(loss.wrt(args, kwargs), args, kwargs)
+        metrics = metrics_fn(grads)
+        return transform_fn(grads), PerExample(value, metrics, aux)
+
+    kinds = options.accumulator, AccumulationType.CONCAT
+    return map_examples(one_example, batch, options._replace(accumulator=kinds))
