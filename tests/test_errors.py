@@ -1,6 +1,8 @@
 """Bad input: each message names the place, what was found and expected, and the fix."""
 
+import pathlib
 import re
+import traceback
 from typing import Any
 
 import equinox as eqx
@@ -262,7 +264,7 @@ CASES = {
     "several learning rates": (
         lambda: eqopt.SGD(jnp.ones(3)),
         "SGD: `learning_rate` must be a real number or a 0-d array or a schedule",
-        "but has shape (3,)",
+        "but is an array of shape (3,)",
         "eqx.filter_vmap",
     ),
     "several learning rates, later": (
@@ -578,3 +580,52 @@ def test_the_gradient_of_one_number_is_not_the_loss(is_given):
     one, opt = PAIR[0], Window()
     with pytest.raises(ValueError, match=r"^the window is full$"):
         opt.update(one, opt.init(one), one if is_given else None)
+
+
+class Outer(eqopt.AbstractTransformation):
+    """Calls a function of the user, which calls eqopt."""
+
+    def init(self, params):
+        return None
+
+    def update(self, updates, state, params=None, **extra):
+        return user_function(updates), state
+
+
+def user_function(updates):
+    return eqopt.apply_updates(updates, {"w": jnp.ones(4)})
+
+
+W, OUTER = {"w": jnp.ones(3)}, eqopt.Chain(Outer(), ADAM)
+WRONG_CALLS = {
+    "the shape of an array": lambda: update(ADAM, jnp.ones(4), init=W["w"], params=W),
+    "a shape in a compiled step": lambda: eqx.filter_jit(update)(
+        CLIPPED, {"w": jnp.ones(4)}, init=W
+    ),
+    "a state": lambda: update(ADAM, state=eqopt.AdamW(1e-3).init(MODEL)),
+    "an average": lambda: eqopt.ParamEMA(ADAM, 0.9).eval_params(None, MODEL),
+    "a type in a constructor": lambda: eqopt.Adam("fast"),
+    "a number in a constructor": lambda: eqopt.Adam(1e-3, b1=2.0),
+    "a missing argument": lambda: eqopt.Lookahead(ADAM),
+    "an unknown argument": lambda: eqopt.Adam(lr=1e-3),
+    "a part of a chain": lambda: eqopt.Chain([ADAM]),
+    "an unknown name": lambda: eqopt.adam,
+    "a type in a function": lambda: eqopt.tree.get("learning_rate", ADAM),
+    "a number in a function": lambda: eqopt.tree.set(ADAM, b1=2.0),
+    "a function of the user": lambda: OUTER.step(W, OUTER.init(W), W),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_CALLS)
+def test_tracebacks_are_short(name):
+    """They end in the user's code, or at most two frames after it."""
+    with pytest.raises((TypeError, ValueError, AttributeError)) as raised:
+        WRONG_CALLS[name]()
+    assert raised.value.__cause__ is None
+    assert raised.value.__context__ is None or raised.value.__suppress_context__
+    frames = traceback.extract_tb(raised.value.__traceback__)
+    package = str(pathlib.Path(eqopt.__file__).parent)
+    assert sum(frame.filename.startswith(package) for frame in frames) <= 2
+    assert not any("beartype" in frame.filename for frame in frames)
+    if name == "a function of the user":
+        assert [frame.name for frame in frames][-2:] == ["update", "user_function"]

@@ -7,6 +7,7 @@ the start (`_arguments/construction.py`). What the library calls itself is not c
 """
 
 import functools
+import itertools
 from collections.abc import Callable, Mapping
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,6 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import jaxtyping
 from beartype import beartype
 from beartype.roar import BeartypeCallHintParamViolation
+
+from ._errors import naming
 
 
 if TYPE_CHECKING:
@@ -29,7 +32,7 @@ else:
 
 def checked(fn: Callable) -> Callable:
     """A function with checked arguments and result."""
-    checks = None
+    checks, owner = None, _owner(fn)
 
     @functools.wraps(fn)
     def check(*args: Any, **kwargs: Any) -> Any:
@@ -39,18 +42,26 @@ def checked(fn: Callable) -> Callable:
             return fn(*args, **kwargs)
         if checks is None:
             checks = beartype(fn)  # takes a millisecond: few functions are ever called
-        try:
-            with jaxtyping.jaxtyped("context"):
+        with naming(owner), jaxtyping.jaxtyped("context"):
+            try:
                 return checks(*args, **kwargs)
-        except BeartypeCallHintParamViolation:
-            from ._wrong_calls import wrong_argument  # imported only for an error
+            except BeartypeCallHintParamViolation:
+                from ._wrong_calls import wrong_argument  # imported only for an error
 
-            if (wrong := wrong_argument(fn, args, kwargs)) is not None:
-                raise wrong from None
-            raise
+                if (wrong := wrong_argument(fn, args, kwargs)) is not None:
+                    raise wrong from None
+                raise
 
     setattr(check, "_is_checked", True)  # noqa: B010
     return check
+
+
+def _owner(fn: Callable) -> str:
+    """What users call a function or a constructor: `eqopt.tree.get`, `Adam`."""
+    if fn.__qualname__.endswith(".__init__"):
+        return fn.__qualname__.removesuffix(".__init__")
+    names = itertools.takewhile(lambda x: x[0] != "_", fn.__module__.split("."))
+    return ".".join([*names, fn.__qualname__])
 
 
 def needs_check(fn: Any) -> bool:

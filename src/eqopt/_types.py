@@ -38,14 +38,22 @@ class AtLeast:
     at_most: int = 2**63 - 1
 
 
-# A tree in which every inexact array is a parameter and every other leaf is ignored: a
-# whole Equinox model, or the result of `eqx.filter`.
 Params: TypeAlias = PyTree
+"""A tree in which every inexact (floating-point or complex) array is a parameter.
 
-# A tree like the parameters, with inexact arrays or `None`.
+Every other leaf is ignored: it is a whole Equinox model, or the result of `eqx.filter`.
+Floats of 4 or 8 bits are data, like integers, because JAX does not promote them: a frozen
+base in float8 stays as it is.
+"""
+
 # `PyTree[Inexact[Array, "..."]]` would cost 60 microseconds per leaf per call; the
 # equations check dtype and shape of each distinct leaf once, when they are traced.
 Updates: TypeAlias = PyTree
+"""A tree like the parameters, with inexact arrays, or `None` where nothing is updated.
+
+`eqx.filter_grad` returns one. A field of a state with this type has an array for each
+parameter.
+"""
 
 # Such a tree in a state whose numbers are never negative, such as second moments.
 Nonnegative: TypeAlias = Annotated[Updates, "nonnegative"]
@@ -64,13 +72,17 @@ Model = TypeVar("Model")
 SameState = TypeVar("SameState")
 Tree = TypeVar("Tree")
 
-# Anything that `init` returns and `update` accepts and returns.
 State: TypeAlias = Annotated[PyTree, "state"]
+"""Anything that `init` returns and `update` accepts and returns."""
 
-# A tree of bools like the parameters or a prefix of it, or a function of the parameters
-# that returns one. A node of a tree, such as an `eqx.Module`, is not a function. `init`
-# checks fields with this mark against the parameters.
 Mask: TypeAlias = Annotated[PyTree[bool] | Callable[[Params], PyTree[bool]], "mask"]
+"""Which parameters a transformation sees.
+
+A tree of Python bools with the structure of the parameters or a prefix of it, or a
+function of the parameters that returns one. An `eqx.Module` or another tree node, such as
+a registered dataclass, is always a tree, even if it has a `__call__`. `init` checks the
+values of fields with this type against the parameters.
+"""
 
 # What equations are about: an array of the parameters, of the updates or of a slot. In
 # one equation, all of them have one shape. And a value that all leaves share.
@@ -91,17 +103,30 @@ StaticInteger: TypeAlias = int | np.integer
 # A schedule takes the number of steps taken so far.
 Schedule: TypeAlias = Callable[[Any], Any]
 
-# A hyperparameter that may be a schedule; its class has the count to evaluate it at.
 ScalarOrSchedule: TypeAlias = RealScalarLike | Schedule
+"""A real number or a schedule, in a class that evaluates the schedule itself.
 
-# A hyperparameter that may be a schedule inside `eqopt.Scheduled`, which finds it by
-# this mark.
+A number is a Python number, which is a constant under `eqx.filter_jit`, or a 0-d array,
+which is an input. A learning rate has this type: pass it to
+[`eqopt.ScaleByLearningRate`][], which counts the steps.
+"""
+
 Hyperparameter: TypeAlias = Annotated[RealScalarLike | Schedule, "marked"]
+"""A real number, or a schedule if the optimizer is inside [`eqopt.Scheduled`][].
 
-# Such a hyperparameter within bounds: see `eqopt._arguments.checks.check_fields`.
+Without that wrapper, a schedule is an error of `init`.
+"""
+
+# The constructor checks the bounds: see `eqopt._arguments.checks.check_fields`.
 ZeroOrMore: TypeAlias = Annotated[Hyperparameter, Interval(0)]
+r"""A [`eqopt.Hyperparameter`][] in $[0, \infty)$, such as `eps`."""
+
 Positive: TypeAlias = Annotated[Hyperparameter, Interval(0, includes_low=False)]
+r"""A [`eqopt.Hyperparameter`][] in $(0, \infty)$."""
+
 Unit: TypeAlias = Annotated[Hyperparameter, Interval(0, 1, includes_high=False)]
+"""A [`eqopt.Hyperparameter`][] in $[0, 1)$, such as `b1`."""
+
 OpenUnit: TypeAlias = Annotated[
     Hyperparameter, Interval(0, 1, includes_low=False, includes_high=False)
 ]

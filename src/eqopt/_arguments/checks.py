@@ -13,6 +13,7 @@ import numpy as np
 from .._errors import InputError
 from .._jax_internals import is_traced
 from .._types import AtLeast
+from .._wrong_calls import described
 from .annotations import Rule, kinds, rules
 
 
@@ -20,9 +21,10 @@ def check_fields(owner: object) -> None:
     """Raises unless the values of the fields are what their types say.
 
     Numbers have to be real and within their bounds, texts among the choices, dtypes of
-    the state real. The values of schedules and traced values are not checked. A class
-    instead of an instance is a mistake, unless its field is static or annotated as a
-    class. Optimizers are created whenever a step is traced, so most values take no call.
+    the state real, and a field for a transformation has to hold one. The values of
+    schedules and traced values are not checked. A class instead of an instance is a
+    mistake, unless its field is static or annotated as a class. Optimizers are created
+    whenever a step is traced, so most values take no call.
     """
     cls = type(owner)
     table = rules(cls)
@@ -49,8 +51,12 @@ def _check_is_no_class(cls: type, name: str, value: type) -> None:
 def _check_field(owner: str, name: str, value: Any, rule: Rule) -> None:
     if rule.is_dtype:
         return check_real_dtype(owner, name, value)
-    if rule.is_closed or (rule.choices and isinstance(value, str)):
+    if rule.choices and (rule.is_closed or isinstance(value, str)):
         return _check_choice(owner, name, value, rule.choices)
+    if rule.is_closed:
+        expected = " | ".join(cls.__name__ for cls in rule.others)
+        problem = f"`{name}` must be of type `{expected}`, but is {described(value)}"
+        raise InputError(owner, problem.replace("NoneType", "None"))
     if name == "learning_rate" and isinstance(value, eqx.Module):
         _check_is_no_model(owner, name, value)
     if rule.takes_functions and callable(value):
@@ -66,7 +72,7 @@ def _check_field(owner: str, name: str, value: Any, rule: Rule) -> None:
     if rule.is_scalar:
         or_schedule = rule.takes_functions * " or a schedule"
         expected = f"a real number or a 0-d array{or_schedule}"
-        _check_scalar(owner, f"`{name}` must be {expected}, but", name, value)
+        check_scalar(owner, f"`{name}` must be {expected}, but is", value)
     # The learning rate in a class of a user may be any array, or something else.
     if rule.bounds is not None and _is_real(value) and not is_traced(value):
         check_interval(owner, name, value, **vars(rule.bounds))
@@ -90,34 +96,28 @@ def _check_is_no_model(owner: str, name: str, value: eqx.Module) -> None:
         )
 
 
-def _check_scalar(owner: str, start: str, name: str, value: Any) -> None:
-    """Raises an error that begins with `start` unless `value` is a real scalar."""
-    if isinstance(value, bool) or not (
-        isinstance(value, int | float) or hasattr(value, "dtype")
-    ):
-        raise InputError(owner, f"{start} is {value!r} of type {type(value).__name__}.")
+def check_scalar(owner: object, start: str, value: Any) -> None:
+    """Raises an error that begins with `start` unless `value` is one real number."""
+    is_number = isinstance(value, int | float) or hasattr(value, "dtype")
+    if isinstance(value, bool) or not is_number:
+        raise InputError(owner, f"{start} {described(value)}")
     if np.ndim(value) != 0:
-        raise InputError(
-            owner,
-            f"{start} has shape {np.shape(value)}. For a population, create and use the "
-            f"optimizer inside `eqx.filter_vmap`: `eqx.filter_vmap(lambda {name}: ...)"
-            "(values)`.",
-        )
-    # Not with `jnp.result_type`, which raises an error of its own for texts and dates.
+        fix = "For a population, use the optimizer inside `eqx.filter_vmap`."
+        raise InputError(owner, f"{start} an array of shape {np.shape(value)}. {fix}")
     if not _is_real(value):
-        raise InputError(owner, f"{start} has dtype {_dtype(value)}.")
+        raise InputError(owner, f"{start} an array of dtype {value.dtype}.")
 
 
 def _check_count(owner: str, name: str, value: Any, bounds: AtLeast) -> None:
-    start = f"`{name}` must be an integer of at least {bounds.low}, but"
-    _check_scalar(owner, start, name, value)
+    start = f"`{name}` must be an integer of at least {bounds.low}, but is"
+    check_scalar(owner, start, value)
     if not (isinstance(value, int) or jnp.issubdtype(_dtype(value), np.integer)):
         advice = "Round it with `int(...)`, or divide with `//`."
-        raise InputError(owner, f"{start} is {value!r}. {advice}")
+        raise InputError(owner, f"{start} {value!r}. {advice}")
     if is_traced(value):
         return
     if int(value) < bounds.low:
-        raise InputError(owner, f"{start} is {value!r}.")
+        raise InputError(owner, f"{start} {value!r}.")
     if int(value) > bounds.at_most:
         raise InputError(
             owner, f"`{name}` must be at most {bounds.at_most}, but is {value}."
@@ -172,20 +172,11 @@ def check_integer(owner: str, name: str, value: Any, low: int) -> int:
 
 def check_returned(owner: object, name: str, value: Any) -> Any:
     """The result of the schedule `name` of `owner`; raises unless it is a number."""
-    is_real = not isinstance(value, bool) and _is_real(value)
-    if is_real and np.ndim(value) == 0:
-        return value
-    if is_real:
-        found = f"an array of shape {np.shape(value)}"
-    elif hasattr(value, "dtype"):
-        found = f"an array of dtype {_dtype(value)}"
-    else:
-        found = repr(value)
-    raise InputError(
-        owner,
-        f"the schedule `{name}` must return a real number or a 0-d array, but returned "
-        f"{found}.",
+    expected = "a real number or a 0-d array"
+    check_scalar(
+        owner, f"the schedule `{name}` must return {expected}, but returned", value
     )
+    return value
 
 
 def _dtype(value: Any) -> Any:
@@ -211,9 +202,7 @@ def check_real_dtype(owner: str, name: str, dtype: Any) -> None:
     if not is_fit:
         raise InputError(
             owner,
-            f"`{name}` must be float16, bfloat16, float32 or float64, but is "
-            f"{found}. Complex parameters are stored in the complex dtype with the same "
-            "precision.",
+            f"`{name}` must be float16, bfloat16, float32 or float64, but is {found}.",
         )
 
 
