@@ -291,12 +291,11 @@ CASES = {
         lambda: eqopt.AdamW(MODEL, 1e-3),
         "AdamW: `learning_rate` is a module with matrices, `MLP`",
         "Make the optimizer without the model, and its state with it: `state = opt.",
-        "If it is a schedule, subclass `eqopt.schedules.AbstractSchedule`",
+        "A schedule is an `eqopt.schedules.AbstractSchedule`",
     ),
     "the class of a schedule": (
         lambda: eqopt.Adam(eqopt.schedules.CosineDecay),
-        "Adam: `learning_rate` is the class `CosineDecay`",
-        "Create an instance: `CosineDecay(...)`",
+        "Adam: `learning_rate` must be a number, but is the class CosineDecay. Create an",
     ),
     "a word for a mask": (
         lambda: eqopt.AdamW(1e-3, mask="bias").init(MODEL),

@@ -17,7 +17,7 @@ class DampedState(eqx.Module):
 
 
 class Damped(eqopt.AbstractTransformation):
-    decay: eqopt.Unit = 0.9
+    decay: float | Array = 0.9
 
     def init(self, params: eqopt.Params) -> DampedState:
         return DampedState(trace=eqopt.tree.zeros_like(params))
@@ -29,13 +29,17 @@ class Damped(eqopt.AbstractTransformation):
         params: eqopt.Params | None = None,
         **extra: Any,
     ) -> tuple[eqopt.Updates, Any]:
-        trace = jax.tree.map(lambda m, g: self.decay * m + g, state.trace, updates)
+        def damp(m: Array, g: Array) -> Array:
+            return self.decay * m + g
+
+        trace = jax.tree.map(damp, state.trace, updates)
         return trace, DampedState(trace)
 
 
 class Heavy(eqopt.AbstractOptimizer):
     learning_rate: eqopt.ScalarOrSchedule
-    decay: eqopt.Hyperparameter = 0.9
+    decay: eqopt.Unit = 0.9
+    nesterov: bool = True
     weight_decay: eqopt.ZeroOrMore = 0.0
     mask: eqopt.Mask | None = None
 
@@ -43,6 +47,7 @@ class Heavy(eqopt.AbstractOptimizer):
     def chain(self) -> eqopt.Chain:
         return eqopt.Chain(
             self.part(Damped),
+            self.part(eqopt.Trace),
             eqopt.AddDecayedWeights(self.weight_decay, self.mask),
             eqopt.ScaleByLearningRate(self.learning_rate),
         )
@@ -81,8 +86,8 @@ opt = eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), eqopt.Partition(groups, labels))
 def train_step(
     model: Model, state: eqopt.State, x: Array, y: Array
 ) -> tuple[Model, eqopt.State, Array]:
-    grad_fn = eqx.filter_value_and_grad(loss_fn)  # pyright: ignore[reportUnknownMemberType]
-    loss, grads = grad_fn(model, x, y)  # pyright: ignore[reportUnknownVariableType]
+    value_and_grad: Any = eqx.filter_value_and_grad  # pyright: ignore
+    loss, grads = value_and_grad(loss_fn)(model, x, y)
     model, state = opt.step(grads, state, model)
     return model, state, loss
 
@@ -95,7 +100,7 @@ def main() -> None:
         model, state, loss = train_step(model, state, x, y[:, :1])
         print(loss, eqopt.tree.step_count(state))
     averaged = opt.eval_params(state, model)
-    print(averaged.last.bias, len(opt), opt[0], eqopt.tree.set(opt, max_norm=2.0)[1:])
+    print(averaged.last.bias, len(opt), opt[0], opt[1:])
     eqopt.checkpoint.save("run.eqx", (model, state))
     model, state = eqopt.checkpoint.load("run.eqx", (model, state))
     print(model.last.bias)

@@ -40,10 +40,10 @@ def name_of(owner: object) -> str:
 
 
 class naming:  # it reads as a statement: `with naming(self):`
-    """The border of what users call: an error says whose it is, and where they called it.
+    """The border of what users call: an error says whose it is, and where it was called.
 
-    An `InputError` that has no owner yet gets this one. Its traceback keeps the frames of
-    users, and no frame of a library that lies between them and the error.
+    An `InputError` that has no owner yet gets this one, unless it is `None`. In its
+    traceback, frames of users stay, but not those of libraries between them and it.
     """
 
     def __init__(self, owner: object):
@@ -54,7 +54,8 @@ class naming:  # it reads as a statement: `with naming(self):`
 
     def __exit__(self, _: Any, error: BaseException | None, trace: Any) -> None:
         if isinstance(error, InputError):
-            error.owners = error.owners or [name_of(self.owner)]
+            if self.owner is not None and not error.owners:
+                error.owners = [name_of(self.owner)]
             error.__traceback__ = _without(trace, _is_of_a_library)
         elif error is not None:
             error.__traceback__ = _without(trace, _is_a_check)

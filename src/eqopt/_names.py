@@ -30,6 +30,7 @@ RENAMED: Mapping[str, str] = {
     "MultiTransformState": "PartitionState",
     "MuonDimensionNumbers": "MatrixDimensionNumbers",
     "MuonState": "ScaleByMuonState",
+    "OptState": "State",
     "ScaleByRStdDevState": "ScaleByStddevState",
     "StatefulSchedule": "schedules.AbstractStatefulSchedule",
     "convex_kl_divergence": "losses.generalized_kl_divergence",

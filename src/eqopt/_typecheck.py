@@ -7,7 +7,6 @@ the start (`_arguments/construction.py`). What the library calls itself is not c
 """
 
 import functools
-import itertools
 from collections.abc import Callable, Mapping
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -32,7 +31,7 @@ else:
 
 def checked(fn: Callable) -> Callable:
     """A function with checked arguments and result."""
-    checks, owner = None, _owner(fn)
+    checks = None
 
     @functools.wraps(fn)
     def check(*args: Any, **kwargs: Any) -> Any:
@@ -42,7 +41,7 @@ def checked(fn: Callable) -> Callable:
             return fn(*args, **kwargs)
         if checks is None:
             checks = beartype(fn)  # takes a millisecond: few functions are ever called
-        with naming(owner), jaxtyping.jaxtyped("context"):
+        with naming(None), jaxtyping.jaxtyped("context"):
             try:
                 return checks(*args, **kwargs)
             except BeartypeCallHintParamViolation:
@@ -54,14 +53,6 @@ def checked(fn: Callable) -> Callable:
 
     setattr(check, "_is_checked", True)  # noqa: B010
     return check
-
-
-def _owner(fn: Callable) -> str:
-    """What users call a function or a constructor: `eqopt.tree.get`, `Adam`."""
-    if fn.__qualname__.endswith(".__init__"):
-        return fn.__qualname__.removesuffix(".__init__")
-    names = itertools.takewhile(lambda x: x[0] != "_", fn.__module__.split("."))
-    return ".".join([*names, fn.__qualname__])
 
 
 def needs_check(fn: Any) -> bool:

@@ -29,6 +29,12 @@ class Interval:
     includes_high: bool = True
     advice: str = ""  # the end of the message for a number outside
 
+    def holds(self, x: Any) -> Any:
+        """Whether a number is inside, or which elements of an array are."""
+        is_high_enough = x >= self.low if self.includes_low else x > self.low
+        is_low_enough = x <= self.high if self.includes_high else x < self.high
+        return is_high_enough & is_low_enough
+
 
 @dataclasses.dataclass(frozen=True)
 class AtLeast:
@@ -37,23 +43,18 @@ class AtLeast:
     low: int
     at_most: int = 2**63 - 1
 
+    def holds(self, x: Any) -> Any:
+        """Whether an integer is inside."""
+        return self.low <= x <= self.at_most
+
 
 Params: TypeAlias = PyTree
-"""A tree in which every inexact (floating-point or complex) array is a parameter.
-
-Every other leaf is ignored: it is a whole Equinox model, or the result of `eqx.filter`.
-Floats of 4 or 8 bits are data, like integers, because JAX does not promote them: a frozen
-base in float8 stays as it is.
-"""
+"""A whole model, or another tree in which every inexact array is a parameter."""
 
 # `PyTree[Inexact[Array, "..."]]` would cost 60 microseconds per leaf per call; the
 # equations check dtype and shape of each distinct leaf once, when they are traced.
 Updates: TypeAlias = PyTree
-"""A tree like the parameters, with inexact arrays, or `None` where nothing is updated.
-
-`eqx.filter_grad` returns one. A field of a state with this type has an array for each
-parameter.
-"""
+"""A tree like the parameters, with inexact arrays, or `None` where nothing is updated."""
 
 # Such a tree in a state whose numbers are never negative, such as second moments.
 Nonnegative: TypeAlias = Annotated[Updates, "nonnegative"]
@@ -76,13 +77,7 @@ State: TypeAlias = Annotated[PyTree, "state"]
 """Anything that `init` returns and `update` accepts and returns."""
 
 Mask: TypeAlias = Annotated[PyTree[bool] | Callable[[Params], PyTree[bool]], "mask"]
-"""Which parameters a transformation sees.
-
-A tree of Python bools with the structure of the parameters or a prefix of it, or a
-function of the parameters that returns one. An `eqx.Module` or another tree node, such as
-a registered dataclass, is always a tree, even if it has a `__call__`. `init` checks the
-values of fields with this type against the parameters.
-"""
+"""A tree of bools like the parameters, or a prefix, or a function that returns one."""
 
 # What equations are about: an array of the parameters, of the updates or of a slot. In
 # one equation, all of them have one shape. And a value that all leaves share.
@@ -104,18 +99,10 @@ StaticInteger: TypeAlias = int | np.integer
 Schedule: TypeAlias = Callable[[Any], Any]
 
 ScalarOrSchedule: TypeAlias = RealScalarLike | Schedule
-"""A real number or a schedule, in a class that evaluates the schedule itself.
-
-A number is a Python number, which is a constant under `eqx.filter_jit`, or a 0-d array,
-which is an input. A learning rate has this type: pass it to
-[`eqopt.ScaleByLearningRate`][], which counts the steps.
-"""
+"""A real number or a schedule, in a class that evaluates the schedule itself."""
 
 Hyperparameter: TypeAlias = Annotated[RealScalarLike | Schedule, "marked"]
-"""A real number, or a schedule if the optimizer is inside [`eqopt.Scheduled`][].
-
-Without that wrapper, a schedule is an error of `init`.
-"""
+"""A real number, or a schedule if the optimizer is inside [`eqopt.Scheduled`][]."""
 
 # The constructor checks the bounds: see `eqopt._arguments.checks.check_fields`.
 ZeroOrMore: TypeAlias = Annotated[Hyperparameter, Interval(0)]

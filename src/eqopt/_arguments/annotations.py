@@ -4,8 +4,6 @@ import builtins
 import dataclasses
 import functools
 import inspect
-import math
-import operator
 import sys
 import types
 import typing
@@ -101,10 +99,7 @@ class Rule(NamedTuple):
     others: tuple[type, ...]  # what is allowed instead, without further checks
     is_closed: bool  # whether nothing is allowed except the choices and `others`
     is_dtype: bool
-    # Numbers of these Python types are right from `low` to below `high`.
-    plain: tuple[type, ...]
-    low: float
-    high: float
+    plain: tuple[type, ...]  # Python's types of numbers that may be within the bounds
 
 
 # Fields with these names, and learning rates, have a rule in classes of users, too.
@@ -130,7 +125,7 @@ def rules(cls: type) -> dict[str, Rule]:
 
 
 def _rule(name: str, annotation: Any) -> Rule | None:
-    parts, marks = _parts(annotation)
+    parts, marks = parts_of(annotation)
     declared = next((x for x in marks if isinstance(x, Interval | AtLeast)), None)
     bounds = _RATE if name == "learning_rate" else declared
     is_scalar = bool(declared) or all(x in parts for x in _SCALAR)
@@ -142,7 +137,6 @@ def _rule(name: str, annotation: Any) -> Rule | None:
     has_choice = bool(literals) or any(map(_is_of_eqopt, others))
     if not (bounds or is_scalar or is_dtype or has_choice):
         return None
-    low, high = _surely_right(bounds)
     return Rule(
         bounds=bounds,
         is_scalar=is_scalar,
@@ -153,8 +147,6 @@ def _rule(name: str, annotation: Any) -> Rule | None:
         is_closed=has_choice and len(literals) + len(others) == len(parts),
         is_dtype=is_dtype,
         plain=(int,) if isinstance(bounds, AtLeast) else (float, int) * is_scalar,
-        low=low,
-        high=high,
     )
 
 
@@ -162,42 +154,16 @@ def _is_of_eqopt(cls: type) -> bool:
     return any(base.__module__.startswith("eqopt.") for base in cls.__mro__)
 
 
-def _surely_right(bounds: Interval | AtLeast | None) -> tuple[float, float]:
-    if bounds is None:
-        return -math.inf, math.inf
-    if isinstance(bounds, AtLeast):
-        return bounds.low, bounds.at_most
-    low = bounds.low if bounds.includes_low else math.nextafter(bounds.low, math.inf)
-    return low, bounds.high
-
-
-def _parts(annotation: Any) -> tuple[list[Any], list[Any]]:
+def parts_of(annotation: Any) -> tuple[list[Any], list[Any]]:
     """The members of a union, and what `Annotated` says about them."""
-    if _is_annotated(annotation):
-        parts, marks = _parts(annotation.__origin__)
+    origin = typing.get_origin(annotation)
+    if origin is Annotated:
+        parts, marks = parts_of(annotation.__origin__)
         return parts, [*marks, *annotation.__metadata__]
-    if not _is_union(annotation):
+    if origin not in (typing.Union, types.UnionType):
         return [annotation], []
-    found = [_parts(x) for x in typing.get_args(annotation)]
+    found = [parts_of(x) for x in typing.get_args(annotation)]
     return [x for parts, _ in found for x in parts], [x for _, ms in found for x in ms]
-
-
-def without_bounds(annotation: Any) -> Any:
-    """The type alone: without the bounds and marks of a number."""
-    if _is_annotated(annotation) and "mask" not in annotation.__metadata__:
-        return without_bounds(annotation.__origin__)
-    if _is_union(annotation):
-        parts = map(without_bounds, typing.get_args(annotation))
-        return functools.reduce(operator.or_, parts)
-    return annotation
-
-
-def _is_annotated(annotation: Any) -> bool:
-    return typing.get_origin(annotation) is Annotated
-
-
-def _is_union(annotation: Any) -> bool:
-    return typing.get_origin(annotation) in (typing.Union, types.UnionType)
 
 
 #
@@ -229,10 +195,10 @@ def returned_type(fn: Callable) -> type | types.UnionType:
 
 def _resolved(annotation: Any, names: Mapping[str, Any]) -> Any:
     """The value of a string annotation, as `typing.get_type_hints` finds it."""
+    if not isinstance(annotation, str):
+        return annotation
     try:
-        return (
-            eval(annotation, {}, names) if isinstance(annotation, str) else annotation
-        )
+        return eval(annotation, {}, names)
     except Exception:
         return annotation
 
@@ -244,7 +210,7 @@ class _Names(ChainMap):
         return _Unimported(name, (), {})
 
 
-_KNOWN = ChainMap(*map(vars, (_types, jaxtyping, typing, builtins)))
+_KNOWN = {**vars(builtins), **vars(typing), **vars(jaxtyping), **vars(_types)}
 
 
 class _Unimported(type):

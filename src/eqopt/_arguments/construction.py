@@ -47,10 +47,12 @@ else:
             fields = getattr(cls, "__dataclass_fields__", {})
 
             def shown(x):
+                if x.annotation is x.empty or x.kind is x.VAR_POSITIONAL:
+                    return x
+                # Equinox writes `Any` for a field with a converter.
                 is_converted = x.annotation is Any and x.name in fields
-                type_of = fields[x.name].type if is_converted else x.annotation
-                is_typed = type_of is not x.empty and x.kind != x.VAR_POSITIONAL
-                return x.replace(annotation=_Text(written(type_of))) if is_typed else x
+                annotation = fields[x.name].type if is_converted else x.annotation
+                return x.replace(annotation=_Text(written(annotation)))
 
             parameters = [*map(shown, signature.parameters.values())]
             return signature.replace(parameters=parameters[1:])
@@ -80,16 +82,15 @@ else:
             check_fields(self)
 
         def __pdoc__(self, **options: Any) -> wl.AbstractDoc:
-            # Equinox hides a default only if it is the same object, which it is not in
-            # a copy, or if a user writes it.
-            is_hidden = lambda x, default: (
-                options["hide_defaults"] and _same(x, default)
-            )
+            # Equinox hides a default only if it is the same object: not in a copy, and
+            # not if a user writes it.
+            hides, values = options["hide_defaults"], vars(self)
             shown = [
-                (field.name, getattr(self, field.name))
-                for field in dataclasses.fields(self)
-                if hasattr(self, field.name)
-                and not is_hidden(getattr(self, field.name), field.default)
+                (x.name, values[x.name])
+                for x in dataclasses.fields(self)
+                if x.repr
+                and x.name in values
+                and not (hides and _same(values[x.name], x.default))
             ]
             return wl.bracketed(
                 begin=wl.TextDoc(f"{type(self).__name__}("),
