@@ -43,7 +43,7 @@ class naming:  # it reads as a statement: `with naming(self):`
     """The border of what users call: an error says whose it is, and where it was called.
 
     An `InputError` that has no owner yet gets this one, unless it is `None`. In its
-    traceback, frames of users stay, but not those of libraries between them and it.
+    traceback, frames of users stay, but not the frames of libraries between them.
     """
 
     def __init__(self, owner: object):

@@ -11,8 +11,7 @@ from typing import Any
 import jaxtyping
 import numpy as np
 from beartype.door import is_bearable
-from jax.typing import DTypeLike
-from jaxtyping import ArrayLike
+from jaxtyping import ArrayLike, DTypeLike
 
 from ._errors import InputError
 from ._jax_internals import is_traced
@@ -124,7 +123,7 @@ def written(annotation: Any) -> str:
     return re.sub(r"\b(\w+\.)+", "", inspect.formatannotation(annotation))
 
 
-# Unions before those of which they contain all members.
+# A union stands before any other union whose members it contains.
 _ALIASES = [
     (Mask, "Mask"),
     (ArrayLike, "ArrayLike"),
