@@ -29,6 +29,7 @@ from .._types import AtLeast, Interval, RealScalarLike
 _MARKS = "marked", "mask", "nonnegative", "per_leaf", "exact", "recorded", "state"
 
 _NUMBERS = float, int, jax.Array, np.ndarray
+_ARRAY_TYPE, _TREE_TYPE = type(jaxtyping.AbstractArray), type(jaxtyping.PyTree)
 
 
 @functools.cache
@@ -56,13 +57,14 @@ def _kind(annotation: Any) -> str:
         return "class"
     if any(x is abc.Callable or hasattr(x, "is_schedule") for x in origins):
         return "own"
-    if any(map(_is_number, found)) and not any(map(_is_tree, found)):
+    has_number = any(x in _NUMBERS or isinstance(x, _ARRAY_TYPE) for x in found)
+    if has_number and not any(isinstance(x, _TREE_TYPE) for x in found):
         return "number"
-    has_fields = lambda x: dataclasses.is_dataclass(x) or hasattr(x, "_fields")
-    is_container = bool(
-        {dict, list, tuple} & {x for x in origins if isinstance(x, type)}
+    is_container = typing.get_origin(annotation) in (dict, list, tuple)
+    has_fields = any(
+        dataclasses.is_dataclass(x) or hasattr(x, "_fields") for x in found
     )
-    return "state" if is_container or any(map(has_fields, found)) else "unknown"
+    return "state" if is_container or has_fields else "unknown"
 
 
 def _everything_in(annotation: Any) -> Iterator[Any]:
@@ -71,16 +73,6 @@ def _everything_in(annotation: Any) -> Iterator[Any]:
     if typing.get_origin(annotation) not in (Literal, abc.Callable):
         for x in typing.get_args(annotation):
             yield from _everything_in(x)
-
-
-def _is_number(x: Any) -> bool:
-    return x in _NUMBERS or (
-        isinstance(x, type) and issubclass(x, jaxtyping.AbstractArray)
-    )
-
-
-def _is_tree(x: Any) -> bool:
-    return isinstance(x, type(jaxtyping.PyTree))
 
 
 #
