@@ -17,7 +17,6 @@ import jax
 import jaxtyping
 import numpy as np
 
-from .. import _types
 from .._types import AtLeast, Interval, RealScalarLike
 
 
@@ -202,7 +201,8 @@ class _Names(ChainMap):
         return _Unimported(name, (), {})
 
 
-_KNOWN = {**vars(builtins), **vars(typing), **vars(jaxtyping), **vars(_types)}
+_OURS = sys.modules[Interval.__module__]
+_KNOWN = {**vars(builtins), **vars(typing), **vars(jaxtyping), **vars(_OURS)}
 
 
 class _Unimported(type):
