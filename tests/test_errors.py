@@ -1,6 +1,8 @@
 """Bad input: each message names the place, what was found and expected, and the fix."""
 
+import pathlib
 import re
+import traceback
 from typing import Any
 
 import equinox as eqx
@@ -54,7 +56,6 @@ MUON = eqopt.ScaleByMuon()
 SHAPES = {"qkv": (3, 8, 24), "up": (3, 8, 32), "gain": (3, 8), "head": (8, 3)}
 RAW = {name: jnp.ones(shape) for name, shape in SHAPES.items()}
 TRAINER, _ = eqx.nn.make_with_state(Trainer)()
-PAIR = jnp.array(0.5), jnp.ones(3)
 weight = lambda m: m.layers[0].weight
 without_weight = lambda tree: eqx.tree_at(weight, tree, None)
 without_static = lambda: eqx.tree_at(
@@ -132,12 +133,6 @@ CASES = {
         "dtypes do not fit at `.layers[0].weight`: `updates` is complex64[8,3]",
         "`jax.tree.map(jnp.real, updates)`",
     ),
-    "complex updates alone": (
-        lambda: eqopt.apply_updates(
-            MODEL, jax.tree.map(lambda g: g.astype(jnp.complex64), GRADS)
-        ),
-        "apply_updates: dtypes do not fit at `.layers[0].weight`",
-    ),
     "updates of a wider model": (
         lambda: update(ADAM, grads_of(mlp(width=9))),
         "Shapes differ at `.layers[0].weight` ((8, 3) against (9, 3))",
@@ -182,17 +177,9 @@ CASES = {
         "AdamW (AddDecayedWeights): the parameters are needed",
         "`update(updates, state, model)`",
     ),
-    "no parameters for weight decay of a pair": (
-        lambda: update(eqopt.AdamW(1e-3), PAIR, params=None, init=PAIR),
-        "AdamW (AddDecayedWeights): the parameters are needed",
-    ),
     "no parameters to step": (
         lambda: ADAM.step(GRADS, ADAM.init(MODEL), None),
         "the parameters are needed, but `params` is None",
-    ),
-    "no parameters for Lookahead": (
-        lambda: update(LOOKAHEAD, params=None),
-        "Lookahead: the parameters are needed",
     ),
     "the other kind of parameters for Lookahead": (
         lambda: update(LOOKAHEAD, params=eqopt.LookaheadParams.init_synced(MODEL)),
@@ -224,21 +211,9 @@ CASES = {
         "A state keeps the dtypes with which it was made",
         "Pass the same `mu_dtype`, or make a new state: `opt.init(model)`",
     ),
-    "a wider dtype than the state": (
-        lambda: update(
-            eqopt.MultiSteps(ADAM, 2, accumulator_dtype=jnp.float32),
-            state=eqopt.MultiSteps(ADAM, 2, accumulator_dtype=jnp.bfloat16).init(MODEL),
-        ),
-        "MultiSteps: `accumulator_dtype` is float32, but the state has bfloat16 at "
-        "`.acc_grads.layers[0].weight`",
-    ),
     "state where there is none": (
         lambda: update(eqopt.Clip(1.0), state=ADAM.init(MODEL)),
         "Clip: `state` must be of type NoneType, but is of type tuple",
-    ),
-    "state of Optax": (
-        lambda: update(eqopt.ScaleByAdam(), state=optax.scale_by_adam().init(GRADS)),
-        "ScaleByAdam: `state` must be of type ScaleByAdamState",
     ),
     "frozen before init": (
         lambda: update(ADAM, init=without_weight(MODEL)),
@@ -262,18 +237,13 @@ CASES = {
     "several learning rates": (
         lambda: eqopt.SGD(jnp.ones(3)),
         "SGD: `learning_rate` must be a real number or a 0-d array or a schedule",
-        "but has shape (3,)",
+        "but is an array of shape (3,)",
         "eqx.filter_vmap",
     ),
     "several learning rates, later": (
         lambda: update(eqx.tree_at(lambda o: o.learning_rate, ADAM, jnp.ones(3))),
         "`learning_rate` must be",
         "shape (3,)",
-    ),
-    "a bool for a learning rate": (
-        lambda: eqopt.SGD(True),
-        "SGD: `learning_rate` must be a real number",
-        "but is True of type bool",
     ),
     "a word for a learning rate": (
         lambda: eqopt.SGD("fast"),
@@ -289,12 +259,11 @@ CASES = {
         lambda: eqopt.AdamW(MODEL, 1e-3),
         "AdamW: `learning_rate` is a module with matrices, `MLP`",
         "Make the optimizer without the model, and its state with it: `state = opt.",
-        "If it is a schedule, subclass `eqopt.schedules.AbstractSchedule`",
+        "A schedule is an `eqopt.schedules.AbstractSchedule`",
     ),
     "the class of a schedule": (
         lambda: eqopt.Adam(eqopt.schedules.CosineDecay),
-        "Adam: `learning_rate` is the class `CosineDecay`",
-        "Create an instance: `CosineDecay(...)`",
+        "Adam: `learning_rate` must be a number, but is the class CosineDecay. Create an",
     ),
     "a word for a mask": (
         lambda: eqopt.AdamW(1e-3, mask="bias").init(MODEL),
@@ -369,10 +338,6 @@ CASES = {
         lambda: eqopt.MultiSteps(ADAM, 0),
         "MultiSteps: `every_k_schedule` must be an integer of at least 1, but is 0",
     ),
-    "a part of a mini-step": (
-        lambda: eqopt.MultiSteps(ADAM, jnp.asarray(2.0)),
-        "every_k_schedule",
-    ),
     "a skip function that does not say so": (
         lambda: eqopt.MultiSteps(
             ADAM, 2, should_skip_update_fn=lambda g, i, p: (jnp.zeros(3), None)
@@ -380,27 +345,10 @@ CASES = {
         "`should_skip_update_fn` must return a pair of a 0-d bool",
         "dtype float32 and shape (3,)",
     ),
-    "less than no errors": (
-        lambda: eqopt.ApplyIfFinite(ADAM, -1),
-        "ApplyIfFinite: `max_consecutive_errors` must be an integer of at least 0",
-    ),
-    "too far ahead": (
-        lambda: eqopt.Lookahead(ADAM, 2, 1.5),
-        "Lookahead: `slow_step_size` must be in [0, 1], but is 1.5",
-    ),
     "no function for the gradients elsewhere": (
         lambda: update(eqopt.SAM(ADAM, opaque_mode=True)),
         "SAM: the extra argument `grad_fn` is needed",
         "`step(grads, state, model, grad_fn=...)`",
-    ),
-    "a deeper model for sharpness": (
-        lambda: update(eqopt.SAM(ADAM), params=mlp(depth=2)),
-        "`params` has another tree structure than `state.cache`",
-        "Only `params` has a leaf at `.layers[2].weight`",
-    ),
-    "a factor of zero to begin with": (
-        lambda: eqopt.Mechanic(ADAM, s_init=0.0),
-        "Mechanic: `s_init` must be in (0, inf), but is 0.0",
     ),
     "flattening a part": (
         lambda: update(eqopt.Flatten(eqopt.AdamW(0.1)), without_weight(GRADS)),
@@ -416,10 +364,6 @@ CASES = {
         lambda: eqopt.tree.get(ADAM.init(MODEL), "count"),
         "2 values have the name 'count': `[0].count`, `[1].count`",
         "filtering",
-    ),
-    "nothing by a name": (
-        lambda: eqopt.tree.set(ADAM, rate=1.0),
-        "Nothing in this Adam has the name 'rate'",
     ),
     "nothing to get by a name": (
         lambda: eqopt.tree.get(ADAM.init(MODEL), "lr"),
@@ -472,10 +416,6 @@ CASES = {
         "like `['up']`",
         "`weight_dimension_numbers=eqopt.groups.matrices(selector, inputs=-2, ",
         "`eqopt.groups.no_matrices(selector)`",
-    ),
-    "gradients of a stack that may be of matrices or not": (
-        lambda: update(eqopt.Orthogonalize(), RAW, params=None),
-        "Orthogonalize: `['qkv']` has shape (3, 8, 24)",
     ),
     "a matrix only in `init`": (
         lambda: eqopt.ScaleByMuon().update(GAINS, MUON.init(GAINS), STACKED),
@@ -575,6 +515,55 @@ class Window(eqopt.AbstractTransformation):
 
 @pytest.mark.parametrize("is_given", [True, False])
 def test_the_gradient_of_one_number_is_not_the_loss(is_given):
-    one, opt = PAIR[0], Window()
+    one, opt = jnp.array(0.5), Window()
     with pytest.raises(ValueError, match=r"^the window is full$"):
         opt.update(one, opt.init(one), one if is_given else None)
+
+
+class Outer(eqopt.AbstractTransformation):
+    """Calls a function of the user, which calls eqopt."""
+
+    def init(self, params):
+        return None
+
+    def update(self, updates, state, params=None, **extra):
+        return user_function(updates), state
+
+
+def user_function(updates):
+    return eqopt.apply_updates(updates, {"w": jnp.ones(4)})
+
+
+W, OUTER = {"w": jnp.ones(3)}, eqopt.Chain(Outer(), ADAM)
+WRONG_CALLS = {
+    "the shape of an array": lambda: update(ADAM, jnp.ones(4), init=W["w"], params=W),
+    "a shape in a compiled step": lambda: eqx.filter_jit(update)(
+        CLIPPED, {"w": jnp.ones(4)}, init=W
+    ),
+    "a state": lambda: update(ADAM, state=eqopt.AdamW(1e-3).init(MODEL)),
+    "an average": lambda: eqopt.ParamEMA(ADAM, 0.9).eval_params(None, MODEL),
+    "a type in a constructor": lambda: eqopt.Adam("fast"),
+    "a number in a constructor": lambda: eqopt.Adam(1e-3, b1=2.0),
+    "a missing argument": lambda: eqopt.Lookahead(ADAM),
+    "an unknown argument": lambda: eqopt.Adam(lr=1e-3),
+    "a part of a chain": lambda: eqopt.Chain([ADAM]),
+    "an unknown name": lambda: eqopt.adam,
+    "a type in a function": lambda: eqopt.tree.get("learning_rate", ADAM),
+    "a number in a function": lambda: eqopt.tree.set(ADAM, b1=2.0),
+    "a function of the user": lambda: OUTER.step(W, OUTER.init(W), W),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_CALLS)
+def test_tracebacks_are_short(name):
+    """They end in the user's code, or at most two frames after it."""
+    with pytest.raises((TypeError, ValueError, AttributeError)) as raised:
+        WRONG_CALLS[name]()
+    assert raised.value.__cause__ is None
+    assert raised.value.__context__ is None or raised.value.__suppress_context__
+    frames = traceback.extract_tb(raised.value.__traceback__)
+    package = str(pathlib.Path(eqopt.__file__).parent)
+    assert sum(frame.filename.startswith(package) for frame in frames) <= 2
+    assert not any("beartype" in frame.filename for frame in frames)
+    if name == "a function of the user":
+        assert [frame.name for frame in frames][-2:] == ["update", "user_function"]

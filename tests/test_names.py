@@ -103,7 +103,7 @@ MESSAGES = {
     (eqopt.losses, "adam"): "It is `eqopt.Adam`.",
     (eqopt.losses, "huber"): "Did you mean `eqopt.losses.huber_loss`?",
     (eqopt.losses, "softmax_cross_entropy_with_integer_label"): "Did you mean `eqopt."
-    "losses.softmax_cross_entropy_with_integer_labels`?",
+    "losses.softmax_cross_entropy_with_integer_labels`",
     (eqopt.schedules, "cosine_decay_schedule"): "It is `eqopt.schedules.CosineDecay`.",
     (eqopt.projections, "projection_simplex"): "It is `eqopt.projections.simplex`.",
 }

@@ -493,6 +493,17 @@ from ._transforms.weight_decay import (
     AddDecayedWeights as AddDecayedWeights,
     AddDecayedWeightsState as AddDecayedWeightsState,
 )
+from ._types import (
+    Hyperparameter as Hyperparameter,
+    Mask as Mask,
+    Params as Params,
+    Positive as Positive,
+    ScalarOrSchedule as ScalarOrSchedule,
+    State as State,
+    Unit as Unit,
+    Updates as Updates,
+    ZeroOrMore as ZeroOrMore,
+)
 from ._wrappers.apply_if_finite import (
     ApplyIfFinite as ApplyIfFinite,
     ApplyIfFiniteState as ApplyIfFiniteState,

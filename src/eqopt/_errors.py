@@ -5,7 +5,10 @@ class, the argument or the key path, and the fix. Nothing reads its text afterwa
 """
 
 import contextlib
-from collections.abc import Generator
+import functools
+from collections.abc import Callable, Generator
+from types import FrameType, TracebackType
+from typing import Any
 
 
 class InputError(ValueError, TypeError):
@@ -36,14 +39,52 @@ def name_of(owner: object) -> str:
     return owner if isinstance(owner, str) else type(owner).__name__
 
 
-@contextlib.contextmanager
-def naming(owner: object) -> Generator[None, None, None]:
-    """Gives errors that have no owner yet this one."""
-    try:
-        yield
-    except InputError as error:
-        error.owners = error.owners or [name_of(owner)]
-        raise
+class naming:  # it reads as a statement: `with naming(self):`
+    """The border of what users call: an error says whose it is, and where it was called.
+
+    An `InputError` that has no owner yet gets this one, unless it is `None`. In its
+    traceback, frames of users stay, but not the frames of libraries between them.
+    """
+
+    def __init__(self, owner: object):
+        self.owner = owner
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, InputError):
+            if self.owner is not None and not error.owners:
+                error.owners = [name_of(self.owner)]
+            error.__traceback__ = _without(trace, _is_of_a_library)
+        elif error is not None:
+            error.__traceback__ = _without(trace, _is_a_check)
+
+
+_LIBRARIES = {"eqopt", "beartype", "jaxtyping", "equinox", "jax"}
+
+
+def _is_of_a_library(frame: FrameType) -> bool:
+    module = frame.f_globals.get("__name__", "")
+    return _is_a_check(frame) or module.partition(".")[0] in _LIBRARIES
+
+
+def _is_a_check(frame: FrameType) -> bool:
+    """Whether beartype generated the function, to check one of eqopt's."""
+    return frame.f_code.co_filename.startswith("<@beartype(eqopt.")
+
+
+def _without(
+    trace: TracebackType | None, is_hidden: Callable[[FrameType], bool]
+) -> TracebackType | None:
+    kept = []
+    while trace is not None:
+        if not is_hidden(trace.tb_frame):
+            kept.append((trace.tb_frame, trace.tb_lasti, trace.tb_lineno))
+        trace = trace.tb_next
+    return functools.reduce(
+        lambda rest, x: TracebackType(rest, *x), reversed(kept), None
+    )
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ import difflib
 import functools
 import pathlib
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 
 
 # Optax's names that differ from eqopt's in more than spelling. (`adam_w` and
@@ -30,6 +30,7 @@ RENAMED: Mapping[str, str] = {
     "MultiTransformState": "PartitionState",
     "MuonDimensionNumbers": "MatrixDimensionNumbers",
     "MuonState": "ScaleByMuonState",
+    "OptState": "State",
     "ScaleByRStdDevState": "ScaleByStddevState",
     "StatefulSchedule": "schedules.AbstractStatefulSchedule",
     "convex_kl_divergence": "losses.generalized_kl_divergence",
@@ -197,65 +198,35 @@ def missing(package: str, name: str) -> str:
     message = f"module {package!r} has no attribute {name!r}"
     if name.startswith("__"):
         return message
-    advice = GONE.get(name) or _advice(package.partition(".")[2], name)
+    found, is_sure = meant(package.partition(".")[2], name)
+    listed = " or ".join(f"`eqopt.{x}`" for x in found)
+    advice = f"It is {listed}." if is_sure else f"Did you mean {listed}?"
+    advice = GONE.get(name) or (found and advice)
     return f"{message}. {advice}" if advice else message
 
 
-@functools.cache
-def _advice(room: str, name: str) -> str:
-    found, is_sure = meant(room, name)
-    listed = " or ".join(f"`eqopt.{x}`" for x in found)
-    return listed and (f"It is {listed}." if is_sure else f"Did you mean {listed}?")
-
-
-def meant(room: str, name: str) -> tuple[list[str], bool]:
-    """The public names that may be meant, and whether they are certain."""
-    if name in RENAMED:
-        return [RENAMED[name]], True
-    # Names in another case; names without Optax's affixes; names with a typo.
-    for spelling in (_plain, _bare):
-        found = _spelt(spelling).get(spelling(name))
-        if found:
-            return _nearest(_in_turn(found, room), name, room), True
-    plain = _spelt(_plain)
-    close = difflib.get_close_matches(_plain(name), plain, n=3, cutoff=0.75)
-    found = [x for key in close for x in _in_turn(plain[key], room)]
-    begun = [x for key in plain if key.startswith(_plain(name)) for x in plain[key]]
-    return _nearest(found or _in_turn(begun, room), name, room)[:3], False
-
-
-def _in_turn(names: list[str], room: str) -> list[str]:
-    """The names, with names in the room first."""
-    return sorted(names, key=lambda x: (x.rpartition(".")[0] != room, x))
-
-
-@functools.cache
-def _spelt(spelling: Callable[[str], str]) -> Mapping[str, list[str]]:
-    """The public names, by the spelling of their last part."""
-    names = {}
-    for x in public_names():
-        names.setdefault(spelling(x.rpartition(".")[2]), []).append(x)
-    return names
-
-
-def _plain(name: str) -> str:
-    return name.replace("_", "").lower()
-
-
+# What the names of functions in Optax begin or end with.
 _AFFIXES = re.compile("^(tree|projection)_|_schedules?$")
 
 
-def _bare(name: str) -> str:
-    return _plain(_AFFIXES.sub("", name) or name)
+@functools.cache
+def meant(room: str, name: str) -> tuple[list[str], bool]:
+    """The public names that may be meant, and whether they are certain.
 
-
-def _nearest(found: list[str], name: str, room: str) -> list[str]:
-    """The names in the room, or in the room that the name begins with, if any."""
-    for prefix in (name.partition("_")[0], room):
-        here = [x for x in found if x.rpartition(".")[0] == prefix]
-        if here:
-            return here
-    return found
+    Of several, only those in the room count, or in the room that the name begins with.
+    """
+    if name in RENAMED:
+        return [RENAMED[name]], True
+    plain = lambda name: name.replace("_", "").lower()
+    public = {}
+    for x in public_names():
+        public.setdefault(plain(x.rpartition(".")[2]), []).append(x)
+    same = public.get(plain(name)) or public.get(plain(_AFFIXES.sub("", name)), [])
+    close = difflib.get_close_matches(plain(name), public, n=3, cutoff=0.7)
+    found = same or [x for spelling in close for x in public[spelling]]
+    rooms = room, name.partition("_")[0]
+    here = [x for x in found if x.rpartition(".")[0] in rooms]
+    return (here or found)[:3], bool(same)
 
 
 @functools.cache

@@ -15,6 +15,8 @@ import jaxtyping
 from beartype import beartype
 from beartype.roar import BeartypeCallHintParamViolation
 
+from ._errors import naming
+
 
 if TYPE_CHECKING:
     _Function = TypeVar("_Function", bound=Callable)
@@ -39,15 +41,15 @@ def checked(fn: Callable) -> Callable:
             return fn(*args, **kwargs)
         if checks is None:
             checks = beartype(fn)  # takes a millisecond: few functions are ever called
-        try:
-            with jaxtyping.jaxtyped("context"):
+        with naming(None), jaxtyping.jaxtyped("context"):
+            try:
                 return checks(*args, **kwargs)
-        except BeartypeCallHintParamViolation:
-            from ._wrong_calls import wrong_argument  # imported only for an error
+            except BeartypeCallHintParamViolation:
+                from ._wrong_calls import wrong_argument  # imported only for an error
 
-            if (wrong := wrong_argument(fn, args, kwargs)) is not None:
-                raise wrong from None
-            raise
+                if (wrong := wrong_argument(fn, args, kwargs)) is not None:
+                    raise wrong from None
+                raise
 
     setattr(check, "_is_checked", True)  # noqa: B010
     return check

@@ -29,6 +29,12 @@ class Interval:
     includes_high: bool = True
     advice: str = ""  # the end of the message for a number outside
 
+    def holds(self, x: Any) -> Any:
+        """Whether a number is inside, or which elements of an array are."""
+        is_high_enough = x >= self.low if self.includes_low else x > self.low
+        is_low_enough = x <= self.high if self.includes_high else x < self.high
+        return is_high_enough & is_low_enough
+
 
 @dataclasses.dataclass(frozen=True)
 class AtLeast:
@@ -37,15 +43,18 @@ class AtLeast:
     low: int
     at_most: int = 2**63 - 1
 
+    def holds(self, x: Any) -> Any:
+        """Whether an integer is inside."""
+        return self.low <= x <= self.at_most
 
-# A tree in which every inexact array is a parameter and every other leaf is ignored: a
-# whole Equinox model, or the result of `eqx.filter`.
+
 Params: TypeAlias = PyTree
+"""A whole model, or another tree in which every inexact array is a parameter."""
 
-# A tree like the parameters, with inexact arrays or `None`.
 # `PyTree[Inexact[Array, "..."]]` would cost 60 microseconds per leaf per call; the
 # equations check dtype and shape of each distinct leaf once, when they are traced.
 Updates: TypeAlias = PyTree
+"""A tree like the parameters, with inexact arrays, or `None` where nothing is updated."""
 
 # Such a tree in a state whose numbers are never negative, such as second moments.
 Nonnegative: TypeAlias = Annotated[Updates, "nonnegative"]
@@ -64,13 +73,11 @@ Model = TypeVar("Model")
 SameState = TypeVar("SameState")
 Tree = TypeVar("Tree")
 
-# Anything that `init` returns and `update` accepts and returns.
 State: TypeAlias = Annotated[PyTree, "state"]
+"""Anything that `init` returns and `update` accepts and returns."""
 
-# A tree of bools like the parameters or a prefix of it, or a function of the parameters
-# that returns one. A node of a tree, such as an `eqx.Module`, is not a function. `init`
-# checks fields with this mark against the parameters.
 Mask: TypeAlias = Annotated[PyTree[bool] | Callable[[Params], PyTree[bool]], "mask"]
+"""A tree of bools like the parameters, or a prefix, or a function that returns one."""
 
 # What equations are about: an array of the parameters, of the updates or of a slot. In
 # one equation, all of them have one shape. And a value that all leaves share.
@@ -91,17 +98,22 @@ StaticInteger: TypeAlias = int | np.integer
 # A schedule takes the number of steps taken so far.
 Schedule: TypeAlias = Callable[[Any], Any]
 
-# A hyperparameter that may be a schedule; its class has the count to evaluate it at.
 ScalarOrSchedule: TypeAlias = RealScalarLike | Schedule
+"""A real number or a schedule, in a class that evaluates the schedule itself."""
 
-# A hyperparameter that may be a schedule inside `eqopt.Scheduled`, which finds it by
-# this mark.
 Hyperparameter: TypeAlias = Annotated[RealScalarLike | Schedule, "marked"]
+"""A real number, or a schedule if the optimizer is inside [`eqopt.Scheduled`][]."""
 
-# Such a hyperparameter within bounds: see `eqopt._arguments.checks.check_fields`.
+# The constructor checks the bounds: see `eqopt._arguments.checks.check_fields`.
 ZeroOrMore: TypeAlias = Annotated[Hyperparameter, Interval(0)]
+r"""A [`eqopt.Hyperparameter`][] in $[0, \infty)$, such as `eps`."""
+
 Positive: TypeAlias = Annotated[Hyperparameter, Interval(0, includes_low=False)]
+r"""A [`eqopt.Hyperparameter`][] in $(0, \infty)$."""
+
 Unit: TypeAlias = Annotated[Hyperparameter, Interval(0, 1, includes_high=False)]
+"""A [`eqopt.Hyperparameter`][] in $[0, 1)$, such as `b1`."""
+
 OpenUnit: TypeAlias = Annotated[
     Hyperparameter, Interval(0, 1, includes_low=False, includes_high=False)
 ]

@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import jaxtyping
+import numpy as np
 from beartype.door import is_bearable
-from jaxtyping import ArrayLike
+from jaxtyping import ArrayLike, DTypeLike
 
 from ._errors import InputError
 from ._jax_internals import is_traced
-from ._types import IntegerLike, RealScalarLike, ScalarOrSchedule, StaticInteger
+from ._types import IntegerLike, Key, Mask, RealScalarLike, Schedule, StaticInteger
 
 
 def wrong_argument(
@@ -24,17 +25,10 @@ def wrong_argument(
 
     It is `None` if all arguments fit: then something inside `fn` does not.
     """
-    signature = inspect.signature(fn, eval_str=True)
-    owner = fn.__qualname__.removesuffix(".__init__")
-    if owner == fn.__qualname__:
-        owner = ".".join([*_public(fn.__module__), owner])
-    try:
-        given = signature.bind_partial(*args, **kwargs).arguments
-    except TypeError as error:
-        return InputError(owner, f"{error}.")
+    owner, signature = _owner(fn), inspect.signature(fn, eval_str=True)
     rows = [
         (name, x, signature.parameters[name].annotation)
-        for name, value in given.items()
+        for name, value in signature.bind_partial(*args, **kwargs).arguments.items()
         for x in _values(signature.parameters[name].kind, value)
         if signature.parameters[name].annotation is not inspect.Parameter.empty
     ]
@@ -50,16 +44,19 @@ def wrong_argument(
     return InputError(owner, f"shapes do not fit: {shown}.")
 
 
+def _owner(fn: Callable) -> str:
+    """What users call a function or a constructor: `eqopt.tree.get`, `Adam`."""
+    if fn.__qualname__.endswith(".__init__"):
+        return fn.__qualname__.removesuffix(".__init__")
+    names = itertools.takewhile(lambda x: x[0] != "_", fn.__module__.split("."))
+    return ".".join([*names, fn.__qualname__])
+
+
 def _values(kind: Any, value: Any) -> Iterable[Any]:
     """The single values of an argument such as `*args` or `**kwargs`."""
     if kind is inspect.Parameter.VAR_POSITIONAL:
         return value
     return value.values() if kind is inspect.Parameter.VAR_KEYWORD else (value,)
-
-
-def _public(module: str) -> list[str]:
-    """The public packages around a module, such as `eqopt` and `tree`."""
-    return [*itertools.takewhile(lambda x: not x.startswith("_"), module.split("."))]
 
 
 def wrong_value(name: str, value: Any, annotation: Any) -> str:
@@ -71,12 +68,21 @@ def wrong_value(name: str, value: Any, annotation: Any) -> str:
             "but is traced. `jax.jit` traces all numbers and bools of an optimizer: use "
             "`eqx.filter_jit`, or close over it."
         )
-    written = _written(annotation)
-    found = (text for kind, text in _EXPECTED if _written(kind) == written)
-    expected = next(found, f"of type `{written}`")
+    form = written(annotation)
+    expected = _EXPECTED.get(form, f"of type `{form}`")
     if typing.get_origin(annotation) is typing.Literal:
         expected = f"one of {[*kinds]}"
     return f"`{name}` must be {expected}, but is {described(value)}"
+
+
+_EXPECTED = {
+    "float | Array | Schedule": "a real number or a 0-d array or a schedule",
+    "float | Array": "a real number or a 0-d array",
+    "int | Array": "an integer or a 0-d integer array",
+    "bool": "`True` or `False`",
+    "int": "a Python integer",
+    "str": "a string",
+}
 
 
 def described(value: Any) -> str:
@@ -92,29 +98,40 @@ def described(value: Any) -> str:
     return f"{shown} {kind}" if len(shown) < 60 else f"a value {kind}"
 
 
-def _written(annotation: Any) -> str:
-    """An annotation without the names of modules, the same in each version of Python."""
+def written(annotation: Any) -> str:
+    """An annotation as a user reads it: short names, and no types of NumPy's numbers."""
+    if isinstance(annotation, str):
+        return annotation
+    for alias, name in _ALIASES:
+        if annotation == alias:
+            return name
     origin, args = typing.get_origin(annotation), typing.get_args(annotation)
-    if origin in (typing.Union, types.UnionType):
-        if annotation == ArrayLike:
-            return "ArrayLike"
-        return " | ".join(dict.fromkeys(map(_written, args)))
     if origin is typing.Annotated:
-        return _written(args[0])
+        return written(args[0])
+    if origin in (typing.Union, types.UnionType):
+        rest, names = [*args], []
+        for alias, name in _ALIASES:
+            members = typing.get_args(alias)
+            if members and all(x in rest for x in members):
+                rest = [x for x in rest if x not in members]
+                names.append(name)
+        return " | ".join(dict.fromkeys([*names, *map(written, rest)]))
     if origin is not Callable and isinstance(origin, type) and args:
-        return f"{origin.__name__}[{', '.join(map(_written, args))}]"
+        return f"{origin.__name__}[{', '.join(map(written, args))}]"
     if annotation in (None, types.NoneType, ...):
         return "..." if annotation is ... else "None"
     return re.sub(r"\b(\w+\.)+", "", inspect.formatannotation(annotation))
 
 
-_NUMBER = "a real number or a 0-d array"
-_EXPECTED = [
-    (ScalarOrSchedule, f"{_NUMBER} or a schedule"),
-    (RealScalarLike, _NUMBER),
-    (IntegerLike, "an integer or a 0-d integer array"),
-    (StaticInteger, "a Python integer"),
-    (bool, "`True` or `False`"),
-    (int, "a Python integer"),
-    (str, "a string"),
+# A union stands before any other union whose members it contains.
+_ALIASES = [
+    (Mask, "Mask"),
+    (ArrayLike, "ArrayLike"),
+    (Key, "int | Array"),
+    (IntegerLike, "int | Array"),
+    (RealScalarLike, "float | Array"),
+    (StaticInteger, "int"),
+    (bool | np.bool_, "bool"),
+    (DTypeLike, "DTypeLike"),
+    (Schedule, "Schedule"),
 ]

@@ -138,7 +138,10 @@ ROOMS = [
 # What has the name of something else in Optax, or is no transformation there.
 OTHER_THINGS = {
     "eqopt.LookaheadParams",
+    "eqopt.Params",
     "eqopt.SCALE",
+    "eqopt.ScalarOrSchedule",
+    "eqopt.Updates",
     "eqopt.ZoomLinesearchInfo",
     "eqopt.groups.where",
     "eqopt.numerics.bias_correction",

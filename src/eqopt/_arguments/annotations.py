@@ -1,36 +1,34 @@
-"""Reads annotations, including strings and names that were never imported."""
+"""Reads annotations of fields, also strings with names that were never imported."""
 
+import builtins
 import dataclasses
 import functools
 import inspect
-import math
-import operator
-import re
 import sys
 import types
 import typing
 from collections import ChainMap, abc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import NoneType
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import equinox as eqx
+import jax
+import jaxtyping
 import numpy as np
 
 from .._types import AtLeast, Interval, RealScalarLike
 
 
+#
+# What a field holds
+#
+
 # What aliases such as `Nonnegative` say in their `Annotated`.
 _MARKS = "marked", "mask", "nonnegative", "per_leaf", "exact", "recorded", "state"
 
-# Building blocks of annotations, by name.
-_FUNCTIONS = {"Callable", "Schedule", "ScalarOrSchedule"} | {
-    f"Abstract{kind}Schedule" for kind in ("", "Stateful")
-}
-_TREES = {"PyTree", "ArrayTree", "Params", "Mask"}
-_NUMBERS = {"float", "int", "Array", "ArrayLike", "ndarray", "Float", "Int"} | {
-    *("Inexact", "Integer", "Num", "Real", "Scalar", "ScalarLike", "RealScalarLike")
-}
+_NUMBERS = float, int, jax.Array, np.ndarray
+_ARRAY_TYPE, _TREE_TYPE = type(jaxtyping.AbstractArray), type(jaxtyping.PyTree)
 
 
 @functools.cache
@@ -38,24 +36,47 @@ def kinds(cls: type) -> dict[str, str]:
     """The kind of value that each field of a dataclass or a named tuple declares.
 
     - `"marked"`, `"mask"`, `"nonnegative"`, `"per_leaf"`, `"exact"`, `"recorded"`: the
-        annotation is an alias with this mark, or a union or a dictionary with one.
-    - `"class"`: it is `type`, or a union with it.
-    - `"number"`: it names a number or an array, and neither a function nor a tree.
-    - `"state"`: it is `State`, any container, or a class with other fields.
-    - `"own"`: it names a function, which the class calls itself.
+        annotation has an alias with this mark.
+    - `"class"`: it has `type`.
+    - `"own"`: it has a function, which the class calls itself.
+    - `"number"`: it has a number or an array, and no tree.
+    - `"state"`: it has `State`, any container, or a class with other fields.
     - `"unknown"`: anything else.
     """
     return {name: _kind(annotation) for name, annotation in _annotations(cls).items()}
 
 
-def _annotations(cls: type) -> dict[str, Any]:
-    """The annotation of each field of a dataclass or a named tuple."""
-    names = names_in(cls)
-    if dataclasses.is_dataclass(cls):
-        written = {field.name: field.type for field in dataclasses.fields(cls)}
-    else:
-        written = getattr(cls, "__annotations__", {})
-    return {name: resolved(annotation, names) for name, annotation in written.items()}
+def _kind(annotation: Any) -> str:
+    found = [x for x in _everything_in(annotation) if not isinstance(x, _Unimported)]
+    origins = [typing.get_origin(x) or x for x in found]
+    marks = [x for x in found if isinstance(x, str) and x in _MARKS]
+    if marks:
+        return marks[0]
+    if type in origins:
+        return "class"
+    if any(x is abc.Callable or hasattr(x, "is_schedule") for x in origins):
+        return "own"
+    has_number = any(x in _NUMBERS or isinstance(x, _ARRAY_TYPE) for x in found)
+    if has_number and not any(isinstance(x, _TREE_TYPE) for x in found):
+        return "number"
+    is_container = typing.get_origin(annotation) in (dict, list, tuple)
+    has_fields = any(
+        dataclasses.is_dataclass(x) or hasattr(x, "_fields") for x in found
+    )
+    return "state" if is_container or has_fields else "unknown"
+
+
+def _everything_in(annotation: Any) -> Iterator[Any]:
+    """An annotation, and what it is made of: types, and the marks of `Annotated`."""
+    yield annotation
+    if typing.get_origin(annotation) not in (Literal, abc.Callable):
+        for x in typing.get_args(annotation):
+            yield from _everything_in(x)
+
+
+#
+# What the constructor checks
+#
 
 
 class Rule(NamedTuple):
@@ -66,13 +87,10 @@ class Rule(NamedTuple):
     is_static: bool  # a Python number
     takes_functions: bool
     choices: tuple[Any, ...]
-    is_closed: bool  # whether only the choices are allowed
     others: tuple[type, ...]  # what is allowed instead, without further checks
+    is_closed: bool  # whether nothing is allowed except the choices and `others`
     is_dtype: bool
-    # Numbers of these Python types are right from `low` to below `high`.
-    plain: tuple[type, ...]
-    low: float
-    high: float
+    plain: tuple[type, ...]  # Python's types of numbers that may be within the bounds
 
 
 # Fields with these names, and learning rates, have a rule in classes of users, too.
@@ -90,127 +108,110 @@ _SCALAR, _STATIC = typing.get_args(RealScalarLike), (float, int, np.integer, Non
 def rules(cls: type) -> dict[str, Rule]:
     """The rules for the fields of a dataclass, as far as their types say anything.
 
-    They do for a `RealScalarLike`, a `Literal`, and what `Annotated` gives bounds.
+    They do for a `RealScalarLike`, a `Literal`, a module of eqopt such as
+    `AbstractTransformation`, and what `Annotated` gives bounds.
     """
     found = {name: _rule(name, x) for name, x in _annotations(cls).items()}
     return {name: rule for name, rule in found.items() if rule is not None}
 
 
 def _rule(name: str, annotation: Any) -> Rule | None:
-    parts, marks = _parts(annotation)
+    parts, marks = parts_of(annotation)
     declared = next((x for x in marks if isinstance(x, Interval | AtLeast)), None)
     bounds = _RATE if name == "learning_rate" else declared
     is_scalar = bool(declared) or all(x in parts for x in _SCALAR)
     is_dtype = name in _REAL_DTYPES
-    literals = [x for x in parts if typing.get_origin(x) is typing.Literal]
-    if not (bounds or is_scalar or is_dtype or literals):
-        return None
+    literals = [x for x in parts if typing.get_origin(x) is Literal]
     others = [
         x for x in parts if isinstance(x, type) and issubclass(x, NoneType | eqx.Module)
     ]
-    low, high = _surely_right(bounds)
+    has_choice = bool(literals) or any(map(_is_of_eqopt, others))
+    if not (bounds or is_scalar or is_dtype or has_choice):
+        return None
     return Rule(
         bounds=bounds,
         is_scalar=is_scalar,
         is_static=bool(declared) and all(x in _STATIC for x in parts),
         takes_functions=any(typing.get_origin(x) is abc.Callable for x in parts),
         choices=tuple(choice for x in literals for choice in typing.get_args(x)),
-        is_closed=bool(literals) and len(literals) + len(others) == len(parts),
         others=tuple(others),
+        is_closed=has_choice and len(literals) + len(others) == len(parts),
         is_dtype=is_dtype,
         plain=(int,) if isinstance(bounds, AtLeast) else (float, int) * is_scalar,
-        low=low,
-        high=high,
     )
 
 
-def _surely_right(bounds: Interval | AtLeast | None) -> tuple[float, float]:
-    if isinstance(bounds, AtLeast):
-        return bounds.low, bounds.at_most
-    if bounds is None:
-        return -math.inf, math.inf
-    low = bounds.low if bounds.includes_low else math.nextafter(bounds.low, math.inf)
-    return low, bounds.high
+def _is_of_eqopt(cls: type) -> bool:
+    return any(base.__module__.startswith("eqopt.") for base in cls.__mro__)
 
 
-def _parts(annotation: Any) -> tuple[list[Any], list[Any]]:
+def parts_of(annotation: Any) -> tuple[list[Any], list[Any]]:
     """The members of a union, and what `Annotated` says about them."""
-    if _is_annotated(annotation):
-        parts, marks = _parts(annotation.__origin__)
+    origin = typing.get_origin(annotation)
+    if origin is Annotated:
+        parts, marks = parts_of(annotation.__origin__)
         return parts, [*marks, *annotation.__metadata__]
-    if not _is_union(annotation):
+    if origin not in (typing.Union, types.UnionType):
         return [annotation], []
-    found = [_parts(x) for x in typing.get_args(annotation)]
+    found = [parts_of(x) for x in typing.get_args(annotation)]
     return [x for parts, _ in found for x in parts], [x for _, ms in found for x in ms]
 
 
-def without_bounds(annotation: Any) -> Any:
-    """The type alone, as users read it: without the bounds and marks of a number."""
-    if _is_annotated(annotation) and "mask" not in annotation.__metadata__:
-        return without_bounds(annotation.__origin__)
-    if _is_union(annotation):
-        parts = map(without_bounds, typing.get_args(annotation))
-        return functools.reduce(operator.or_, parts)
-    return annotation
+#
+# Annotations that are strings
+#
 
 
-def _is_annotated(annotation: Any) -> bool:
-    return typing.get_origin(annotation) is Annotated
-
-
-def _is_union(annotation: Any) -> bool:
-    return typing.get_origin(annotation) in (typing.Union, types.UnionType)
-
-
-def names_in(cls: type) -> Mapping[str, Any]:
-    """What names mean in the annotations of a class, and of the classes before it."""
+def _annotations(cls: type) -> dict[str, Any]:
+    """The annotation of each field of a dataclass or a named tuple."""
     modules = [sys.modules.get(base.__module__) for base in cls.__mro__]
-    return ChainMap(*(vars(module) for module in modules if module))
-
-
-def resolved(annotation: Any, namespace: Mapping[str, Any]) -> Any:
-    """The value of a string annotation, or the string if a name in it is unknown.
-
-    Names that are imported only for type checkers are unknown.
-    """
-    if not isinstance(annotation, str):
-        return annotation
-    try:
-        return eval(annotation, {}, namespace)  # as `typing.get_type_hints` does
-    except Exception:
-        return annotation
+    names = _Names(*(vars(module) for module in modules if module), _KNOWN)
+    if dataclasses.is_dataclass(cls):
+        written = {field.name: field.type for field in dataclasses.fields(cls)}
+    else:
+        written = getattr(cls, "__annotations__", {})
+    return {name: _resolved(annotation, names) for name, annotation in written.items()}
 
 
 @functools.cache
 def returned_type(fn: Callable) -> type | types.UnionType:
     """The return type that a function declares, or `object` if it declares none."""
     fn = inspect.unwrap(fn)  # its own module knows the names in a string
-    found = resolved(fn.__annotations__.get("return", object), fn.__globals__)
-    found = type(None) if found is None else found
-    return found if isinstance(found, type | types.UnionType) else object
+    written = fn.__annotations__.get("return", object)
+    found = _resolved(written, _Names(fn.__globals__, _KNOWN))
+    found = NoneType if found is None else found
+    is_known = not any(isinstance(x, _Unimported) for x in _everything_in(found))
+    return found if is_known and isinstance(found, type | types.UnionType) else object
 
 
-def _has_fields(x: Any) -> bool:
-    return dataclasses.is_dataclass(x) or hasattr(x, "_fields")
+def _resolved(annotation: Any, names: Mapping[str, Any]) -> Any:
+    """The value of a string annotation, as `typing.get_type_hints` finds it."""
+    if not isinstance(annotation, str):
+        return annotation
+    try:
+        return eval(annotation, {}, names)
+    except Exception:
+        return annotation
 
 
-def _kind(annotation: Any) -> str:
-    parts = annotation, *typing.get_args(annotation)
-    for part in parts:
-        mark = getattr(part, "__metadata__", ("",))[0]
-        if mark in _MARKS:
-            return mark
-    if any(x is type or typing.get_origin(x) is type for x in parts):
-        return "class"
-    text = annotation if isinstance(annotation, str) else repr(annotation)
-    names = set(re.findall(r"\w+", text))
-    if isinstance(annotation, str) and names & {"type", "Type"}:
-        return "class"
-    if names & _FUNCTIONS:
-        return "own"
-    if names & _NUMBERS and not names & _TREES:
-        return "number"
-    is_container = typing.get_origin(annotation) in (dict, list, tuple)
-    if is_container or any(map(_has_fields, parts)):
-        return "state"
-    return "unknown"
+class _Names(ChainMap):
+    """What names mean in an annotation, also those imported only for type checkers."""
+
+    def __missing__(self, name: str) -> Any:
+        return _Unimported(name, (), {})
+
+
+_OURS = sys.modules[Interval.__module__]
+_KNOWN = {**vars(builtins), **vars(typing), **vars(jaxtyping), **vars(_OURS)}
+
+
+class _Unimported(type):
+    """A name that nothing defines: `name[...]` and `name.x` are annotations, too."""
+
+    def __getitem__(cls, _: Any) -> Any:
+        return cls
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Names(_KNOWN)[name]

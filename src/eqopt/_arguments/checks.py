@@ -3,6 +3,7 @@
 import functools
 import math
 import operator
+from types import NoneType
 from typing import Any
 
 import equinox as eqx
@@ -12,7 +13,8 @@ import numpy as np
 
 from .._errors import InputError
 from .._jax_internals import is_traced
-from .._types import AtLeast
+from .._types import AtLeast, Interval
+from .._wrong_calls import described
 from .annotations import Rule, kinds, rules
 
 
@@ -20,108 +22,81 @@ def check_fields(owner: object) -> None:
     """Raises unless the values of the fields are what their types say.
 
     Numbers have to be real and within their bounds, texts among the choices, dtypes of
-    the state real. The values of schedules and traced values are not checked. A class
-    instead of an instance is a mistake, unless its field is static or annotated as a
-    class. Optimizers are created whenever a step is traced, so most values take no call.
+    the state real, and a field for a transformation has to hold one. The values of
+    schedules and traced values are not checked. Optimizers are created whenever a step is
+    traced, so a plain number takes one call.
     """
-    cls = type(owner)
-    table = rules(cls)
+    table = rules(type(owner))
     for name, value in vars(owner).items():
         rule = table.get(name)
-        if rule and type(value) in rule.plain and rule.low <= value < rule.high:
+        if rule is None or isinstance(value, rule.others):
             continue
-        if isinstance(value, type):
-            _check_is_no_class(cls, name, value)
-        if rule and not isinstance(value, rule.others):
-            _check_field(cls.__name__, name, value, rule)
-
-
-def _check_is_no_class(cls: type, name: str, value: type) -> None:
-    is_static = cls.__dataclass_fields__[name].metadata.get("static", False)
-    if issubclass(value, eqx.Module) and not is_static and kinds(cls)[name] != "class":
-        raise InputError(
-            cls.__name__,
-            f"`{name}` is the class `{value.__name__}`. Create an "
-            f"instance: `{value.__name__}(...)`.",
-        )
+        is_plain = type(value) in rule.plain
+        if not is_plain or (rule.bounds and not rule.bounds.holds(value)):
+            _check_field(type(owner).__name__, name, value, rule)
 
 
 def _check_field(owner: str, name: str, value: Any, rule: Rule) -> None:
     if rule.is_dtype:
         return check_real_dtype(owner, name, value)
+    if isinstance(value, type) or (rule.is_closed and not rule.choices):
+        names = " | ".join(x.__name__ for x in rule.others if x is not NoneType)
+        expected = f"of type `{names}`" if rule.is_closed else "a number"
+        problem = f"`{name}` must be {expected}, but is {described(value)}"
+        raise InputError(owner, problem)
     if rule.is_closed or (rule.choices and isinstance(value, str)):
-        return _check_choice(owner, name, value, rule.choices)
-    if name == "learning_rate" and isinstance(value, eqx.Module):
-        _check_is_no_model(owner, name, value)
+        if not any(isinstance(value, type(x)) and value == x for x in rule.choices):
+            problem = f"`{name}` must be one of {[*rule.choices]}, but is {value!r}."
+            raise InputError(owner, problem)
+        return None
+    is_module = isinstance(value, eqx.Module)
+    if name == "learning_rate" and is_module and may_be_model(value):
+        raise InputError(
+            owner,
+            f"`{name}` is a module with matrices, `{type(value).__name__}`. Make the "
+            "optimizer without the model, and its state with it: `state = "
+            "opt.init(model)`. A schedule is an `eqopt.schedules.AbstractSchedule`.",
+        )
     if rule.takes_functions and callable(value):
         return None
     if rule.is_static and not isinstance(value, int | float | np.generic):
-        raise InputError(
-            owner,
-            f"`{name}` must be a Python number, because it determines the "
-            f"compiled program, but is {value!r}.",
-        )
+        why = "because it determines the compiled program"
+        problem = f"`{name}` must be a Python number, {why}, but is {value!r}."
+        raise InputError(owner, problem)
     if isinstance(rule.bounds, AtLeast):
         return _check_count(owner, name, value, rule.bounds)
     if rule.is_scalar:
         or_schedule = rule.takes_functions * " or a schedule"
         expected = f"a real number or a 0-d array{or_schedule}"
-        _check_scalar(owner, f"`{name}` must be {expected}, but", name, value)
+        check_scalar(owner, f"`{name}` must be {expected}, but is", value)
     # The learning rate in a class of a user may be any array, or something else.
-    if rule.bounds is not None and _is_real(value) and not is_traced(value):
+    if rule.bounds is not None and _is_real(value):
         check_interval(owner, name, value, **vars(rule.bounds))
 
 
-def _check_choice(owner: str, name: str, value: Any, choices: tuple[Any, ...]) -> None:
-    if not any(isinstance(value, type(x)) and value == x for x in choices):
-        raise InputError(
-            owner, f"`{name}` must be one of {[*choices]}, but is {value!r}."
-        )
-
-
-def _check_is_no_model(owner: str, name: str, value: eqx.Module) -> None:
-    if may_be_model(value):
-        raise InputError(
-            owner,
-            f"`{name}` is a module with matrices, `{type(value).__name__}`. "
-            "Make the optimizer without the model, and its state with it: `state = "
-            "opt.init(model)`. If it is a schedule, subclass "
-            "`eqopt.schedules.AbstractSchedule`.",
-        )
-
-
-def _check_scalar(owner: str, start: str, name: str, value: Any) -> None:
-    """Raises an error that begins with `start` unless `value` is a real scalar."""
-    if isinstance(value, bool) or not (
-        isinstance(value, int | float) or hasattr(value, "dtype")
-    ):
-        raise InputError(owner, f"{start} is {value!r} of type {type(value).__name__}.")
+def check_scalar(owner: object, start: str, value: Any) -> None:
+    """Raises an error that begins with `start` unless `value` is one real number."""
+    is_number = isinstance(value, int | float) or hasattr(value, "dtype")
+    if isinstance(value, bool) or not is_number:
+        raise InputError(owner, f"{start} {described(value)}")
     if np.ndim(value) != 0:
-        raise InputError(
-            owner,
-            f"{start} has shape {np.shape(value)}. For a population, create and use the "
-            f"optimizer inside `eqx.filter_vmap`: `eqx.filter_vmap(lambda {name}: ...)"
-            "(values)`.",
-        )
-    # Not with `jnp.result_type`, which raises an error of its own for texts and dates.
+        fix = "For a population, use the optimizer inside `eqx.filter_vmap`."
+        raise InputError(owner, f"{start} an array of shape {np.shape(value)}. {fix}")
     if not _is_real(value):
-        raise InputError(owner, f"{start} has dtype {_dtype(value)}.")
+        raise InputError(owner, f"{start} an array of dtype {_dtype(value)}.")
 
 
 def _check_count(owner: str, name: str, value: Any, bounds: AtLeast) -> None:
-    start = f"`{name}` must be an integer of at least {bounds.low}, but"
-    _check_scalar(owner, start, name, value)
+    start = f"`{name}` must be an integer of at least {bounds.low}, but is"
+    check_scalar(owner, start, value)
     if not (isinstance(value, int) or jnp.issubdtype(_dtype(value), np.integer)):
         advice = "Round it with `int(...)`, or divide with `//`."
-        raise InputError(owner, f"{start} is {value!r}. {advice}")
-    if is_traced(value):
+        raise InputError(owner, f"{start} {value!r}. {advice}")
+    if is_traced(value) or bounds.holds(int(value)):
         return
-    if int(value) < bounds.low:
-        raise InputError(owner, f"{start} is {value!r}.")
     if int(value) > bounds.at_most:
-        raise InputError(
-            owner, f"`{name}` must be at most {bounds.at_most}, but is {value}."
-        )
+        start = f"`{name}` must be at most {bounds.at_most}, but is"
+    raise InputError(owner, f"{start} {value!r}.")
 
 
 def check_interval(
@@ -142,9 +117,7 @@ def check_interval(
     if is_traced(value) or callable(value):
         return
     value = np.asarray(value)  # an array's comparison would be traced under `jit`
-    is_high_enough = value >= low if includes_low else value > low
-    is_low_enough = value <= high if includes_high else value < high
-    if not np.all(is_high_enough & is_low_enough):
+    if not np.all(Interval(low, high, includes_low, includes_high).holds(value)):
         left = "(["[includes_low and low > -math.inf]
         right = ")]"[includes_high and high < math.inf]
         raise InputError(
@@ -172,24 +145,9 @@ def check_integer(owner: str, name: str, value: Any, low: int) -> int:
 
 def check_returned(owner: object, name: str, value: Any) -> Any:
     """The result of the schedule `name` of `owner`; raises unless it is a number."""
-    is_real = not isinstance(value, bool) and _is_real(value)
-    if is_real and np.ndim(value) == 0:
-        return value
-    if is_real:
-        found = f"an array of shape {np.shape(value)}"
-    elif hasattr(value, "dtype"):
-        found = f"an array of dtype {_dtype(value)}"
-    else:
-        found = repr(value)
-    raise InputError(
-        owner,
-        f"the schedule `{name}` must return a real number or a 0-d array, but returned "
-        f"{found}.",
-    )
-
-
-def _dtype(value: Any) -> Any:
-    return getattr(value, "dtype", np.dtype(object))
+    expected = "a real number or a 0-d array, but returned"
+    check_scalar(owner, f"the schedule `{name}` must return {expected}", value)
+    return value
 
 
 def _is_real(value: Any) -> bool:
@@ -197,6 +155,10 @@ def _is_real(value: Any) -> bool:
     kinds = np.floating, np.integer
     is_array = any(jnp.issubdtype(_dtype(value), kind) for kind in kinds)
     return isinstance(value, int | float) or is_array
+
+
+def _dtype(value: Any) -> Any:
+    return getattr(value, "dtype", np.dtype(object))
 
 
 def check_real_dtype(owner: str, name: str, dtype: Any) -> None:
@@ -211,16 +173,16 @@ def check_real_dtype(owner: str, name: str, dtype: Any) -> None:
     if not is_fit:
         raise InputError(
             owner,
-            f"`{name}` must be float16, bfloat16, float32 or float64, but is "
-            f"{found}. Complex parameters are stored in the complex dtype with the same "
-            "precision.",
+            f"`{name}` must be float16, bfloat16, float32 or float64, but is {found}.",
         )
 
 
 def may_be_model(x: Any) -> bool:
     """Whether `x` has matrices, like a model, and is not of a class for schedules."""
-    leaves = () if _has_mark(x) else jtu.tree_leaves(x)
-    return any(np.ndim(leaf) > 1 for leaf in leaves if eqx.is_array(leaf))
+    arrays = filter(eqx.is_array, jtu.tree_leaves(x))
+    return not getattr(type(x), "is_schedule", False) and any(
+        a.ndim > 1 for a in arrays
+    )
 
 
 def check_no_schedule(owner: object, in_any_field: bool = False) -> None:
@@ -231,14 +193,12 @@ def check_no_schedule(owner: object, in_any_field: bool = False) -> None:
     """
     names = waiting(owner) if in_any_field else hyperparameters(type(owner))
     for name in names:
-        value = getattr(owner, name)
-        if callable(value):
-            kind = "stateful schedule" if _has_state(value) else "schedule"
+        if callable(getattr(owner, name)):
             raise InputError(
                 owner,
-                f"`{name}` is a {kind}, which "
-                f"{type(owner).__name__} does not evaluate. Wrap the whole optimizer "
-                "in `eqopt.Scheduled(optimizer)`, which evaluates all schedules in it.",
+                f"`{name}` is a schedule, which {type(owner).__name__} does not "
+                "evaluate. Wrap the whole optimizer in `eqopt.Scheduled(optimizer)`, "
+                "which does.",
             )
 
 
@@ -265,15 +225,7 @@ def waiting(owner: object) -> list[str]:
 def _is_schedule(value: Any, kind: str) -> bool:
     if kind in ("marked", "number"):
         return callable(value) and not isinstance(value, type)
-    return (
-        _has_state(value) if kind == "own" else kind == "unknown" and _has_mark(value)
-    )
-
-
-def _has_mark(x: Any) -> bool:
-    """Whether `x` is of a class for schedules, which are on a floor above this module."""
-    return getattr(type(x), "is_schedule", False)
-
-
-def _has_state(x: Any) -> bool:
-    return getattr(type(x), "needs_scheduled", False)
+    # Classes for schedules are on a floor above this module.
+    if kind == "own":
+        return getattr(type(value), "needs_scheduled", False)
+    return kind == "unknown" and getattr(type(value), "is_schedule", False)

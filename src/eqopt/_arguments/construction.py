@@ -1,15 +1,20 @@
 """The base class of public modules: what their constructors accept, and errors of it."""
 
+import dataclasses
 import functools
 import inspect
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
+import jax
+import jax.tree_util as jtu
+import numpy as np
+import wadler_lindig as wl
 
-from .._errors import InputError
+from .._errors import InputError, naming
 from .._typecheck import checked, checked_methods, needs_check
-from .annotations import without_bounds
+from .._wrong_calls import written
 from .checks import check_fields
 from .fields import types_of_choices
 
@@ -26,34 +31,36 @@ else:
         def __call__(cls, *args, **kwargs):
             __tracebackhide__ = True
             names = _names(cls)
-            for name in kwargs:
-                if names is not None and name not in names:
-                    from .._names import unknown_argument  # imported only for an error
+            with naming(cls.__name__):
+                for name in kwargs:
+                    if names is not None and name not in names:
+                        from .._names import unknown_argument  # only for an error
 
-                    advice = unknown_argument(name, names)
-                    raise InputError(cls.__name__, f"no argument `{name}`. {advice}")
-            return super().__call__(*args, **kwargs)
+                        advice = unknown_argument(name, names)
+                        raise InputError(None, f"no argument `{name}`. {advice}")
+                return super().__call__(*args, **kwargs)
 
         @property
         def __signature__(cls):
             # Otherwise it would be the signature of `__call__`.
             signature = inspect.signature(cls.__init__)
-            # Not what its converter accepts, or `Any`.
             fields = getattr(cls, "__dataclass_fields__", {})
-            choices = types_of_choices(cls) if fields else {}
-            types = {
-                name: fields[name].type
-                if x.annotation in (Any, choices.get(name, Any))
-                and name in fields
-                and x.kind != x.VAR_POSITIONAL
-                else x.annotation
-                for name, x in signature.parameters.items()
-            }
-            parameters = [
-                x.replace(annotation=without_bounds(types[name]))
-                for name, x in signature.parameters.items()
-            ]
+
+            def shown(x):
+                if x.annotation is x.empty or x.kind is x.VAR_POSITIONAL:
+                    return x
+                # Equinox writes `Any` for a field with a converter.
+                is_converted = x.annotation is Any and x.name in fields
+                annotation = fields[x.name].type if is_converted else x.annotation
+                return x.replace(annotation=_Text(written(annotation)))
+
+            parameters = [*map(shown, signature.parameters.values())]
             return signature.replace(parameters=parameters[1:])
+
+    class _Text(str):
+        """An annotation that is shown without quotes."""
+
+        __repr__ = str.__str__
 
     class _ExplainedModule(Explained, type(eqx.Module)):
         def __new__(cls, name, bases, namespace, /, **options):
@@ -74,6 +81,25 @@ else:
         def __check_init__(self) -> None:
             check_fields(self)
 
+        def __pdoc__(self, **options: Any) -> wl.AbstractDoc:
+            # Equinox hides a default only if it is the same object: not in a copy, and
+            # not if a user writes it.
+            hides, values = options["hide_defaults"], vars(self)
+            shown = [
+                (x.name, values[x.name])
+                for x in dataclasses.fields(self)
+                if x.repr
+                and x.name in values
+                and not (hides and _same(values[x.name], x.default))
+            ]
+            return wl.bracketed(
+                begin=wl.TextDoc(f"{type(self).__name__}("),
+                docs=wl.named_objs(shown, **options),
+                sep=wl.comma,
+                end=wl.TextDoc(")"),
+                indent=options["indent"],
+            )
+
 
 @functools.cache
 def _names(cls: type) -> Sequence[str] | None:
@@ -82,3 +108,10 @@ def _names(cls: type) -> Sequence[str] | None:
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return None
     return [p.name for p in parameters if p.kind is not p.VAR_POSITIONAL]
+
+
+def _same(value: Any, default: Any) -> bool:
+    """Whether it is an equal Python value, which no array is."""
+    is_array = lambda x: isinstance(x, jax.Array | np.ndarray)
+    has_arrays = any(map(is_array, jtu.tree_leaves(value)))
+    return type(value) is type(default) and not has_arrays and value == default

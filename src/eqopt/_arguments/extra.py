@@ -4,11 +4,8 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import equinox as eqx
-import jax.numpy as jnp
-import numpy as np
-
 from .._errors import InputError
+from .checks import check_scalar
 
 
 def required_params(owner: object, params: Any) -> Any:
@@ -35,14 +32,7 @@ def required(owner: object, extra: Mapping[str, Any], name: str) -> Any:
 
 def check_number(owner: object, name: str, value: Any) -> None:
     """Raises an error unless the extra argument `name` is one real number."""
-    is_array = eqx.is_array_like(value)  # not `(loss, aux)`: NumPy cannot see a trace
-    is_complex = is_array and jnp.issubdtype(jnp.result_type(value), np.complexfloating)
-    if not is_array or np.ndim(value) != 0 or is_complex:
-        found = (
-            f"an array of shape {np.shape(value)}" if is_array else repr(type(value))
-        )
-        found = f"{found} and dtype {jnp.result_type(value)}" if is_complex else found
-        raise InputError(owner, f"`{name}` must be one real number, but is {found}.")
+    check_scalar(owner, f"`{name}` must be one real number, but is", value)
 
 
 def given_norm(owner: object, extra: Mapping[str, Any]) -> Any:

@@ -1,16 +1,15 @@
 """Fields that determine the compiled program: masks, labels and sizes."""
 
 import dataclasses
-import typing
-from types import NoneType, UnionType
-from typing import Any
+from types import NoneType
+from typing import Any, Union
 
 import equinox as eqx
 import jax
 import jax.tree_util as jtu
 import numpy as np
 
-from .annotations import without_bounds
+from .annotations import parts_of
 
 
 def static_choice(**arguments: Any) -> Any:
@@ -30,22 +29,13 @@ def types_of_choices(cls: type) -> dict[str, Any]:
     Equinox writes `Any` for a field with a converter, and a text would be `True`. A
     class with fields for `int | np.integer` explains other values itself.
     """
-    types = {
-        field.name: without_bounds(field.type)
-        for field in dataclasses.fields(cls)
-        if "converter" in field.metadata
-    }
-    return {
-        name: annotation | of_numpy
-        for name, annotation in types.items()
-        for plain, of_numpy in ((bool, np.bool_), (int, np.integer))
-        if _kinds(annotation) - {NoneType} == {plain}
-    }
-
-
-def _kinds(annotation: Any) -> set[Any]:
-    is_union = typing.get_origin(annotation) in (UnionType, typing.Union)
-    return {*typing.get_args(annotation)} if is_union else {annotation}
+    types = {}
+    for field in dataclasses.fields(cls):
+        parts, _ = parts_of(field.type)
+        for plain, of_numpy in ((bool, np.bool_), (int, np.integer)):
+            if "converter" in field.metadata and {*parts} - {NoneType} == {plain}:
+                types[field.name] = Union[(*parts, of_numpy)]
+    return types
 
 
 def _of_python(tree: Any, choices: Any) -> Any:

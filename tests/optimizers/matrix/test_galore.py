@@ -106,7 +106,7 @@ def test_the_inner_optimizer_does_not_get_the_parameters():
     [
         ({"rank": 0}, "`rank` must be an integer of at least 1, but is 0"),
         ({"update_proj_gap": 0}, "`update_proj_gap` must be an integer of at least 1"),
-        ({"scale": jnp.ones(2)}, r"`scale` must be a real number .* has shape \(2,\)"),
+        ({"scale": jnp.ones(2)}, r"`scale` must be a real number .* shape \(2,\)"),
     ],
 )
 def test_errors(arguments, message):

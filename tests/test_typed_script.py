@@ -1,0 +1,56 @@
+"""Type checkers find no error in a user's script in their strict modes."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+import eqopt
+
+from . import typed_script
+
+
+SCRIPT = pathlib.Path(typed_script.__file__).read_text()
+SOURCES = pathlib.Path(eqopt.__file__).parents[1]
+
+
+def check(script: str, folder: pathlib.Path, *command: str) -> str:
+    """What a type checker prints of a script."""
+    (folder / "script.py").write_text(script)
+    found = subprocess.run(
+        [sys.executable, "-m", *command],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(SOURCES)},
+        capture_output=True,
+        text=True,
+    )
+    return found.stdout + found.stderr
+
+
+def test_pyright(tmp_path):
+    pytest.importorskip("pyright")
+    config = {
+        "include": ["script.py"],
+        "strict": ["script.py"],
+        "pythonVersion": "3.11",
+        "extraPaths": [str(SOURCES)],
+    }
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(config))
+    found = check(SCRIPT, tmp_path, "pyright", "--pythonpath", sys.executable)
+    assert "0 errors" in found and "No source files" not in found, found
+
+
+def test_mypy(tmp_path):
+    pytest.importorskip("mypy")
+    found = check(
+        SCRIPT, tmp_path, "mypy", "--strict", "--cache-dir", str(tmp_path), "script.py"
+    )
+    assert "Success: no issues found in 1 source file" in found, found
+
+
+def test_it_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    typed_script.main()
