@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import eqopt
-from eqopt._optimizers.matrix.parts import coefficients
+from eqopt._optimizers.matrix.parts import newton_schulz
 
 from ...parity.matrices import NUMBERS, TABLES
 from .untyped import unchecked
@@ -38,7 +38,7 @@ def composed(values, rows):
 
 
 def test_all_tables_are_tested():
-    assert {*TABLES} == {*coefficients.TABLES}
+    assert {*TABLES} == {*newton_schulz.TABLES}
 
 
 @pytest.mark.parametrize("shape", [(4, 6), (6, 4)])

@@ -180,9 +180,7 @@ class ScaleByAdamMini(AbstractLeafwise):
             nu=treedef.unflatten(nu),
         )
 
-    def leafwise(
-        self, state: ScaleByAdamMiniState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: ScaleByAdamMiniState, params=None, **extra) -> Leafwise:
         return counted(self, adam_mini, state)
 
     def _zeros(self, x: Any, shape: tuple[int, ...]) -> Float[Array, "*blocks"]:
@@ -273,8 +271,5 @@ class AdamMini(AbstractOptimizer):
 
     @property
     def chain(self) -> Chain:
-        return Chain(
-            self.part(ScaleByAdamMini),
-            self.part(AddDecayedWeights),
-            self.part(ScaleByLearningRate),
-        )
+        parts = ScaleByAdamMini, AddDecayedWeights, ScaleByLearningRate
+        return Chain(*map(self.part, parts))

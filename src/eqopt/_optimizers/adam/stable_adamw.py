@@ -1,7 +1,5 @@
 """StableAdamW: AdamW with shorter steps if the second moment is out of date."""
 
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import DTypeLike
@@ -163,15 +161,14 @@ class ScaleByStableAdam(AbstractLeafwise):
         check_decay_rate(self)
         return init_moments(self, ScaleByStableAdamState, params)
 
-    def leafwise(
-        self, state: ScaleByStableAdamState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: ScaleByStableAdamState, params=None, **extra) -> Leafwise:
         decay = decay_of(self)
         if is_off(decay):
             return counted(self, stable_adam, state)
         params = required_params("ScaleByStableAdam", params)
-        leafwise = counted(self, stable_adamw, state, **shared_decay(self, state.count))
-        return leafwise._replace(reads={"decays": which_decay(decay.mask, params)})
+        reads = {"decays": which_decay(decay.mask, params)}
+        shared = shared_decay(self, state.count)
+        return counted(self, stable_adamw, state, reads=reads, **shared)
 
 
 class StableAdamW(AbstractOptimizer):

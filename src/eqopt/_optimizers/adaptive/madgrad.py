@@ -1,7 +1,5 @@
 """MADGRAD: dual averaging with momentum and a cube root."""
 
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
 from jax import lax
@@ -132,9 +130,7 @@ class ScaleByMADGRAD(AbstractLeafwise):
             x0=copy(params),
         )
 
-    def leafwise(
-        self, state: ScaleByMADGRADState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: ScaleByMADGRADState, params=None, **extra) -> Leafwise:
         eta = at(self, "learning_rate", state.count)
         return Leafwise(
             madgrad,

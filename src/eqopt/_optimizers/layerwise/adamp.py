@@ -1,7 +1,5 @@
 """AdamP: Adam without steps along weights whose norm has no effect."""
 
-from typing import Any
-
 import equinox as eqx
 from jaxtyping import DTypeLike
 
@@ -159,11 +157,11 @@ class ScaleByAdamP(AbstractLeafwise):
         check_decay_rate(self)
         return init_moments(self, ScaleByAdamPState, params)
 
-    def leafwise(
-        self, state: ScaleByAdamPState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
-        leafwise = counted(self, adamp, state, **shared_decay(self, state.count))
-        return leafwise._replace(reads={"leaf": leaves_of(self, params)})
+    def leafwise(self, state: ScaleByAdamPState, params=None, **extra) -> Leafwise:
+        reads = {"leaf": leaves_of(self, params)}
+        return counted(
+            self, adamp, state, reads=reads, **shared_decay(self, state.count)
+        )
 
 
 class AdamP(AbstractOptimizer):

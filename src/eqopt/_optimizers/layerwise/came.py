@@ -234,9 +234,7 @@ class ScaleByCAME(AbstractLeafwise):
             for x, a in zip(leaves, axes, strict=True)
         )
 
-    def leafwise(
-        self, state: ScaleByCAMEState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: ScaleByCAMEState, params=None, **extra) -> Leafwise:
         return Leafwise(came, state)
 
 
@@ -346,8 +344,5 @@ class CAME(AbstractOptimizer):
 
     @property
     def chain(self) -> Chain:
-        return Chain(
-            self.part(ScaleByCAME),
-            self.part(AddDecayedWeights),
-            self.part(ScaleByLearningRate),
-        )
+        parts = ScaleByCAME, AddDecayedWeights, ScaleByLearningRate
+        return Chain(*map(self.part, parts))

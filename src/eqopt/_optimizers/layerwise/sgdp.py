@@ -1,7 +1,5 @@
 """SGDP: momentum without steps along weights whose norm has no effect."""
 
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Int
@@ -24,8 +22,8 @@ from ..._types import (
     Updates,
     ZeroOrMore,
 )
-from ...numerics._numerics import safe_increment
 from ...tree._like import wide_zeros_like
+from ..moments import counted
 from ..own_decay import check_decay, check_decay_rate, shared_decay, with_own_decay
 from .projection import Weight, leaves_of, projected
 
@@ -133,13 +131,11 @@ class ScaleBySGDP(AbstractLeafwise):
             jnp.zeros((), jnp.int32), wide_zeros_like(params, self.accumulator_dtype)
         )
 
-    def leafwise(
-        self, state: ScaleBySGDPState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
-        shared = shared_decay(self, state.count)
-        state = ScaleBySGDPState(safe_increment(state.count), state.trace)
+    def leafwise(self, state: ScaleBySGDPState, params=None, **extra) -> Leafwise:
         reads = {"leaf": leaves_of(self, params)}
-        return Leafwise(sgdp, state, shared, reads)
+        return counted(
+            self, sgdp, state, reads=reads, **shared_decay(self, state.count)
+        )
 
 
 class SGDP(AbstractOptimizer):

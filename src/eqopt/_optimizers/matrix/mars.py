@@ -39,7 +39,7 @@ from ...tree import zeros_like
 from ..adam.adam import ScaleByAdam
 from ..sign.sign import ScaleBySign
 from .orthogonalize import Orthogonalize
-from .parts.coefficients import Coefficients
+from .parts.newton_schulz import Coefficients
 from .parts.recipe import are_matrices, are_others, matrices_and_others
 
 
@@ -155,9 +155,7 @@ class CorrectByMARS(AbstractLeafwise):
             zeros_like(params, self.mu_dtype) if is_kept else None
         )
 
-    def leafwise(
-        self, state: CorrectByMARSState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: CorrectByMARSState, params=None, **extra) -> Leafwise:
         if self.is_approx:
             return Leafwise(mars, state)
         previous_grad = required(self, extra, "previous_grad")
@@ -177,11 +175,7 @@ class _KnowsMatrices(AbstractTransformation):
         resolve_dimension_numbers(given, params, params, is_required=True)
 
     def update(
-        self,
-        updates: Updates,
-        state: State,
-        params: Params | None = None,
-        **extra: Any,
+        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, State]:
         return updates, state
 

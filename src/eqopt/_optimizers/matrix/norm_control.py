@@ -190,9 +190,7 @@ class RelativeUpdate(_Stateless):
     per: Per = eqx.field(static=True, default="matrix")
     weight_dimension_numbers: DimensionNumbers | None = None
 
-    def matrixwise(
-        self, state: None, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def matrixwise(self, state: None, params=None, **extra) -> Leafwise:
         return self._leafwise(relative_update, state, params)
 
 
@@ -232,9 +230,7 @@ class UpdateNormFloor(_Stateless):
     per: Per = eqx.field(static=True, default="matrix")
     weight_dimension_numbers: DimensionNumbers | None = None
 
-    def matrixwise(
-        self, state: None, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def matrixwise(self, state: None, params=None, **extra) -> Leafwise:
         return self._leafwise(floor_norm, state, params)
 
 
@@ -284,9 +280,7 @@ class RadialBrake(_Stateless):
     of: Brake = eqx.field(static=True, default="norm")
     weight_dimension_numbers: DimensionNumbers | None = None
 
-    def matrixwise(
-        self, state: None, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def matrixwise(self, state: None, params=None, **extra) -> Leafwise:
         return Leafwise(_BRAKES[self.of])
 
 
@@ -346,9 +340,7 @@ class KeepNorm(_NormControl):
         norms = self._norms(params, params)
         return KeepNormState(map_layouts(start, layouts, norms, zeros_like(params)))
 
-    def matrixwise(
-        self, state: KeepNormState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def matrixwise(self, state: KeepNormState, params=None, **extra) -> Leafwise:
         radius = None if isinstance(self.radius, str) else self.radius
         is_first = radius is None and self.radius == "initial"
         if is_first == (state.radius is None):

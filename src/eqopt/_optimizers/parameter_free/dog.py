@@ -89,11 +89,7 @@ class ScaleByDoG(AbstractTransformation):
         )
 
     def update(
-        self,
-        updates: Updates,
-        state: State,
-        params: Params | None = None,
-        **extra: Any,
+        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, DoGState]:
         check_state(self, state)
         params = required_params("ScaleByDoG", params)
@@ -243,11 +239,7 @@ class ScaleByDoWG(AbstractTransformation):
         )
 
     def update(
-        self,
-        updates: Updates,
-        state: State,
-        params: Params | None = None,
-        **extra: Any,
+        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, DoWGState]:
         check_state(self, state)
         params = required_params("ScaleByDoWG", params)
@@ -326,11 +318,8 @@ class DoWG(AbstractOptimizer):
 
     @property
     def chain(self) -> Chain:
-        return Chain(
-            self.part(AddDecayedWeights),
-            self.part(ScaleByDoWG),
-            self.part(ScaleByLearningRate),
-        )
+        parts = AddDecayedWeights, ScaleByDoWG, ScaleByLearningRate
+        return Chain(*map(self.part, parts))
 
 
 def _squares(

@@ -123,11 +123,7 @@ class ScaleBySophia(AbstractTransformation):
         )
 
     def update(
-        self,
-        updates: Updates,
-        state: State,
-        params: Params | None = None,
-        **extra: Any,
+        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, SophiaState]:
         check_state(self, state)
         nu, hessian_state = filter_cond(
@@ -258,8 +254,5 @@ class Sophia(AbstractOptimizer):
 
     @property
     def chain(self) -> Chain:
-        return Chain(
-            self.part(ScaleBySophia),
-            self.part(AddDecayedWeights),
-            self.part(ScaleByLearningRate),
-        )
+        parts = ScaleBySophia, AddDecayedWeights, ScaleByLearningRate
+        return Chain(*map(self.part, parts))
