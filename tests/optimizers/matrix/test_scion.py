@@ -118,7 +118,7 @@ def test_zeros_stay_zero(norm):
         ({"beta": 1.0}, r"ScaleByLMO: `beta` must be in \[0, 1\)"),
         (
             {"norm": "sign", "at_least_one": True},
-            "`at_least_one` requires `norm='spectral'`, but `norm` is 'sign'",
+            "`at_least_one` requires `norm='spectral'`, not 'sign'",
         ),
         ({"eps": -1.0}, r"ScaleByLMO: `eps` must be in \[0, inf\)"),
     ],

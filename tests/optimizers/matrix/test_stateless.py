@@ -173,7 +173,7 @@ def test_an_embedding_is_a_matrix_if_told():
         ),
         (
             lambda: eqopt.SinkGD(1.0, base_width=64, spectral_target="unit_rms"),
-            "`base_width` is 64 and `spectral_target` is 'unit_rms'.*Omit one",
+            "SinkGD: `base_width` and `spectral_target='unit_rms'` both correct",
         ),
     ],
 )

@@ -233,7 +233,7 @@ ERRORS = {
     ),
     "kind": (
         lambda: eqopt.DoG(init_step=("fast", 1.0)),
-        r"DoG.*: the first entry of `init_step` must be one of \['heuristic', .*'fast'",
+        r"DoG.*: `kind` must be one of \['heuristic', .*'fast'",
     ),
     "first step": (
         lambda: eqopt.DoG(init_step=("distance", -1.0)),

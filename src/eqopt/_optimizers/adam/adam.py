@@ -111,9 +111,8 @@ class ScaleByAdam(AbstractLeafwise):
         if self.momentum_decay is not None and not self.nesterov:
             raise InputError(
                 "ScaleByAdam",
-                f"`momentum_decay` is {self.momentum_decay}, but only "
-                "Nesterov momentum can grow. Pass `nesterov=True`, or leave "
-                "`momentum_decay` out.",
+                f"`momentum_decay` is {self.momentum_decay}, but momentum only grows "
+                "with `nesterov=True`.",
             )
 
     def init(self, params: Params) -> ScaleByAdamState:

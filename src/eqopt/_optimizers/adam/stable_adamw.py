@@ -16,7 +16,6 @@ from ..._types import (
     Mask,
     Params,
     RealLeaf,
-    Scalar,
     ScalarOrSchedule,
     Unit,
     ZeroOrMore,
@@ -25,7 +24,6 @@ from ...numerics._numerics import abs_sq, safe_sqrt
 from ..moments import AbstractMomentsState, counted, init_moments
 from ..own_decay import (
     Decays,
-    check_decay,
     check_decay_rate,
     decay_of,
     shared_decay,
@@ -47,15 +45,7 @@ class ScaleByStableAdamState(AbstractMomentsState):
 
 @equation
 def stable_adam(
-    g: Leaf,
-    mu: Leaf,
-    nu: RealLeaf,
-    *,
-    b1: Scalar,
-    b2: Scalar,
-    eps: Scalar,
-    mu_correction: Scalar,
-    nu_correction: Scalar,
+    g: Leaf, mu: Leaf, nu: RealLeaf, *, b1, b2, eps, mu_correction, nu_correction
 ) -> tuple[Leaf, Leaf, RealLeaf]:
     return _stable(g, mu, nu, None, b1, b2, eps, mu_correction, nu_correction)
 
@@ -68,13 +58,13 @@ def stable_adamw(
     p: Leaf,
     decays: Decays | None,
     *,
-    b1: Scalar,
-    b2: Scalar,
-    eps: Scalar,
-    mu_correction: Scalar,
-    nu_correction: Scalar,
-    weight_decay: Scalar,
-    cautious: bool,
+    b1,
+    b2,
+    eps,
+    mu_correction,
+    nu_correction,
+    weight_decay,
+    cautious,
 ) -> tuple[Leaf, Leaf, RealLeaf]:
     decay = None if decays is None else lambda d: decayed(d, p, weight_decay, cautious)
     return _stable(g, mu, nu, decay, b1, b2, eps, mu_correction, nu_correction)
@@ -155,7 +145,7 @@ class ScaleByStableAdam(AbstractLeafwise):
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     def __check_init__(self) -> None:
-        check_decay(self)
+        decay_of(self)  # raises an error if it cannot be one
 
     def init(self, params: Params) -> ScaleByStableAdamState:
         check_decay_rate(self)

@@ -18,7 +18,6 @@ from ..._types import (
     Nonnegative,
     Params,
     RealLeaf,
-    Scalar,
     ScalarOrSchedule,
     Unit,
     Updates,
@@ -50,7 +49,7 @@ _Cover = tuple[Float[Array, "..."], ...]
 
 
 @equation
-def sm3(g: Leaf, nu: _Cover, *, b2: Scalar, eps: Scalar) -> tuple[Leaf, _Cover]:
+def sm3(g: Leaf, nu: _Cover, *, b2, eps) -> tuple[Leaf, _Cover]:
     bound = b2 * functools.reduce(jnp.minimum, nu)
     bound = bound + jnp.where(b2 == 1, 1, 1 - b2) * abs_sq(g)
     return over_root(g, bound, eps), tuple(_maxima(bound, old.shape) for old in nu)
@@ -65,7 +64,7 @@ def _maxima(x: RealLeaf, shape: tuple[int, ...]) -> Float[Array, "*set"]:
 
 @equation
 def sm3_momentum(
-    g: Leaf, mu: Leaf, nu: _Cover, *, b1: Scalar, b2: Scalar, eps: Scalar
+    g: Leaf, mu: Leaf, nu: _Cover, *, b1, b2, eps
 ) -> tuple[Leaf, Leaf, _Cover]:
     u, nu = sm3(g, nu, b2=b2, eps=eps)
     mu = b1 * mu + (1 - b1) * u

@@ -16,14 +16,13 @@ from ..._types import (
     Mask,
     Params,
     RealLeaf,
-    Scalar,
     ScalarOrSchedule,
     Unit,
     ZeroOrMore,
 )
 from ...numerics._numerics import abs_sq, safe_sqrt
 from ..moments import AbstractMomentsState, counted, init_moments
-from ..own_decay import check_decay, check_decay_rate, shared_decay, with_own_decay
+from ..own_decay import check_decay_rate, decay_of, shared_decay, with_own_decay
 from .projection import Weight, leaves_of, projected
 
 
@@ -46,21 +45,21 @@ def adamp(
     p: Leaf,
     leaf: Weight,
     *,
-    b1: Scalar,
-    b2: Scalar,
-    eps: Scalar,
-    delta: Scalar,
-    wd_ratio: Scalar,
-    weight_decay: Scalar,
-    cautious: bool,
-    nesterov: bool,
-    m_correction: Scalar,
-    nu_correction: Scalar,
+    b1,
+    b2,
+    eps,
+    delta,
+    wd_ratio,
+    weight_decay,
+    cautious,
+    nesterov,
+    mu_correction,
+    nu_correction,
 ) -> tuple[Leaf, Leaf, RealLeaf]:
     mu = (1 - b1) * g + b1 * mu
     nu = (1 - b2) * abs_sq(g) + b2 * nu
     m = (1 - b1) * g + b1 * mu if nesterov else mu
-    d = m / m_correction / (safe_sqrt(nu / nu_correction) + or_tiny(eps))
+    d = m / mu_correction / (safe_sqrt(nu / nu_correction) + or_tiny(eps))
     u, rho = projected(d, g, p, leaf, delta, eps, wd_ratio)
     u = decayed(u, p, rho * weight_decay, cautious) if leaf.decays else u
     return u, mu, nu
@@ -150,7 +149,7 @@ class ScaleByAdamP(AbstractLeafwise):
     weight_dimension_numbers: DimensionNumbers | None = None
 
     def __check_init__(self) -> None:
-        check_decay(self)
+        decay_of(self)  # raises an error if it cannot be one
 
     def init(self, params: Params) -> ScaleByAdamPState:
         leaves_of(self, params, is_required=True)  # raises if they do not fit

@@ -30,7 +30,6 @@ from ..._types import (
     Params,
     Positive,
     PyTree,
-    Scalar,
     ScalarOrSchedule,
     Unit,
     Updates,
@@ -79,12 +78,12 @@ def came(
     s_row: _Statistics,
     s_col: _Statistics,
     *,
-    b1: Scalar,
-    b2: Scalar,
-    b3: Scalar,
-    eps: Scalar,
-    eps_confidence: Scalar,
-    clipping_threshold: Scalar | None,
+    b1,
+    b2,
+    b3,
+    eps,
+    eps_confidence,
+    clipping_threshold,
 ) -> tuple[Leaf, Leaf, _Statistics, _Statistics, _Statistics, _Statistics, _Statistics]:
     is_matrix = not isinstance(v_row, tuple)
     if is_matrix:

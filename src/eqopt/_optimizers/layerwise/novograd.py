@@ -59,9 +59,7 @@ class ScaleByNovoGradState(AbstractMomentsState):
 
 
 @equation
-def normalize(
-    g: Leaf, nu: Scalar, *, b2: Scalar, eps: Scalar, eps_root: Scalar
-) -> tuple[Leaf, Scalar]:
+def normalize(g: Leaf, nu: Scalar, *, b2, eps, eps_root) -> tuple[Leaf, Scalar]:
     nu = b2 * nu + (1 - b2) * jnp.sum(abs_sq(g))
     root = safe_sqrt(nu + eps_root) + eps
     return g / jnp.where(root == 0, 1, root), nu

@@ -16,7 +16,6 @@ from ..._types import (
     Leaf,
     Mask,
     Params,
-    Scalar,
     ScalarOrSchedule,
     Unit,
     Updates,
@@ -24,7 +23,7 @@ from ..._types import (
 )
 from ...tree._like import wide_zeros_like
 from ..moments import counted
-from ..own_decay import check_decay, check_decay_rate, shared_decay, with_own_decay
+from ..own_decay import check_decay_rate, decay_of, shared_decay, with_own_decay
 from .projection import Weight, leaves_of, projected
 
 
@@ -48,14 +47,14 @@ def sgdp(
     p: Leaf,
     leaf: Weight,
     *,
-    momentum: Scalar,
-    dampening: Scalar,
-    eps: Scalar,
-    delta: Scalar,
-    wd_ratio: Scalar,
-    weight_decay: Scalar,
-    cautious: bool,
-    nesterov: bool,
+    momentum,
+    dampening,
+    eps,
+    delta,
+    wd_ratio,
+    weight_decay,
+    cautious,
+    nesterov,
 ) -> tuple[Leaf, Leaf]:
     trace = (1 - dampening) * g + momentum * trace
     d = g + momentum * trace if nesterov else trace
@@ -122,7 +121,7 @@ class ScaleBySGDP(AbstractLeafwise):
     weight_dimension_numbers: DimensionNumbers | None = None
 
     def __check_init__(self) -> None:
-        check_decay(self)
+        decay_of(self)  # raises an error if it cannot be one
 
     def init(self, params: Params) -> ScaleBySGDPState:
         leaves_of(self, params, is_required=True)

@@ -142,8 +142,8 @@ def subspace(
     projector: Inexact[Array, "*stack short rank"],
     layout: Layout,
     *,
-    is_due: Bool[Array, ""],
-    some_missing: Bool[Array, ""],
+    is_due,
+    some_missing,
 ) -> tuple[Scalar, Inexact[Array, "*stack short rank"]]:
     """Renews a projector that is due or missing.
 
@@ -181,7 +181,7 @@ def restore(
     projector: Inexact[Array, "*stack short rank"],
     layout: Layout,
     *,
-    scale: Scalar,
+    scale,
 ) -> Leaf:
     return layout.merge(scale * (projector @ g), full.shape)
 

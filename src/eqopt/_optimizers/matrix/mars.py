@@ -27,7 +27,6 @@ from ..._types import (
     Mask,
     Params,
     Positive,
-    Scalar,
     ScalarOrSchedule,
     Size,
     State,
@@ -49,29 +48,18 @@ class CorrectByMARSState(eqx.Module):
     previous_gradient: Updates | None
 
 
-def _corrected(
-    g: Leaf, previous: Leaf, gamma: Scalar, b1: Scalar, max_norm: Scalar | None
-) -> Leaf:
+def _corrected(g, previous, gamma, b1, max_norm):
     c = g + gamma * b1 / (1 - b1) * (g - previous)
     return c if max_norm is None else c / jnp.maximum(1, block_norm(c) / max_norm)
 
 
 @equation
-def mars(
-    g: Leaf,
-    previous_gradient: Leaf,
-    *,
-    gamma: Scalar,
-    b1: Scalar,
-    max_norm: Scalar | None,
-) -> tuple[Leaf, Leaf]:
+def mars(g: Leaf, previous_gradient: Leaf, *, gamma, b1, max_norm) -> tuple[Leaf, Leaf]:
     return _corrected(g, previous_gradient, gamma, b1, max_norm), g
 
 
 @equation
-def exact_mars(
-    g: Leaf, previous_grad: Leaf, *, gamma: Scalar, b1: Scalar, max_norm: Scalar | None
-) -> Leaf:
+def exact_mars(g: Leaf, previous_grad: Leaf, *, gamma, b1, max_norm) -> Leaf:
     return _corrected(g, previous_grad, gamma, b1, max_norm)
 
 

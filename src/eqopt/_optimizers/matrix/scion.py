@@ -191,8 +191,7 @@ class ScaleByLMO(AbstractOrthogonal):
         if self.at_least_one and self.norm != "spectral":
             raise InputError(
                 "ScaleByLMO",
-                "`at_least_one` requires `norm='spectral'`, but `norm` is "
-                f"{self.norm!r}. Omit `at_least_one`.",
+                f"`at_least_one` requires `norm='spectral'`, not {self.norm!r}.",
             )
 
     def init(self, params: Params) -> ScaleByLMOState:

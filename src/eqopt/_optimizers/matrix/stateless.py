@@ -398,9 +398,8 @@ class SinkGD(AbstractOptimizer):
         if self.base_width is not None and self.spectral_target == "unit_rms":
             raise InputError(
                 "SinkGD",
-                f"`base_width` is {self.base_width!r} and `spectral_target` is "
-                "'unit_rms', but only one of them may correct for the width. Omit one, "
-                'or use `spectral_target="unit"`.',
+                "`base_width` and `spectral_target='unit_rms'` both correct for the "
+                "width. Omit one, or use `spectral_target='unit'`.",
             )
 
     @property

@@ -13,8 +13,13 @@ from jaxtyping import Array, Bool, Float, Inexact, Int
 from ..._arguments.extra import required_params
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._core import AbstractOptimizer, AbstractTransformation, check_real, inner
-from ..._errors import InputError
+from ..._core import (
+    AbstractOptimizer,
+    AbstractTransformation,
+    check_real,
+    inner,
+    stateless,
+)
 from ..._linesearch.zoom import ScaleByZoomLinesearch
 from ..._transforms.scale import Scale, ScaleByLearningRate
 from ..._trees.leaves import align, flatten_updates, keystr, map_parameters, parameters
@@ -81,13 +86,7 @@ def times_inverse(
     }
     for i in places:
         if memory["params"][i] is None:
-            raise InputError(
-                owner,
-                f"`updates` has a value at "
-                f"`{keystr(updates, i)}`, but the state has no memory for it. Was "
-                "the parameter frozen, masked or missing in `init`? Call `init` "
-                "with the model whose gradients you pass.",
-            )
+            raise stateless("params", keystr(updates, i))
     check_real(owner, updates, state.params, "state.params")
     of = lambda column: [column[i] for i in places]
     last_trained, flags = jax.tree.flatten(state.trained)

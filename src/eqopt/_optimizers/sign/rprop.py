@@ -148,26 +148,19 @@ class ScaleByRprop(AbstractLeafwise):
         ):
             raise InputError(
                 "ScaleByRprop",
-                "`min_step_size` must be at most `max_step_size`, which "
-                f"is {high}, but is {low}.",
+                f"`min_step_size` must be at most `max_step_size`, {high}, but is {low}.",
             )
         if isinstance(self.learning_rate, AbstractStatefulSchedule):
             raise InputError(
                 "ScaleByRprop",
-                f"`learning_rate` is {self.learning_rate!r}, a stateful "
-                "schedule, but must be a number or a function of the number of steps. "
-                "To reduce the steps later, put `eqopt.ReduceLROnPlateau(...)` after "
-                "Rprop in an `eqopt.Chain`.",
+                "`learning_rate` must not be a stateful schedule. Instead, put "
+                "`eqopt.ReduceLROnPlateau(...)` after Rprop in an `eqopt.Chain`.",
             )
         initial = self._initial()
         if not is_traced(initial) and not np.asarray(initial) > 0:
-            found = "starts at" if callable(self.learning_rate) else "is"
             raise InputError(
                 "ScaleByRprop",
-                "`learning_rate` is the initial step size, which must "
-                f"be positive, but {found} {initial}. A schedule scales all steps by "
-                "its value divided by its first value, so a warm-up must start above "
-                "zero.",
+                f"`learning_rate` must be positive at the start, but is {initial}.",
             )
 
     def init(self, params: Params) -> ScaleByRpropState:
