@@ -109,15 +109,6 @@ def test_the_recipe():
     np.testing.assert_allclose(new["b"], params["b"] - 0.1 * updates["b"], rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "bad", [{"b3": 1.0}, {"eps_confidence": -1.0}, {"clipping_threshold": 0.0}]
-)
-def test_bad_hyperparameters(bad):
-    (name,) = bad
-    with pytest.raises(ValueError, match=rf"ScaleByCAME: `{name}` must be in "):
-        eqopt.ScaleByCAME(**bad)
-
-
 def test_dimension_numbers_that_do_not_fit():
     numbers = {"w": eqopt.MatrixDimensionNumbers(0, 5)}
     with pytest.raises(ValueError, match=r"does not fit `\['w'\]`"):

@@ -215,13 +215,9 @@ def check_stacked(opt):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: eqopt.KeepNorm(0.0), r"`radius` must be in \(0, inf\)"),
-        (lambda: eqopt.UpdateNormFloor(-1.0), "UpdateNormFloor: `floor` must be in"),
-        (lambda: eqopt.RadialBrake(-1.0), "RadialBrake: `outward` must be in"),
-        (lambda: eqopt.RadialBrake(inward=-1.0), "RadialBrake: `inward` must be in"),
         (
             lambda: eqopt.Hyperball(eqopt.Adam(0.1), 0.1),
-            r"but Adam has one. Pass .* `eqopt.ScaleByAdam\(\)`",
+            r"but Adam has one. Pass `eqopt.ScaleByAdam\(\)`",
         ),
         (
             lambda: eqopt.Hyperball(

@@ -192,11 +192,6 @@ def test_more_parameters_than_at_init():
         opt.update(params, opt.init(params))
 
 
-def test_memory_size_is_checked():
-    with pytest.raises(ValueError, match="LBFGS: `memory_size` must be an integer"):
-        eqopt.LBFGS(memory_size=0)
-
-
 @pytest.mark.slow
 def test_the_search_is_reused_and_other_searches_fit():
     search = eqopt.ScaleByBacktrackingLinesearch(20, store_grad=True)

@@ -158,8 +158,8 @@ class ProximalDecayState(eqx.Module):
 
 
 @equation(elementwise=True)
-def decay_proximally(g, p, *, eta, weight_decay):
-    return (g + weight_decay * p) / (1 + eta * weight_decay)
+def decay_proximally(g, p, *, learning_rate, weight_decay):
+    return (g + weight_decay * p) / (1 + learning_rate * weight_decay)
 
 
 class ProximalDecay(AbstractLeafwise):
@@ -177,12 +177,11 @@ class ProximalDecay(AbstractLeafwise):
         return ProximalDecayState(count=jnp.zeros((), jnp.int32))
 
     def leafwise(self, state: ProximalDecayState, params=None, **extra) -> Leafwise:
-        weight_decay = at(self, "weight_decay", state.count)
-        eta = at(self, "learning_rate", state.count)
+        names = "weight_decay", "learning_rate"
+        shared = {name: at(self, name, state.count) for name in names}
         state = ProximalDecayState(safe_increment(state.count))
-        if is_off(weight_decay):
+        if is_off(shared["weight_decay"]):
             return Leafwise(same, state)
-        shared = {"eta": eta, "weight_decay": weight_decay}
         return Leafwise(decay_proximally, state, shared, mask=self.mask)
 
 

@@ -1,5 +1,7 @@
 """Optimistic Adam: expects the next update to change like the last one."""
 
+import dataclasses
+
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Int
@@ -8,8 +10,8 @@ from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise
 from ..._transforms.scale import at, negative, recorded
 from ..._types import Params, Recorded, ScalarOrSchedule, Unit, Updates, ZeroOrMore
-from ...numerics._numerics import safe_increment
 from ...tree._like import wide_zeros_like
+from ..moments import counted
 from ..sgd.optimistic import optimistic
 from .adam import ScaleByAdam
 
@@ -44,15 +46,14 @@ class DescendOptimistically(AbstractLeafwise):
     ) -> Leafwise:
         eta = at(self, "learning_rate", state.count)
         optimism = eta if self.optimism is None else at(self, "optimism", state.count)
-        is_first = state.count == 0
-        return Leafwise(
+        rate = recorded(eta, state.learning_rate)
+        return counted(
+            self,
             optimistic,
-            DescendOptimisticallyState(
-                safe_increment(state.count),
-                recorded(eta, state.learning_rate),
-                state.previous_gradient,
-            ),
-            {"alpha": negative(eta), "beta": negative(optimism), "is_first": is_first},
+            dataclasses.replace(state, learning_rate=rate),
+            alpha=negative(eta),
+            beta=negative(optimism),
+            is_first=state.count == 0,
         )
 
 

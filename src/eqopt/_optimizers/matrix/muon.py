@@ -278,11 +278,8 @@ class ScaleByMuon(AbstractMatrixwise):
             preconditioning=self.preconditioning,
             ns_dtype=self.ns_dtype,
         )
-        return Leafwise(
-            muon,
-            ScaleByMuonState(count, state.mu),
-            {"iteration": iteration, "of_mu": of_mu, "of_g": of_g},
-        )
+        shared = {"iteration": iteration, "of_mu": of_mu, "of_g": of_g}
+        return Leafwise(muon, ScaleByMuonState(count, state.mu), shared)
 
 
 @equation
