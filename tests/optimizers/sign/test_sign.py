@@ -66,15 +66,15 @@ def test_rprop_with_a_schedule():
     [
         (
             lambda: eqopt.Rprop(0.0),
-            "Rprop.*: `learning_rate` must be positive at the start, but is 0.0",
+            r"Rprop.*: `learning_rate` must be in \(0, inf\), but is 0.0",
         ),
         (
             lambda: eqopt.Rprop(eqopt.schedules.Linear(0.0, 0.1, 5)),
-            "Rprop.*: `learning_rate` must be positive at the start, but is 0.0",
+            "but is 0.0. It is the first step size, also of",
         ),
         (
             lambda: eqopt.Rprop(0.1, min_step_size=1.0, max_step_size=0.1),
-            "Rprop.*: `min_step_size` must be at most `max_step_size`, 0.1, but",
+            r"Rprop.*: `min_step_size` must be in \[0, 0.1\], but is 1.0",
         ),
     ],
 )

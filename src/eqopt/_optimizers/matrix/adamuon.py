@@ -26,7 +26,7 @@ from ..._types import (
 from ...numerics._numerics import abs_sq, safe_norm, safe_sqrt
 from .orthogonalize import AbstractOrthogonal
 from .parts.eigenbasis import Matrix, RealMatrix
-from .parts.newton_schulz import Coefficients, NewtonSchulz, newton_schulz_of
+from .parts.newton_schulz import Coefficients, NewtonSchulz
 from .parts.recipe import matrices_and_others
 
 
@@ -170,7 +170,7 @@ class ScaleByAdaMuon(AbstractOrthogonal):
         )
 
     def matrixwise(self, state: ScaleByAdaMuonState, params=None, **extra) -> Leafwise:
-        return Leafwise(adamuon, state, {"newton_schulz": newton_schulz_of(self)})
+        return Leafwise(adamuon, state, {"newton_schulz": self._newton_schulz()})
 
 
 class AdaMuon(AbstractOptimizer):

@@ -24,13 +24,7 @@ from ..._types import (
 from ...numerics._numerics import abs_sq, safe_norm
 from .orthogonalize import AbstractOrthogonal
 from .parts.eigenbasis import Matrix, short_side
-from .parts.newton_schulz import (
-    SCALES,
-    Coefficients,
-    NewtonSchulz,
-    Scale,
-    newton_schulz_of,
-)
+from .parts.newton_schulz import SCALES, Coefficients, NewtonSchulz, Scale
 from .parts.recipe import matrices_and_others
 
 
@@ -194,7 +188,7 @@ class ScaleByAurora(AbstractOrthogonal):
         return SCALES[self.scale](outputs, inputs)
 
     def matrixwise(self, state: ScaleByAuroraState, params=None, **extra) -> Leafwise:
-        balanced = Balanced(newton_schulz_of(self), self.pp_iterations)
+        balanced = Balanced(self._newton_schulz(), self.pp_iterations)
         return Leafwise(aurora, state, {"balanced": balanced})
 
 

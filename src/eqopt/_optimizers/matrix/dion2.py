@@ -28,13 +28,7 @@ from ...numerics._numerics import abs_sq
 from .normuon import scale_by_row_rms
 from .orthogonalize import AbstractOrthogonal
 from .parts.eigenbasis import Matrix, short_side
-from .parts.newton_schulz import (
-    SCALES,
-    Coefficients,
-    NewtonSchulz,
-    Scale,
-    newton_schulz_of,
-)
+from .parts.newton_schulz import SCALES, Coefficients, NewtonSchulz, Scale
 from .parts.recipe import matrices_and_others
 
 
@@ -264,7 +258,7 @@ class ScaleByDion2(AbstractOrthogonal):
     def matrixwise(self, state: ScaleByDion2State, params=None, **extra) -> Leafwise:
         by_row = self.b2 is not None
         shared = {
-            "newton_schulz": newton_schulz_of(self),
+            "newton_schulz": self._newton_schulz(),
             "largest": Largest(self.fraction, by_row),
         }
         return Leafwise(nordion2 if by_row else dion2, state, shared)

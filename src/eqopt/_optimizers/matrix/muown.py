@@ -30,13 +30,7 @@ from ..adam.adam import AdamW
 from ..moments import counted
 from .orthogonalize import AbstractOrthogonal
 from .parts.eigenbasis import Matrix
-from .parts.newton_schulz import (
-    SCALES,
-    Coefficients,
-    NewtonSchulz,
-    Scale,
-    newton_schulz_of,
-)
+from .parts.newton_schulz import SCALES, Coefficients, NewtonSchulz, Scale
 from .parts.recipe import are_others
 
 
@@ -240,7 +234,7 @@ class ScaleByMuown(AbstractOrthogonal):
         eta = at(self, "learning_rate", state.count)
         rate = recorded(eta, state.learning_rate)
         new = dataclasses.replace(state, learning_rate=rate)
-        newton_schulz = newton_schulz_of(self)
+        newton_schulz = self._newton_schulz()
         return counted(self, muown, new, newton_schulz=newton_schulz, learning_rate=eta)
 
 

@@ -26,13 +26,7 @@ from ..._types import (
 from ...numerics._numerics import abs_sq, safe_norm, safe_sqrt
 from .orthogonalize import AbstractOrthogonal
 from .parts.eigenbasis import Matrix
-from .parts.newton_schulz import (
-    SCALES,
-    Coefficients,
-    NewtonSchulz,
-    Scale,
-    newton_schulz_of,
-)
+from .parts.newton_schulz import SCALES, Coefficients, NewtonSchulz, Scale
 from .parts.recipe import matrices_and_others
 
 
@@ -287,7 +281,7 @@ class ScaleByNorMuon(AbstractOrthogonal):
         return SCALES[self.scale](outputs, inputs)
 
     def matrixwise(self, state: ScaleByNorMuonState, params=None, **extra) -> Leafwise:
-        return Leafwise(normuon, state, {"newton_schulz": newton_schulz_of(self)})
+        return Leafwise(normuon, state, {"newton_schulz": self._newton_schulz()})
 
 
 class NorMuon(AbstractOptimizer):

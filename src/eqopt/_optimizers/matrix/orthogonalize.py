@@ -213,4 +213,8 @@ class AbstractOrthogonal(AbstractMatrixwise):
     def __check_init__(self) -> None:
         check_fields(self)
         # This creates no arrays: they would start JAX before `jax.distributed` does.
-        jax.eval_shape(lambda: newton_schulz_of(self))
+        jax.eval_shape(self._newton_schulz)
+
+    def _newton_schulz(self) -> NewtonSchulz:
+        """The iteration, as a function of a matrix."""
+        return newton_schulz_of(self)

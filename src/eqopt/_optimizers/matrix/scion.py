@@ -28,7 +28,7 @@ from ..._types import (
 from ...numerics._numerics import safe_norm
 from .orthogonalize import AbstractOrthogonal
 from .parts.eigenbasis import Matrix
-from .parts.newton_schulz import Coefficients, NewtonSchulz, newton_schulz_of
+from .parts.newton_schulz import Coefficients, NewtonSchulz
 from .parts.recipe import matrices_and_others
 
 
@@ -198,7 +198,7 @@ class ScaleByLMO(AbstractOrthogonal):
         return ScaleByLMOState(self.for_matrices(params, lambda x: x, self.mu_dtype))
 
     def matrixwise(self, state: ScaleByLMOState, params=None, **extra) -> Leafwise:
-        return Leafwise(lmo, state, {"newton_schulz": newton_schulz_of(self)})
+        return Leafwise(lmo, state, {"newton_schulz": self._newton_schulz()})
 
 
 def _columns(params: Params) -> Any:
