@@ -1,4 +1,7 @@
-"""The bounds of all hyperparameters, which are part of the types of their fields."""
+"""The bounds that the types of all hyperparameters declare.
+
+`tests/laws/test_bounds.py` checks that numbers outside are rejected.
+"""
 
 import dataclasses
 import math

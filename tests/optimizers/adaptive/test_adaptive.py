@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 import eqopt
 
@@ -126,15 +125,6 @@ def test_sm3_of_arrays_without_elements_or_axes():
     np.testing.assert_allclose(jnp.stack([u.sum() for u in updates]), [0, -0.1, -0.1])
 
 
-def test_sm3_is_sharded_like_its_parameter():
-    mesh = Mesh(np.array(jax.devices()), ("x",))
-    split = NamedSharding(mesh, P("x"))
-    params = jax.device_put(jnp.ones((16, 3)), split)
-    opt = eqopt.ScaleBySM3()
-    for state in (opt.init(params), jax.jit(opt.init)(params)):
-        assert state.nu[0].sharding.is_equivalent_to(split, 2)
-
-
 def test_madgrad_by_hand():
     """The authors' algorithm with an $L^2$ penalty on one of two leaves."""
     lr, beta, decay, eps = lambda k: 0.1 / (1 + k), 0.8, 0.3, 1e-3
@@ -160,29 +150,3 @@ def test_madgrad_by_hand():
             x[i] = beta * x[i] + (1 - beta) * z
             np.testing.assert_allclose(params[i], x[i], 1e-5)
         np.testing.assert_allclose(eqopt.tree.get(state, "learning_rate"), lr(k), 1e-6)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (
-            lambda: eqopt.SM3(
-                0.1, weight_dimension_numbers=eqopt.MatrixDimensionNumbers(0, 2)
-            ).init(jnp.ones((3, 2))),
-            r"does not fit `\(the root\)`, which has shape \(3, 2\)",
-        ),
-        (
-            lambda: run(eqopt.MADGRAD(0.1), [jnp.ones(3)]),
-            r"MADGRAD .*: the parameters are needed, but `params` is None",
-        ),
-    ],
-)
-def test_errors(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
-
-
-def test_array_hyperparameters_in_a_closure():
-    """They are checked by value, not by a comparison that `jit` would trace."""
-    opt = eqopt.RMSprop(0.1, decay=jnp.asarray(0.9), initial_scale=jnp.asarray(1.0))
-    assert jax.jit(lambda p: opt.init(p))(jnp.ones(2))[0].nu[0] == 1

@@ -167,11 +167,6 @@ def test_arrays_without_elements():
         assert [u.shape for u in updates] == [(0, 3), (2, 0)]
 
 
-def test_not_one_number():
-    with pytest.raises(ValueError, match="`wd_ratio` must be a real number or a 0-d"):
-        eqopt.ScaleByAdamP(wd_ratio=jnp.ones(2))
-
-
 def test_axes_that_do_not_fit():
     opt = eqopt.AdamP(0.1, weight_dimension_numbers={"w": Numbers(-1, -3)})
     with pytest.raises(ValueError, match=r"does not fit `\['w'\]`"):

@@ -210,32 +210,6 @@ def test_factored_rms_of_zeros_without_eps():
     assert not updates.any()
 
 
-@pytest.mark.parametrize(
-    "opt",
-    [
-        eqopt.ScaleByTrustRatio(),
-        eqopt.ScaleByParamBlockNorm(),
-        eqopt.ScaleByFactoredRMS(),
-        eqopt.Fromage(0.1),
-        eqopt.NovoGrad(0.1, weight_decay=0.1),
-    ],
-    ids=lambda opt: type(opt).__name__,
-)
-def test_parameters_are_needed(opt):
-    g = jnp.ones(2)
-    with pytest.raises(
-        ValueError, match="the parameters are needed, but `params` is None"
-    ):
-        opt.update(g, opt.init(g))
-
-
-def test_dimension_numbers_that_do_not_fit():
-    numbers = eqopt.MatrixDimensionNumbers(0, 2)
-    opt = eqopt.Adafactor(0.1, weight_dimension_numbers={"w": numbers})
-    with pytest.raises(ValueError, match=r"does not fit `\['w'\]`"):
-        opt.init({"w": jnp.ones((2, 3))})
-
-
 def test_the_state_of_another_shape():
     opt = eqopt.Adafactor(0.1, min_dim_size_to_factor=2)
     state = opt.init({"w": jnp.ones((2, 3))})

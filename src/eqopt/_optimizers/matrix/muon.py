@@ -1,6 +1,5 @@
 """Muon: orthogonal steps for matrices, and another optimizer for everything else."""
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
@@ -23,16 +22,24 @@ from ..._core import (
     Leafwise,
     equation,
 )
-from ..._matrices import AbstractMatrixwise, AbstractWhole, DimensionNumbers, Rows
+from ..._matrices import (
+    AbstractMatrixwise,
+    AbstractWhole,
+    DimensionNumbers,
+    Rows,
+    map_matrices,
+)
 from ..._transforms.weight_decay import WeightDecay
 from ..._trees.leaves import is_leaf
 from ..._trees.masks import mask_out
+from ..._trees.precision import compute_dtype
 from ..._trees.routes import Report
 from ..._types import (
     Hyperparameter,
     Leaf,
     Mask,
     Params,
+    PyTree,
     ScalarOrSchedule,
     Size,
     Unit,
@@ -43,7 +50,7 @@ from ...numerics._numerics import abs_sq, bias_correction, safe_increment, safe_
 from ..adam.adam import ScaleByAdam
 from .parts.eigenbasis import Matrix, gram, short_side
 from .parts.newton_schulz import STANDARD, TABLES, given_rows, iterated
-from .parts.recipe import for_each_matrix, is_matrix, matrices_and_others
+from .parts.recipe import are_matrices, matrices_and_others
 
 
 Coefficients: TypeAlias = Literal["standard", "dion"] | tuple | Array | np.ndarray
@@ -294,21 +301,26 @@ class _ScaleByShape(AbstractStateless):
     weight_dimension_numbers: DimensionNumbers | None = None
 
     def leafwise(self, state: None, params=None, **extra) -> Leafwise:
-        numbers = self.weight_dimension_numbers
         return Leafwise(
             stretch,
             shared={"rms": 1.0 if self.consistent_rms is None else self.consistent_rms},
-            reads={"factor": for_each_matrix(numbers, params, self._factor)},
-            mask=functools.partial(is_matrix, numbers, True),
+            reads={"factor": lambda updates: self._factors(updates, params)},
+            mask=are_matrices(self),
         )
 
     def _route(self, report: Report, params: Params) -> None:
-        numbers = self.weight_dimension_numbers
-        factors = for_each_matrix(numbers, params, self._factor)(params)
+        factors = self._factors(params, params)
         report.multiply(params, jtu.tree_leaves(factors, is_leaf=is_leaf))
         if self.consistent_rms is not None:
-            known = is_matrix(numbers, True, params)
-            report.multiply(mask_out(params, known, params), self.consistent_rms)
+            matrices = mask_out(params, are_matrices(self), params)
+            report.multiply(matrices, self.consistent_rms)
+
+    def _factors(self, tree: PyTree, params: Params | None) -> PyTree:
+        """The factor of each matrix, an array if it differs between blocks of it."""
+        of_one = lambda axes, g: np.asarray(
+            axes.of_each(g.shape, self._factor), compute_dtype(g)
+        )
+        return map_matrices(of_one, self.weight_dimension_numbers, tree, params)
 
     def _factor(self, outputs: int, inputs: int) -> float:
         if self.consistent_rms is None:
