@@ -81,6 +81,14 @@ def test_all_rows_decay():
     np.testing.assert_allclose(moved, 0.95 * params[0], rtol=1e-6)
 
 
+@pytest.mark.parametrize("fraction", ["half", lambda count: 0.5])
+def test_no_fraction(fraction):
+    with pytest.raises(
+        TypeError, match="Dion2: `fraction` must be a Python number, be"
+    ):
+        eqopt.Dion2(0.1, fraction)
+
+
 def test_a_shard_is_a_block():
     """Inside `shard_map`, each shard is a matrix by itself, and nothing is sent."""
     auto = (jax.sharding.AxisType.Auto,)
