@@ -111,6 +111,8 @@ def test_sm3_takes_little_memory():
     weights = 2 * (50 + 50) + 2 * 50  # rows, columns and biases
     assert sum(x.size for x in jax.tree.leaves(state)) == weights + 2
     assert state[0].mu is None
+    weight = state[0].nu.layers[0].weight
+    assert [x.shape for x in weight] == [(50, 1), (1, 50)]
 
 
 def test_sm3_of_arrays_without_elements_or_axes():

@@ -261,13 +261,3 @@ def test_nothing_is_transposed(opt, shape):
     step = jax.jit(lambda *args: opt.step(*args))
     program = step.lower(params, opt.init(params), params).compile().as_text()
     assert not re.search(r" transpose\(|\]\{0,1|\]\{1,2,0", program)
-
-
-def test_choices():
-    for make in (
-        lambda: eqopt.RelativeUpdate("column"),
-        lambda: eqopt.RadialBrake(of="all"),
-        lambda: eqopt.KeepNorm("none"),
-    ):
-        with pytest.raises(TypeError, match=r"matrix|component|initial"):
-            make()

@@ -5,13 +5,14 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
+import jax.tree_util as jtu
 from jaxtyping import Array, DTypeLike, Float
 
 from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
-from ..._matrices import Axes, DimensionNumbers, map_matrices
+from ..._matrices import Axes, DimensionNumbers, resolve_dimension_numbers
 from ..._transforms.scale import ScaleByLearningRate
-from ..._trees.leaves import parameters
+from ..._trees.leaves import is_leaf, parameters
 from ..._types import (
     Leaf,
     Nonnegative,
@@ -134,17 +135,20 @@ class ScaleBySM3(AbstractLeafwise):
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     def init(self, params: Params) -> ScaleBySM3State:
-        given = self.weight_dimension_numbers
-        covers = map_matrices(
-            lambda axes, x: _cover(x, axes, self.nu_dtype),
-            (lambda params: None) if given is None else given,
-            parameters(params),
+        leaves, treedef = jtu.tree_flatten(parameters(params), is_leaf=is_leaf)
+        axes = resolve_dimension_numbers(
+            self.weight_dimension_numbers,
             params,
-            otherwise=lambda x: None if x is None else _cover(x, None, self.nu_dtype),
+            params,
+            lambda _: [None] * len(leaves),
             takes_blocks=False,
         )
+        covers = [
+            None if x is None else _cover(x, a, self.nu_dtype)
+            for x, a in zip(leaves, axes, strict=True)
+        ]
         mu = None if self.b1 is None else wide_zeros_like(params, self.mu_dtype)
-        return ScaleBySM3State(mu=mu, nu=covers)
+        return ScaleBySM3State(mu=mu, nu=treedef.unflatten(covers))
 
     def leafwise(self, state: ScaleBySM3State, params=None, **extra) -> Leafwise:
         return Leafwise(sm3 if self.b1 is None else sm3_momentum, state)
