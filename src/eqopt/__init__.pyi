@@ -251,6 +251,8 @@ from ._optimizers.matrix.mars import (
 )
 from ._optimizers.matrix.muon import (
     Muon as Muon,
+    ScaleByMuon as ScaleByMuon,
+    ScaleByMuonState as ScaleByMuonState,
 )
 from ._optimizers.matrix.muown import (
     Muown as Muown,
@@ -268,26 +270,16 @@ from ._optimizers.matrix.normuon import (
     NorMuon as NorMuon,
     ScaleByNorMuon as ScaleByNorMuon,
     ScaleByNorMuonState as ScaleByNorMuonState,
+    ScaleByRowRMS as ScaleByRowRMS,
+    ScaleByRowRMSState as ScaleByRowRMSState,
 )
 from ._optimizers.matrix.orthogonalize import (
     Orthogonalize as Orthogonalize,
-)
-from ._optimizers.matrix.parts.row_rms import (
-    ScaleByRowRMS as ScaleByRowRMS,
-    ScaleByRowRMSState as ScaleByRowRMSState,
 )
 from ._optimizers.matrix.psgd import (
     PSGDKron as PSGDKron,
     ScaleByPSGDKron as ScaleByPSGDKron,
     ScaleByPSGDKronState as ScaleByPSGDKronState,
-)
-from ._optimizers.matrix.scale_by_muon import (
-    ScaleByMuon as ScaleByMuon,
-    ScaleByMuonState as ScaleByMuonState,
-)
-from ._optimizers.matrix.scale_by_shampoo import (
-    ScaleByShampoo as ScaleByShampoo,
-    ScaleByShampooState as ScaleByShampooState,
 )
 from ._optimizers.matrix.scion import (
     ScaleByLMO as ScaleByLMO,
@@ -296,6 +288,8 @@ from ._optimizers.matrix.scion import (
 )
 from ._optimizers.matrix.shampoo import (
     KLShampoo as KLShampoo,
+    ScaleByShampoo as ScaleByShampoo,
+    ScaleByShampooState as ScaleByShampooState,
     Shampoo as Shampoo,
 )
 from ._optimizers.matrix.soap import (

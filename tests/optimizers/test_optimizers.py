@@ -69,16 +69,6 @@ def test_weight_decay_is_not_lost_in_bfloat16():
     assert new == jnp.asarray(1 - 1.75 * 2.0**-8, jnp.bfloat16)
 
 
-def test_moments_of_other_dtypes():
-    params = jnp.ones(2, jnp.bfloat16)
-    opt = eqopt.AdamW(0.1, mu_dtype=jnp.bfloat16, nu_dtype="float16")
-    state = opt.init(params)
-    for _ in range(2):
-        params, state = opt.step(params, state, params)
-        assert (state[0].mu.dtype, state[0].nu.dtype) == (jnp.bfloat16, jnp.float16)
-    assert params.dtype == jnp.bfloat16
-
-
 def test_second_moments_of_complex_parameters_are_real():
     params = jnp.array([3 + 4j], jnp.complex64)
     opt = eqopt.Adam(1.0, eps=0.0)
@@ -86,21 +76,6 @@ def test_second_moments_of_complex_parameters_are_real():
     assert state[0].nu.dtype == jnp.float32
     updates, _ = opt.update(params, state, params)
     np.testing.assert_allclose(updates, -params / 5, rtol=1e-5)
-
-
-def test_lion_in_place_is_lion():
-    """With a number as `b2` and with an array, its two forms agree."""
-    grads = [jax.random.normal(jax.random.key(i), (50,)) for i in range(20)]
-    ends = []
-    for b2 in (0.99, jnp.asarray(0.99)):
-        opt = eqopt.ScaleByLion(0.9, b2)
-        state = opt.init(grads[0])
-        signs = []
-        for g in grads:
-            u, state = opt.update(g, state)
-            signs.append(u)
-        ends.append(jnp.stack(signs))
-    assert (ends[0] == ends[1]).all()
 
 
 def test_learning_rates_by_tree_at():
@@ -111,15 +86,6 @@ def test_learning_rates_by_tree_at():
     once, _ = opt.update(grads, opt.init(grads))
     twice, _ = faster.update(grads, faster.init(grads))
     np.testing.assert_allclose(twice, 2 * once)
-
-
-def test_hyperparameters_may_be_integers():
-    """Both as numbers and as arrays."""
-    params = jnp.ones(2)
-    for one in (1, jnp.asarray(1), np.int64(1)):
-        opt = eqopt.AdamW(one, eps=one, weight_decay=one)
-        new, _ = eqx.filter_jit(opt.step)(jnp.ones(2), opt.init(params), params)
-        np.testing.assert_allclose(new, -0.5)
 
 
 @pytest.mark.parametrize(
@@ -143,12 +109,11 @@ def test_momentum_decay_needs_nesterov(opt, message):
         for row in method.laws
     ],
 )
-@pytest.mark.parametrize("wrong", [np.ones(2), -1.0, 2.0], ids=str)
-def test_errors_name_the_argument(row, wrong):
+def test_errors_name_the_argument(row):
     """Not the argument of a part, which may have another name."""
     fields = {field.name for field in dataclasses.fields(row.subject)}
     for name in fields & {*row.data}:
         try:
-            row(**{**row.data, name: wrong})
+            row(**{**row.data, name: np.ones(2)})
         except (TypeError, ValueError) as error:
             assert f"`{name}`" in str(error)

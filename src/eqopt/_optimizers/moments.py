@@ -1,7 +1,7 @@
 """Shared by Adam and its variants: two moments and their bias corrections."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import equinox as eqx
@@ -58,30 +58,32 @@ def counted(
     state: Any,
     *,
     count: Int[Array, ""] | None = None,
+    reads: Mapping[str, Any] = {},
     **shared: Any,
 ) -> Leafwise:
     """The equation of the next step, with that step counted in the state.
 
     The bias corrections that the equation names and `shared` does not have are computed
-    for the new `count`, which callers may pass if they already have it.
+    for the new `count`, which callers may pass if they already have it. With Nesterov
+    momentum, `mu_correction` is for one step later; without it, `g_correction` is `None`.
     """
     count = safe_increment(state.count) if count is None else count
+    may_look_ahead = "g_correction" in equation.shared
+    if may_look_ahead and not owner.nesterov:
+        shared["g_correction"] = None
     for name in equation.shared:
         if name in _DECAYS and name not in shared:
-            ahead = name == "mu_correction" and getattr(owner, "nesterov", False)
-            t = safe_increment(count) if ahead else count
+            is_ahead = may_look_ahead and owner.nesterov and name == "mu_correction"
+            t = safe_increment(count) if is_ahead else count
             shared[name] = bias_correction(getattr(owner, _DECAYS[name]), t)
-    return Leafwise(equation, dataclasses.replace(state, count=count), shared)
+    return Leafwise(equation, dataclasses.replace(state, count=count), shared, reads)
 
 
 def unbiased(
-    mu: Leaf,
-    g: Leaf,
-    b1: Scalar,
-    mu_correction: Scalar,
-    g_correction: Scalar,
-    nesterov: bool,
+    mu: Leaf, g: Leaf, b1: Scalar, mu_correction: Scalar, g_correction: Scalar | None
 ) -> Leaf:
-    """The first moment without its bias, one step ahead if `nesterov`."""
+    """The first moment without its bias; one step ahead if there is a `g_correction`."""
     mu_hat = mu / mu_correction
-    return b1 * mu_hat + (1 - b1) * g / g_correction if nesterov else mu_hat
+    if g_correction is None:
+        return mu_hat
+    return b1 * mu_hat + (1 - b1) * g / g_correction

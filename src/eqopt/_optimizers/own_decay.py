@@ -28,10 +28,14 @@ def which_decay(mask: Mask | None, params: Params) -> PyTree[Decays | None]:
 
 
 def decay_of(owner: Any) -> AddDecayedWeights:
-    """The complete description of the decay of `owner`, which applies it by itself."""
+    """The complete description of the decay of `owner`, which applies it by itself.
+
+    Raises an error if its `weight_decay` cannot be one.
+    """
     rate = getattr(owner, "learning_rate", None)
-    whole = AddDecayedWeights(owner.weight_decay, owner.mask, learning_rate=rate)
-    return whole._own()
+    with naming_recipe(owner):
+        whole = AddDecayedWeights(owner.weight_decay, owner.mask, learning_rate=rate)
+        return whole._own()
 
 
 def shared_decay(owner: Any, count: Int[Array, ""]) -> dict[str, Any]:
@@ -54,7 +58,7 @@ def add_decay(
 
 
 def check_decay_rate(owner: Any) -> None:
-    """Raises a `ValueError` if the decay of `owner` needs a learning rate."""
+    """Raises an error if the decay of `owner` needs a learning rate."""
     with naming_recipe(owner):
         decay_of(owner)._check_rate()
 
@@ -65,9 +69,3 @@ def with_own_decay(
     """`owner.part(cls)` for a part that applies the decay of `owner` by itself."""
     part: Any = owner.part(cls)
     return dataclasses.replace(part, weight_decay=decay_of(owner), mask=None)
-
-
-def check_decay(owner: Any) -> None:
-    """Raises an error that names `owner` unless its `weight_decay` can be one."""
-    with naming_recipe(owner):
-        decay_of(owner)

@@ -97,38 +97,3 @@ def test_weight_decay_is_decoupled(cls, arguments):
     new, _ = opt.step(zeros, opt.init(params), params)
     np.testing.assert_allclose(new["decays"], 0.95, rtol=1e-6)
     np.testing.assert_allclose(new["stays"], 1)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: eqopt.NAdam(0.1, b1=1.0), r"NAdam: `b1` must be in \[0, 1\)"),
-        (
-            lambda: eqopt.NAdam(0.1, momentum_decay=-0.1),
-            r"NAdam: `momentum_decay` must be in \[0, inf\)",
-        ),
-        (lambda: eqopt.NAdamW(0.1, b2=-0.1), r"NAdamW: `b2` must be in \[0, 1\)"),
-        (lambda: eqopt.Adamax(0.1, eps=-1.0), r"Adamax: `eps` must be in \[0, inf\)"),
-        (lambda: eqopt.AdamaxW(0.1, b2=1.0), r"AdamaxW: `b2` must be in \[0, 1\)"),
-        (
-            lambda: eqopt.AMSGrad(0.1, eps_root=-1.0),
-            r"AMSGrad: `eps_root` must be in \[0, inf\)",
-        ),
-        (
-            lambda: eqopt.Yogi(0.1, initial_accumulator_value=-1e-6),
-            r"Yogi: `initial_accumulator_value` must be in \[0, inf\)",
-        ),
-        (
-            lambda: eqopt.RAdam(0.1, threshold=3.0),
-            r"RAdam: `threshold` must be in \[4, inf\), but is 3.0",
-        ),
-        (lambda: eqopt.AdaBelief(0.1, b1=2), r"AdaBelief: `b1` must be in \[0, 1\)"),
-        (
-            lambda: eqopt.ScaleByACProp(eps=-1.0),
-            r"ScaleByACProp: `eps` must be in \[0, inf\)",
-        ),
-    ],
-)
-def test_messages(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()

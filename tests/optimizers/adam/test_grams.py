@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 import eqopt
 
@@ -39,15 +38,3 @@ def test_complex_numbers_have_a_direction():
     opt, g = eqopt.ScaleByGrams(eps=0.0), jnp.array([3 + 4j])
     u, _ = jax.jit(opt.update)(g, opt.init(g))
     np.testing.assert_allclose(u, [0.6 + 0.8j], rtol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: eqopt.Grams(0.1, b1=1.0), r"Grams: `b1` must be in \[0, 1\)"),
-        (lambda: eqopt.Grams(0.1, eps=-1.0), r"Grams: `eps` must be in \[0, inf"),
-    ],
-)
-def test_bad_hyperparameters(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()

@@ -103,21 +103,6 @@ def test_the_first_step_of_adopt_is_not_nan():
     np.testing.assert_array_equal(state.mu, 0)
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: eqopt.Adan(0.1, b3=1.0), r"Adan: `b3` must be in \[0, 1\)"),
-        (lambda: eqopt.Adan(0.1, weight_decay=True), "Adan: `weight_decay` must be a"),
-        (lambda: eqopt.AdEMAMix(0.1, b3=-0.1), r"AdEMAMix: `b3` must be in \[0, 1\)"),
-        (lambda: eqopt.ADOPT(0.1, eps=-1.0), r"ADOPT: `eps` must be in \[0, inf"),
-        (lambda: eqopt.OptimisticAdam(0.1, jnp.ones(2)), "Adam: `optimism` must be a"),
-    ],
-)
-def test_bad_hyperparameters(make, message):
-    with pytest.raises((ValueError, TypeError), match=message):
-        make()
-
-
 def test_laprop_starts_with_signs():
     """With a small epsilon, also for decays with which Adam may diverge."""
     path = trajectory(eqopt.LaProp(0.1, b1=0.95, b2=0.5), GRADS[:1], START)

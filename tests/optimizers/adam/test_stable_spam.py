@@ -99,21 +99,3 @@ def test_after_the_last_step_the_factor_stays():
         opt, [jnp.full(1, g, float) for g in (1, 1, 1, -3, 5)]
     )
     assert before == 1 and after == -1 and later == 1
-
-
-@pytest.mark.parametrize(
-    ("bad", "message"),
-    [
-        ({"gamma1": 1.0}, r"StableSPAM: `gamma1` must be in \[0, 1\)"),
-        ({"gamma2": -0.1}, r"StableSPAM: `gamma2` must be in \[0, 1\)"),
-        ({"gamma3": 1.0}, r"StableSPAM: `gamma3` must be in \[0, 1\)"),
-        ({"eps": -1.0}, r"StableSPAM: `eps` must be in \[0, inf\)"),
-        ({"eta_min": 1.5}, r"StableSPAM: `eta_min` must be in \[0, 1\]"),
-        ({"total_steps": 0}, "StableSPAM: `total_steps` must be an integer of at"),
-        ({"b1": 1.0}, r"StableSPAM: `b1` must be in \[0, 1\)"),
-        ({"reset_every": 0}, "StableSPAM: `reset_every` must be an integer of at"),
-    ],
-)
-def test_bad_hyperparameters(bad, message):
-    with pytest.raises(ValueError, match=message):
-        eqopt.StableSPAM(0.1, **bad)

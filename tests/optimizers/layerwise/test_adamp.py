@@ -167,28 +167,6 @@ def test_arrays_without_elements():
         assert [u.shape for u in updates] == [(0, 3), (2, 0)]
 
 
-@pytest.mark.parametrize(
-    ("cls", "arguments"),
-    [
-        (eqopt.ScaleByAdamP, {"delta": -0.1}),
-        (eqopt.ScaleByAdamP, {"b1": 1.0}),
-        (eqopt.ScaleBySGDP, {"momentum": 1.0}),
-        (eqopt.ScaleBySGDP, {"dampening": 1.5}),
-        (eqopt.ScaleBySGDP, {"eps": -1.0}),
-    ],
-)
-@pytest.mark.slow
-def test_out_of_range(cls, arguments):
-    [name] = arguments
-    with pytest.raises(ValueError, match=f"{cls.__name__}: `{name}` must be in"):
-        cls(**arguments)
-
-
-def test_not_one_number():
-    with pytest.raises(ValueError, match="`wd_ratio` must be a real number or a 0-d"):
-        eqopt.ScaleByAdamP(wd_ratio=jnp.ones(2))
-
-
 def test_axes_that_do_not_fit():
     opt = eqopt.AdamP(0.1, weight_dimension_numbers={"w": Numbers(-1, -3)})
     with pytest.raises(ValueError, match=r"does not fit `\['w'\]`"):

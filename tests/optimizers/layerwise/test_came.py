@@ -107,18 +107,3 @@ def test_the_recipe():
     expected = params["w"] - 0.1 * (updates["w"] + 0.5 * params["w"])
     np.testing.assert_allclose(new["w"], expected, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(new["b"], params["b"] - 0.1 * updates["b"], rtol=1e-5)
-
-
-@pytest.mark.parametrize(
-    "bad", [{"b3": 1.0}, {"eps_confidence": -1.0}, {"clipping_threshold": 0.0}]
-)
-def test_bad_hyperparameters(bad):
-    (name,) = bad
-    with pytest.raises(ValueError, match=rf"ScaleByCAME: `{name}` must be in "):
-        eqopt.ScaleByCAME(**bad)
-
-
-def test_dimension_numbers_that_do_not_fit():
-    numbers = {"w": eqopt.MatrixDimensionNumbers(0, 5)}
-    with pytest.raises(ValueError, match=r"does not fit `\['w'\]`"):
-        eqopt.CAME(0.1, weight_dimension_numbers=numbers).init({"w": jnp.ones((2, 2))})

@@ -210,65 +210,6 @@ def test_factored_rms_of_zeros_without_eps():
     assert not updates.any()
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (
-            lambda: eqopt.LAMB(0.1, b2=1.0),
-            r"LAMB: `b2` must be in \[0, 1\), but is 1.0",
-        ),
-        (lambda: eqopt.LARS(0.1, eps=-1.0), "LARS: `eps` must be in"),
-        (lambda: eqopt.Fromage(0.1, -1.0), "Fromage: `min_norm` must be in"),
-        (lambda: eqopt.NovoGrad(0.1, b1=1.0), "NovoGrad: `b1` must be in"),
-        (lambda: eqopt.ScaleByTrustRatio(eps=-1.0), "ScaleByTrustRatio: `eps` must"),
-        (lambda: eqopt.ClipByBlockRMS(0.0), r"`threshold` must be in \(0, inf\)"),
-        (lambda: eqopt.ScaleByParamBlockRMS(-1.0), "`min_scale` must be in"),
-        (lambda: eqopt.ScaleByParamBlockNorm(-1.0), "`min_scale` must be in"),
-        (
-            lambda: eqopt.Adafactor(0.1, momentum=1.0),
-            "Adafactor: `momentum` must be in",
-        ),
-        (
-            lambda: eqopt.Adafactor(0.1, decay_offset=-1),
-            "`decay_offset` must be an int",
-        ),
-        (
-            lambda: eqopt.Adafactor(0.1, clipping_threshold=0.0),
-            "Adafactor: `clipping_threshold` must be in",
-        ),
-    ],
-)
-def test_hyperparameters_out_of_range(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
-
-
-@pytest.mark.parametrize(
-    "opt",
-    [
-        eqopt.ScaleByTrustRatio(),
-        eqopt.ScaleByParamBlockNorm(),
-        eqopt.ScaleByFactoredRMS(),
-        eqopt.Fromage(0.1),
-        eqopt.NovoGrad(0.1, weight_decay=0.1),
-    ],
-    ids=lambda opt: type(opt).__name__,
-)
-def test_parameters_are_needed(opt):
-    g = jnp.ones(2)
-    with pytest.raises(
-        ValueError, match="the parameters are needed, but `params` is None"
-    ):
-        opt.update(g, opt.init(g))
-
-
-def test_dimension_numbers_that_do_not_fit():
-    numbers = eqopt.MatrixDimensionNumbers(0, 2)
-    opt = eqopt.Adafactor(0.1, weight_dimension_numbers={"w": numbers})
-    with pytest.raises(ValueError, match=r"does not fit `\['w'\]`"):
-        opt.init({"w": jnp.ones((2, 3))})
-
-
 def test_the_state_of_another_shape():
     opt = eqopt.Adafactor(0.1, min_dim_size_to_factor=2)
     state = opt.init({"w": jnp.ones((2, 3))})

@@ -37,17 +37,3 @@ def test_zeros_stay_zero():
     total = lambda g: jnp.sum(opt.update(g, opt.init(g))[0])
     assert not opt.update(zeros, opt.init(zeros))[0].any()
     assert jnp.isfinite(jax.grad(total)(zeros)).all()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"beta": 1.0}, r"`beta` must be in \[0, 1\)"),
-        ({"eps": -1.0}, r"`eps` must be in \[0, inf\)"),
-        ({"consistent_rms": -1.0}, r"`consistent_rms` must be in \[0, inf\)"),
-        ({"steps": 0}, "`steps` must be an integer of at least 1"),
-    ],
-)
-def test_errors(options, message):
-    with pytest.raises(ValueError, match=message):
-        eqopt.ScaleByAdaMuon(**options)

@@ -131,34 +131,3 @@ def test_zeros(proj):
     assert not move(zeros).any()
     gradient = jax.grad(lambda g: jnp.sum(jnp.sin(move(g))))(zeros)
     assert jnp.isfinite(gradient).all()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"rank": 0}, "`rank` must be an integer of at least 1, but is 0"),
-        ({"update_proj_gap": 0}, "`update_proj_gap` must be an integer of at least 1"),
-        ({"b1": 1.0}, r"`b1` must be in \[0, 1\)"),
-        ({"b2": 1.0}, r"`b2` must be in \[0, 1\)"),
-        ({"eps": -1.0}, r"`eps` must be in \[0, inf\)"),
-        ({"scale": -1.0}, r"`scale` must be in \[0, inf\)"),
-        ({"max_growth": 0.9}, r"`max_growth` must be in \[1, inf\)"),
-    ],
-)
-def test_arguments(arguments, message):
-    with pytest.raises(ValueError, match=f"ScaleByAPOLLO: {message}"):
-        eqopt.ScaleByAPOLLO(**arguments)
-
-
-@pytest.mark.parametrize(
-    ("name", "choices"),
-    [("scale_type", "'channel', 'tensor'"), ("proj", "'random', 'svd'")],
-)
-def test_choices(name, choices):
-    """Type checks would find these errors first."""
-    opt = eqopt.ScaleByAPOLLO()
-    object.__setattr__(opt, name, "other")
-    with pytest.raises(
-        ValueError, match=rf"`{name}` must be one of \[{choices}\], but"
-    ):
-        opt.__check_init__()

@@ -53,17 +53,3 @@ def test_zeros_stay_zero(dtype):
         u, _ = opt.update(g, opt.init(g))
         assert jnp.all((u == 0) == (g == 0))
         assert jnp.isfinite(jax.grad(total)(g)).all()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"beta": 1.0}, r"`beta` must be in \[0, 1\)"),
-        ({"pp_iterations": 0}, "`pp_iterations` must be an integer of at least 1"),
-        ({"pp_beta": 1.5}, r"`pp_beta` must be in \[0, 1\]"),
-        ({"eps": -1.0}, r"`eps` must be in \[0, inf\)"),
-    ],
-)
-def test_errors(options, message):
-    with pytest.raises(ValueError, match=message):
-        eqopt.ScaleByAurora(**options)

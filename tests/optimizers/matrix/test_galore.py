@@ -101,20 +101,6 @@ def test_the_inner_optimizer_does_not_get_the_parameters():
         opt.update(params, opt.init(params), params)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"rank": 0}, "`rank` must be an integer of at least 1, but is 0"),
-        ({"update_proj_gap": 0}, "`update_proj_gap` must be an integer of at least 1"),
-        ({"scale": jnp.ones(2)}, r"`scale` must be a real number .* shape \(2,\)"),
-    ],
-)
-def test_errors(arguments, message):
-    for make in (eqopt.ScaleByGaLore, lambda **kwargs: eqopt.GaLore(0.1, **kwargs)):
-        with pytest.raises(ValueError, match=message):
-            make(**arguments)
-
-
 def test_error_of_a_matrix_without_projector():
     opt = eqopt.ScaleByGaLore()
     state = opt.init([jnp.ones(2)])

@@ -14,7 +14,6 @@ from ...interpreter import interpreted
 from ...methods.matrix.mars import mars, mars_by_hand, uphill
 from ...parity.by_hand import adam_by_hand
 from ...parity.matrices import NUMBERS
-from .untyped import unchecked
 
 
 PARAMS = {"w": jnp.linspace(-1, 1, 6).reshape(2, 3), "b": jnp.linspace(-1, 1, 3)}
@@ -191,23 +190,6 @@ def test_wrappers_transform_the_previous_gradients_as_well(wrapper):
     wrapped, _ = opt.update(params, opt.init(params), params, **arguments)
     assert_equal(wrapped["a"], plain["a"])
     assert_equal(wrapped["b"], params["b"] if wrapper is of_some else plain["b"])
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (
-            lambda: eqopt.MARS(0.1, "adam"),
-            r"MARS: `mars_type` must be one of \['adamw'",
-        ),
-        (lambda: eqopt.MARS(0.1, b1=1.0), r"MARS: `b1` must be in \[0, 1\)"),
-        (lambda: eqopt.MARS(0.1, gamma=-0.1), r"MARS: `gamma` must be in \[0, inf"),
-        (lambda: eqopt.CorrectByMARS(max_norm=0), r"MARS: `max_norm` must be in \(0"),
-    ],
-)
-def test_bad_hyperparameters(make, message):
-    with unchecked(), pytest.raises(ValueError, match=message):
-        make()
 
 
 def test_missing_and_misshapen_previous_gradients():

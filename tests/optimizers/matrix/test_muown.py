@@ -124,26 +124,3 @@ def test_other_parameters_get_the_fallback():
         expected, _ = alone.step(grads, alone.init(model), model)
         np.testing.assert_allclose(new.bias, expected.bias, 1e-6)
         assert (new.weight != expected.weight).any()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"beta": 1.0}, "`beta` must be in [0, 1), but is 1.0."),
-        ({"b1": -0.1}, "`b1` must be in [0, 1), but is -0.1."),
-        ({"b2": 1.0}, "`b2` must be in [0, 1), but is 1.0."),
-        ({"eps": -1.0}, "`eps` must be in [0, inf), but is -1.0."),
-        ({"weight_decay": -1.0}, "`weight_decay` must be in [0, inf), but is -1.0."),
-        ({"scale": "rows"}, "`scale` must be one of"),
-        ({"coefficients": "best"}, "`coefficients` must be"),
-    ],
-)
-def test_errors(options, message):
-    with pytest.raises((TypeError, ValueError)) as error:
-        eqopt.ScaleByMuown(0.1, **options)
-    assert message in str(error.value)
-    with pytest.raises(
-        ValueError, match="the parameters are needed, but `params` is None"
-    ):
-        opt = eqopt.ScaleByMuown(0.1, **OF_MATRICES)
-        opt.update(jnp.asarray(P), opt.init(jnp.asarray(P)))

@@ -215,13 +215,9 @@ def check_stacked(opt):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: eqopt.KeepNorm(0.0), r"`radius` must be in \(0, inf\)"),
-        (lambda: eqopt.UpdateNormFloor(-1.0), "UpdateNormFloor: `floor` must be in"),
-        (lambda: eqopt.RadialBrake(-1.0), "RadialBrake: `outward` must be in"),
-        (lambda: eqopt.RadialBrake(inward=-1.0), "RadialBrake: `inward` must be in"),
         (
             lambda: eqopt.Hyperball(eqopt.Adam(0.1), 0.1),
-            r"but Adam has one. Pass .* `eqopt.ScaleByAdam\(\)`",
+            r"but Adam has one. Pass `eqopt.ScaleByAdam\(\)`",
         ),
         (
             lambda: eqopt.Hyperball(
@@ -265,13 +261,3 @@ def test_nothing_is_transposed(opt, shape):
     step = jax.jit(lambda *args: opt.step(*args))
     program = step.lower(params, opt.init(params), params).compile().as_text()
     assert not re.search(r" transpose\(|\]\{0,1|\]\{1,2,0", program)
-
-
-def test_choices():
-    for make in (
-        lambda: eqopt.RelativeUpdate("column"),
-        lambda: eqopt.RadialBrake(of="all"),
-        lambda: eqopt.KeepNorm("none"),
-    ):
-        with pytest.raises(TypeError, match=r"matrix|component|initial"):
-            make()

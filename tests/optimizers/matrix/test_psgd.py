@@ -132,22 +132,3 @@ def test_fits_are_under_conditions(stagger):
     arguments = params, opt.init(params)
     found = decompositions(opt.update, *arguments, names={"argmax"})
     assert found == (set(), {"argmax"})
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"b1": 1.0}, r"`b1` must be in \[0, 1\), but is 1"),
-        ({"preconditioner_lr": 1.0}, r"`preconditioner_lr` must be in \[0, 1\), but"),
-        ({"damping": -1.0}, r"`damping` must be in \[0, inf\), but is -1"),
-        ({"max_rms": 0.0}, r"`max_rms` must be in \(0, inf\), but is 0"),
-        ({"max_abs": 0.0}, r"`max_abs` must be in \(0, inf\), but is 0"),
-        ({"max_skew": 0}, "`max_skew` must be an integer of at least 1, but is 0"),
-        ({"max_size": -1}, "`max_size` must be an integer of at least 0, but is -1"),
-        ({"precondition_frequency": 0}, "`precondition_frequency` must be an integer"),
-    ],
-)
-def test_errors(arguments, message):
-    for make in (eqopt.ScaleByPSGDKron, lambda **kwargs: eqopt.PSGDKron(0.1, **kwargs)):
-        with pytest.raises(ValueError, match=message):
-            make(**arguments)

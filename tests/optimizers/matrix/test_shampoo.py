@@ -219,35 +219,6 @@ def test_which_roots_change_in_each_step(stagger):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"b1": 1.0}, r"`b1` must be in \[0, 1\), but is 1"),
-        ({"b2": 1.1}, r"`b2` must be in \[0, 1\], but is 1.1"),
-        ({"b3": 1.0}, r"`b3` must be in \[0, 1\), but is 1"),
-        ({"eps": -1.0}, r"`eps` must be in \[0, inf\), but is -1"),
-        ({"exponent": -1.0}, r"`exponent` must be in \[0, inf\), but is -1"),
-        ({"graft_b2": 1.0}, r"`graft_b2` must be in \[0, 1\), but is 1"),
-        ({"graft_eps": -1.0}, r"`graft_eps` must be in \[0, inf\), but is -1"),
-        ({"precondition_frequency": 0}, "`precondition_frequency` must be an integer"),
-        ({"start_preconditioning_step": 0}, "`start_preconditioning_step` must be an"),
-        ({"block_size": 0}, "`block_size` must be an integer of at least 1, but is 0"),
-    ],
-)
-def test_errors(arguments, message):
-    for make in (eqopt.ScaleByShampoo, lambda **kwargs: eqopt.Shampoo(0.1, **kwargs)):
-        with pytest.raises(ValueError, match=message):
-            make(**arguments)
-
-
-def test_error_of_an_unknown_graft():
-    for make in (eqopt.ScaleByShampoo, lambda **kwargs: eqopt.Shampoo(0.1, **kwargs)):
-        with pytest.raises(
-            TypeError, match=r"`graft` must be .*'sgd'.*, but is 'lion'"
-        ):
-            make(graft="lion")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
         ({"b2": 1.0}, r"`b2` must be in \[0, 1\), but is 1"),
         ({"eps": 0.0}, r"`eps` must be in \(0, inf\), but is 0"),
     ],

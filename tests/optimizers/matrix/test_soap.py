@@ -225,24 +225,3 @@ def test_on_cuda_a_batch_is_decomposed_matrix_by_matrix():
     text = step.lower(lowering_platforms=("cuda",)).as_text()
     calls = [line for line in text.splitlines() if "@cusolver_geqrf_ffi" in line]
     assert calls and all(line.count("tensor<16x16xf32>") == 2 for line in calls)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"b1": 1.0}, r"`b1` must be in \[0, 1\), but is 1"),
-        ({"b2": -0.1}, r"`b2` must be in \[0, 1\), but is -0.1"),
-        ({"shampoo_beta": 1.0}, r"`shampoo_beta` must be in \[0, 1\), but is 1"),
-        ({"eps": -1.0}, r"`eps` must be in \[0, inf\), but is -1"),
-        (
-            {"precondition_frequency": 0},
-            "`precondition_frequency` must be an integer of",
-        ),
-        ({"max_precond_dim": -1}, "`max_precond_dim` must be an integer of at least 0"),
-        ({"block_size": 0}, "`block_size` must be an integer of at least 1, but is 0"),
-    ],
-)
-def test_errors(arguments, message):
-    for make in (eqopt.ScaleBySOAP, lambda **kwargs: eqopt.SOAP(0.1, **kwargs)):
-        with pytest.raises(ValueError, match=message):
-            make(**arguments)

@@ -69,5 +69,3 @@ def test_after_a_zero_gradient(kl):
 def test_parts_check_their_arguments():
     with pytest.raises(ValueError, match="`coefficients` must have shape"):
         eqopt.SOAPMuon(0.1, coefficients=(1.0, 2.0))
-    with pytest.raises(ValueError, match=r"`b1` must be in \[0, 1\)"):
-        eqopt.SOAPMuon(0.1, 1.0)

@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 import eqopt
 
@@ -50,8 +49,3 @@ def test_it_descends():
     start = jnp.full(3, 5.0)
     (params, _), _ = jax.lax.scan(body, (start, opt.init(start)), length=2000)
     assert loss(params) < 0.1 < loss(start)
-
-
-def test_the_range_of_alpha():
-    with pytest.raises(ValueError, match=r"COCOB: `alpha` must be in \(0, inf"):
-        eqopt.COCOB(alpha=0.0)

@@ -144,26 +144,6 @@ def test_they_descend(opt):
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (
-            lambda: eqopt.PolyakSGD(variant="sps++"),
-            r"`variant` must be one of .*'sps\+'\], but is 'sps\+\+'",
-        ),
-        (lambda: eqopt.PolyakSGD(-1.0), r"`max_learning_rate` must be in \[0, inf"),
-        (lambda: eqopt.PolyakSGD(scaling=jnp.ones(2)), "PolyakSGD: `scaling` must be"),
-        (lambda: eqopt.MoMo(-1.0), r"MoMo: `learning_rate` must be in \[0, inf"),
-        (lambda: eqopt.MoMo(beta=1.0), r"MoMo: `beta` must be in \[0, 1\)"),
-        (lambda: eqopt.MoMoAdam(b2=1.0), r"MoMoAdam: `b2` must be in \[0, 1\)"),
-        (lambda: eqopt.MoMo(lower_bound=jnp.ones(2)), "MoMo: `lower_bound` must be"),
-    ],
-)
-def test_errors(make, message):
-    with pytest.raises(Exception, match=message):
-        make()
-
-
-@pytest.mark.parametrize(
     "opt", [eqopt.PolyakSGD(), eqopt.MoMo(), eqopt.MoMoAdam()], ids=repr
 )
 def test_missing_arguments(opt):

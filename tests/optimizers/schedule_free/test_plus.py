@@ -137,26 +137,6 @@ def test_it_finds_the_minimum():
     np.testing.assert_allclose(opt.eval_params(state, params), 1.0, atol=0.1)
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"beta": 0.0},
-        {"max_beta": 1.0},
-        {"anneal_steps": -1},
-        {"average_from": -1},
-        {"polyak_beta": 1.0},
-        {"weight_power": -1.0},
-        {"weight_lr_power": -1.0},
-        {"b1": 1.0},
-    ],
-    ids=lambda wrong: next(iter(wrong)),
-)
-def test_errors(wrong):
-    (name,) = wrong
-    with pytest.raises(ValueError, match=f"ScheduleFreePlus: `{name}` must be"):
-        eqopt.ScheduleFreePlus(**wrong)
-
-
 def test_the_loss_is_needed():
     opt, params = eqopt.ScheduleFreePlus(), jnp.ones(2)
     with pytest.raises(TypeError, match=r"ScheduleFreePlus.*'value'"):

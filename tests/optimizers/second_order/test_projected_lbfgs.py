@@ -193,14 +193,6 @@ def test_a_group_without_gradients():
             lambda: eqopt.ProjectedLBFGS(jnp.zeros(4)).init(jnp.zeros(3)),
             r"ProjectedLBFGS.*: `lower` must broadcast.*\(4,\).*\(3,\)",
         ),
-        "no memory": (
-            lambda: eqopt.ProjectedLBFGS(memory_size=0),
-            "ProjectedLBFGS: `memory_size`.*0",
-        ),
-        "no search": (
-            lambda: eqopt.ProjectedLBFGS(max_linesearch_steps=0),
-            "ProjectedLBFGS: `max_linesearch_steps`.*0",
-        ),
         "no loss": (
             lambda: eqopt.ProjectedLBFGS().step(
                 jnp.ones(2), eqopt.ProjectedLBFGS().init(jnp.ones(2)), jnp.ones(2)

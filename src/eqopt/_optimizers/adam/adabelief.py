@@ -1,7 +1,5 @@
 """AdaBelief: long steps where gradients are as expected."""
 
-from typing import Any
-
 import equinox as eqx
 from jaxtyping import DTypeLike
 
@@ -29,22 +27,11 @@ class ScaleByBeliefState(AbstractMomentsState):
 
 @equation(elementwise=True)
 def belief(
-    g,
-    mu,
-    nu,
-    *,
-    b1,
-    b2,
-    eps,
-    eps_root,
-    mu_correction,
-    g_correction,
-    nu_correction,
-    nesterov,
+    g, mu, nu, *, b1, b2, eps, eps_root, mu_correction, g_correction, nu_correction
 ):
     mu = (1 - b1) * g + b1 * mu
     nu = (1 - b2) * abs_sq(g - mu) + b2 * nu + eps_root
-    mu_hat = unbiased(mu, g, b1, mu_correction, g_correction, nesterov)
+    mu_hat = unbiased(mu, g, b1, mu_correction, g_correction)
     return mu_hat / (safe_sqrt(nu / nu_correction) + or_tiny(eps)), mu, nu
 
 
@@ -103,9 +90,7 @@ class ScaleByBelief(AbstractLeafwise):
     def init(self, params: Params) -> ScaleByBeliefState:
         return init_moments(self, ScaleByBeliefState, params)
 
-    def leafwise(
-        self, state: ScaleByBeliefState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: ScaleByBeliefState, params=None, **extra) -> Leafwise:
         return counted(self, belief, state)
 
 
@@ -193,8 +178,5 @@ class AdaBelief(AbstractOptimizer):
 
     @property
     def chain(self) -> Chain:
-        return Chain(
-            self.part(ScaleByBelief),
-            self.part(AddDecayedWeights),
-            self.part(ScaleByLearningRate),
-        )
+        parts = ScaleByBelief, AddDecayedWeights, ScaleByLearningRate
+        return Chain(*map(self.part, parts))

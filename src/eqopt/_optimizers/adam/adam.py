@@ -1,7 +1,5 @@
 """Adam, AdamW with decoupled weight decay, and both with Nesterov momentum."""
 
-from typing import Any
-
 import equinox as eqx
 from jaxtyping import DTypeLike
 
@@ -31,22 +29,11 @@ class ScaleByAdamState(AbstractMomentsState):
 
 @equation(elementwise=True)
 def adam(
-    g,
-    mu,
-    nu,
-    *,
-    b1,
-    b2,
-    eps,
-    eps_root,
-    mu_correction,
-    g_correction,
-    nu_correction,
-    nesterov,
+    g, mu, nu, *, b1, b2, eps, eps_root, mu_correction, g_correction, nu_correction
 ):
     mu = (1 - b1) * g + b1 * mu
     nu = (1 - b2) * abs_sq(g) + b2 * nu
-    mu_hat = unbiased(mu, g, b1, mu_correction, g_correction, nesterov)
+    mu_hat = unbiased(mu, g, b1, mu_correction, g_correction)
     return mu_hat / (safe_sqrt(nu / nu_correction + eps_root) + or_tiny(eps)), mu, nu
 
 
@@ -124,17 +111,14 @@ class ScaleByAdam(AbstractLeafwise):
         if self.momentum_decay is not None and not self.nesterov:
             raise InputError(
                 "ScaleByAdam",
-                f"`momentum_decay` is {self.momentum_decay}, but only "
-                "Nesterov momentum can grow. Pass `nesterov=True`, or leave "
-                "`momentum_decay` out.",
+                f"`momentum_decay` is {self.momentum_decay}, but momentum only grows "
+                "with `nesterov=True`.",
             )
 
     def init(self, params: Params) -> ScaleByAdamState:
         return init_moments(self, ScaleByAdamState, params)
 
-    def leafwise(
-        self, state: ScaleByAdamState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: ScaleByAdamState, params=None, **extra) -> Leafwise:
         if self.momentum_decay is None:
             return counted(self, adam, state)
         count = safe_increment(state.count)
@@ -306,11 +290,8 @@ class AdamW(AbstractOptimizer):
 
     @property
     def chain(self) -> Chain:
-        return Chain(
-            self.part(ScaleByAdam),
-            self.part(AddDecayedWeights),
-            self.part(ScaleByLearningRate),
-        )
+        parts = ScaleByAdam, AddDecayedWeights, ScaleByLearningRate
+        return Chain(*map(self.part, parts))
 
 
 class NAdam(AbstractOptimizer):
@@ -500,8 +481,5 @@ class NAdamW(AbstractOptimizer):
 
     @property
     def chain(self) -> Chain:
-        return Chain(
-            self.part(ScaleByAdam),
-            self.part(AddDecayedWeights),
-            self.part(ScaleByLearningRate),
-        )
+        parts = ScaleByAdam, AddDecayedWeights, ScaleByLearningRate
+        return Chain(*map(self.part, parts))

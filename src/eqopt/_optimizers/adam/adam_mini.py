@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TypeAlias
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -27,7 +27,6 @@ from ..._types import (
     Mask,
     Params,
     RealLeaf,
-    Scalar,
     ScalarOrSchedule,
     Unit,
     ZeroOrMore,
@@ -50,18 +49,13 @@ class ScaleByAdamMiniState(AbstractMomentsState):
     """
 
 
+OfBlocks: TypeAlias = Float[Array, "*blocks"]
+
+
 @equation
 def adam_mini(
-    g: Leaf,
-    mu: Leaf,
-    nu: Float[Array, "*blocks"],
-    *,
-    b1: Scalar,
-    b2: Scalar,
-    eps: Scalar,
-    mu_correction: Scalar,
-    nu_correction: Scalar,
-) -> tuple[Leaf, Leaf, Float[Array, "*blocks"]]:
+    g: Leaf, mu: Leaf, nu: OfBlocks, *, b1, b2, eps, mu_correction, nu_correction
+) -> tuple[Leaf, Leaf, OfBlocks]:
     nu = (1 - b2) * _block_means(abs_sq(g), nu.shape) + b2 * nu
     root = safe_sqrt(nu / nu_correction) + eps
     root = _spread(jnp.where(root == 0, 1, root), g.shape)
@@ -69,7 +63,7 @@ def adam_mini(
     return mu / mu_correction / root, mu, nu
 
 
-def _block_means(x: RealLeaf, shape: Sequence[int]) -> Float[Array, "*blocks"]:
+def _block_means(x: RealLeaf, shape: Sequence[int]) -> OfBlocks:
     """The means of blocks; `shape` gives the number of blocks along each axis."""
     pairs = list(zip(x.shape, shape, strict=False))
     if len(shape) != x.ndim or any(n != m and (m == 0 or n % m) for n, m in pairs):
@@ -88,7 +82,7 @@ def _block_means(x: RealLeaf, shape: Sequence[int]) -> Float[Array, "*blocks"]:
     return sums / max(size, 1)
 
 
-def _spread(x: Float[Array, "*blocks"], shape: Sequence[int]) -> Float[Array, "..."]:
+def _spread(x: OfBlocks, shape: Sequence[int]) -> Float[Array, "..."]:
     """`x` with entries repeated so that it can be broadcast to `shape`."""
     for axis, n in enumerate(shape):
         if x.shape[axis] not in (1, n):
@@ -168,10 +162,13 @@ class ScaleByAdamMini(AbstractLeafwise):
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     def init(self, params: Params) -> ScaleByAdamMiniState:
+        def zeros(x, shape):  # sharded like the remaining axes
+            return _block_means(real_full_like_leaf(x, 0, self.nu_dtype), shape)
+
         leaves, treedef = jtu.tree_flatten(parameters(params), is_leaf=is_leaf)
         shapes = block_shapes(self.block_axes, params)
         nu = [
-            None if shape is None else self._zeros(x, shape)
+            None if shape is None else zeros(x, shape)
             for x, shape in zip(leaves, shapes, strict=True)
         ]
         return ScaleByAdamMiniState(
@@ -180,14 +177,8 @@ class ScaleByAdamMini(AbstractLeafwise):
             nu=treedef.unflatten(nu),
         )
 
-    def leafwise(
-        self, state: ScaleByAdamMiniState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: ScaleByAdamMiniState, params=None, **extra) -> Leafwise:
         return counted(self, adam_mini, state)
-
-    def _zeros(self, x: Any, shape: tuple[int, ...]) -> Float[Array, "*blocks"]:
-        """Zeros for the blocks of `x`, sharded like the remaining axes."""
-        return _block_means(real_full_like_leaf(x, 0, self.nu_dtype), shape)
 
 
 class AdamMini(AbstractOptimizer):
@@ -273,8 +264,5 @@ class AdamMini(AbstractOptimizer):
 
     @property
     def chain(self) -> Chain:
-        return Chain(
-            self.part(ScaleByAdamMini),
-            self.part(AddDecayedWeights),
-            self.part(ScaleByLearningRate),
-        )
+        parts = ScaleByAdamMini, AddDecayedWeights, ScaleByLearningRate
+        return Chain(*map(self.part, parts))

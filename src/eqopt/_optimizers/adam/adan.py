@@ -1,7 +1,5 @@
 """Adan: momentum of the gradients, and of their differences."""
 
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Int
@@ -149,9 +147,7 @@ class ScaleByAdan(AbstractLeafwise):
             previous_gradient=zeros_like(params, self.mu_dtype),
         )
 
-    def leafwise(
-        self, state: ScaleByAdanState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: ScaleByAdanState, params=None, **extra) -> Leafwise:
         return counted(self, adan, state, is_first=state.count == 0)
 
 
@@ -162,8 +158,8 @@ class ProximalDecayState(eqx.Module):
 
 
 @equation(elementwise=True)
-def decay_proximally(g, p, *, eta, weight_decay):
-    return (g + weight_decay * p) / (1 + eta * weight_decay)
+def decay_proximally(g, p, *, learning_rate, weight_decay):
+    return (g + weight_decay * p) / (1 + learning_rate * weight_decay)
 
 
 class ProximalDecay(AbstractLeafwise):
@@ -180,15 +176,12 @@ class ProximalDecay(AbstractLeafwise):
     def init(self, params: Params) -> ProximalDecayState:
         return ProximalDecayState(count=jnp.zeros((), jnp.int32))
 
-    def leafwise(
-        self, state: ProximalDecayState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
-        weight_decay = at(self, "weight_decay", state.count)
-        eta = at(self, "learning_rate", state.count)
+    def leafwise(self, state: ProximalDecayState, params=None, **extra) -> Leafwise:
+        names = "weight_decay", "learning_rate"
+        shared = {name: at(self, name, state.count) for name in names}
         state = ProximalDecayState(safe_increment(state.count))
-        if is_off(weight_decay):
+        if is_off(shared["weight_decay"]):
             return Leafwise(same, state)
-        shared = {"eta": eta, "weight_decay": weight_decay}
         return Leafwise(decay_proximally, state, shared, mask=self.mask)
 
 
@@ -278,8 +271,5 @@ class Adan(AbstractOptimizer):
 
     @property
     def chain(self) -> Chain:
-        return Chain(
-            self.part(ScaleByAdan),
-            self.part(ProximalDecay),
-            self.part(ScaleByLearningRate),
-        )
+        parts = ScaleByAdan, ProximalDecay, ScaleByLearningRate
+        return Chain(*map(self.part, parts))

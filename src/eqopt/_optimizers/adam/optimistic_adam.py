@@ -1,6 +1,6 @@
 """Optimistic Adam: expects the next update to change like the last one."""
 
-from typing import Any
+import dataclasses
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -10,8 +10,8 @@ from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise
 from ..._transforms.scale import at, negative, recorded
 from ..._types import Params, Recorded, ScalarOrSchedule, Unit, Updates, ZeroOrMore
-from ...numerics._numerics import safe_increment
 from ...tree._like import wide_zeros_like
+from ..moments import counted
 from ..sgd.optimistic import optimistic
 from .adam import ScaleByAdam
 
@@ -42,22 +42,18 @@ class DescendOptimistically(AbstractLeafwise):
         return DescendOptimisticallyState(count, eta, wide_zeros_like(params))
 
     def leafwise(
-        self,
-        state: DescendOptimisticallyState,
-        params: Params | None = None,
-        **extra: Any,
+        self, state: DescendOptimisticallyState, params=None, **extra
     ) -> Leafwise:
         eta = at(self, "learning_rate", state.count)
         optimism = eta if self.optimism is None else at(self, "optimism", state.count)
-        is_first = state.count == 0
-        return Leafwise(
+        rate = recorded(eta, state.learning_rate)
+        return counted(
+            self,
             optimistic,
-            DescendOptimisticallyState(
-                safe_increment(state.count),
-                recorded(eta, state.learning_rate),
-                state.previous_gradient,
-            ),
-            {"alpha": negative(eta), "beta": negative(optimism), "is_first": is_first},
+            dataclasses.replace(state, learning_rate=rate),
+            alpha=negative(eta),
+            beta=negative(optimism),
+            is_first=state.count == 0,
         )
 
 

@@ -49,11 +49,10 @@ def radam(
     g_correction,
     nu_correction,
     rectifier,
-    nesterov,
 ):
     mu = (1 - b1) * g + b1 * mu
     nu = (1 - b2) * abs_sq(g) + b2 * nu
-    mu_hat = unbiased(mu, g, b1, mu_correction, g_correction, nesterov)
+    mu_hat = unbiased(mu, g, b1, mu_correction, g_correction)
     denominator = safe_sqrt(nu / nu_correction + eps_root) + or_tiny(eps)
     is_known = rectifier > 0
     factor = jnp.where(is_known, rectifier / jnp.where(is_known, denominator, 1), 1)
@@ -165,9 +164,7 @@ class ScaleByRAdam(AbstractLeafwise):
     def init(self, params: Params) -> ScaleByRAdamState:
         return init_moments(self, ScaleByRAdamState, params)
 
-    def leafwise(
-        self, state: ScaleByRAdamState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: ScaleByRAdamState, params=None, **extra) -> Leafwise:
         count = safe_increment(state.count)
         rectifier = rectification(as_float(self.b2), count, as_float(self.threshold))
         return counted(self, radam, state, count=count, rectifier=rectifier)

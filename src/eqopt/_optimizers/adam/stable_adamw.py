@@ -1,7 +1,5 @@
 """StableAdamW: AdamW with shorter steps if the second moment is out of date."""
 
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import DTypeLike
@@ -18,7 +16,6 @@ from ..._types import (
     Mask,
     Params,
     RealLeaf,
-    Scalar,
     ScalarOrSchedule,
     Unit,
     ZeroOrMore,
@@ -27,7 +24,6 @@ from ...numerics._numerics import abs_sq, safe_sqrt
 from ..moments import AbstractMomentsState, counted, init_moments
 from ..own_decay import (
     Decays,
-    check_decay,
     check_decay_rate,
     decay_of,
     shared_decay,
@@ -49,15 +45,7 @@ class ScaleByStableAdamState(AbstractMomentsState):
 
 @equation
 def stable_adam(
-    g: Leaf,
-    mu: Leaf,
-    nu: RealLeaf,
-    *,
-    b1: Scalar,
-    b2: Scalar,
-    eps: Scalar,
-    mu_correction: Scalar,
-    nu_correction: Scalar,
+    g: Leaf, mu: Leaf, nu: RealLeaf, *, b1, b2, eps, mu_correction, nu_correction
 ) -> tuple[Leaf, Leaf, RealLeaf]:
     return _stable(g, mu, nu, None, b1, b2, eps, mu_correction, nu_correction)
 
@@ -70,13 +58,13 @@ def stable_adamw(
     p: Leaf,
     decays: Decays | None,
     *,
-    b1: Scalar,
-    b2: Scalar,
-    eps: Scalar,
-    mu_correction: Scalar,
-    nu_correction: Scalar,
-    weight_decay: Scalar,
-    cautious: bool,
+    b1,
+    b2,
+    eps,
+    mu_correction,
+    nu_correction,
+    weight_decay,
+    cautious,
 ) -> tuple[Leaf, Leaf, RealLeaf]:
     decay = None if decays is None else lambda d: decayed(d, p, weight_decay, cautious)
     return _stable(g, mu, nu, decay, b1, b2, eps, mu_correction, nu_correction)
@@ -157,21 +145,20 @@ class ScaleByStableAdam(AbstractLeafwise):
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     def __check_init__(self) -> None:
-        check_decay(self)
+        decay_of(self)  # raises an error if it cannot be one
 
     def init(self, params: Params) -> ScaleByStableAdamState:
         check_decay_rate(self)
         return init_moments(self, ScaleByStableAdamState, params)
 
-    def leafwise(
-        self, state: ScaleByStableAdamState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: ScaleByStableAdamState, params=None, **extra) -> Leafwise:
         decay = decay_of(self)
         if is_off(decay):
             return counted(self, stable_adam, state)
         params = required_params("ScaleByStableAdam", params)
-        leafwise = counted(self, stable_adamw, state, **shared_decay(self, state.count))
-        return leafwise._replace(reads={"decays": which_decay(decay.mask, params)})
+        reads = {"decays": which_decay(decay.mask, params)}
+        shared = shared_decay(self, state.count)
+        return counted(self, stable_adamw, state, reads=reads, **shared)
 
 
 class StableAdamW(AbstractOptimizer):

@@ -1,6 +1,6 @@
 """MADGRAD: dual averaging with momentum and a cube root."""
 
-from typing import Any
+import dataclasses
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -23,8 +23,9 @@ from ..._types import (
     Updates,
     ZeroOrMore,
 )
-from ...numerics._numerics import abs_sq, safe_increment
+from ...numerics._numerics import abs_sq
 from ...tree._like import copy, real_full_like, wide_zeros_like
+from ..moments import counted
 
 
 class ScaleByMADGRADState(eqx.Module):
@@ -132,21 +133,16 @@ class ScaleByMADGRAD(AbstractLeafwise):
             x0=copy(params),
         )
 
-    def leafwise(
-        self, state: ScaleByMADGRADState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: ScaleByMADGRADState, params=None, **extra) -> Leafwise:
         eta = at(self, "learning_rate", state.count)
-        return Leafwise(
+        rate = recorded(eta, state.learning_rate)
+        return counted(
+            self,
             madgrad,
-            ScaleByMADGRADState(
-                safe_increment(state.count),
-                recorded(eta, state.learning_rate),
-                state.grad_sum_sq,
-                state.s,
-                state.x0,
-            ),
-            {"k": state.count.astype(float), "learning_rate": eta},
+            dataclasses.replace(state, learning_rate=rate),
             reads={"x0": state.x0},
+            k=state.count.astype(float),
+            learning_rate=eta,
         )
 
 

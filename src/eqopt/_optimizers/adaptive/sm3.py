@@ -18,7 +18,6 @@ from ..._types import (
     Nonnegative,
     Params,
     RealLeaf,
-    Scalar,
     ScalarOrSchedule,
     Unit,
     Updates,
@@ -50,7 +49,7 @@ _Cover = tuple[Float[Array, "..."], ...]
 
 
 @equation
-def sm3(g: Leaf, nu: _Cover, *, b2: Scalar, eps: Scalar) -> tuple[Leaf, _Cover]:
+def sm3(g: Leaf, nu: _Cover, *, b2, eps) -> tuple[Leaf, _Cover]:
     bound = b2 * functools.reduce(jnp.minimum, nu)
     bound = bound + jnp.where(b2 == 1, 1, 1 - b2) * abs_sq(g)
     return over_root(g, bound, eps), tuple(_maxima(bound, old.shape) for old in nu)
@@ -65,7 +64,7 @@ def _maxima(x: RealLeaf, shape: tuple[int, ...]) -> Float[Array, "*set"]:
 
 @equation
 def sm3_momentum(
-    g: Leaf, mu: Leaf, nu: _Cover, *, b1: Scalar, b2: Scalar, eps: Scalar
+    g: Leaf, mu: Leaf, nu: _Cover, *, b1, b2, eps
 ) -> tuple[Leaf, Leaf, _Cover]:
     u, nu = sm3(g, nu, b2=b2, eps=eps)
     mu = b1 * mu + (1 - b1) * u
@@ -151,9 +150,7 @@ class ScaleBySM3(AbstractLeafwise):
         mu = None if self.b1 is None else wide_zeros_like(params, self.mu_dtype)
         return ScaleBySM3State(mu=mu, nu=treedef.unflatten(covers))
 
-    def leafwise(
-        self, state: ScaleBySM3State, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: ScaleBySM3State, params=None, **extra) -> Leafwise:
         return Leafwise(sm3 if self.b1 is None else sm3_momentum, state)
 
 

@@ -1,7 +1,5 @@
 """AdamP: Adam without steps along weights whose norm has no effect."""
 
-from typing import Any
-
 import equinox as eqx
 from jaxtyping import DTypeLike
 
@@ -18,14 +16,13 @@ from ..._types import (
     Mask,
     Params,
     RealLeaf,
-    Scalar,
     ScalarOrSchedule,
     Unit,
     ZeroOrMore,
 )
 from ...numerics._numerics import abs_sq, safe_sqrt
 from ..moments import AbstractMomentsState, counted, init_moments
-from ..own_decay import check_decay, check_decay_rate, shared_decay, with_own_decay
+from ..own_decay import check_decay_rate, decay_of, shared_decay, with_own_decay
 from .projection import Weight, leaves_of, projected
 
 
@@ -48,21 +45,21 @@ def adamp(
     p: Leaf,
     leaf: Weight,
     *,
-    b1: Scalar,
-    b2: Scalar,
-    eps: Scalar,
-    delta: Scalar,
-    wd_ratio: Scalar,
-    weight_decay: Scalar,
-    cautious: bool,
-    nesterov: bool,
-    m_correction: Scalar,
-    nu_correction: Scalar,
+    b1,
+    b2,
+    eps,
+    delta,
+    wd_ratio,
+    weight_decay,
+    cautious,
+    nesterov,
+    mu_correction,
+    nu_correction,
 ) -> tuple[Leaf, Leaf, RealLeaf]:
     mu = (1 - b1) * g + b1 * mu
     nu = (1 - b2) * abs_sq(g) + b2 * nu
     m = (1 - b1) * g + b1 * mu if nesterov else mu
-    d = m / m_correction / (safe_sqrt(nu / nu_correction) + or_tiny(eps))
+    d = m / mu_correction / (safe_sqrt(nu / nu_correction) + or_tiny(eps))
     u, rho = projected(d, g, p, leaf, delta, eps, wd_ratio)
     u = decayed(u, p, rho * weight_decay, cautious) if leaf.decays else u
     return u, mu, nu
@@ -152,18 +149,18 @@ class ScaleByAdamP(AbstractLeafwise):
     weight_dimension_numbers: DimensionNumbers | None = None
 
     def __check_init__(self) -> None:
-        check_decay(self)
+        decay_of(self)  # raises an error if it cannot be one
 
     def init(self, params: Params) -> ScaleByAdamPState:
         leaves_of(self, params, is_required=True)  # raises if they do not fit
         check_decay_rate(self)
         return init_moments(self, ScaleByAdamPState, params)
 
-    def leafwise(
-        self, state: ScaleByAdamPState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
-        leafwise = counted(self, adamp, state, **shared_decay(self, state.count))
-        return leafwise._replace(reads={"leaf": leaves_of(self, params)})
+    def leafwise(self, state: ScaleByAdamPState, params=None, **extra) -> Leafwise:
+        reads = {"leaf": leaves_of(self, params)}
+        return counted(
+            self, adamp, state, reads=reads, **shared_decay(self, state.count)
+        )
 
 
 class AdamP(AbstractOptimizer):

@@ -7,7 +7,6 @@ from typing import Any, TypeAlias
 
 import equinox as eqx
 import jax.numpy as jnp
-import jax.tree_util as jtu
 from jaxtyping import Array, DTypeLike, Float
 
 from ..._arguments.fields import static_choice
@@ -17,12 +16,11 @@ from ..._matrices import (
     Axes,
     DimensionNumbers,
     MatrixDimensionNumbers,
-    resolve_dimension_numbers,
+    map_matrices,
 )
 from ..._transforms.factored_rms import inverse_root, inverse_roots, squared_product
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
-from ..._trees.leaves import is_leaf, is_parameter
 from ..._types import (
     Leaf,
     Mask,
@@ -30,7 +28,6 @@ from ..._types import (
     Params,
     Positive,
     PyTree,
-    Scalar,
     ScalarOrSchedule,
     Unit,
     Updates,
@@ -79,12 +76,12 @@ def came(
     s_row: _Statistics,
     s_col: _Statistics,
     *,
-    b1: Scalar,
-    b2: Scalar,
-    b3: Scalar,
-    eps: Scalar,
-    eps_confidence: Scalar,
-    clipping_threshold: Scalar | None,
+    b1,
+    b2,
+    b3,
+    eps,
+    eps_confidence,
+    clipping_threshold,
 ) -> tuple[Leaf, Leaf, _Statistics, _Statistics, _Statistics, _Statistics, _Statistics]:
     is_matrix = not isinstance(v_row, tuple)
     if is_matrix:
@@ -223,28 +220,18 @@ class ScaleByCAME(AbstractLeafwise):
 
         It reduces an array to rows, so that they are sharded like the remaining axes.
         """
-        zeros = real_full_like(params, 0, self.nu_dtype)
-        leaves, treedef = jtu.tree_flatten(zeros, is_leaf=is_leaf)
         given = self.weight_dimension_numbers
-        axes = resolve_dimension_numbers(
-            given, params, params, _last_two, takes_blocks=False
-        )
-        return treedef.unflatten(
-            x if x is None else make(x, a if x.size else None)  # empty: it has no mean
-            for x, a in zip(leaves, axes, strict=True)
+        return map_matrices(
+            lambda axes, v: make(v, axes if v.size else None),  # empty: it has no mean
+            MatrixDimensionNumbers(-2, -1) if given is None else given,
+            real_full_like(params, 0, self.nu_dtype),
+            params,
+            otherwise=lambda v: None if v is None else make(v, None),
+            takes_blocks=False,
         )
 
-    def leafwise(
-        self, state: ScaleByCAMEState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: ScaleByCAMEState, params=None, **extra) -> Leafwise:
         return Leafwise(came, state)
-
-
-def _last_two(tree: PyTree) -> list[MatrixDimensionNumbers | None]:
-    """Rows are the second-to-last axis, and columns the last."""
-    numbers = MatrixDimensionNumbers(-2, -1)
-    leaves = jtu.tree_leaves(tree, is_leaf=is_leaf)
-    return [numbers if is_parameter(x) and x.ndim >= 2 else None for x in leaves]
 
 
 class CAME(AbstractOptimizer):
@@ -346,8 +333,5 @@ class CAME(AbstractOptimizer):
 
     @property
     def chain(self) -> Chain:
-        return Chain(
-            self.part(ScaleByCAME),
-            self.part(AddDecayedWeights),
-            self.part(ScaleByLearningRate),
-        )
+        parts = ScaleByCAME, AddDecayedWeights, ScaleByLearningRate
+        return Chain(*map(self.part, parts))

@@ -59,9 +59,7 @@ class ScaleByNovoGradState(AbstractMomentsState):
 
 
 @equation
-def normalize(
-    g: Leaf, nu: Scalar, *, b2: Scalar, eps: Scalar, eps_root: Scalar
-) -> tuple[Leaf, Scalar]:
+def normalize(g: Leaf, nu: Scalar, *, b2, eps, eps_root) -> tuple[Leaf, Scalar]:
     nu = b2 * nu + (1 - b2) * jnp.sum(abs_sq(g))
     root = safe_sqrt(nu + eps_root) + eps
     return g / jnp.where(root == 0, 1, root), nu
@@ -141,11 +139,7 @@ class ScaleByNovoGrad(AbstractTransformation):
         )
 
     def update(
-        self,
-        updates: Updates,
-        state: State,
-        params: Params | None = None,
-        **extra: Any,
+        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, ScaleByNovoGradState]:
         check_state(self, state)
         b2 = jnp.where(state.count == 0, 0.0, as_float(self.b2))

@@ -1,7 +1,5 @@
 """SGDP: momentum without steps along weights whose norm has no effect."""
 
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Int
@@ -18,15 +16,14 @@ from ..._types import (
     Leaf,
     Mask,
     Params,
-    Scalar,
     ScalarOrSchedule,
     Unit,
     Updates,
     ZeroOrMore,
 )
-from ...numerics._numerics import safe_increment
 from ...tree._like import wide_zeros_like
-from ..own_decay import check_decay, check_decay_rate, shared_decay, with_own_decay
+from ..moments import counted
+from ..own_decay import check_decay_rate, decay_of, shared_decay, with_own_decay
 from .projection import Weight, leaves_of, projected
 
 
@@ -50,14 +47,14 @@ def sgdp(
     p: Leaf,
     leaf: Weight,
     *,
-    momentum: Scalar,
-    dampening: Scalar,
-    eps: Scalar,
-    delta: Scalar,
-    wd_ratio: Scalar,
-    weight_decay: Scalar,
-    cautious: bool,
-    nesterov: bool,
+    momentum,
+    dampening,
+    eps,
+    delta,
+    wd_ratio,
+    weight_decay,
+    cautious,
+    nesterov,
 ) -> tuple[Leaf, Leaf]:
     trace = (1 - dampening) * g + momentum * trace
     d = g + momentum * trace if nesterov else trace
@@ -124,7 +121,7 @@ class ScaleBySGDP(AbstractLeafwise):
     weight_dimension_numbers: DimensionNumbers | None = None
 
     def __check_init__(self) -> None:
-        check_decay(self)
+        decay_of(self)  # raises an error if it cannot be one
 
     def init(self, params: Params) -> ScaleBySGDPState:
         leaves_of(self, params, is_required=True)
@@ -133,13 +130,11 @@ class ScaleBySGDP(AbstractLeafwise):
             jnp.zeros((), jnp.int32), wide_zeros_like(params, self.accumulator_dtype)
         )
 
-    def leafwise(
-        self, state: ScaleBySGDPState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
-        shared = shared_decay(self, state.count)
-        state = ScaleBySGDPState(safe_increment(state.count), state.trace)
+    def leafwise(self, state: ScaleBySGDPState, params=None, **extra) -> Leafwise:
         reads = {"leaf": leaves_of(self, params)}
-        return Leafwise(sgdp, state, shared, reads)
+        return counted(
+            self, sgdp, state, reads=reads, **shared_decay(self, state.count)
+        )
 
 
 class SGDP(AbstractOptimizer):

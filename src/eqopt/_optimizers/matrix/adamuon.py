@@ -1,17 +1,15 @@
 """AdaMuon: orthogonal steps, divided elementwise by the root of a second moment."""
 
 import math
-from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, Float, Inexact
+from jaxtyping import DTypeLike
 
-from ..._arguments.checks import check_fields
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core import AbstractOptimizer, AbstractTransformation, Leafwise, equation
-from ..._matrices import AbstractMatrixwise, DimensionNumbers, Rows
+from ..._matrices import DimensionNumbers, Rows
 from ..._transforms.normalize import or_1
 from ..._transforms.weight_decay import WeightDecay
 from ..._trees.precision import or_tiny
@@ -19,7 +17,6 @@ from ..._types import (
     Mask,
     Nonnegative,
     Params,
-    Scalar,
     ScalarOrSchedule,
     Size,
     Unit,
@@ -27,8 +24,9 @@ from ..._types import (
     ZeroOrMore,
 )
 from ...numerics._numerics import abs_sq, safe_norm, safe_sqrt
-from .orthogonalize import NewtonSchulz, orthogonalize_of
-from .parts.coefficients import Coefficients
+from .orthogonalize import AbstractOrthogonal
+from .parts.eigenbasis import Matrix, RealMatrix
+from .parts.newton_schulz import Coefficients, NewtonSchulz
 from .parts.recipe import matrices_and_others
 
 
@@ -48,16 +46,16 @@ class ScaleByAdaMuonState(eqx.Module):
 
 @equation
 def adamuon(
-    g: Inexact[Array, "m n"],
-    mu: Inexact[Array, "m n"],
-    nu: Float[Array, "m n"],
+    g: Matrix,
+    mu: Matrix,
+    nu: RealMatrix,
     *,
     newton_schulz: NewtonSchulz,
-    beta: Scalar,
-    eps: Scalar,
-    consistent_rms: Scalar,
-    nesterov: bool,
-) -> tuple[Inexact[Array, "m n"], Inexact[Array, "m n"], Float[Array, "m n"]]:
+    beta,
+    eps,
+    consistent_rms,
+    nesterov,
+) -> tuple[Matrix, Matrix, RealMatrix]:
     mu = beta * mu + (1 - beta) * g
     o = newton_schulz(jnp.sign(beta * mu + (1 - beta) * g if nesterov else mu))
     nu = beta * nu + (1 - beta) * abs_sq(o)
@@ -66,7 +64,7 @@ def adamuon(
     return norm / or_1(safe_norm(u, 0) + eps) * u, mu, nu
 
 
-class ScaleByAdaMuon(AbstractMatrixwise):
+class ScaleByAdaMuon(AbstractOrthogonal):
     r"""Orthogonalizes the signs of the momentum, then divides by a second moment.
 
     !!! abstract "One step"
@@ -165,24 +163,14 @@ class ScaleByAdaMuon(AbstractMatrixwise):
     def _rows(self) -> Rows:
         return "first"
 
-    def __check_init__(self) -> None:
-        check_fields(self)
-        orthogonalize_of(self)
-
     def init(self, params: Params) -> ScaleByAdaMuonState:
         return ScaleByAdaMuonState(
             mu=self.for_matrices(params, lambda x: x, self.mu_dtype),
             nu=self.for_matrices(params, abs_sq),
         )
 
-    def matrixwise(
-        self,
-        state: ScaleByAdaMuonState,
-        params: Params | None = None,
-        **extra: Any,
-    ) -> Leafwise:
-        newton_schulz = orthogonalize_of(self).newton_schulz()
-        return Leafwise(adamuon, state, {"newton_schulz": newton_schulz})
+    def matrixwise(self, state: ScaleByAdaMuonState, params=None, **extra) -> Leafwise:
+        return Leafwise(adamuon, state, {"newton_schulz": self._newton_schulz()})
 
 
 class AdaMuon(AbstractOptimizer):

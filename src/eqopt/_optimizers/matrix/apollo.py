@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import equinox as eqx
 import jax.numpy as jnp
 import jax.random as jr
-from jaxtyping import Array, Bool, Float, Inexact, Int
+from jaxtyping import Array, Float, Inexact, Int
 
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
@@ -33,7 +33,6 @@ from ..._types import (
     Nonnegative,
     Params,
     PerLeaf,
-    Scalar,
     ScalarOrSchedule,
     Size,
     Unit,
@@ -47,8 +46,10 @@ from ...numerics._numerics import (
     safe_norm,
     safe_sqrt,
 )
+from ..moments import counted
+from .galore import leading
+from .parts.eigenbasis import Matrix
 from .parts.recipe import matrices_and_others
-from .parts.subspace import leading
 
 
 ScaleType: TypeAlias = Literal["channel", "tensor"]
@@ -83,23 +84,23 @@ class ScaleByAPOLLOState(eqx.Module):
 
 @equation
 def apollo(
-    g: Inexact[Array, "m n"],
+    g: Matrix,
     mu: tuple[Low],
     nu: tuple[Float[Array, "r long"]],
     projector: tuple[Inexact[Array, "short r"] | None],
     norm: Float[Array, "1 1"],
     key: tuple[Any],
     *,
-    b1: Scalar,
-    b2: Scalar,
-    eps: Scalar,
-    step_size: Scalar,
-    is_due: Bool[Array, ""],
-    scale: Scalar,
-    max_growth: Scalar | None,
-    scale_type: str,
-    scale_front: bool,
-) -> tuple[Inexact[Array, "m n"], Any, Any, Any, Float[Array, "1 1"]]:
+    b1,
+    b2,
+    eps,
+    step_size,
+    is_due,
+    scale,
+    max_growth,
+    scale_type,
+    scale_front,
+) -> tuple[Matrix, Any, Any, Any, Float[Array, "1 1"]]:
     x, (old,) = _wide(g), projector
     if old is None:
         # In float32, the random numbers are the same for any precision of the state.
@@ -252,19 +253,19 @@ class ScaleByAPOLLO(AbstractMatrixwise):
         (low,) = self._low(x)
         return (_wide(x) @ jnp.conj(low.T) if self.proj == "svd" else None,)
 
-    def matrixwise(
-        self, state: ScaleByAPOLLOState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def matrixwise(self, state: ScaleByAPOLLOState, params=None, **extra) -> Leafwise:
         count = safe_increment(state.count)
         every = jnp.asarray(self.update_proj_gap, jnp.int32)
         root = jnp.sqrt(bias_correction(self.b2, count))
-        shared = {
-            "step_size": root / bias_correction(self.b1, count),
-            "is_due": state.count % every == 0,
-        }
-        reads = {"key": functools.partial(self._keys, state.count // every, params)}
-        new_state = eqx.tree_at(lambda s: s.count, state, count)
-        return Leafwise(apollo, new_state, shared, reads)
+        return counted(
+            self,
+            apollo,
+            state,
+            count=count,
+            reads={"key": functools.partial(self._keys, state.count // every, params)},
+            step_size=root / bias_correction(self.b1, count),
+            is_due=state.count % every == 0,
+        )
 
     def _keys(self, epoch: Any, params: Params | None, updates: Updates) -> Updates:
         """A tuple for each matrix, of keys with the axes of the stack."""

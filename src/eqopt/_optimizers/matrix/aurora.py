@@ -4,19 +4,17 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, Inexact
+from jaxtyping import DTypeLike
 
-from ..._arguments.checks import check_fields
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core import AbstractOptimizer, AbstractTransformation, Leafwise, equation
-from ..._matrices import AbstractMatrixwise, DimensionNumbers
+from ..._matrices import DimensionNumbers
 from ..._transforms.weight_decay import WeightDecay
 from ..._types import (
     ClosedUnit,
     Mask,
     Params,
-    Scalar,
     ScalarOrSchedule,
     Size,
     Unit,
@@ -24,9 +22,9 @@ from ..._types import (
     ZeroOrMore,
 )
 from ...numerics._numerics import abs_sq, safe_norm
-from .orthogonalize import SCALES, NewtonSchulz, Scale, orthogonalize_of
-from .parts.coefficients import Coefficients
-from .parts.eigenbasis import short_side
+from .orthogonalize import AbstractOrthogonal
+from .parts.eigenbasis import Matrix, short_side
+from .parts.newton_schulz import SCALES, Coefficients, NewtonSchulz, Scale
 from .parts.recipe import matrices_and_others
 
 
@@ -67,22 +65,14 @@ class Balanced(eqx.Module):
 
 @equation
 def aurora(
-    g: Inexact[Array, "m n"],
-    mu: Inexact[Array, "m n"],
-    *,
-    balanced: Balanced,
-    beta: Scalar,
-    pp_beta: Scalar,
-    eps: Scalar,
-    nesterov: bool,
-    scale: str,
-) -> tuple[Inexact[Array, "m n"], Inexact[Array, "m n"]]:
+    g: Matrix, mu: Matrix, *, balanced: Balanced, beta, pp_beta, eps, nesterov, scale
+) -> tuple[Matrix, Matrix]:
     mu = beta * mu + (1 - beta) * g
     u = balanced(beta * mu + (1 - beta) * g if nesterov else mu, pp_beta, eps)
     return SCALES[scale](*g.shape) * u, mu
 
 
-class ScaleByAurora(AbstractMatrixwise):
+class ScaleByAurora(AbstractOrthogonal):
     r"""Orthogonalizes the momentum so that its rows have about equal length.
 
     !!! abstract "One step"
@@ -191,21 +181,14 @@ class ScaleByAurora(AbstractMatrixwise):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_dimension_numbers: DimensionNumbers | None = None
 
-    def __check_init__(self) -> None:
-        check_fields(self)
-        orthogonalize_of(self)
-
     def init(self, params: Params) -> ScaleByAuroraState:
         return ScaleByAuroraState(self.for_matrices(params, lambda x: x, self.mu_dtype))
 
     def _factor(self, outputs: int, inputs: int) -> float:
         return SCALES[self.scale](outputs, inputs)
 
-    def matrixwise(
-        self, state: ScaleByAuroraState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
-        newton_schulz = orthogonalize_of(self).newton_schulz()
-        balanced = Balanced(newton_schulz, self.pp_iterations)
+    def matrixwise(self, state: ScaleByAuroraState, params=None, **extra) -> Leafwise:
+        balanced = Balanced(self._newton_schulz(), self.pp_iterations)
         return Leafwise(aurora, state, {"balanced": balanced})
 
 

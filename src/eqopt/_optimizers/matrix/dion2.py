@@ -6,20 +6,18 @@ from typing import Annotated, Any, TypeAlias
 import equinox as eqx
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, DTypeLike, Float, Inexact, Int
+from jaxtyping import Array, DTypeLike, Float, Int
 
-from ..._arguments.checks import check_fields
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core import AbstractOptimizer, AbstractTransformation, Leafwise, equation
-from ..._matrices import AbstractMatrixwise, DimensionNumbers
+from ..._matrices import DimensionNumbers
 from ..._transforms.weight_decay import WeightDecay
 from ..._types import (
     Interval,
     Mask,
     Nonnegative,
     Params,
-    Scalar,
     ScalarOrSchedule,
     Size,
     Unit,
@@ -27,11 +25,11 @@ from ..._types import (
     ZeroOrMore,
 )
 from ...numerics._numerics import abs_sq
-from .orthogonalize import SCALES, NewtonSchulz, Scale, orthogonalize_of
-from .parts.coefficients import Coefficients
-from .parts.eigenbasis import short_side
+from .normuon import scale_by_row_rms
+from .orthogonalize import AbstractOrthogonal
+from .parts.eigenbasis import Matrix, short_side
+from .parts.newton_schulz import SCALES, Coefficients, NewtonSchulz, Scale
 from .parts.recipe import matrices_and_others
-from .parts.row_rms import scale_by_row_rms
 
 
 def _number(x: Any) -> Any:
@@ -72,7 +70,7 @@ class Largest(eqx.Module):
     fraction: float = eqx.field(static=True)
     always_rows: bool = eqx.field(static=True)
 
-    def __call__(self, x: Inexact[Array, "m n"]) -> tuple[Int[Array, " k"], int]:
+    def __call__(self, x: Matrix) -> tuple[Int[Array, " k"], int]:
         """Returns the selected indices, and their axis."""
         axis = 0 if self.always_rows else short_side(x.shape)
         # The selection is not a smooth function of the gradients.
@@ -95,15 +93,15 @@ def _back(x: Any, places: Any, axis: int, size: int) -> tuple[Any, Any]:
 
 @equation
 def dion2(
-    g: Inexact[Array, "m n"],
-    mu: Inexact[Array, "m n"],
+    g: Matrix,
+    mu: Matrix,
     *,
     newton_schulz: NewtonSchulz,
     largest: Largest,
-    ef_decay: Scalar,
-    eps: Scalar,
-    scale: str,
-) -> tuple[Inexact[Array, "m n"], Inexact[Array, "m n"]]:
+    ef_decay,
+    eps,
+    scale,
+) -> tuple[Matrix, Matrix]:
     mu = mu + g
     places, axis = largest(mu)
     o = newton_schulz(jnp.take(mu, places, axis), eps)
@@ -114,17 +112,17 @@ def dion2(
 
 @equation
 def nordion2(
-    g: Inexact[Array, "m n"],
-    mu: Inexact[Array, "m n"],
+    g: Matrix,
+    mu: Matrix,
     nu: Float[Array, "m 1"],
     *,
     newton_schulz: NewtonSchulz,
     largest: Largest,
-    ef_decay: Scalar,
-    b2: Scalar,
-    eps: Scalar,
-    scale: str,
-) -> tuple[Inexact[Array, "m n"], Inexact[Array, "m n"], Float[Array, "m 1"]]:
+    ef_decay,
+    b2,
+    eps,
+    scale,
+) -> tuple[Matrix, Matrix, Float[Array, "m 1"]]:
     mu = mu + g
     rows, _ = largest(mu)
     o = newton_schulz(mu[rows], eps)
@@ -133,7 +131,7 @@ def nordion2(
     return u, jnp.where(is_there, ef_decay * mu, mu), nu.at[rows].set(v)
 
 
-class ScaleByDion2(AbstractMatrixwise):
+class ScaleByDion2(AbstractOrthogonal):
     r"""Orthogonal updates for a fraction of the rows, or columns, of each matrix.
 
     !!! abstract "One step"
@@ -247,13 +245,6 @@ class ScaleByDion2(AbstractMatrixwise):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_dimension_numbers: DimensionNumbers | None = None
 
-    def __check_init__(self) -> None:
-        check_fields(self)
-        orthogonalize_of(self)
-
-    def _factor(self, outputs: int, inputs: int) -> float:
-        return SCALES[self.scale](outputs, inputs)
-
     def init(self, params: Params) -> ScaleByDion2State:
         squares = lambda x: jnp.sum(abs_sq(x), 1, keepdims=True)
         return ScaleByDion2State(
@@ -261,12 +252,13 @@ class ScaleByDion2(AbstractMatrixwise):
             nu=None if self.b2 is None else self.for_matrices(params, squares),
         )
 
-    def matrixwise(
-        self, state: ScaleByDion2State, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def _factor(self, outputs: int, inputs: int) -> float:
+        return SCALES[self.scale](outputs, inputs)
+
+    def matrixwise(self, state: ScaleByDion2State, params=None, **extra) -> Leafwise:
         by_row = self.b2 is not None
         shared = {
-            "newton_schulz": orthogonalize_of(self).newton_schulz(),
+            "newton_schulz": self._newton_schulz(),
             "largest": Largest(self.fraction, by_row),
         }
         return Leafwise(nordion2 if by_row else dion2, state, shared)

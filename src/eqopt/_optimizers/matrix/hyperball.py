@@ -105,9 +105,8 @@ class Hyperball(AbstractOptimizer):
             raise InputError(
                 "Hyperball",
                 "`inner` must not have a learning rate, but "
-                f"{type(self.inner).__name__} has one. Pass the transformation that "
-                "computes the direction, such as `eqopt.ScaleByAdam()` instead of "
-                "`eqopt.Adam`, and pass the learning rate to Hyperball.",
+                f"{type(self.inner).__name__} has one. Pass `eqopt.ScaleByAdam()` "
+                "instead of `eqopt.Adam`, for example.",
             )
 
     @property

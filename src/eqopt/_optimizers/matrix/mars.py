@@ -27,7 +27,6 @@ from ..._types import (
     Mask,
     Params,
     Positive,
-    Scalar,
     ScalarOrSchedule,
     Size,
     State,
@@ -39,7 +38,7 @@ from ...tree import zeros_like
 from ..adam.adam import ScaleByAdam
 from ..sign.sign import ScaleBySign
 from .orthogonalize import Orthogonalize
-from .parts.coefficients import Coefficients
+from .parts.newton_schulz import Coefficients
 from .parts.recipe import are_matrices, are_others, matrices_and_others
 
 
@@ -49,29 +48,18 @@ class CorrectByMARSState(eqx.Module):
     previous_gradient: Updates | None
 
 
-def _corrected(
-    g: Leaf, previous: Leaf, gamma: Scalar, b1: Scalar, max_norm: Scalar | None
-) -> Leaf:
+def _corrected(g, previous, gamma, b1, max_norm):
     c = g + gamma * b1 / (1 - b1) * (g - previous)
     return c if max_norm is None else c / jnp.maximum(1, block_norm(c) / max_norm)
 
 
 @equation
-def mars(
-    g: Leaf,
-    previous_gradient: Leaf,
-    *,
-    gamma: Scalar,
-    b1: Scalar,
-    max_norm: Scalar | None,
-) -> tuple[Leaf, Leaf]:
+def mars(g: Leaf, previous_gradient: Leaf, *, gamma, b1, max_norm) -> tuple[Leaf, Leaf]:
     return _corrected(g, previous_gradient, gamma, b1, max_norm), g
 
 
 @equation
-def exact_mars(
-    g: Leaf, previous_grad: Leaf, *, gamma: Scalar, b1: Scalar, max_norm: Scalar | None
-) -> Leaf:
+def exact_mars(g: Leaf, previous_grad: Leaf, *, gamma, b1, max_norm) -> Leaf:
     return _corrected(g, previous_grad, gamma, b1, max_norm)
 
 
@@ -155,9 +143,7 @@ class CorrectByMARS(AbstractLeafwise):
             zeros_like(params, self.mu_dtype) if is_kept else None
         )
 
-    def leafwise(
-        self, state: CorrectByMARSState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: CorrectByMARSState, params=None, **extra) -> Leafwise:
         if self.is_approx:
             return Leafwise(mars, state)
         previous_grad = required(self, extra, "previous_grad")
@@ -177,11 +163,7 @@ class _KnowsMatrices(AbstractTransformation):
         resolve_dimension_numbers(given, params, params, is_required=True)
 
     def update(
-        self,
-        updates: Updates,
-        state: State,
-        params: Params | None = None,
-        **extra: Any,
+        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, State]:
         return updates, state
 

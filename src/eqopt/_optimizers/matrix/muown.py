@@ -1,17 +1,17 @@
 """Muown: Muon turns the rows of a matrix, and Adam changes their norms."""
 
-from typing import Any
+import dataclasses
+from typing import TypeAlias
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, Float, Inexact, Int
+from jaxtyping import Array, DTypeLike, Float, Int
 
-from ..._arguments.checks import check_fields
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._combinators.masked import Masked
 from ..._core import AbstractOptimizer, AbstractTransformation, Leafwise, equation
-from ..._matrices import AbstractMatrixwise, DimensionNumbers
+from ..._matrices import DimensionNumbers
 from ..._transforms.normalize import or_1
 from ..._transforms.scale import at, recorded
 from ..._trees.precision import or_tiny
@@ -19,17 +19,18 @@ from ..._types import (
     Nonnegative,
     Params,
     Recorded,
-    Scalar,
     ScalarOrSchedule,
     Size,
     Unit,
     Updates,
     ZeroOrMore,
 )
-from ...numerics._numerics import abs_sq, bias_correction, safe_increment, safe_sqrt
+from ...numerics._numerics import abs_sq, safe_sqrt
 from ..adam.adam import AdamW
-from .orthogonalize import SCALES, NewtonSchulz, Scale, orthogonalize_of
-from .parts.coefficients import Coefficients
+from ..moments import counted
+from .orthogonalize import AbstractOrthogonal
+from .parts.eigenbasis import Matrix
+from .parts.newton_schulz import SCALES, Coefficients, NewtonSchulz, Scale
 from .parts.recipe import are_others
 
 
@@ -56,37 +57,34 @@ class ScaleByMuownState(eqx.Module):
     gain_nu: Nonnegative
 
 
-def _norms(x: Inexact[Array, "m n"]) -> Float[Array, "m 1"]:
+Column: TypeAlias = Float[Array, "m 1"]
+
+
+def _norms(x: Matrix) -> Column:
     return safe_sqrt(jnp.sum(abs_sq(x), 1, keepdims=True))
 
 
 @equation
 def muown(
-    g: Inexact[Array, "m n"],
-    mu: Inexact[Array, "m n"],
-    lengths: Float[Array, "m 1"],
-    gain_mu: Float[Array, "m 1"],
-    gain_nu: Float[Array, "m 1"],
-    p: Inexact[Array, "m n"],
+    g: Matrix,
+    mu: Matrix,
+    lengths: Column,
+    gain_mu: Column,
+    gain_nu: Column,
+    p: Matrix,
     *,
     newton_schulz: NewtonSchulz,
-    learning_rate: Scalar,
-    weight_decay: Scalar,
-    beta: Scalar,
-    b1: Scalar,
-    b2: Scalar,
-    eps: Scalar,
-    mu_correction: Scalar,
-    nu_correction: Scalar,
-    nesterov: bool,
-    scale: str,
-) -> tuple[
-    Inexact[Array, "m n"],
-    Inexact[Array, "m n"],
-    Float[Array, "m 1"],
-    Float[Array, "m 1"],
-    Float[Array, "m 1"],
-]:
+    learning_rate,
+    weight_decay,
+    beta,
+    b1,
+    b2,
+    eps,
+    mu_correction,
+    nu_correction,
+    nesterov,
+    scale,
+) -> tuple[Matrix, Matrix, Column, Column, Column]:
     gains = _norms(p)
     is_zero = gains == 0
     rows = p / or_1(gains)  # of norm 1
@@ -110,7 +108,7 @@ def muown(
     return w - p, mu, lengths, gain_mu, gain_nu
 
 
-class ScaleByMuown(AbstractMatrixwise):
+class ScaleByMuown(AbstractOrthogonal):
     r"""Orthogonal steps for the directions of rows, and steps of Adam for their norms.
 
     Each row $i$ of a matrix is $w_i = a_i v_i / \|v_i\|$, with a gain $a_i$ and a vector
@@ -220,10 +218,6 @@ class ScaleByMuown(AbstractMatrixwise):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_dimension_numbers: DimensionNumbers | None = None
 
-    def __check_init__(self) -> None:
-        check_fields(self)
-        orthogonalize_of(self)
-
     def init(self, params: Params) -> ScaleByMuownState:
         count = jnp.zeros((), jnp.int32)
         of_rows = lambda: self.for_matrices(params, _norms)
@@ -236,25 +230,12 @@ class ScaleByMuown(AbstractMatrixwise):
             gain_nu=of_rows(),
         )
 
-    def matrixwise(
-        self, state: ScaleByMuownState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
-        eta, count = at(self, "learning_rate", state.count), safe_increment(state.count)
-        shared = {
-            "newton_schulz": orthogonalize_of(self).newton_schulz(),
-            "learning_rate": eta,
-            "mu_correction": bias_correction(self.b1, count),
-            "nu_correction": bias_correction(self.b2, count),
-        }
-        new = ScaleByMuownState(
-            count,
-            recorded(eta, state.learning_rate),
-            state.mu,
-            state.lengths,
-            state.gain_mu,
-            state.gain_nu,
-        )
-        return Leafwise(muown, new, shared)
+    def matrixwise(self, state: ScaleByMuownState, params=None, **extra) -> Leafwise:
+        eta = at(self, "learning_rate", state.count)
+        rate = recorded(eta, state.learning_rate)
+        new = dataclasses.replace(state, learning_rate=rate)
+        newton_schulz = self._newton_schulz()
+        return counted(self, muown, new, newton_schulz=newton_schulz, learning_rate=eta)
 
 
 class Muown(AbstractOptimizer):

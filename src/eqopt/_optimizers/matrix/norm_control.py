@@ -22,7 +22,6 @@ from ..._types import (
     PerLeaf,
     PyTree,
     RealScalarLike,
-    Scalar,
     ZeroOrMore,
 )
 from ...numerics._numerics import abs_sq, safe_sqrt
@@ -55,9 +54,7 @@ def _over(above: Array, below: Array) -> Array:
     return jnp.where(is_one, 1, above / jnp.where(is_one, 1, below))
 
 
-def _step(
-    q: Matrix, radius: Array, norms: Norms, g: Matrix, p: Matrix
-) -> Inexact[Array, "m n"]:
+def _step(q: Matrix, radius: Array, norms: Norms, g: Matrix, p: Matrix) -> Matrix:
     """The step from `p` to `q`, scaled to the norm `radius`; zeros stay zeros.
 
     No step if the square of a norm overflows. (Not 0: an infinity stays visible as NaN.)
@@ -68,21 +65,17 @@ def _step(
 
 
 @equation
-def relative_update(g: Matrix, p: Matrix, norms: Norms) -> Inexact[Array, "m n"]:
+def relative_update(g: Matrix, p: Matrix, norms: Norms) -> Matrix:
     return g * _over(norms(p), norms(g))
 
 
 @equation
-def floor_norm(
-    g: Matrix, p: Matrix, norms: Norms, *, floor: Scalar
-) -> Inexact[Array, "m n"]:
+def floor_norm(g: Matrix, p: Matrix, norms: Norms, *, floor) -> Matrix:
     return g * jnp.maximum(1, _over(floor * norms(p), norms(g)))
 
 
 @equation
-def brake_norm(
-    g: Matrix, p: Matrix, *, outward: Scalar, inward: Scalar
-) -> Inexact[Array, "m n"]:
+def brake_norm(g: Matrix, p: Matrix, *, outward, inward) -> Matrix:
     old, new = norm(p), norm(p + g)
     part = jnp.where(new > old, outward, inward)
     radius = jnp.maximum(old + part * (new - old), 0)
@@ -91,9 +84,7 @@ def brake_norm(
 
 
 @equation
-def brake_component(
-    g: Matrix, p: Matrix, *, outward: Scalar, inward: Scalar
-) -> Inexact[Array, "m n"]:
+def brake_component(g: Matrix, p: Matrix, *, outward, inward) -> Matrix:
     old = norm(p)
     is_zero = old == 0
     direction = p / jnp.where(is_zero, 1, old)
@@ -105,9 +96,7 @@ def brake_component(
 
 
 @equation
-def keep_norm(
-    g: Matrix, p: Matrix, norms: Norms, *, radius: Scalar | None
-) -> Inexact[Array, "m n"]:
+def keep_norm(g: Matrix, p: Matrix, norms: Norms, *, radius) -> Matrix:
     kept = norms(p)
     if radius is not None:
         kept = jnp.where(kept == 0, 0, radius)
@@ -117,7 +106,7 @@ def keep_norm(
 @equation
 def keep_first_norm(
     g: Matrix, radius: Float[Array, "_ _"], p: Matrix, norms: Norms
-) -> tuple[Inexact[Array, "m n"], Float[Array, "_ _"]]:
+) -> tuple[Matrix, Float[Array, "_ _"]]:
     # Unlike `jnp.where`, it takes no numbers of rows for the number of the matrix.
     radius = lax.select(radius == 0, norms(p), radius)
     u = _step(p + g, radius, norms, g, p)
@@ -190,9 +179,7 @@ class RelativeUpdate(_Stateless):
     per: Per = eqx.field(static=True, default="matrix")
     weight_dimension_numbers: DimensionNumbers | None = None
 
-    def matrixwise(
-        self, state: None, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def matrixwise(self, state: None, params=None, **extra) -> Leafwise:
         return self._leafwise(relative_update, state, params)
 
 
@@ -232,9 +219,7 @@ class UpdateNormFloor(_Stateless):
     per: Per = eqx.field(static=True, default="matrix")
     weight_dimension_numbers: DimensionNumbers | None = None
 
-    def matrixwise(
-        self, state: None, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def matrixwise(self, state: None, params=None, **extra) -> Leafwise:
         return self._leafwise(floor_norm, state, params)
 
 
@@ -284,9 +269,7 @@ class RadialBrake(_Stateless):
     of: Brake = eqx.field(static=True, default="norm")
     weight_dimension_numbers: DimensionNumbers | None = None
 
-    def matrixwise(
-        self, state: None, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def matrixwise(self, state: None, params=None, **extra) -> Leafwise:
         return Leafwise(_BRAKES[self.of])
 
 
@@ -346,9 +329,7 @@ class KeepNorm(_NormControl):
         norms = self._norms(params, params)
         return KeepNormState(map_layouts(start, layouts, norms, zeros_like(params)))
 
-    def matrixwise(
-        self, state: KeepNormState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def matrixwise(self, state: KeepNormState, params=None, **extra) -> Leafwise:
         radius = None if isinstance(self.radius, str) else self.radius
         is_first = radius is None and self.radius == "initial"
         if is_first == (state.radius is None):

@@ -1,31 +1,134 @@
 """NorMuon: orthogonal steps with a separate length for each row."""
 
-from typing import Any
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import equinox as eqx
-from jaxtyping import Array, DTypeLike, Float, Inexact
+import jax.numpy as jnp
+from jaxtyping import Array, DTypeLike, Float
 
-from ..._arguments.checks import check_fields
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core import AbstractOptimizer, AbstractTransformation, Leafwise, equation
 from ..._matrices import AbstractMatrixwise, DimensionNumbers
+from ..._transforms.normalize import or_1, zero_if_infinite
 from ..._transforms.weight_decay import WeightDecay
 from ..._types import (
     Mask,
     Nonnegative,
     Params,
-    Scalar,
+    PerLeaf,
     ScalarOrSchedule,
     Size,
     Unit,
     Updates,
     ZeroOrMore,
 )
-from .orthogonalize import SCALES, NewtonSchulz, Scale, orthogonalize_of
-from .parts.coefficients import Coefficients
+from ...numerics._numerics import abs_sq, safe_norm, safe_sqrt
+from .orthogonalize import AbstractOrthogonal
+from .parts.eigenbasis import Matrix
+from .parts.newton_schulz import SCALES, Coefficients, NewtonSchulz, Scale
 from .parts.recipe import matrices_and_others
-from .parts.row_rms import Side, moments_of_rows, scale_by_row_rms
+
+
+Side: TypeAlias = Literal["rows", "long"]
+
+
+class ScaleByRowRMSState(eqx.Module):
+    """The mean squares of the rows.
+
+    **Attributes:**
+
+    - `nu`: the mean of the squares in each row so far. It has the shape of the parameter,
+        with size 1 along the inputs, and is `None` for parameters that are not matrices.
+    """
+
+    nu: PerLeaf
+
+
+def _axis(shape: tuple[int, ...], side: Side) -> int:
+    """The axis over which the squares are averaged."""
+    return 0 if side == "long" and shape[1] > shape[0] else 1
+
+
+@equation
+def scale_by_row_rms(
+    g: Matrix, nu: Float[Array, "#m #n"], *, b2, eps, side
+) -> tuple[Matrix, Float[Array, "#m #n"]]:
+    nu = b2 * nu + (1 - b2) * jnp.mean(abs_sq(g), _axis(g.shape, side), keepdims=True)
+    u = g / or_1(safe_sqrt(nu) + eps)
+    return zero_if_infinite(safe_norm(g, 0)) / or_1(safe_norm(u, 0) + eps) * u, nu
+
+
+class ScaleByRowRMS(AbstractMatrixwise):
+    r"""Divides each row of a matrix by the root of its second moment; keeps the norm.
+
+    $$\nu_t = \beta_2 \nu_{t-1}
+              + (1 - \beta_2) \operatorname{mean}_{\text{columns}} |g_t|^2, \qquad
+      \hat u_t = \frac{g_t}{\sqrt{\nu_t} + \varepsilon}, \qquad
+      u_t = \frac{\|g_t\|_F}{\|\hat u_t\|_F + \varepsilon}\, \hat u_t$$
+
+    A row holds the weights of one output of a layer. This is the last part of
+    [`eqopt.ScaleByNorMuon`][], which has the reference, for a chain of your own. The
+    moments need no bias correction, because the norm is restored at the end. The state
+    has one number per row. In float32, the square of a norm above 1.8e19 overflows:
+    then the update is zero. A row with such a norm stays zero in all later updates.
+    Parameters that are not matrices pass unchanged and have no state.
+
+    !!! example
+
+        ```python
+        # NorMuon without Nesterov momentum.
+        eqopt.Chain(
+            eqopt.EMA(0.95, debias=False),
+            eqopt.Orthogonalize("polar_express"),
+            eqopt.ScaleByRowRMS(0.95),
+        )
+        ```
+
+    **Arguments:**
+
+    - `b2`: $\beta_2 \in [0, 1)$. Defaults to 0.95.
+    - `eps`: $\varepsilon \ge 0$. Defaults to 1e-10.
+    - `side`: which side has second moments: `"rows"` for the outputs, as in the paper; or
+        `"long"` for the longer side of the matrix (rows if both are equal). Defaults to
+        `"rows"`.
+    - `weight_dimension_numbers`: which parameters are matrices, and which of their axes
+        are outputs and inputs. It is a tree of [`eqopt.MatrixDimensionNumbers`][] and
+        `None` with the structure of the parameters or a prefix of it, or a function of
+        the parameters that returns one. A single `MatrixDimensionNumbers` applies to
+        all arrays with at least two axes. Defaults to
+        [`eqopt.groups.layer_matrices`][]: the weights of Equinox's linear, convolution
+        and recurrent layers, and arrays with two axes (inputs first) outside the layers
+        of `equinox.nn`. Embeddings are not matrices. Other arrays with three or more
+        axes outside these layers, such as your own stack of matrices, are then an
+        error. Describe them with [`eqopt.groups.matrices`][] and
+        [`eqopt.groups.stacked`][].
+
+    **Raises:**
+
+    A `ValueError` if an argument is out of its range. In `init` and `update`, a
+    `ValueError` with the key path if the dimension numbers do not fit the parameters.
+    """
+
+    in_batches: ClassVar[bool] = False
+
+    b2: Unit = 0.95
+    eps: ZeroOrMore = 1e-10
+    side: Side = static_choice(static=True, default="rows")
+    weight_dimension_numbers: DimensionNumbers | None = None
+
+    def init(self, params: Params) -> ScaleByRowRMSState:
+        return ScaleByRowRMSState(moments_of_rows(self, params))
+
+    def matrixwise(self, state: ScaleByRowRMSState, params=None, **extra) -> Leafwise:
+        return Leafwise(scale_by_row_rms, state)
+
+
+def moments_of_rows(owner: Any, params: Params) -> Nonnegative:
+    """Zeros for the second moments of a transformation with a `side`."""
+    # A mean of nothing would not be zero.
+    total = lambda x: jnp.sum(abs_sq(x), _axis(x.shape, owner.side), keepdims=True)
+    return owner.for_matrices(params, total)
 
 
 class ScaleByNorMuonState(eqx.Module):
@@ -45,25 +148,25 @@ class ScaleByNorMuonState(eqx.Module):
 
 @equation
 def normuon(
-    g: Inexact[Array, "m n"],
-    mu: Inexact[Array, "m n"],
+    g: Matrix,
+    mu: Matrix,
     nu: Float[Array, "#m #n"],
     *,
     newton_schulz: NewtonSchulz,
-    beta: Scalar,
-    b2: Scalar,
-    eps: Scalar,
-    nesterov: bool,
-    side: Side,
-    scale: str,
-) -> tuple[Inexact[Array, "m n"], Inexact[Array, "m n"], Float[Array, "#m #n"]]:
+    beta,
+    b2,
+    eps,
+    nesterov,
+    side,
+    scale,
+) -> tuple[Matrix, Matrix, Float[Array, "#m #n"]]:
     mu = beta * mu + (1 - beta) * g
     o = newton_schulz(beta * mu + (1 - beta) * g if nesterov else mu)
     u, nu = scale_by_row_rms(o, nu, b2=b2, eps=eps, side=side)
     return SCALES[scale](*g.shape) * u, mu, nu
 
 
-class ScaleByNorMuon(AbstractMatrixwise):
+class ScaleByNorMuon(AbstractOrthogonal):
     r"""Orthogonal updates, with each row divided by the root of its second moment.
 
     !!! abstract "One step"
@@ -168,10 +271,6 @@ class ScaleByNorMuon(AbstractMatrixwise):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_dimension_numbers: DimensionNumbers | None = None
 
-    def __check_init__(self) -> None:
-        check_fields(self)
-        orthogonalize_of(self)
-
     def init(self, params: Params) -> ScaleByNorMuonState:
         return ScaleByNorMuonState(
             mu=self.for_matrices(params, lambda x: x, self.mu_dtype),
@@ -181,14 +280,8 @@ class ScaleByNorMuon(AbstractMatrixwise):
     def _factor(self, outputs: int, inputs: int) -> float:
         return SCALES[self.scale](outputs, inputs)
 
-    def matrixwise(
-        self,
-        state: ScaleByNorMuonState,
-        params: Params | None = None,
-        **extra: Any,
-    ) -> Leafwise:
-        newton_schulz = orthogonalize_of(self).newton_schulz()
-        return Leafwise(normuon, state, {"newton_schulz": newton_schulz})
+    def matrixwise(self, state: ScaleByNorMuonState, params=None, **extra) -> Leafwise:
+        return Leafwise(normuon, state, {"newton_schulz": self._newton_schulz()})
 
 
 class NorMuon(AbstractOptimizer):

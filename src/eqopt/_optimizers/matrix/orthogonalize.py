@@ -1,112 +1,28 @@
 """The nearest orthogonal matrix, using only matrix products."""
 
 import math
-from typing import Any, Literal, TypeAlias
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, Float, Inexact
+from jaxtyping import DTypeLike
 
 from ..._arguments.checks import check_fields, check_real_dtype
 from ..._arguments.fields import static_choice
 from ..._core import Leafwise, equation
-from ..._errors import InputError
-from ..._matrices import AbstractMatrixwise, AbstractWhole, DimensionNumbers
+from ..._matrices import AbstractMatrixwise, DimensionNumbers
 from ..._transforms.normalize import zero_if_infinite
-from ..._types import Params, Scalar, Size, ZeroOrMore
-from ...numerics._numerics import abs_sq, safe_norm
-from .parts.coefficients import Coefficients, rows_of
-from .parts.eigenbasis import gram, short_side
-from .parts.newton_schulz import in_dtype, iterated, times_side
-
-
-Matrix: TypeAlias = Inexact[Array, "m n"]
-Scale: TypeAlias = Literal["none", "shape", "spectral", "unit_rms", "match_rms"]
-
-# The factors for orthogonal matrices with m outputs and n inputs.
-SCALES = {
-    "none": lambda m, n: 1.0,
-    "shape": lambda m, n: math.sqrt(max(1, m / n)),
-    "spectral": lambda m, n: math.sqrt(max(m, n)),
-    "unit_rms": lambda m, n: math.sqrt(m / n),
-    "match_rms": lambda m, n: 0.2 * math.sqrt(max(m, n)),
-}
-
-
-# This is added to the norm that the iteration divides by.
-NS_EPS = 1e-7
-
-
-class NewtonSchulz(AbstractWhole):
-    """Makes a matrix orthogonal by a Newton-Schulz iteration.
-
-    **Attributes:**
-
-    - `rows`: the coefficients of each step.
-    - `norm_factor`: a factor for the Frobenius norm, before $X$ is divided by it.
-    - `by_gram`: whether to iterate only on $X X^*$.
-    - `restarts`: with `by_gram`, the steps before which $X X^*$ is computed again.
-    - `ns_dtype`: the dtype of the iteration, if it is given.
-    - `is_coarse`: whether float32 matrices are iterated in bfloat16 on accelerators.
-    """
-
-    rows: Float[Array, "steps 3"]
-    norm_factor: Float[Array, ""]
-    by_gram: bool = eqx.field(static=True)
-    restarts: tuple[int, ...] = eqx.field(static=True)
-    ns_dtype: DTypeLike | None = eqx.field(static=True)
-    is_coarse: bool = eqx.field(static=True)
-
-    def of_whole(self, x: Matrix, eps: Any = NS_EPS) -> Matrix:
-        squares = jnp.sum(abs_sq(x))
-        norm = jnp.sqrt(jnp.where(squares > 0, squares, 1))
-        x = x / (norm * self.norm_factor + eps).astype(x.dtype)
-        # On the gram matrix of a square matrix, the products would not be smaller.
-        if self.by_gram and x.shape[0] != x.shape[1]:
-            return in_dtype(self.ns_dtype, self._by_gram, x)
-        is_coarse = self.is_coarse and self.ns_dtype is None and x.dtype == jnp.float32
-        coarse_dtype = jnp.bfloat16 if is_coarse else self.ns_dtype
-        return iterated(x, self.rows, len(self.rows), self.ns_dtype, coarse_dtype)
-
-    def _by_gram(self, x: Matrix) -> Matrix:
-        r"""With $R = X X^*$, all products except two involve only the short side."""
-        side = short_side(x.shape)
-        one = jnp.eye(x.shape[side], dtype=x.dtype)
-        q, r = one, gram(x, side)
-        for i in range(len(self.rows)):
-            if i in self.restarts:
-                x = times_side(q, x, side)
-                q, r = one, gram(x, side)
-            a, b, c = (z.astype(x.dtype) for z in self.rows[i])
-            s = a * one + b * r + c * (r @ r)
-            q, r = s @ q, s @ r @ s
-        return times_side(q, x, side)
-
-
-def orthogonalize_of(owner: Any) -> "Orthogonalize":
-    """An `Orthogonalize` with the fields of the transformation that uses it."""
-    _check_precision(owner, "ns_dtype")
-    return Orthogonalize(
-        coefficients=owner.coefficients,
-        steps=owner.steps,
-        scale=getattr(owner, "scale", "none"),
-        dtype=owner.ns_dtype,
-        weight_dimension_numbers=owner.weight_dimension_numbers,
-    )
-
-
-def _check_precision(owner: Any, name: str) -> None:
-    coefficients, dtype = owner.coefficients, getattr(owner, name)
-    check_real_dtype(type(owner).__name__, name, dtype)
-    is_cans = isinstance(coefficients, str) and coefficients == "cans"
-    if is_cans and dtype is not None and jnp.dtype(dtype) == jnp.bfloat16:
-        raise InputError(
-            owner,
-            f"`{name}` must not be bfloat16 with "
-            "`coefficients='cans'`, because this iteration diverges in bfloat16. Use "
-            "float32, or `coefficients='polar_express'`.",
-        )
+from ..._types import Params, Size, ZeroOrMore
+from ...numerics._numerics import safe_norm
+from .parts.eigenbasis import Matrix
+from .parts.newton_schulz import (
+    NS_EPS,
+    SCALES,
+    Coefficients,
+    NewtonSchulz,
+    Scale,
+    newton_schulz_of,
+)
 
 
 # The smallest value of the norms below before something is divided by them.
@@ -122,14 +38,8 @@ def _with_equal_rows(x: Matrix) -> Matrix:
 
 @equation
 def orthogonalize(
-    g: Matrix,
-    *,
-    newton_schulz: NewtonSchulz,
-    eps: Scalar,
-    scale: str,
-    row_normalize: bool,
-    renormalize: bool,
-) -> Inexact[Array, "m n"]:
+    g: Matrix, *, newton_schulz: NewtonSchulz, eps, scale, row_normalize, renormalize
+) -> Matrix:
     u = newton_schulz(_with_equal_rows(g) if row_normalize else g, eps)
     if renormalize:
         u = math.sqrt(min(g.shape)) / safe_norm(u, _LEAST) * u
@@ -272,20 +182,14 @@ class Orthogonalize(AbstractMatrixwise):
 
     def __check_init__(self) -> None:
         check_fields(self)
-        _check_precision(self, "dtype")
+        check_real_dtype("Orthogonalize", "dtype", self.dtype)
         # This creates no arrays: they would start JAX before `jax.distributed` does.
         jax.eval_shape(self.newton_schulz)
 
     def newton_schulz(self) -> NewtonSchulz:
         """The iteration, as a function of a matrix."""
-        table = rows_of(type(self).__name__, self.coefficients, self.steps)
-        return NewtonSchulz(
-            rows=jnp.asarray(table.rows, float),
-            norm_factor=jnp.asarray(table.norm_factor, float),
-            by_gram=self.gram,
-            restarts=self.restarts,
-            ns_dtype=self.dtype,
-            is_coarse=table.is_coarse,
+        return newton_schulz_of(
+            self, "dtype", by_gram=self.gram, restarts=self.restarts
         )
 
     def init(self, params: Params) -> None:
@@ -294,8 +198,23 @@ class Orthogonalize(AbstractMatrixwise):
     def _factor(self, outputs: int, inputs: int) -> float:
         return SCALES[self.scale](outputs, inputs)
 
-    def matrixwise(
-        self, state: None, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def matrixwise(self, state: None, params=None, **extra) -> Leafwise:
         shared = {"newton_schulz": self.newton_schulz()}
         return Leafwise(orthogonalize, state, shared)
+
+
+class AbstractOrthogonal(AbstractMatrixwise):
+    """A method for matrices that uses a Newton-Schulz iteration."""
+
+    coefficients: eqx.AbstractVar[Coefficients]
+    steps: eqx.AbstractVar[int | None]
+    ns_dtype: eqx.AbstractVar[DTypeLike | None]
+
+    def __check_init__(self) -> None:
+        check_fields(self)
+        # This creates no arrays: they would start JAX before `jax.distributed` does.
+        jax.eval_shape(self._newton_schulz)
+
+    def _newton_schulz(self) -> NewtonSchulz:
+        """The iteration, as a function of a matrix."""
+        return newton_schulz_of(self)

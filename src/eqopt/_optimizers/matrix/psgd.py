@@ -6,12 +6,14 @@ from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, Inexact, Int
+from jax import lax
+from jaxtyping import Array, DTypeLike, Int
 
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core import AbstractOptimizer, AbstractTransformation, Leafwise, equation
 from ..._matrices import AbstractMatrixwise, DimensionNumbers
+from ..._transforms.normalize import power_of_two
 from ..._transforms.weight_decay import WeightDecay
 from ..._trees.control import cond
 from ..._types import (
@@ -20,7 +22,6 @@ from ..._types import (
     Params,
     PerLeaf,
     Positive,
-    Scalar,
     ScalarOrSchedule,
     Size,
     SizeOrZero,
@@ -28,17 +29,22 @@ from ..._types import (
     Updates,
     ZeroOrMore,
 )
-from ...numerics._numerics import (
-    abs_sq,
-    bias_correction,
-    safe_increment,
-    safe_root_mean_squares,
-    safe_sqrt,
-)
-from .parts.eigenbasis import gram
-from .parts.kron_fit import at_scale, fitted, squared, whitened_by
+from ...numerics._numerics import abs_sq, safe_root_mean_squares, safe_sqrt
+from ..moments import counted
+from .parts.eigenbasis import Matrix, gram
 from .parts.recipe import matrices_and_others
 from .parts.turns import Turn, turns
+
+
+# The decay of the estimate of a Lipschitz constant, and the longest step of a rotation.
+_LIPSCHITZ_BETA = 0.9
+_LONGEST_ROTATION = 1 / 8
+
+# The number of steps of the power iteration that estimates a norm.
+_POWER_STEPS = 2
+
+# The largest square of a whitened norm to which factors are fitted.
+_LARGEST = 1e30
 
 
 class ScaleByPSGDKronState(eqx.Module):
@@ -63,39 +69,144 @@ class ScaleByPSGDKronState(eqx.Module):
 
 @equation
 def psgd_kron(
-    g: Inexact[Array, "m n"],
-    mu: Inexact[Array, "m n"],
+    g: Matrix,
+    mu: Matrix,
     factors: Any,
     lipschitz: Any,
     turn: Turn,
     *,
-    b1: Scalar,
-    bias_correction: Scalar,
-    preconditioner_lr: Scalar,
-    damping: Scalar,
-    max_rms: Scalar,
-    max_abs: Scalar,
-    steps: Scalar,
-    precondition_frequency: Scalar,
-    whiten_momentum: bool,
-) -> tuple[Inexact[Array, "m n"], Inexact[Array, "m n"], Any, Any]:
+    b1,
+    mu_correction,
+    preconditioner_lr,
+    damping,
+    max_rms,
+    max_abs,
+    steps,
+    precondition_frequency,
+    whiten_momentum,
+) -> tuple[Matrix, Matrix, Any, Any]:
     mu = b1 * mu + (1 - b1) * g
-    mean = mu / bias_correction
+    mean = mu / mu_correction
     seen = mean if whiten_momentum else g
-    factors = at_scale(factors, seen, damping)
+    factors = _at_scale(factors, seen, damping)
     is_due = turn.is_due(steps, precondition_frequency)
     old = factors, lipschitz
-    fit = functools.partial(fitted, preconditioner_lr, damping, seen, *old)
+    fit = functools.partial(_fitted, preconditioner_lr, damping, seen, *old)
     factors, lipschitz = cond(is_due, fit, lambda: old)
-    u = whitened_by(mean, [squared(q) for q in factors])
+    u = _whitened_by(mean, [_squared(q) for q in factors])
     u = u * _shrinking(safe_root_mean_squares(u, 0), max_rms)
     u = u * _shrinking(safe_sqrt(abs_sq(u)), max_abs)
     return u, mu, factors, lipschitz
 
 
-def _shrinking(size: Any, limit: Any) -> Any:
+def _shrinking(size, limit):
     is_over = size > limit
     return jnp.where(is_over, limit / jnp.where(is_over, size, 1), 1)
+
+
+# One step of the fit. The factors are matrices, or vectors that represent diagonals.
+
+
+def _fitted(rate, damping, g, factors, lipschitz):
+    """The factors and the Lipschitz constants after one step of the fit.
+
+    They stay as they are if the gradient is too large for squares of its products.
+    """
+    factors = _balanced(factors)
+    squares = [_squared(q) for q in factors]
+    whitened = _whitened_by(g, squares)
+    pairs = []
+    for side, (q, old) in enumerate(zip(factors, lipschitz, strict=True)):
+        # The expected effect of noise of size `damping` on the gradients.
+        others = float(g.size // q.shape[0])
+        noise = damping**2 * jnp.sum(abs_sq(squares[1 - side]))
+        is_diagonal = q.ndim == 1
+        if is_diagonal:
+            first = jnp.sum(abs_sq(whitened), 1 - side) + noise * squares[side] ** 2
+            total = jnp.sum(first)
+            bound = jnp.max(first) + others
+            ascent = first * q - others * q
+        else:
+            x = whitened if side == 0 else whitened.T
+            first = x @ jnp.conj(x.T) + noise * (squares[side] @ squares[side])
+            total = jnp.trace(first).real
+            bound = _norm(first) + others
+            ascent = first @ q - others * q
+        new = jnp.maximum(_LIPSCHITZ_BETA * old + (1 - _LIPSCHITZ_BETA) * bound, bound)
+        step = q - rate / new * ascent
+        is_lost = total > _LARGEST
+        pair = step if is_diagonal else _rotated(step), new
+        pairs.append(
+            [jnp.where(is_lost, *xs) for xs in zip((q, old), pair, strict=True)]
+        )
+    return tuple(tuple(x) for x in zip(*pairs, strict=True))
+
+
+def _at_scale(factors, g, damping):
+    """Replaces factors that are zero by the identity at the scale of the gradient."""
+    largest = jnp.max(jnp.abs(g))
+    ratio = g / jnp.where(largest > 0, largest, 1)
+    size = largest * jnp.where(largest > 0, jnp.mean(abs_sq(ratio) ** 2), 1) ** 0.25
+    scale = jnp.maximum(size, damping)
+    # The squares of both factors multiply to the inverse of the scale.
+    scale = jnp.where(size > 0, jnp.where(scale > 0, scale, 1) ** -0.25, 0)
+    identity = lambda q: (
+        jnp.ones_like(q) if q.ndim == 1 else jnp.eye(len(q), dtype=q.dtype)
+    )
+    is_new = jnp.all(factors[0] == 0)
+    return tuple(jnp.where(is_new, scale * identity(q), q) for q in factors)
+
+
+def _balanced(factors):
+    """Factors with the same product, scaled so that their largest elements are equal."""
+    left, right = (jnp.max(jnp.abs(q)) for q in factors)
+    ratio = jnp.sqrt(jnp.where(left > 0, right, 1) / jnp.where(left > 0, left, 1))
+    return [factors[0] * ratio, factors[1] / jnp.where(ratio > 0, ratio, 1)]
+
+
+def _squared(q):
+    return abs_sq(q) if q.ndim == 1 else jnp.conj(q.T) @ q
+
+
+def _whitened_by(x, squares):
+    r"""$P_L X P_R^\top$."""
+    left, right = squares
+    x = left[:, None] * x if left.ndim == 1 else left @ x
+    return x * right[None] if right.ndim == 1 else x @ right.T
+
+
+def _norm(x):
+    """A close lower bound of the spectral norm of a normal matrix."""
+    y = x[:, jnp.argmax(jnp.sum(abs_sq(x), 0))]
+    for _ in range(_POWER_STEPS):
+        y = x @ (y / _at_least_tiny(_length(y)))
+    return _length(y)
+
+
+def _length(y):
+    """The norm of a vector, whose squares may overflow."""
+    unit = power_of_two(jnp.max(jnp.abs(y)))
+    return unit * safe_sqrt(jnp.sum(abs_sq(y / unit)))
+
+
+def _at_least_tiny(x):
+    return jnp.where(x > 0, x, 1)
+
+
+def _rotated(q):
+    """Rotates `q` slightly towards the Hermitian matrix with the same square.
+
+    The rotation is a constant in derivatives. It has none where `q` is Hermitian, which
+    factors are at first.
+    """
+    r = lax.stop_gradient(jnp.conj(q.T) - q)
+    r = r / _at_least_tiny(_norm(r))
+    once = r @ q
+    twice = r @ once
+    rise, fall = jnp.trace(once).real, -jnp.trace(twice).real
+    best = jnp.minimum(rise / jnp.where(fall > 0, fall, 1), _LONGEST_ROTATION)
+    a = lax.stop_gradient(jnp.where(fall > 0, best, _LONGEST_ROTATION))
+    return q + a * (once + 0.5 * a * twice)
 
 
 class ScaleByPSGDKron(AbstractMatrixwise):
@@ -231,18 +342,10 @@ class ScaleByPSGDKron(AbstractMatrixwise):
             made.append(jnp.sum(x.real, 1 - i) if is_diagonal else gram(x, i))
         return tuple(made)
 
-    def matrixwise(
-        self, state: ScaleByPSGDKronState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
-        count = safe_increment(state.count)
+    def matrixwise(self, state: ScaleByPSGDKronState, params=None, **extra) -> Leafwise:
         every = jnp.asarray(self.precondition_frequency, jnp.int32)
-        shared = {
-            "bias_correction": bias_correction(self.b1, count),
-            "steps": state.count % every,
-        }
-        new_state = eqx.tree_at(lambda s: s.count, state, count)
         reads = {"turn": functools.partial(turns, self, params)}
-        return Leafwise(psgd_kron, new_state, shared, reads)
+        return counted(self, psgd_kron, state, reads=reads, steps=state.count % every)
 
 
 class PSGDKron(AbstractOptimizer):

@@ -7,20 +7,18 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, DTypeLike, Inexact
+from jaxtyping import DTypeLike
 
-from ..._arguments.checks import check_fields
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core import AbstractOptimizer, AbstractTransformation, Leafwise, equation
 from ..._errors import InputError
-from ..._matrices import AbstractMatrixwise, DimensionNumbers, MatrixDimensionNumbers
+from ..._matrices import DimensionNumbers, MatrixDimensionNumbers
 from ..._transforms.normalize import or_1
 from ..._transforms.weight_decay import WeightDecay
 from ..._types import (
     Mask,
     Params,
-    Scalar,
     ScalarOrSchedule,
     Size,
     Unit,
@@ -28,8 +26,9 @@ from ..._types import (
     ZeroOrMore,
 )
 from ...numerics._numerics import safe_norm
-from .orthogonalize import NewtonSchulz, orthogonalize_of
-from .parts.coefficients import Coefficients
+from .orthogonalize import AbstractOrthogonal
+from .parts.eigenbasis import Matrix
+from .parts.newton_schulz import Coefficients, NewtonSchulz
 from .parts.recipe import matrices_and_others
 
 
@@ -44,17 +43,17 @@ class ScaleByLMOState(eqx.Module):
 
 @equation
 def lmo(
-    g: Inexact[Array, "m n"],
-    mu: Inexact[Array, "m n"],
+    g: Matrix,
+    mu: Matrix,
     *,
     newton_schulz: NewtonSchulz,
-    radius: Scalar,
-    beta: Scalar,
-    eps: Scalar,
-    norm: str,
-    normalized: bool,
-    at_least_one: bool,
-) -> tuple[Inexact[Array, "m n"], Inexact[Array, "m n"]]:
+    radius,
+    beta,
+    eps,
+    norm,
+    normalized,
+    at_least_one,
+) -> tuple[Matrix, Matrix]:
     mu = beta * mu + (1 - beta) * g
     m, n = g.shape
     inputs = n if normalized else 1
@@ -70,7 +69,7 @@ def lmo(
     return radius * u, mu
 
 
-class ScaleByLMO(AbstractMatrixwise):
+class ScaleByLMO(AbstractOrthogonal):
     r"""Replaces the momentum by the point of a norm ball furthest in its direction.
 
     !!! abstract "One step"
@@ -189,23 +188,17 @@ class ScaleByLMO(AbstractMatrixwise):
     at_least_one: bool = False
 
     def __check_init__(self) -> None:
-        check_fields(self)
         if self.at_least_one and self.norm != "spectral":
             raise InputError(
                 "ScaleByLMO",
-                "`at_least_one` requires `norm='spectral'`, but `norm` is "
-                f"{self.norm!r}. Omit `at_least_one`.",
+                f"`at_least_one` requires `norm='spectral'`, not {self.norm!r}.",
             )
-        orthogonalize_of(self)
 
     def init(self, params: Params) -> ScaleByLMOState:
         return ScaleByLMOState(self.for_matrices(params, lambda x: x, self.mu_dtype))
 
-    def matrixwise(
-        self, state: ScaleByLMOState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
-        newton_schulz = orthogonalize_of(self).newton_schulz()
-        return Leafwise(lmo, state, {"newton_schulz": newton_schulz})
+    def matrixwise(self, state: ScaleByLMOState, params=None, **extra) -> Leafwise:
+        return Leafwise(lmo, state, {"newton_schulz": self._newton_schulz()})
 
 
 def _columns(params: Params) -> Any:

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, DTypeLike, Float, Inexact, Int
+from jaxtyping import Array, DTypeLike, Inexact, Int
 
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
@@ -20,7 +20,6 @@ from ..._types import (
     Nonnegative,
     Params,
     PerLeaf,
-    Scalar,
     ScalarOrSchedule,
     Size,
     SizeOrZero,
@@ -29,7 +28,10 @@ from ..._types import (
     ZeroOrMore,
 )
 from ...numerics._numerics import abs_sq, bias_correction, safe_increment, safe_sqrt
+from ..moments import counted
 from .parts.eigenbasis import (
+    Matrix,
+    RealMatrix,
     Sides,
     accumulated,
     followed,
@@ -69,26 +71,26 @@ class ScaleBySOAPState(eqx.Module):
 
 @equation
 def soap(
-    g: Inexact[Array, "m n"],
-    mu: Inexact[Array, "m n"],
-    nu: Float[Array, "m n"],
+    g: Matrix,
+    mu: Matrix,
+    nu: RealMatrix,
     factors: tuple[Inexact[Array, "m m"] | None, Inexact[Array, "n n"] | None],
     basis: tuple[Inexact[Array, "m m"] | None, Inexact[Array, "n n"] | None],
     turn: Turn,
     *,
-    b1: Scalar,
-    b2: Scalar,
-    eps: Scalar,
-    shampoo_beta: Scalar,
-    step_size: Scalar,
-    since_refresh: Scalar,
-    precondition_frequency: Scalar,
-    is_first: Bool[Array, ""],
-    skips_first: bool,
-    kl: bool,
-) -> tuple[Inexact[Array, "m n"], Any, Any, Any, Any]:
+    b1,
+    b2,
+    eps,
+    shampoo_beta,
+    step_size,
+    since_refresh,
+    precondition_frequency,
+    is_first,
+    skip_first,
+    kl,
+) -> tuple[Matrix, Any, Any, Any, Any]:
     new_factors, counts = accumulated(factors, basis, g, shampoo_beta, is_first, kl)
-    if not skips_first:
+    if not skip_first:
         # The first gradient initializes the preconditioner, which is then applied to it.
         basis = seeded(is_first, new_factors, basis)
     h = counts.astype(g.dtype) * to_basis(g, basis)
@@ -96,7 +98,7 @@ def soap(
     new_nu = b2 * nu + (1 - b2) * abs_sq(h)
     u = step_size * from_basis(new_mu / (safe_sqrt(new_nu) + or_tiny(eps)), basis)
     is_due = turn.is_due(since_refresh, precondition_frequency)
-    if skips_first:
+    if skip_first:
         u, new_mu, new_nu = (
             jnp.where(is_first, old, new)
             for old, new in ((0, u), (mu, new_mu), (nu, new_nu))
@@ -107,9 +109,7 @@ def soap(
     return u, new_mu, new_nu, new_factors, basis
 
 
-def _refreshed(
-    is_due: Bool[Array, ""], factors: Sides, basis: Sides, mu: Any
-) -> tuple[Sides, Any]:
+def _refreshed(is_due, factors: Sides, basis: Sides, mu) -> tuple[Sides, Any]:
     """If due, the next basis, and `mu` in it.
 
     One side after the other takes less memory than both at once.
@@ -261,25 +261,25 @@ class ScaleBySOAP(AbstractMatrixwise):
         sides = has_side(x.shape, self.max_precond_dim, self.one_sided)
         return tuple(gram(x, i) if has else None for i, has in enumerate(sides))
 
-    def matrixwise(
-        self, state: ScaleBySOAPState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
-        new = eqx.tree_at(lambda s: s.count, state, safe_increment(state.count))
-        steps = (state if self.skip_first else new).count
+    def matrixwise(self, state: ScaleBySOAPState, params=None, **extra) -> Leafwise:
+        count = safe_increment(state.count)
+        steps = state.count if self.skip_first else count
         step_size: Any = 1.0
         if self.correct_bias:
             t = jnp.maximum(steps, 1)
             step_size = jnp.sqrt(bias_correction(self.b2, t))
             step_size = step_size / bias_correction(self.b1, t)
-        shared = {
-            "shampoo_beta": self.b2 if self.shampoo_beta is None else self.shampoo_beta,
-            "step_size": step_size,
-            "since_refresh": steps % jnp.int32(self.precondition_frequency),
-            "is_first": state.count == 0,
-            "skips_first": self.skip_first,
-        }
-        reads = {"turn": functools.partial(turns, self, params)}
-        return Leafwise(soap, new, shared, reads)
+        return counted(
+            self,
+            soap,
+            state,
+            count=count,
+            reads={"turn": functools.partial(turns, self, params)},
+            shampoo_beta=self.b2 if self.shampoo_beta is None else self.shampoo_beta,
+            step_size=step_size,
+            since_refresh=steps % jnp.int32(self.precondition_frequency),
+            is_first=state.count == 0,
+        )
 
 
 class SOAP(AbstractOptimizer):

@@ -11,8 +11,8 @@ from ..._core import AbstractOptimizer, AbstractTransformation
 from ..._matrices import DimensionNumbers
 from ..._transforms.weight_decay import WeightDecay
 from ..._types import Count, Mask, ScalarOrSchedule, Size, SizeOrZero, Unit, ZeroOrMore
-from .orthogonalize import Scale, orthogonalize_of
-from .parts.coefficients import STANDARD, Coefficients
+from .orthogonalize import Orthogonalize
+from .parts.newton_schulz import STANDARD, Coefficients, Scale
 from .parts.recipe import matrices_and_others
 from .soap import ScaleBySOAP
 
@@ -221,4 +221,11 @@ class SOAPMuon(AbstractOptimizer):
     @property
     def chain(self) -> Chain:
         soap = dataclasses.replace(self.part(ScaleBySOAP), correct_bias=False)
-        return matrices_and_others(self, soap, orthogonalize_of(self))
+        orthogonalize = Orthogonalize(
+            coefficients=self.coefficients,
+            steps=self.steps,
+            scale=self.scale,
+            dtype=self.ns_dtype,
+            weight_dimension_numbers=self.weight_dimension_numbers,
+        )
+        return matrices_and_others(self, soap, orthogonalize)

@@ -1,15 +1,17 @@
 """Stateless steps for matrices: normalized rows, or normalized rows and columns."""
 
 import functools
-from typing import Any, ClassVar
+import math
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import equinox as eqx
 import jax.numpy as jnp
+from jaxtyping import Array, Inexact
 
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._combinators.masked import Masked
-from ..._core import AbstractOptimizer, AbstractTransformation, Leafwise
+from ..._core import AbstractOptimizer, AbstractTransformation, Leafwise, equation
 from ..._errors import InputError
 from ..._matrices import AbstractMatrixwise, DimensionNumbers, map_matrices
 from ..._transforms.average import EMA
@@ -30,15 +32,91 @@ from ..._types import (
     Unit,
     ZeroOrMore,
 )
+from ...numerics._numerics import abs_sq, safe_norm
+from .parts.eigenbasis import Matrix
 from .parts.recipe import are_matrices, matrices_and_others
-from .parts.sinkhorn import (
-    Sinkhorn,
-    SpectralNorm,
-    SpectralTarget,
-    row_norm,
-    sinkhorn,
-    spectral_sinkhorn,
-)
+
+
+SpectralTarget: TypeAlias = Literal["unit", "unit_rms"]
+
+# The spectral norm of an update with m outputs and n inputs.
+TARGETS = {"unit": lambda m, n: 1.0, "unit_rms": lambda m, n: math.sqrt(m / n)}
+
+
+def _of_mean_square_one(x: Any, axis: int, least: Any) -> Any:
+    """Scales `x` to a root mean square of one along an axis. Zeros stay zero."""
+    norms = safe_norm(x, 0, axis=axis, keepdims=True)
+    # Zeros are not divided by `least`: derivatives of many iterations would overflow.
+    divisors = jnp.where(norms == 0, 1, jnp.maximum(norms, least))
+    return x * (math.sqrt(x.shape[axis]) / divisors)
+
+
+@equation
+def row_norm(g: Matrix, *, eps) -> Matrix:
+    return _of_mean_square_one(g, 1, eps * math.sqrt(g.shape[1]))
+
+
+class Sinkhorn(eqx.Module):
+    """`steps`: how many times to normalize all rows and then all columns; static."""
+
+    steps: int = eqx.field(static=True)
+
+    def __call__(self, x: Any, eps: Any) -> Any:
+        for _ in range(self.steps):
+            x = _of_mean_square_one(x, 1, eps)
+            x = _of_mean_square_one(x, 0, eps)
+        return x
+
+
+@equation
+def sinkhorn(g: Matrix, *, iteration: Sinkhorn, eps) -> Matrix:
+    return iteration(g, eps)
+
+
+class SpectralNorm(eqx.Module):
+    """Estimates the largest singular value by the power method.
+
+    `steps`: the number of steps of the power method; static.
+    """
+
+    steps: int = eqx.field(static=True)
+
+    def __call__(self, x: Any, start: Any) -> Any:
+        """Returns the estimate, and the right singular vector as a row.
+
+        `start` is replaced if it is orthogonal to all rows. This happens in the first
+        step, and when different columns become zero.
+        """
+        longest = jnp.argmax(jnp.sum(abs_sq(x), 1))
+        is_of_use = jnp.sum(abs_sq(start @ jnp.conj(x.T))) > 0
+        v = jnp.where(is_of_use, start, x[longest][None])
+        norm = jnp.zeros((), x.real.dtype)
+        for _ in range(self.steps):
+            v = _of_length_one(v @ jnp.conj(x.T)) @ x
+            norm = safe_norm(v, 0)
+            v = _of_length_one(v)
+        return norm, v
+
+
+def _of_length_one(x: Any) -> Any:
+    norm = safe_norm(x, 0)
+    return x / jnp.where(norm == 0, 1, norm)
+
+
+@equation
+def spectral_sinkhorn(
+    g: Matrix,
+    right: Inexact[Array, "1 n"],
+    *,
+    iteration: Sinkhorn,
+    spectral_norm: SpectralNorm,
+    eps,
+    spectral_target,
+) -> tuple[Matrix, Inexact[Array, "1 n"]]:
+    x = iteration(g, eps)
+    norm, right = spectral_norm(x, right)
+    target = TARGETS[spectral_target](*g.shape)
+    return target / jnp.where(norm == 0, 1, norm) * x, right
 
 
 class ScaleByRowNorm(AbstractMatrixwise):
@@ -93,9 +171,7 @@ class ScaleByRowNorm(AbstractMatrixwise):
     def init(self, params: Params) -> None:
         self._layouts(params, params)  # raises an error if they do not fit
 
-    def matrixwise(
-        self, state: None, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def matrixwise(self, state: None, params=None, **extra) -> Leafwise:
         return Leafwise(row_norm)
 
 
@@ -184,9 +260,7 @@ class ScaleBySinkhorn(AbstractMatrixwise):
         self._layouts(params, params)  # raises an error if they do not fit
         return None
 
-    def matrixwise(
-        self, state: State, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def matrixwise(self, state: State, params=None, **extra) -> Leafwise:
         has_target = self.spectral_target is not None
         check_state(self, state, ScaleBySinkhornState if has_target else type(None))
         shared: dict[str, Any] = {"iteration": Sinkhorn(self.steps)}
@@ -324,9 +398,8 @@ class SinkGD(AbstractOptimizer):
         if self.base_width is not None and self.spectral_target == "unit_rms":
             raise InputError(
                 "SinkGD",
-                f"`base_width` is {self.base_width!r} and `spectral_target` is "
-                "'unit_rms', but only one of them may correct for the width. Omit one, "
-                'or use `spectral_target="unit"`.',
+                "`base_width` and `spectral_target='unit_rms'` both correct for the "
+                "width. Omit one, or use `spectral_target='unit'`.",
             )
 
     @property

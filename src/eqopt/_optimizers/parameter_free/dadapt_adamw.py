@@ -38,7 +38,7 @@ from ..._types import (
 )
 from ...numerics._numerics import abs_sq, safe_increment, safe_sqrt
 from ...tree._like import real_full_like, wide_zeros_like
-from ..own_decay import add_decay, check_decay
+from ..own_decay import add_decay, decay_of
 from ..scalars import corrected_step, scalar
 
 
@@ -68,13 +68,7 @@ class DAdaptAdamWState(eqx.Module):
 
 @equation
 def dadapt_adamw_sums(
-    g: Leaf,
-    exp_avg_sq: RealLeaf,
-    grad_sum: Leaf,
-    *,
-    b3: Scalar,
-    step: Scalar,
-    eps: Scalar,
+    g: Leaf, exp_avg_sq: RealLeaf, grad_sum: Leaf, *, b3, step, eps
 ) -> tuple[Scalar, Scalar]:
     direction = grad_sum / (safe_sqrt(exp_avg_sq) + or_tiny(eps))
     grad_sum = b3 * grad_sum + (1 - b3) * step * g
@@ -187,7 +181,7 @@ class DAdaptAdamW(AbstractTransformation):
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     def __check_init__(self) -> None:
-        check_decay(self)
+        decay_of(self)  # raises an error if it cannot be one
 
     def init(self, params: Params) -> DAdaptAdamWState:
         count, estim_lr = jnp.zeros((), jnp.int32), scalar(self.estim_lr0, params)
@@ -202,11 +196,7 @@ class DAdaptAdamW(AbstractTransformation):
         )
 
     def update(
-        self,
-        updates: Updates,
-        state: State,
-        params: Params | None = None,
-        **extra: Any,
+        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, DAdaptAdamWState]:
         check_state(self, state)
         params = required_params("DAdaptAdamW", params)

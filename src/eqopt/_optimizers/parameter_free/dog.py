@@ -1,6 +1,6 @@
 """Distance over gradients: step sizes from the distance that parameters have moved."""
 
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -17,7 +17,6 @@ from ..._core import (
     leafwise,
     sum_over_leaves,
 )
-from ..._errors import InputError
 from ..._transforms.normalize import ratio
 from ..._transforms.scale import ScaleByLearningRate, scale
 from ..._transforms.weight_decay import AddDecayedWeights
@@ -39,6 +38,9 @@ from ...numerics._numerics import abs_sq, safe_sqrt
 from ...tree import norm
 from ...tree._like import copy
 from ..scalars import scalar
+
+
+Kind: TypeAlias = Literal["heuristic", "distance", "learning_rate"]
 
 
 @equation
@@ -68,17 +70,9 @@ class ScaleByDoG(AbstractTransformation):
 
     _loads = "nothing"
 
-    kind: str = eqx.field(static=True)
+    kind: Kind = eqx.field(static=True)
     init_step: Positive
     eps: ZeroOrMore
-
-    def __check_init__(self) -> None:
-        if self.kind not in _INIT_DIST:
-            raise InputError(
-                "ScaleByDoG",
-                "the first entry of `init_step` must be one of "
-                f"{[*_INIT_DIST]}, but is {self.kind!r}.",
-            )
 
     def init(self, params: Params) -> DoGState:
         return DoGState(
@@ -89,11 +83,7 @@ class ScaleByDoG(AbstractTransformation):
         )
 
     def update(
-        self,
-        updates: Updates,
-        state: State,
-        params: Params | None = None,
-        **extra: Any,
+        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, DoGState]:
         check_state(self, state)
         params = required_params("ScaleByDoG", params)
@@ -190,7 +180,7 @@ class DoG(AbstractOptimizer):
     """
 
     learning_rate: ScalarOrSchedule = 1.0
-    init_step: tuple[str, RealScalarLike] = ("heuristic", 1e-6)
+    init_step: tuple[Kind, RealScalarLike] = ("heuristic", 1e-6)
     eps: ZeroOrMore = 1e-8
     weight_decay: ScalarOrSchedule = 0.0
     mask: Mask | None = static_choice(default=None)
@@ -243,11 +233,7 @@ class ScaleByDoWG(AbstractTransformation):
         )
 
     def update(
-        self,
-        updates: Updates,
-        state: State,
-        params: Params | None = None,
-        **extra: Any,
+        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, DoWGState]:
         check_state(self, state)
         params = required_params("ScaleByDoWG", params)
@@ -326,11 +312,8 @@ class DoWG(AbstractOptimizer):
 
     @property
     def chain(self) -> Chain:
-        return Chain(
-            self.part(AddDecayedWeights),
-            self.part(ScaleByDoWG),
-            self.part(ScaleByLearningRate),
-        )
+        parts = AddDecayedWeights, ScaleByDoWG, ScaleByLearningRate
+        return Chain(*map(self.part, parts))
 
 
 def _squares(

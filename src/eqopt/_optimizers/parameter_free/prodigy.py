@@ -40,7 +40,7 @@ from ..._types import (
 )
 from ...numerics._numerics import abs_sq, safe_increment, safe_sqrt
 from ...tree._like import copy, real_full_like, wide_zeros_like
-from ..own_decay import add_decay, check_decay
+from ..own_decay import add_decay, decay_of
 from ..scalars import corrected_step, scalar
 
 
@@ -197,7 +197,7 @@ class Prodigy(AbstractTransformation):
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     def __check_init__(self) -> None:
-        check_decay(self)
+        decay_of(self)  # raises an error if it cannot be one
 
     def init(self, params: Params) -> ProdigyState:
         count, estim_lr = jnp.zeros((), jnp.int32), scalar(self.estim_lr0, params)
@@ -213,11 +213,7 @@ class Prodigy(AbstractTransformation):
         )
 
     def update(
-        self,
-        updates: Updates,
-        state: State,
-        params: Params | None = None,
-        **extra: Any,
+        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, ProdigyState]:
         check_state(self, state)
         params = required_params("Prodigy", params)

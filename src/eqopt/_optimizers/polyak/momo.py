@@ -1,22 +1,40 @@
 """MoMo: momentum, and Adam, with a step size from the loss."""
 
-from typing import Annotated
+import abc
+import dataclasses
+from typing import Annotated, Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Int
 
+from ..._arguments.extra import check_number, required_params
 from ..._arguments.fields import static_choice
-from ..._core import equation
+from ..._core import (
+    AbstractTransformation,
+    Equation,
+    dot,
+    equation,
+    leafwise,
+    rounded_like,
+    sum_over_leaves,
+    widened,
+)
+from ..._transforms.scale import recorded, scale
+from ..._transforms.weight_decay import is_off
 from ..._trees.precision import or_tiny
+from ..._trees.states import check_state
 from ..._types import (
     Hyperparameter,
     Interval,
+    Leaf,
     Mask,
     Nonnegative,
     Params,
+    RealScalarLike,
     Recorded,
     ScalarOrSchedule,
+    State,
     Unit,
     Updates,
     ZeroOrMore,
@@ -29,7 +47,9 @@ from ...numerics._numerics import (
     safe_sqrt,
 )
 from ...tree._like import real_full_like, wide_zeros_like
-from .momo_model import AbstractMoMo, Momentum, Products, initial_scalars
+from ..own_decay import Decays, which_decay
+from ..scalars import scalar, value_at
+from .polyak import capped_ratio
 
 
 class MoMoState(eqx.Module):
@@ -74,13 +94,144 @@ class MoMoAdamState(eqx.Module):
     count: Int[Array, ""]
 
 
+class Products(Equation):
+    """The products for the step size, from the equation of the direction.
+
+    The first three are for leaves that decay, the others for leaves that do not.
+    """
+
+    def __init__(self, direction: Equation):
+        self.name, self.shared = direction.name, direction.shared
+        self.leaves = ("p", "decays", *direction.leaves)
+        self._direction = direction
+
+    def __call__(self, g: Leaf, p: Leaf, decays: Decays | None, *averages, **shared):
+        d, exp_avg, *_ = self._direction(g, *averages, **shared)
+        products = dot(g, p), dot(exp_avg, p), dot(exp_avg, d)
+        zeros = tuple(map(jnp.zeros_like, products))
+        return (*zeros, *products) if decays is None else (*products, *zeros)
+
+
+@equation(elementwise=True)
+def shrink(g, p, *, decay):
+    # p + u = (p + g) / (1 + decay), without the cancellation.
+    return (g - decay * p) / (1 + decay)
+
+
+class AbstractMoMo(AbstractTransformation):
+    """The step size, the lower bound and the decay, for any momentum.
+
+    Differs from Optax in: with weight decay, both the step and the parameters are
+    divided by 1 + decay, as in the paper and its code. (In Optax, only the parameters
+    are.)
+    """
+
+    _loads = "nothing"
+    _descends = True
+
+    learning_rate: eqx.AbstractVar[ScalarOrSchedule]
+    lower_bound: eqx.AbstractVar[Hyperparameter]
+    weight_decay: eqx.AbstractVar[ScalarOrSchedule]
+    adapt_lower_bound: eqx.AbstractVar[bool]
+    mask: eqx.AbstractVar[Mask | None]
+
+    # The equation of the direction and of the averages, and its products.
+    _direction: ClassVar[Equation]
+    _products: ClassVar[Products]
+
+    @abc.abstractmethod
+    def _momentum(self, state: Any) -> tuple[dict[str, Updates], dict[str, Any], Any]:
+        """The old averages by name, values for the equation, and the sum of weights."""
+
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        *,
+        value: RealScalarLike,
+        **extra: Any,
+    ) -> tuple[Updates, State]:
+        check_state(self, state)
+        params = required_params(self, params)
+        check_number(self, "value", value)
+        now = lambda name: value_at(self, name, state.count, state.barf)
+        decay = now("learning_rate") * now("weight_decay")
+        averages, shared, rho = self._momentum(state)
+        reads = {"p": params, "decays": which_decay(self.mask, params), **averages}
+        sums = sum_over_leaves(self._products, updates, reads, shared, in_own_pass=True)
+        sums = jnp.stack(sums).astype(decay.dtype)
+        numbers = value, shared["b1"], rho, decay
+        new = self._model(state, *numbers, sums[:3], sums[3:])
+        old = averages.values()
+        d, *moved = leafwise(self._direction, widened(updates), *old, **shared)
+        u = leafwise(scale, d, step_size=-new.learning_rate)
+        if not is_off(self.weight_decay):
+            u = leafwise(shrink, u, reads={"p": params}, mask=self.mask, decay=decay)
+        new = dataclasses.replace(new, **dict(zip(averages, moved, strict=True)))
+        return rounded_like(u, updates), new
+
+    def _model(
+        self,
+        state: State,
+        value: Any,
+        b1: Any,
+        rho: Any,
+        decay: Array,
+        decaying: Float[Array, "3"],
+        others: Float[Array, "3"],
+    ) -> State:
+        """The state with the model of the loss and the step size.
+
+        `decaying` and `others` are the products for leaves with and without decay.
+        """
+        # New arrays, because the state must not share a buffer with `self`.
+        value, b1, rho, lower_bound = (
+            jnp.array(x, decay.dtype) for x in (value, b1, rho, self.lower_bound)
+        )
+        alpha = value_at(self, "learning_rate", state.count, state.barf)
+        g_p, d_p, d_d = decaying + others
+        barf = b1 * state.barf + (1 - b1) * value
+        gamma = b1 * state.gamma + (1 - b1) * g_p
+        # The decay alone leads to a point where the model has the value `height`.
+        _, d_shrunk, slope = decaying / (1 + decay) + others
+        height = barf - gamma + d_shrunk
+        if self.adapt_lower_bound:
+            reset = jnp.maximum(height / (2 * rho), lower_bound)
+            lb = jnp.where(height < rho * state.lb, reset, state.lb)
+        else:
+            lb = recorded(lower_bound, state.lb)
+        gap = jnp.maximum(height - rho * lb, 0)
+        tau = capped_ratio(gap, slope, alpha / rho)
+        if self.adapt_lower_bound:
+            # Zero times infinity would be NaN.
+            descent = jnp.where(jnp.isinf(d_d), gap, tau * d_d)
+            lb = jnp.maximum((barf - gamma + d_p - descent / 2) / rho, lower_bound)
+        return dataclasses.replace(
+            state,
+            barf=barf,
+            gamma=gamma,
+            lb=lb,
+            learning_rate=recorded(tau, state.learning_rate),
+            count=safe_increment(state.count),
+        )
+
+
+def _initial_scalars(params: Params, lower_bound: Any) -> dict[str, Array]:
+    """The fields of both states that are not averages over leaves."""
+    return {
+        "barf": scalar(0, params),
+        "gamma": scalar(0, params),
+        "lb": scalar(lower_bound, params),
+        "learning_rate": scalar(0, params),
+        "count": jnp.zeros((), jnp.int32),
+    }
+
+
 @equation(elementwise=True)
 def momo(g, exp_avg, *, b1):
     exp_avg = b1 * exp_avg + (1 - b1) * g
     return exp_avg, exp_avg
-
-
-momo_products = Products(momo)
 
 
 class MoMo(AbstractMoMo):
@@ -154,6 +305,9 @@ class MoMo(AbstractMoMo):
         ```
     """
 
+    _direction = momo
+    _products = Products(momo)
+
     learning_rate: ScalarOrSchedule = 1.0
     beta: Unit = 0.9
     lower_bound: Hyperparameter = 0.0
@@ -164,12 +318,11 @@ class MoMo(AbstractMoMo):
 
     def init(self, params: Params) -> MoMoState:
         exp_avg = wide_zeros_like(params, self.mu_dtype)
-        return MoMoState(exp_avg=exp_avg, **initial_scalars(params, self.lower_bound))
+        return MoMoState(exp_avg=exp_avg, **_initial_scalars(params, self.lower_bound))
 
-    def _momentum(self, state: MoMoState) -> Momentum:
+    def _momentum(self, state: MoMoState):
         b1 = jnp.where(state.count == 0, 0.0, as_float(self.beta))
-        averages = {"exp_avg": state.exp_avg}
-        return Momentum(momo, momo_products, averages, {"b1": b1}, rho=1)
+        return {"exp_avg": state.exp_avg}, {"b1": b1}, 1
 
 
 @equation(elementwise=True)
@@ -178,9 +331,6 @@ def momo_adam(g, exp_avg, exp_avg_sq, *, b1, b2, eps, correction):
     exp_avg_sq = b2 * exp_avg_sq + (1 - b2) * abs_sq(g)
     root = safe_sqrt(exp_avg_sq / correction)
     return exp_avg / (root + or_tiny(eps)), exp_avg, exp_avg_sq
-
-
-momo_adam_products = Products(momo_adam)
 
 
 class MoMoAdam(AbstractMoMo):
@@ -262,6 +412,9 @@ class MoMoAdam(AbstractMoMo):
         ```
     """
 
+    _direction = momo_adam
+    _products = Products(momo_adam)
+
     learning_rate: ScalarOrSchedule = 1e-2
     b1: Unit = 0.9
     b2: Unit = 0.999
@@ -277,16 +430,17 @@ class MoMoAdam(AbstractMoMo):
         return MoMoAdamState(
             exp_avg=wide_zeros_like(params, self.mu_dtype),
             exp_avg_sq=real_full_like(params, 0, self.nu_dtype),
-            **initial_scalars(params, self.lower_bound),
+            **_initial_scalars(params, self.lower_bound),
         )
 
-    def _momentum(self, state: MoMoAdamState) -> Momentum:
+    def _momentum(self, state: MoMoAdamState):
         count = safe_increment(state.count)
+        averages = {"exp_avg": state.exp_avg, "exp_avg_sq": state.exp_avg_sq}
         correction = bias_correction(self.b2, count)
-        return Momentum(
-            momo_adam,
-            momo_adam_products,
-            {"exp_avg": state.exp_avg, "exp_avg_sq": state.exp_avg_sq},
-            {"b1": self.b1, "b2": self.b2, "eps": self.eps, "correction": correction},
-            rho=bias_correction(self.b1, count),
-        )
+        shared = {
+            "b1": self.b1,
+            "b2": self.b2,
+            "eps": self.eps,
+            "correction": correction,
+        }
+        return averages, shared, bias_correction(self.b1, count)

@@ -1,24 +1,43 @@
 """L-BFGS: the inverse of the Hessian, estimated from the last few steps."""
 
+from functools import partial
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Bool, Float, Inexact, Int
 
 from ..._arguments.extra import required_params
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._core import AbstractOptimizer, AbstractTransformation
+from ..._core import (
+    AbstractOptimizer,
+    AbstractTransformation,
+    check_real,
+    inner,
+    stateless,
+)
 from ..._linesearch.zoom import ScaleByZoomLinesearch
 from ..._transforms.scale import Scale, ScaleByLearningRate
-from ..._trees.leaves import map_parameters, parameters
-from ..._trees.precision import compute_dtype
+from ..._trees.leaves import align, flatten_updates, keystr, map_parameters, parameters
+from ..._trees.precision import compute_dtype, widen
 from ..._trees.states import check_size, check_state
-from ..._types import Params, PerLeaf, PyTree, ScalarOrSchedule, Size, State, Updates
+from ..._types import (
+    Params,
+    PerLeaf,
+    PyTree,
+    Scalar,
+    ScalarOrSchedule,
+    Size,
+    State,
+    Updates,
+)
+from ...numerics._numerics import safe_increment, safe_sqrt
 from ...tree import zeros_like
 from ...tree._like import wide_zeros_like
-from .inverse_hessian import times_inverse
 
 
 class ScaleByLBFGSState(eqx.Module):
@@ -43,6 +62,169 @@ class ScaleByLBFGSState(eqx.Module):
     diff_updates_memory: PerLeaf
     weights_memory: Float[Array, " memory"]
     trained: PerLeaf
+
+
+def times_inverse(
+    owner: object,
+    updates: Updates,
+    state: Any,
+    params: Params,
+    scales: bool,
+    free: PyTree | None = None,
+) -> tuple[Updates, Any]:
+    """The updates times the inverse of the Hessian, and the state with one more pair.
+
+    `free` is a tree of bools like the updates, for the inverse of a part of the Hessian:
+    with the rows and columns of the numbers that it selects. All others become zero.
+    """
+    leaves, treedef = flatten_updates(updates)
+    places = [i for i, x in enumerate(leaves) if x is not None]
+    names = "params", "updates", "diff_params_memory", "diff_updates_memory"
+    memory = {
+        name: align(treedef, getattr(state, name), f"state.{name}", updates)
+        for name in names
+    }
+    for i in places:
+        if memory["params"][i] is None:
+            raise stateless("params", keystr(updates, i))
+    check_real(owner, updates, state.params, "state.params")
+    of = lambda column: [column[i] for i in places]
+    last_trained, flags = jax.tree.flatten(state.trained)
+    parts = align(treedef, state.trained, "state.trained", updates)
+    trained = [
+        g is not None
+        for g, part in zip(leaves, parts, strict=True)
+        for _ in jax.tree.leaves(part)
+    ]
+    new, *columns, weights, trained = _preconditioned(
+        of(leaves),
+        of(align(treedef, params, "params", updates)),
+        *map(of, memory.values()),
+        state.weights_memory,
+        state.count,
+        last_trained,
+        np.array(trained, bool),
+        scales,
+        None if free is None else of(treedef.flatten_up_to(free)),
+    )
+
+    def into(column, new):
+        new = dict(zip(places, new, strict=True))
+        return treedef.unflatten(new.get(i, x) for i, x in enumerate(column))
+
+    memory = {k: into(memory[k], new) for k, new in zip(names, columns, strict=True)}
+    count = safe_increment(state.count)
+    memory["trained"] = flags.unflatten(trained)
+    state = type(state)(count=count, weights_memory=weights, **memory)
+    return into(leaves, new), state
+
+
+_Leaves = list[Inexact[Array, "..."]]
+
+
+@partial(jax.jit, static_argnums=10)
+def _preconditioned(
+    g: _Leaves,
+    p: _Leaves,
+    last_p: _Leaves,
+    last_g: _Leaves,
+    s_memory: _Leaves,
+    y_memory: _Leaves,
+    rho: Float[Array, " memory"],
+    count: Int[Array, ""],
+    last_trained: list[Bool[Array, ""]],
+    trained: Bool[np.ndarray, " leaves"],
+    scales: bool,
+    free: list[Any] | None,
+) -> tuple[Any, ...]:
+    """The new updates, and the new state except for the count."""
+    real, was_trained = rho.dtype, jnp.array(last_trained, bool)
+    newest = (count - 1) % len(rho)
+    s = [_difference(x, y, real) for x, y in zip(p, last_p, strict=True)]
+    y = [_difference(a, b, real) for a, b in zip(g, last_g, strict=True)]
+    sy, ss, yy = _inner(s, y), _inner(s, s), _inner(y, y)
+    cosine = jnp.finfo(real).eps * jnp.sqrt(ss) * jnp.sqrt(yy)
+    # All leaves of a pair must be from the same steps.
+    has_changed = jnp.any(trained != was_trained)
+    is_good = (count > 0) & (sy > cosine) & ~has_changed
+    rho = jnp.where((ss == 0) | has_changed, 0, rho)
+    rho = rho.at[newest].set(jnp.where(is_good, 1 / jnp.where(is_good, sy, 1), 0))
+    store = lambda memory, x: lax.dynamic_update_index_in_dim(
+        memory, jnp.where(is_good, x, 0).astype(memory.dtype), newest, 0
+    )
+    s_memory, y_memory = [*map(store, s_memory, s)], [*map(store, y_memory, y)]
+    at = lambda memory, i: [
+        widen(lax.dynamic_index_in_dim(x, i, 0, keepdims=False), real) for x in memory
+    ]
+    order = (newest - jnp.arange(len(rho), dtype=newest.dtype)) % len(rho)
+    wide, weights = widen(g, real), rho
+    if free is not None:
+        whole, wide = at, _selected(free, wide)
+        at = lambda memory, i: _selected(free, whole(memory, i))
+        of_part = lambda i: _weight(rho[i], at(s_memory, i), at(y_memory, i))
+        weights = lax.map(of_part, jnp.arange(len(rho)))
+
+    def back(q, i):
+        alpha = weights[i] * _inner(at(s_memory, i), q)
+        return _plus(q, -alpha, at(y_memory, i)), alpha
+
+    def forth(r, i_alpha):
+        i, alpha = i_alpha
+        beta = weights[i] * _inner(at(y_memory, i), r)
+        return _plus(r, alpha - beta, at(s_memory, i)), None
+
+    q, alphas = lax.scan(back, wide, order)
+    if scales:
+        latest = order[jnp.argmax(weights[order] > 0)]
+        # To read what was just stored from memory, XLA on a CPU would copy all of it.
+        before = lambda memory: _inner(at(memory, latest), at(memory, latest))
+        if free is None:
+            yy = lax.cond(is_good, lambda _: yy, before, y_memory)
+        else:
+            yy = before(y_memory)
+        gamma = _gamma(weights[latest], yy, wide)
+        q = _times(gamma, q)
+    r, _ = lax.scan(forth, q, (order, alphas), reverse=True)
+    new = [x.astype(like.dtype) for x, like in zip(r, g, strict=True)]
+    last_p = [jnp.array(x, y.dtype, copy=True) for x, y in zip(p, last_p, strict=True)]
+    last_g = [jnp.array(x, y.dtype, copy=True) for x, y in zip(g, last_g, strict=True)]
+    # Computed, because a program that returns a constant copies it.
+    now = jnp.unstack(jnp.where(has_changed, trained, was_trained))
+    return new, last_p, last_g, s_memory, y_memory, rho, now
+
+
+def _selected(free: list[Any], x: _Leaves) -> _Leaves:
+    return [jnp.where(is_free, a, 0) for is_free, a in zip(free, x, strict=True)]
+
+
+def _weight(rho: Scalar, s: _Leaves, y: _Leaves) -> Scalar:
+    """The weight of a pair in a part of the Hessian, or 0 if it is ignored."""
+    sy, size = _inner(s, y), jnp.sqrt(_inner(s, s)) * jnp.sqrt(_inner(y, y))
+    is_good = (rho > 0) & (sy > jnp.finfo(rho.dtype).eps * size)
+    return jnp.where(is_good, 1 / jnp.where(is_good, sy, 1), 0)
+
+
+def _gamma(rho: Scalar, yy: Scalar, g: _Leaves) -> Scalar:
+    """The curvature of the last step, or a factor for a first step of length up to 1."""
+    is_known, length = rho > 0, safe_sqrt(_inner(g, g))
+    curvature = 1 / jnp.where(is_known, rho * yy, 1)
+    return jnp.where(is_known, curvature, 1 / jnp.maximum(1, length))
+
+
+def _difference(new: Any, old: Any, real: Any) -> Inexact[Array, "..."]:
+    return widen(new, real) - widen(old, real)
+
+
+def _inner(x: _Leaves, y: _Leaves) -> Scalar:
+    return sum(map(inner, x, y), jnp.zeros((), compute_dtype(x)))
+
+
+def _times(scale: Scalar, x: _Leaves) -> _Leaves:
+    return [scale.astype(a.dtype) * a for a in x]
+
+
+def _plus(x: _Leaves, scale: Scalar, y: _Leaves) -> _Leaves:
+    return [a + b for a, b in zip(x, _times(scale, y), strict=True)]
 
 
 class ScaleByLBFGS(AbstractTransformation):
@@ -116,11 +298,7 @@ class ScaleByLBFGS(AbstractTransformation):
         )
 
     def update(
-        self,
-        updates: Updates,
-        state: State,
-        params: Params | None = None,
-        **extra: Any,
+        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, ScaleByLBFGSState]:
         check_state(self, state)
         check_size(self, "memory_size", len(state.weights_memory))

@@ -24,8 +24,7 @@ from ..._trees.precision import compute_dtype, widen
 from ..._types import Count, Params, PyTree, Scalar, Size, Updates
 from ..._wrappers.project import towards
 from ...projections import box
-from .inverse_hessian import times_inverse
-from .lbfgs import ScaleByLBFGS, ScaleByLBFGSState
+from .lbfgs import ScaleByLBFGS, ScaleByLBFGSState, times_inverse
 
 
 # Numbers that are closer to a bound than this, and pushed towards it, count as there.

@@ -76,13 +76,7 @@ def average(h, nu, *, b2):
 
 @equation
 def wins(
-    mu: Leaf,
-    nu: RealLeaf,
-    *,
-    eps: Scalar,
-    gamma: Scalar,
-    clip_threshold: Scalar,
-    mu_correction: Scalar,
+    mu: Leaf, nu: RealLeaf, *, eps, gamma, clip_threshold, mu_correction
 ) -> tuple[Scalar, Scalar]:
     size = jnp.abs(mu / mu_correction) / jnp.maximum(gamma * nu, or_tiny(eps))
     return jnp.sum(size < clip_threshold, dtype=nu.dtype), jnp.sum(jnp.ones_like(nu))
@@ -108,9 +102,7 @@ class ScaleBySophia(AbstractTransformation):
         if self.track_win_rate and self.clip_threshold is None:
             raise InputError(
                 "ScaleBySophia",
-                "`track_win_rate` needs a `clip_threshold`, because "
-                "the win rate is the share of coordinates that are not clipped. Pass "
-                "`clip_threshold`, or omit `track_win_rate`.",
+                "`track_win_rate` needs a `clip_threshold`, to count what is clipped.",
             )
 
     def init(self, params: Params) -> SophiaState:
@@ -123,11 +115,7 @@ class ScaleBySophia(AbstractTransformation):
         )
 
     def update(
-        self,
-        updates: Updates,
-        state: State,
-        params: Params | None = None,
-        **extra: Any,
+        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, SophiaState]:
         check_state(self, state)
         nu, hessian_state = filter_cond(
@@ -258,8 +246,5 @@ class Sophia(AbstractOptimizer):
 
     @property
     def chain(self) -> Chain:
-        return Chain(
-            self.part(ScaleBySophia),
-            self.part(AddDecayedWeights),
-            self.part(ScaleByLearningRate),
-        )
+        parts = ScaleBySophia, AddDecayedWeights, ScaleByLearningRate
+        return Chain(*map(self.part, parts))

@@ -7,11 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from ..._arguments.checks import check_fields
+from ..._arguments.checks import check_fields, check_interval
 from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
 from ..._errors import InputError
-from ..._jax_internals import is_traced
 from ..._transforms.scale import Scale, at
 from ..._types import (
     Hyperparameter,
@@ -140,35 +139,23 @@ class ScaleByRprop(AbstractLeafwise):
 
     def __check_init__(self) -> None:
         check_fields(self)
-        low, high = self.min_step_size, self.max_step_size
-        if (
-            isinstance(low, float | int)
-            and isinstance(high, float | int)
-            and low > high
-        ):
-            raise InputError(
-                "ScaleByRprop",
-                "`min_step_size` must be at most `max_step_size`, which "
-                f"is {high}, but is {low}.",
-            )
+        most = self.max_step_size
+        if isinstance(most, float | int):
+            check_interval("ScaleByRprop", "min_step_size", self.min_step_size, 0, most)
         if isinstance(self.learning_rate, AbstractStatefulSchedule):
             raise InputError(
                 "ScaleByRprop",
-                f"`learning_rate` is {self.learning_rate!r}, a stateful "
-                "schedule, but must be a number or a function of the number of steps. "
-                "To reduce the steps later, put `eqopt.ReduceLROnPlateau(...)` after "
-                "Rprop in an `eqopt.Chain`.",
+                "`learning_rate` must not be a stateful schedule. Instead, put "
+                "`eqopt.ReduceLROnPlateau(...)` after Rprop in an `eqopt.Chain`.",
             )
-        initial = self._initial()
-        if not is_traced(initial) and not np.asarray(initial) > 0:
-            found = "starts at" if callable(self.learning_rate) else "is"
-            raise InputError(
-                "ScaleByRprop",
-                "`learning_rate` is the initial step size, which must "
-                f"be positive, but {found} {initial}. A schedule scales all steps by "
-                "its value divided by its first value, so a warm-up must start above "
-                "zero.",
-            )
+        check_interval(
+            "ScaleByRprop",
+            "learning_rate",
+            self._initial(),
+            0,
+            includes_low=False,
+            advice="It is the first step size, also of a schedule.",
+        )
 
     def init(self, params: Params) -> ScaleByRpropState:
         low, initial, high = (
@@ -181,9 +168,7 @@ class ScaleByRprop(AbstractLeafwise):
             count=jnp.zeros((), jnp.int32),
         )
 
-    def leafwise(
-        self, state: ScaleByRpropState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: ScaleByRpropState, params=None, **extra) -> Leafwise:
         ratio = 1.0
         if callable(self.learning_rate):
             ratio = at(self, "learning_rate", state.count) / self._initial()

@@ -9,15 +9,16 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Inexact
 
-from ...._transforms.normalize import zero_if_infinite
 from ...._trees.control import cond
 from ...._types import Scalar
-from ....numerics._numerics import abs_sq, safe_sqrt
+from ....numerics._numerics import abs_sq
 
 
 # One value for each side of a matrix, rows first; `None` for a side without one.
 Sides: TypeAlias = tuple[Any, ...]
-Matrix: TypeAlias = Inexact[Array, "rows columns"]
+# What equations of matrices are about.
+Matrix: TypeAlias = Inexact[Array, "m n"]
+RealMatrix: TypeAlias = Float[Array, "m n"]
 
 
 def has_side(shape: tuple[int, ...], max_dim: int, one_sided: bool) -> list[bool]:
@@ -198,21 +199,6 @@ def inverse_root(
     return jnp.where(jnp.all(jnp.isfinite(root)), root, old)
 
 
-def started(factors: Sides, g: Any) -> Sides:
-    """Replaces factors that are zero by the identity at the scale of the gradient."""
-    there = [x for x in factors if x is not None]
-    # The covariance of the gradient is the product of both factors.
-    mean = jnp.mean(abs_sq(g))
-    scale = zero_if_infinite(safe_sqrt(mean) if len(there) == 2 else mean)
-    new = []
-    for x in factors:
-        if x is not None:
-            identity = scale * jnp.eye(x.shape[0], dtype=x.dtype)
-            x = jnp.where(jnp.trace(x).real == 0, identity, x)
-        new.append(x)
-    return tuple(new)
-
-
 def renewed(is_due: Any, renew: Callable, factors: Sides, old: Sides) -> Sides:
     """If due, `renew` of each factor and its old value; otherwise the old values."""
     new = []
@@ -227,8 +213,3 @@ def renewed(is_due: Any, renew: Callable, factors: Sides, old: Sides) -> Sides:
 def seeded(is_first: Any, factors: Sides, basis: Sides) -> Sides:
     """The first basis, with all eigenvectors, at the first call; later, `basis`."""
     return renewed(is_first, found, factors, basis)
-
-
-def found_or_followed(is_start: Any, factor: Any, v: Any) -> Any:
-    """The next basis: at the start, all eigenvectors; then one step of iteration."""
-    return lax.cond(is_start, found, followed, factor, v)

@@ -4,20 +4,17 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from ...._combinators.chain import Chain
 from ...._combinators.masked import Masked
 from ...._core import AbstractTransformation
 from ...._matrices import DimensionNumbers, map_matrices
 from ...._transforms.scale import ScaleByLearningRate
 from ...._transforms.weight_decay import AddDecayedWeights
-from ...._trees.precision import compute_dtype
-from ...._types import Params, PyTree, Updates
+from ...._types import Params, PyTree
 from ...adam.adam import ScaleByAdam
 
 
-def is_matrix(numbers: DimensionNumbers | None, flag: bool, params: Params) -> PyTree:
+def _is_matrix(numbers: DimensionNumbers | None, flag: bool, params: Params) -> PyTree:
     """A mask: `flag` for matrices, and the opposite for everything else."""
     return map_matrices(
         lambda axes, x: flag, numbers, params, params, otherwise=lambda x: not flag
@@ -26,26 +23,12 @@ def is_matrix(numbers: DimensionNumbers | None, flag: bool, params: Params) -> P
 
 def are_matrices(owner: Any) -> Callable[[Params], PyTree]:
     """A mask of all parameters that are matrices for `owner`."""
-    return functools.partial(is_matrix, owner.weight_dimension_numbers, True)
+    return functools.partial(_is_matrix, owner.weight_dimension_numbers, True)
 
 
 def are_others(owner: Any) -> Callable[[Params], PyTree]:
     """A mask of all parameters that are not matrices for `owner`."""
-    return functools.partial(is_matrix, owner.weight_dimension_numbers, False)
-
-
-def for_each_matrix(
-    numbers: DimensionNumbers | None,
-    params: Params | None,
-    fn: Callable[[int, int], float],
-) -> Callable[[Updates], PyTree]:
-    """For `reads`: the number `fn(outputs, inputs)` for each matrix.
-
-    It is an array that broadcasts to the leaf if it differs between blocks of a matrix.
-    """
-    of_one = lambda axes, g: np.asarray(axes.of_each(g.shape, fn), compute_dtype(g))
-
-    return lambda updates: map_matrices(of_one, numbers, updates, params)
+    return functools.partial(_is_matrix, owner.weight_dimension_numbers, False)
 
 
 def matrices_and_others(
