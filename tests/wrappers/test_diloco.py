@@ -327,7 +327,7 @@ def test_errors():
     with pytest.raises(ValueError, match="DiLoCo: `local_share` must be in"):
         eqopt.DiLoCo(inner(), "workers", local_share=1.0)
     for options in ({"fragments": 3}, {"fragments": 2, "delay": 25}):
-        with pytest.raises(ValueError, match="`sync_every` is 50, which must be divis"):
+        with pytest.raises(ValueError, match="`sync_every`, 50, must be divis"):
             eqopt.DiLoCo(inner(), "workers", 50, **options)
     opt, p = eqopt.DiLoCo(inner(), "workers"), jnp.ones(2)
     with pytest.raises(ValueError, match="no such axis is mapped here"):

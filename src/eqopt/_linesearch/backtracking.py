@@ -26,8 +26,7 @@ from .._types import (
     ZeroOrMore,
 )
 from ..tree import zeros_like
-from .interval import choose
-from .line import Line, kept, make_line, move
+from .line import Line, choose, kept, make_line, move
 
 
 class BacktrackingLinesearchInfo(eqx.Module):

@@ -196,3 +196,7 @@ def _check_covers(owner: str, grad: Updates, direction: Updates) -> None:
 def stopped(tree: PyTree) -> PyTree:
     stop = lambda x: lax.stop_gradient(x) if eqx.is_inexact_array(x) else x
     return jtu.tree_map(stop, tree)
+
+
+def choose(pred: Bool[Array, ""], new: Any, old: Any) -> Any:
+    return jax.tree.map(lambda x, y: jnp.where(pred, x, y), new, old)

@@ -30,7 +30,7 @@ from .._types import (
 from ..numerics._numerics import safe_increment
 from ..tree import zeros_like
 from ..tree._like import wide_zeros_like
-from .skip_rules import AbstractSkipRule
+from .skip_step import AbstractSkipRule
 
 
 class MultiStepsState(eqx.Module):

@@ -4,7 +4,7 @@ import operator
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from .._transforms.per_example import batch_size
+from .._transforms.privacy import batch_size
 from .._types import Params, StaticInteger, Updates
 
 

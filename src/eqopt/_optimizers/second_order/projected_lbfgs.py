@@ -17,8 +17,7 @@ from ..._linesearch.backtracking import (
     ScaleByBacktrackingLinesearch,
     ScaleByBacktrackingLinesearchState,
 )
-from ..._linesearch.interval import choose
-from ..._linesearch.line import kept, make_line, move, stopped
+from ..._linesearch.line import choose, kept, make_line, move, stopped
 from ..._trees.leaves import parameters, restrict
 from ..._trees.precision import compute_dtype, widen
 from ..._types import Count, Params, PyTree, Scalar, Size, Updates

@@ -8,13 +8,13 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..._arguments.fields import static_choice
-from ..._core import AbstractLeafwise, Leafwise, equation
-from ..._errors import InputError
-from ..._trees.leaves import disagreement, is_parameter, keystr, selected, type_name
-from ..._trees.stored import is_leaf
-from ..._types import Leaf, Params, Positive, PyTree, Size
-from ...numerics._numerics import at_least_float32
+from .._arguments.fields import static_choice
+from .._core import AbstractLeafwise, Leafwise, equation
+from .._errors import InputError
+from .._trees.leaves import disagreement, is_parameter, keystr, selected, type_name
+from .._trees.stored import is_leaf
+from .._types import Leaf, Params, Positive, PyTree, Size
+from ..numerics._numerics import at_least_float32
 
 
 @equation
