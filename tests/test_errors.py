@@ -404,9 +404,9 @@ CASES = {
     ),
     "flattening a part": (
         lambda: update(eqopt.Flatten(eqopt.AdamW(0.1)), without_weight(GRADS)),
-        "Flatten: `updates` has no value at `.layers[0].weight`, but the parameters "
-        "given to `init` had a value",
-        "put `Flatten` inside `eqopt.SelectiveTransform(opt, freeze_mask=...)`",
+        "Flatten: `updates` has no array at `.layers[0].weight`, but the parameters "
+        "given to `init` had shape",
+        "init(eqx.filter(model, is_trained))",
     ),
     "an unknown norm": (
         lambda: eqopt.tree.norm(GRADS, ord=3),

@@ -334,7 +334,5 @@ def test_errors():
         opt.step(p, opt.init(p), p)
     with pytest.raises(ValueError, match="DiLoCo: the parameters are needed"):
         opt.update(p, opt.init(p))
-    with pytest.raises(
-        ValueError, match=r"one worker: `jax.tree.map\(lambda x: x\[0\]"
-    ):
+    with pytest.raises(ValueError, match=r"`state.slow` has shape.*of one worker"):
         opt.eval_params(opt.init(p), jnp.stack([p, p]))
