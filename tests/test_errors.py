@@ -456,16 +456,6 @@ CASES = {
         lambda: update(_equation(lambda g, trace: g, eqopt.TraceState(GRADS))),
         "new ('trace',), which are 2 values, but returned 1",
     ),
-    "a rule for mini-steps": (
-        lambda: eqopt.SkipStep(ADAM, eqopt.SkipNotFinite()),
-        "SkipStep: `rule` is a SkipNotFinite, which is for `should_skip_update_fn`",
-        "Pass a function, such as `lambda value, norm: ~(norm < 10.0)`",
-    ),
-    "a rule for steps": (
-        lambda: eqopt.MultiSteps(ADAM, 2, should_skip_update_fn=eqopt.SigmaRule()),
-        "MultiSteps: `should_skip_update_fn` is a SigmaRule, which is a rule for",
-        "Write `SkipStep(MultiSteps(opt, k), rule)`, which skips mini-steps",
-    ),
     "a stack that may be of matrices or not": (
         lambda: eqopt.Muon(0.1).init(RAW),
         "Muon (ScaleByMuon): `['qkv']` has shape (3, 8, 24)",

@@ -283,10 +283,6 @@ ERRORS = {
         lambda: eqopt.SigmaRule(8, min_history=9),
         r"SigmaRule: `min_history` must be in \[2, 8\], but is 9",
     ),
-    "a number for a rule": (
-        lambda: _step(lambda value, norm: norm),
-        "SkipStep: `rule` must return a 0-d bool.*dtype float32 and shape ()",
-    ),
     "several losses": (
         lambda: _step(ALWAYS, value=jnp.ones(3)),
         r"SkipStep: `value` must be one real number, .* \(3,\)",

@@ -14,7 +14,6 @@ from .._arguments.construction import Module
 from .._arguments.extra import check_number
 from .._arguments.fields import static_choice
 from .._core import AbstractTransformation, AbstractWrapper, Call, global_norm
-from .._errors import InputError
 from .._transforms.clip import check_window, is_known, present, remembered
 from .._trees.control import filter_cond
 from .._trees.leaves import parameters
@@ -282,25 +281,13 @@ class SkipStep(AbstractWrapper):
 
     **Raises:**
 
-    A `TypeError` if `rule` is one for [`eqopt.MultiSteps`][]. In `update`, a
-    `TypeError` if the rule does not return a 0-d bool, and a `ValueError` if `value` or
-    `grad_norm` is not one real number.
+    In `update`, a `ValueError` if `value` or `grad_norm` is not one real number.
     """
 
     _keeps_gradients = True
 
     inner: AbstractTransformation
     rule: Callable[..., Any]
-
-    def __check_init__(self) -> None:
-        if isinstance(self.rule, SkipNotFinite | SkipLargeUpdates):
-            raise InputError(
-                "SkipStep",
-                f"`rule` is a {type(self.rule).__name__}, which is for "
-                "`should_skip_update_fn` of `eqopt.MultiSteps`. Pass a function, such "
-                "as `lambda value, norm: ~(norm < 10.0)`, which also skips what is not "
-                "finite, or a rule such as `eqopt.SigmaRule()`.",
-            )
 
     def init(self, params: Params) -> SkipStepState:
         return SkipStepState(
@@ -313,17 +300,6 @@ class SkipStep(AbstractWrapper):
         )
 
     def handle(self, call: Call, state: SkipStepState) -> tuple[Any, SkipStepState]:
-        skip, rule_state = self._ask(call, state)
-        result, inner_state = call.run_if(~skip, self.inner, state.inner_state)
-        total = state.total_skipped
-        return result, SkipStepState(
-            skipped_last=skip,
-            total_skipped=jnp.where(skip, safe_increment(total), total),
-            rule_state=rule_state,
-            inner_state=inner_state,
-        )
-
-    def _ask(self, call: Call, state: SkipStepState) -> tuple[Array, State]:
         value = call.extra.get("value")
         if value is not None:
             check_number(self, "value", value)
@@ -333,11 +309,12 @@ class SkipStep(AbstractWrapper):
             skip, rule_state = self.rule(value, size, state.rule_state)
         else:
             skip, rule_state = self.rule(value, size), None
-        if jnp.shape(skip) != () or jnp.result_type(skip) != jnp.bool_:
-            raise InputError(
-                "SkipStep",
-                "`rule` must return a 0-d bool, whether to skip the step, "
-                f"but returned an array of dtype {jnp.result_type(skip)} and shape "
-                f"{jnp.shape(skip)}.",
-            )
-        return jnp.asarray(skip), rule_state
+        skip = jnp.asarray(skip, bool)
+        result, inner_state = call.run_if(~skip, self.inner, state.inner_state)
+        total = state.total_skipped
+        return result, SkipStepState(
+            skipped_last=skip,
+            total_skipped=jnp.where(skip, safe_increment(total), total),
+            rule_state=rule_state,
+            inner_state=inner_state,
+        )

@@ -10,6 +10,7 @@ from .._core import AbstractTransformation, AbstractWrapper, Call, check_wide, l
 from .._errors import InputError
 from .._trees.leaves import (
     ANOTHER_MODEL,
+    align,
     is_leaf,
     is_parameter,
     keystr,
@@ -122,9 +123,9 @@ class StoreParams(AbstractWrapper):
         if found and not any(h is not None for h in hidden):
             raise InputError(
                 "StoreParams",
-                f"{type(self.storage).__name__} would change nothing: the "
-                f"parameters have dtype {' and '.join(found)}, which it leaves "
-                "unchanged. Cast the model: `eqopt.tree.cast(model, jnp.bfloat16)`.",
+                f"{type(self.storage).__name__} leaves parameters of dtype "
+                f"{' and '.join(found)} unchanged. Cast the model: "
+                "`eqopt.tree.cast(model, jnp.bfloat16)`.",
             )
         return treedef.unflatten(hidden)
 
@@ -169,19 +170,14 @@ class StoreParams(AbstractWrapper):
 
 
 def _joined(params: Params, hidden: PyTree) -> PyTree:
-    """Both parts of the parameters; a `ValueError` if they belong to different models."""
-    is_hidden = lambda x: x is None or isinstance(x, AbstractHidden)
+    """Both parts of the parameters; an error if they belong to different models."""
     leaves, treedef = jtu.tree_flatten(params, is_leaf=is_leaf)
-    parts, other = jtu.tree_flatten(hidden, is_leaf=is_hidden)
-    where = "`params` and `state.hidden` have different structures"
-    if treedef.num_leaves == other.num_leaves:
-        for i, (p, h) in enumerate(zip(leaves, parts, strict=True)):
-            if h is not None and not (is_parameter(p) and h.fits(of_jax(p))):
-                where = (
-                    f"at `{keystr(params, i)}`, {eqx.tree_pformat(h)} in the state "
-                    f"does not belong to a parameter {eqx.tree_pformat(p)}"
-                )
-                break
-        else:
-            return joined(params, hidden)
-    raise InputError("StoreParams", f"{where}. {ANOTHER_MODEL}")
+    parts = align(treedef, hidden, "state.hidden", params, "params")
+    for i, (p, h) in enumerate(zip(leaves, parts, strict=True)):
+        if h is not None and not (is_parameter(p) and h.fits(of_jax(p))):
+            raise InputError(
+                "StoreParams",
+                f"at `{keystr(params, i)}`, {eqx.tree_pformat(h)} in the state does not "
+                f"belong to {eqx.tree_pformat(p)}. {ANOTHER_MODEL}",
+            )
+    return joined(params, hidden)

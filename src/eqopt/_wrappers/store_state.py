@@ -1,6 +1,5 @@
 """Stores the state of any transformation in fewer bytes."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
@@ -108,13 +107,18 @@ class StoreState(AbstractWrapper):
         kept = []
         leaves = zip(found_in(params, state), _owners(state), with_paths, strict=True)
         for i, ((_, place, kind), owner, (path, x)) in enumerate(leaves):
-            is_chosen = place is not None and flags[place]
-            if is_chosen and is_elsewhere(x):
-                _check_is_seen(owner, path, x, is_chosen, True)
-            is_asked = is_chosen or owner is not None
-            if is_asked and _can_be_kept(x) and kind != "exact":
+            if kind != "exact" and _can_be_kept(x):
+                is_chosen = place is not None and flags[place]
                 is_large = x.size >= _LARGE if self.where is None else any(flags)
-                _check_is_seen(owner, path, x, is_chosen, is_large)
+                # A vector belongs to no parameter.
+                is_vector = owner == "Flatten" and is_large and x.ndim > 0
+                if (not is_chosen and is_vector) or (is_chosen and owner in _OUTSIDE):
+                    raise InputError(
+                        "StoreState",
+                        f"`{jtu.keystr(path)}` in the state of `inner` cannot be stored, "
+                        f"because it is inside `{owner}`. Put `{owner}` outside: "
+                        f"`eqopt.{owner}(eqopt.StoreState(opt, storage), ...)`.",
+                    )
                 if is_chosen and place is not None:
                     # Parts of a model have states with the same numbers.
                     slot = Slot(i * len(flags) + place, kind == "nonnegative")
@@ -146,39 +150,24 @@ class StoreState(AbstractWrapper):
         return result, StoreStateState(inner_state)
 
 
-def _owners(state: State) -> list[type | None]:
-    """For each leaf, the state of a wrapper inside which it is not like a parameter."""
+_OUTSIDE = "Offload", "ZeRO1"
+
+
+def _owners(state: State) -> list[str | None]:
+    """For each leaf, the wrapper inside which it is not like a parameter, if any."""
     is_owner = lambda x: isinstance(x, ZeRO1State | FlattenState)
     owners = []
     for x in jtu.tree_leaves(state, is_leaf=lambda x: is_owner(x) or is_stored(x)):
-        count = len(jtu.tree_leaves(x, is_leaf=is_stored))
-        owners += [type(x) if is_owner(x) else None] * count
+        name = type(x).__name__.removesuffix("State") if is_owner(x) else None
+        for leaf in jtu.tree_leaves(x, is_leaf=is_stored):
+            owners.append("Offload" if is_elsewhere(leaf) else name)
     return owners
 
 
-def _check_is_seen(
-    owner: type | None, path: Sequence[Any], x: Any, is_chosen: bool, is_large: bool
-) -> None:
-    """Raises a `ValueError` for an array that should be stored, but cannot be."""
-    if is_elsewhere(x):
-        name, has, rest = "Offload", "put it into the memory of the host", ""
-    elif owner is ZeRO1State and is_chosen:
-        name, has, rest = "ZeRO1", "padded this array for its devices", ", ..."
-    elif owner is FlattenState and is_large and x.ndim > 0 and not is_chosen:
-        name, has, rest = "Flatten", "joined the arrays of all parameters", ""
-    else:
-        return
-    raise InputError(
-        "StoreState",
-        f"`{jtu.keystr(tuple(path))}` in the state of `inner` cannot be "
-        f"stored, because `{name}` has {has}. Put `{name}` outside: "
-        f"`eqopt.{name}(eqopt.StoreState(opt, storage){rest})`.",
-    )
-
-
 def _can_be_kept(x: Any) -> bool:
-    is_array = eqx.is_array_like(x) and not is_stored(x)
-    return is_array and x.size > 0 and jnp.issubdtype(x.dtype, jnp.inexact)
+    if not eqx.is_array_like(x) or (is_stored(x) and not is_elsewhere(x)):
+        return False
+    return x.size > 0 and jnp.issubdtype(x.dtype, jnp.inexact)
 
 
 def _real_part(x: AbstractStored) -> AbstractStored:

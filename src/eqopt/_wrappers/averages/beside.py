@@ -6,8 +6,9 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from ..._core import Equation, equation, leafwise, stateless
+from ..._core import AbstractTransformation, Equation, equation, leafwise, stateless
 from ..._errors import InputError
+from ..._trees.keys import keep_keys
 from ..._trees.leaves import (
     align,
     briefly,
@@ -17,7 +18,8 @@ from ..._trees.leaves import (
     keystr,
     restrict,
 )
-from ..._types import IntegerLike, Params, Updates
+from ..._trees.stored import load, store_like
+from ..._types import IntegerLike, Params, State, Updates
 
 
 def synced(
@@ -75,3 +77,8 @@ def check_kept(slot: str, tree: Params, updates: Updates) -> None:
     for i, (g, x) in enumerate(zip(leaves, column, strict=True)):
         if g is not None and x is None:
             raise stateless(slot, keystr(updates, i))
+
+
+def restarted(inner: AbstractTransformation, state: State, params: Params) -> State:
+    """The state of `inner` at new parameters; its random keys go on."""
+    return keep_keys(store_like(state, load(inner.init(params))), state)

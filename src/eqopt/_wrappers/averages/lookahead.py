@@ -18,14 +18,14 @@ from ..._core import (
     incremental_update,
     leafwise,
 )
+from ..._errors import InputError
 from ..._trees.control import filter_cond
-from ..._trees.keys import keep_keys
 from ..._trees.leaves import is_leaf, parameters, restrict
 from ..._trees.states import check_state
 from ..._trees.stored import load, shapes_if_stored, store_like
 from ..._types import ClosedUnit, Count, Model, Params, State
 from ...tree._like import copy, wide_copy, zero_updates
-from .beside import beside, check_kept, synced
+from .beside import beside, check_kept, restarted, synced
 
 
 class LookaheadParams(Module):
@@ -166,9 +166,9 @@ class Lookahead(AbstractWrapper):
         is_pair = isinstance(params, LookaheadParams)
         if is_pair == (state.slow is not None):
             kinds = ("plain parameters", "LookaheadParams")
-            raise TypeError(
-                f"Lookahead got {kinds[is_pair]}, but `init` got "
-                f"{kinds[not is_pair]}. Pass the same kind to both."
+            raise InputError(
+                "Lookahead",
+                f"`params` is {kinds[is_pair]}, but `init` got {kinds[not is_pair]}.",
             )
         return (params.fast, params.slow) if is_pair else (params, state.slow)
 
@@ -202,8 +202,7 @@ class Lookahead(AbstractWrapper):
         if not self.reset_state:
             return fast_state
         start = eqx.combine(_rounded(slow, fast), slow)
-        new = store_like(fast_state, load(self.inner.init(start)))
-        return keep_keys(new, fast_state)
+        return restarted(self.inner, fast_state, start)
 
 
 def _rounded(slow, fast):
