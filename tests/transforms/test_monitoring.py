@@ -117,23 +117,17 @@ def test_averages(decay, debias):
 
 
 def test_errors():
-    with pytest.raises(TypeError, match="the measure 'x' must be a function"):
-        eqopt.Monitor({"x": 1.0})
     with pytest.raises(ValueError, match=r"MeasureWithEMA: `decay` must be in"):
         eqopt.MeasureWithEMA(is_long, 1.0)
     opt = eqopt.Snapshot("all", lambda updates: updates)
-    with pytest.raises(ValueError, match=r"'all' returned arrays of shapes \[\(3,\)\]"):
+    with pytest.raises(ValueError, match=r"'all' returned float32\[3\], but"):
         opt.update(jnp.ones(3), opt.init(jnp.ones(2)))
-    opt = eqopt.Snapshot("all", lambda updates: updates)
-    with pytest.raises(
-        TypeError, match="'all' returned complex numbers, but float32 for"
-    ):
+    with pytest.raises(ValueError, match=r"returned complex64.*, but .*float32"):
         opt.update(jnp.ones(2, jnp.complex64), opt.init(jnp.ones(2)))
 
 
 def test_the_state_of_other_measures():
     norm, x = eqopt.tree.norm, jnp.ones(2)
-    average = eqopt.MeasureWithEMA(norm, 0.9)
     for opt, old, message in (
         (
             eqopt.Snapshot("a", norm),
@@ -144,11 +138,6 @@ def test_the_state_of_other_measures():
             eqopt.Monitor({"a": norm}),
             eqopt.Monitor({"a": norm, "b": norm}),
             r"Monitor: `state.measurements` must .* keys \['a'\], but is \['a', 'b'\]",
-        ),
-        (
-            eqopt.Monitor({"a": norm}),
-            eqopt.Monitor({"a": average}),
-            r"Monitor: the measure 'a' has no state, but `state.measure_states\[0\]` is",
         ),
     ):
         with pytest.raises(TypeError, match=message):

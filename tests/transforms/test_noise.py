@@ -337,7 +337,7 @@ def test_wrong_batch_size(batch_size):
 
 def test_gradients_of_examples_for_clipped():
     opt = eqopt.DPSGD(0.1, 1.0, 1.0, key=0, batch_size=2, clipped=True)
-    with pytest.raises(ValueError, match=r"at `\['b'\]` .* \(3,\), for .*omit `clip"):
+    with pytest.raises(ValueError, match=r"shapes do not fit at `\['"):
         opt.update(BATCH, opt.init(PARAMS), PARAMS)
 
 

@@ -110,16 +110,8 @@ def test_errors():
         ValueError, match="Overwrite: the parameters are needed, but `params`"
     ):
         opt.update({"x": ones}, None)
-    with pytest.raises(ValueError) as error:
+    with pytest.raises(ValueError, match=r"Overwrite: shapes do not fit at `\['x'\]`"):
         opt.step({"x": ones}, None, {"x": jnp.ones(3)})
-    assert str(error.value) == (
-        "Overwrite: the new value at `['x']` is float32[2], but the parameter is "
-        "float32[3]. The gradient of a parameter that is overwritten must have its shape."
-    )
-    with pytest.raises(
-        ValueError, match=r"at `\['x'\]` is float32\[2\], but .* is 3\."
-    ):
-        opt.step({"x": ones}, None, {"x": 3})
     for call in (opt.update, opt.step):
         with pytest.raises(
             TypeError, match=r"Overwrite: dtypes do not fit at `\['x'\]`"

@@ -209,13 +209,13 @@ def test_a_part_with_its_own_decay_says_what_is_missing(cls):
             lambda: eqopt.AddDecayedWeights(
                 eqopt.AddDecayedWeights(0.1), cautious=True
             ),
-            "AddDecayedWeights`, which already defines the decay",
+            "AddDecayedWeights` that alone defines the decay",
         ),
         (
             lambda: eqopt.SGDP(
                 0.1, weight_decay=eqopt.AddDecayedWeights(how("squared"))
             ),
-            "SGDP.*: `weight_decay` is an `AddDecayedWeights`, which already",
+            "SGDP.*: `weight_decay` must be .* that alone defines the decay",
         ),
         (
             lambda: how("squared").init(jnp.ones(2)),

@@ -248,13 +248,13 @@ def _report(last: _Trial, line: Line, is_good: Any, is_taken: Any) -> None:
         "updates is {slope}; the last step size was {last}, with an error of "
         "{decrease}. It was used: {taken}."
     )
-    numbers: dict[str, Any] = {
-        "count": last.evaluations,
-        "value": line.value,
-        "slope": line.slope,
-        "last": last.step_size,
-        "decrease": last.decrease_error,
-        "taken": is_taken,
-    }
-    show = lambda: jax.debug.print(message, **numbers)
+    show = lambda: jax.debug.print(
+        message,
+        count=last.evaluations,
+        value=line.value,
+        slope=line.slope,
+        last=last.step_size,
+        decrease=last.decrease_error,
+        taken=is_taken,
+    )
     filter_cond(~is_good, show, lambda: None)

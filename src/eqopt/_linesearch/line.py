@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float
 
 from .._arguments.extra import check_number, required, required_params
 from .._core import add_updates, check_real, equation, inner, leafwise, sum_over_leaves
+from .._errors import InputError
 from .._trees.control import filter_cond
 from .._trees.leaves import align, flatten_updates, keystr, restrict
 from .._trees.precision import compute_dtype, widen
@@ -19,7 +20,7 @@ from .._trees.stored import load, store_like
 from .._types import Leaf, Params, PyTree, Scalar, Updates
 from ..numerics._numerics import abs_sq
 from ..second_order._loss import loss_of_arrays
-from ..tree import conj, norm
+from ..tree import conj
 
 
 @equation(elementwise=True)
@@ -127,17 +128,14 @@ def make_line(
             lambda: jnp.asarray(False),
         )
         value = eqx.error_if(value, is_wrong, f"{name}: {_NOT_CONJUGATED}")
-        is_uphill = is_first & (slope > 0) & _points_at_conjugate(direction, grad)
-        value = eqx.error_if(value, is_uphill, f"{name}: {_UPHILL}")
     return Line(loss, eqx.combine(arrays, others), direction, value, slope, grad)
 
 
-_CONJUGATE = (
-    "For complex parameters, conjugate the result of `jax.grad` before you pass it as "
-    "`updates` and `grad`: `grads = eqopt.tree.conj(grads)`."
+_NOT_CONJUGATED = (
+    "`grad` is the conjugate of the gradient. For complex parameters, conjugate the "
+    "result of `jax.grad` before you pass it as `updates` and `grad`: `grads = "
+    "eqopt.tree.conj(grads)`."
 )
-_NOT_CONJUGATED = f"`grad` is the conjugate of the gradient. {_CONJUGATE}"
-_UPHILL = f"along the updates of the first step, the loss increases. {_CONJUGATE}"
 
 
 def _is_conjugate(grad: Updates, expected: Updates) -> Bool[Array, ""]:
@@ -148,12 +146,6 @@ def _is_conjugate(grad: Updates, expected: Updates) -> Bool[Array, ""]:
     """
     far = _distance(grad, expected)
     return _distance(grad, conj(expected)) < 1e-4 * far
-
-
-def _points_at_conjugate(direction: Updates, grad: Updates) -> Bool[Array, ""]:
-    """Whether its conjugate points downhill, within 60 degrees of steepest descent."""
-    steepest = norm(direction) * norm(grad)
-    return slope_along(conj(direction), grad) < -0.5 * steepest
 
 
 def _distance(x: Updates, y: Updates) -> Scalar:
@@ -186,10 +178,10 @@ def _check_covers(owner: str, grad: Updates, direction: Updates) -> None:
     column = align(treedef, grad, "grad", direction)
     for i, (u, g) in enumerate(zip(leaves, column, strict=True)):
         if u is not None and g is None:
-            raise ValueError(
-                f"{owner}: `grad` has no value at `{keystr(direction, i)}`, but there "
-                "is an update. Pass the gradient of all updated parameters, as "
-                "returned by `eqx.filter_grad`."
+            raise InputError(
+                owner,
+                f"`grad` has no value at `{keystr(direction, i)}`, but there is an "
+                "update. Pass the whole gradient, as from `eqx.filter_grad`.",
             )
 
 

@@ -474,14 +474,14 @@ def _report(found: Search, line: Line) -> None:
         "the last step size was {last}, with a decrease error of {decrease} and a "
         "curvature error of {curvature}. The used step size is {taken}."
     )
-    numbers: dict[str, Any] = {
-        "count": found.count,
-        "value": line.value,
-        "slope": line.slope,
-        "last": found.trial.step_size,
-        "decrease": found.decrease_error,
-        "curvature": found.curvature_error,
-        "taken": found.result.step_size,
-    }
-    show = lambda: jax.debug.print(message, **numbers)
+    show = lambda: jax.debug.print(
+        message,
+        count=found.count,
+        value=line.value,
+        slope=line.slope,
+        last=found.trial.step_size,
+        decrease=found.decrease_error,
+        curvature=found.curvature_error,
+        taken=found.result.step_size,
+    )
     filter_cond(found.has_failed, show, lambda: None)

@@ -30,7 +30,7 @@ from ..numerics._numerics import (
     safe_sqrt,
     wide_dtype,
 )
-from .normalize import power_of_two, zero_if_infinite
+from .normalize import or_1, power_of_two, zero_if_infinite
 
 
 def block_norm(x: Leaf) -> Scalar:
@@ -154,17 +154,6 @@ class AdaClipGNState(eqx.Module):
     norm_sq: PerLeaf
 
 
-def _largest(x):
-    """The largest modulus."""
-    if jnp.iscomplexobj(x):
-        return safe_sqrt(max_or_nan(abs_sq(x), initial=0))
-    return max_or_nan(jnp.abs(x), initial=0)
-
-
-def _modulus(x):
-    return safe_sqrt(abs_sq(x)) if jnp.iscomplexobj(x) else jnp.abs(x)
-
-
 @equation
 def clip_and_scale(
     g: Leaf,
@@ -180,11 +169,12 @@ def clip_and_scale(
     correction2: Scalar,
     correction3: Scalar,
 ) -> tuple[Leaf, Scalar, Scalar, Scalar]:
-    largest = _largest(g)
+    modulus = safe_sqrt(abs_sq(g)) if jnp.iscomplexobj(g) else jnp.abs(g)
+    largest = max_or_nan(modulus, initial=0)
     max_abs = gamma3 * max_abs + (1 - gamma3) * largest
     threshold = max_abs / correction3
-    share = threshold / _or_one(largest)
-    g = jnp.where(_modulus(g) > threshold, g * share, g)
+    share = threshold / or_1(largest)
+    g = jnp.where(modulus > threshold, g * share, g)
     unit = power_of_two(jnp.minimum(largest, threshold))
     own = unit * block_norm(g / unit)
     # Otherwise, one spike would make the averages infinite forever.
@@ -192,12 +182,8 @@ def clip_and_scale(
     norm = gamma1 * norm + (1 - gamma1) * seen
     norm_sq = gamma2 * norm_sq + (1 - gamma2) * seen**2
     root = safe_sqrt(norm_sq / correction2) + eps
-    scale = norm / correction1 / _or_one(root) / _or_one(own)
+    scale = norm / correction1 / or_1(root) / or_1(own)
     return g * jnp.where(own == 0, 1, scale), max_abs, norm, norm_sq
-
-
-def _or_one(x):
-    return jnp.where(x == 0, 1, x)
 
 
 class AdaClipGN(AbstractLeafwise):

@@ -13,17 +13,13 @@ from .._core import (
     AbstractTransformation,
     Leafwise,
     check_real,
+    check_shapes,
     equation,
     leafwise,
 )
-from .._errors import InputError
 from .._trees.leaves import (
-    align,
     flatten_updates,
-    is_parameter,
-    keystr,
     map_parameters,
-    type_name,
 )
 from .._trees.states import check_state
 from .._types import Leaf, Params, PerLeaf, State, Updates
@@ -140,22 +136,10 @@ class Overwrite(AbstractTransformation):
         self, grads: Updates, state: State, params: Params, **extra: Any
     ) -> tuple[Params, State]:
         check_state(self, state)
-        leaves, treedef = flatten_updates(grads)
         check_real(self, grads, required_params("Overwrite", params), "params")
-        column = align(treedef, params, "params", grads)
-        for i, (g, p) in enumerate(zip(leaves, column, strict=True)):
-            if g is not None:
-                column[i] = _replaced(g, p, keystr(grads, i))
-        return treedef.unflatten(column), state
-
-
-def _replaced(g: Any, p: Any, path: str) -> Any:
-    if not is_parameter(p) or g.shape != p.shape:
-        found = type_name(p.dtype, p.shape) if hasattr(p, "dtype") else repr(p)
-        raise InputError(
-            "Overwrite",
-            f"the new value at `{path}` is {type_name(g.dtype, g.shape)}, but "
-            f"the parameter is {found}. The gradient of a parameter that is overwritten "
-            "must have its shape.",
-        )
-    return jnp.array(g, p.dtype)  # a copy: the gradient may be donated
+        check_shapes(self, grads, params, "params")
+        leaves, treedef = flatten_updates(grads)
+        pairs = zip(leaves, treedef.flatten_up_to(params), strict=True)
+        # Copies: the gradients may be donated.
+        new = (p if g is None else jnp.array(g, p.dtype) for g, p in pairs)
+        return treedef.unflatten(new), state

@@ -11,7 +11,7 @@ from jax import lax
 from jaxtyping import Array, Float, Inexact, Int, PRNGKeyArray, UInt32
 
 from .._arguments.checks import check_interval
-from .._core import AbstractTransformation
+from .._core import AbstractTransformation, check_shapes
 from .._errors import InputError
 from .._platforms import compute_once
 from .._trees.keys import key_data, next_key, split_like
@@ -337,9 +337,8 @@ class DifferentiallyPrivateAggregate(AbstractTransformation):
         if self.clipped and self.batch_size is None:
             raise InputError(
                 self,
-                "with `clipped=True`, updates are the sum of the "
-                "gradients of an unknown number of examples. Pass the expected number as "
-                "`batch_size`.",
+                "with `clipped=True`, the number of examples is unknown. Pass the "
+                "expected number as `batch_size`.",
             )
 
     @property
@@ -372,18 +371,10 @@ class DifferentiallyPrivateAggregate(AbstractTransformation):
 
     def _sums(self, updates: Updates, params: Params | None) -> tuple[list, Any]:
         """The sums of clipped gradients, and the divisor for them."""
-        leaves, treedef = flatten_updates(updates)
+        leaves, _ = flatten_updates(updates)
         if self.clipped:
-            ps = leaves if params is None else align(treedef, params, "params", updates)
-            for i, (g, p) in enumerate(zip(leaves, ps, strict=True)):
-                if g is not None and g.shape != getattr(p, "shape", g.shape):
-                    raise InputError(
-                        self,
-                        "it takes the sum of clipped gradients, with `clipped=True`, but "
-                        f"the array at `{keystr(updates, i)}` has shape {g.shape}, for "
-                        f"parameters of shape {p.shape}. For per-example gradients, omit "
-                        "`clipped`.",
-                    )
+            if params is not None:
+                check_shapes(self, updates, params, "params")
             return leaves, self.batch_size
         batch = batch_size(type(self).__name__, updates, params, hint=_HINT)
         factors = factors_of(leaves, self.l2_norm_clip, batch)

@@ -39,7 +39,6 @@ from .._types import (
     Updates,
 )
 from ..numerics._numerics import as_float, safe_increment, wide_dtype
-from ..schedules import AbstractStatefulSchedule
 
 
 @equation(elementwise=True)
@@ -58,18 +57,11 @@ def at(owner: object, name: str, count: Int[Array, ""] | None) -> Any:
     `count` is `None` if it was not a schedule when the state was made.
     """
     value: Any = getattr(owner, name)
-    if isinstance(value, AbstractStatefulSchedule):
-        raise InputError(
-            owner,
-            f"`{name}` is {value!r}, a stateful schedule. Wrap the "
-            "whole optimizer in `eqopt.Scheduled(optimizer)`, which keeps its state.",
-        )
     if callable(value) and count is None:
         raise InputError(
             owner,
-            f"`{name}` is a schedule, but the state has no `count`, "
-            "because it is the state of an optimizer with a number instead. Take the "
-            "state over: `state = eqopt.tree.migrate(opt, state, model)`.",
+            f"`{name}` is a schedule, but the state was made for a number. Take it over: "
+            "`state = eqopt.tree.migrate(opt, state, model)`.",
         )
     return check_returned(owner, name, value(count)) if callable(value) else value
 
@@ -180,8 +172,8 @@ def _as_factor(factor: Any, g: Any, path: Callable[[], str]) -> Array:
     if factor.ndim > g.ndim or any(n not in (1, m) for n, m in axes):
         raise InputError(
             "ScaleByTree",
-            f"the factor at `{path()}` has shape {factor.shape}, which "
-            f"does not broadcast to shape {g.shape} of the update.",
+            f"the factor at `{path()}` has shape {factor.shape}, which does not "
+            f"broadcast to shape {g.shape} of the update.",
         )
     return factor
 

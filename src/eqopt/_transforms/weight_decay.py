@@ -183,14 +183,9 @@ class AddDecayedWeights(AbstractLeafwise):
 
     def __check_init__(self) -> None:
         if isinstance(self.weight_decay, AbstractTransformation):
-            self._given(self.weight_decay)
-            return
-        if self.max_learning_rate is None and self.mode in _NEEDS_MAXIMUM:
-            raise InputError(
-                "AddDecayedWeights",
-                f"`mode={self.mode!r}` needs `max_learning_rate`, "
-                "the largest learning rate during the whole training.",
-            )
+            self._own()
+        else:
+            self._check_given("max_learning_rate", _NEEDS_MAXIMUM)
 
     def init(self, params: Params) -> AddDecayedWeightsState:
         own = self._own()
@@ -225,13 +220,14 @@ class AddDecayedWeights(AbstractLeafwise):
     def _check_rate(self) -> None:
         """Raises if the mode lacks its learning rate, or if a schedule has a state."""
         check_no_schedule(self, in_any_field=True)
-        if self.mode in _NEEDS_RATE and self.learning_rate is None:
+        self._check_given("learning_rate", _NEEDS_RATE)
+
+    def _check_given(self, name: str, modes: tuple[str, ...]) -> None:
+        if self.mode in modes and getattr(self, name) is None:
             raise InputError(
                 self,
-                f"`mode={self.mode!r}` needs `learning_rate`, the "
-                "same number or schedule as in `ScaleByLearningRate`. Optimizers set "
-                "it automatically for an `AddDecayedWeights` that is passed as "
-                "`weight_decay`.",
+                f"`mode={self.mode!r}` needs `{name}`. Optimizers fill in their "
+                "`learning_rate` themselves.",
             )
 
     def _shared(self, count: Int[Array, ""] | None) -> dict[str, Any]:
@@ -242,28 +238,22 @@ class AddDecayedWeights(AbstractLeafwise):
     def _own(self) -> "AddDecayedWeights":
         """Itself, or the `AddDecayedWeights` passed as `weight_decay`, completed."""
         given = self.weight_decay
-        return self._given(given) if isinstance(given, AbstractTransformation) else self
-
-    def _given(self, given: AbstractTransformation) -> "AddDecayedWeights":
-        if not isinstance(given, AddDecayedWeights):
-            raise InputError(
-                "AddDecayedWeights",
-                "`weight_decay` must be a number, a schedule or an "
-                f"`AddDecayedWeights`, but is {given!r}.",
-            )
+        if not isinstance(given, AbstractTransformation):
+            return self
         is_plain = self.mode == "decoupled" and not self.cautious
-        is_whole = not isinstance(given.weight_decay, AbstractTransformation)
-        if not (is_plain and is_whole and self.max_learning_rate is None):
+        is_complete = isinstance(given, AddDecayedWeights) and not isinstance(
+            given.weight_decay, AbstractTransformation
+        )
+        if not (is_plain and is_complete and self.max_learning_rate is None):
             raise InputError(
                 "AddDecayedWeights",
-                "`weight_decay` is an `AddDecayedWeights`, which "
-                "already defines the decay. Pass a number or a schedule.",
+                "`weight_decay` must be a number, a schedule, or an `AddDecayedWeights` "
+                f"that alone defines the decay, but is {given!r}.",
             )
         if self.mask is not None and given.mask is not None:
             raise InputError(
                 "AddDecayedWeights",
-                "there are two masks, `mask` and the mask of the "
-                "`AddDecayedWeights` passed as `weight_decay`. Pass only one.",
+                "there are two masks, `mask` and the mask of the `AddDecayedWeights`.",
             )
         missing = {
             name: getattr(self, name)
