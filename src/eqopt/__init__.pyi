@@ -578,11 +578,9 @@ from ._wrappers.skip_step import (
     SkipStep as SkipStep,
     SkipStepState as SkipStepState,
 )
-from ._wrappers.store_params import (
+from ._wrappers.store import (
     StoreParams as StoreParams,
     StoreParamsState as StoreParamsState,
-)
-from ._wrappers.store_state import (
     StoreState as StoreState,
     StoreStateState as StoreStateState,
 )

@@ -132,19 +132,14 @@ def per_example_layer_norm_clip(
     )
     leaves, treedef = flatten_updates(grads)
     batch = batch_size("per_example_layer_norm_clip", grads)
-    sizes = [
-        0 if g is None else 1 if uniform else math.prod(g.shape[1:]) for g in leaves
-    ]
-    sums, numbers = [], []
-    for g, size in zip(leaves, sizes, strict=True):
-        if g is None:
-            sums.append(None)
-            numbers.append(None)
-            continue
-        share = math.sqrt(size / max(1, sum(sizes)))
-        factors = factors_of([g], global_l2_norm_clip, batch, share)
-        sums.append(weighted_sum(factors, g))
-        numbers.append(_number_clipped(factors))
+    size_of = lambda g: 1 if uniform else math.prod(g.shape[1:])
+    total = sum(size_of(g) for g in leaves if g is not None)
+    sums, numbers = list(leaves), list(leaves)
+    for i, g in enumerate(leaves):
+        if g is not None:
+            share = math.sqrt(size_of(g) / max(1, total))
+            factors = factors_of([g], global_l2_norm_clip, batch, share)
+            sums[i], numbers[i] = weighted_sum(factors, g), _number_clipped(factors)
     return treedef.unflatten(sums), treedef.unflatten(numbers)
 
 

@@ -190,7 +190,10 @@ class AddDecayedWeights(AbstractLeafwise):
     def init(self, params: Params) -> AddDecayedWeightsState:
         own = self._own()
         own._check_rate()
-        is_scheduled = any(map(callable, own._numbers().values()))
+        uses_rate = own.mode in _NEEDS_RATE
+        is_scheduled = callable(own.weight_decay) or (
+            uses_rate and callable(own.learning_rate)
+        )
         return AddDecayedWeightsState(
             jnp.zeros((), jnp.int32) if is_scheduled else None
         )
@@ -232,8 +235,17 @@ class AddDecayedWeights(AbstractLeafwise):
 
     def _shared(self, count: Int[Array, ""] | None) -> dict[str, Any]:
         """The arguments of `decayed` after `count` steps, `None` without a schedule."""
-        numbers = {name: at(self, name, count) for name in self._numbers()}
-        return {"weight_decay": self._rate(**numbers), "cautious": self.cautious}
+        weight_decay = at(self, "weight_decay", count)
+        if self.mode != "decoupled":
+            needs_rate = self.mode in _NEEDS_RATE
+            eta = at(self, "learning_rate", count) if needs_rate else None
+            real = jax.dtypes.canonicalize_dtype(float)
+            rates = (
+                None if x is None else jnp.asarray(x, real)
+                for x in (eta, self.max_learning_rate)
+            )
+            weight_decay = jnp.asarray(weight_decay, real) * _FACTORS[self.mode](*rates)
+        return {"weight_decay": weight_decay, "cautious": self.cautious}
 
     def _own(self) -> "AddDecayedWeights":
         """Itself, or the `AddDecayedWeights` passed as `weight_decay`, completed."""
@@ -261,19 +273,3 @@ class AddDecayedWeights(AbstractLeafwise):
             if getattr(given, name) is None
         }
         return dataclasses.replace(given, **missing)
-
-    def _numbers(self) -> dict[str, Any]:
-        """The hyperparameters that may be schedules, by name."""
-        names = ["weight_decay"] + ["learning_rate"] * (self.mode in _NEEDS_RATE)
-        return {name: getattr(self, name) for name in names}
-
-    def _rate(self, weight_decay: Any, learning_rate: Any = None) -> Any:
-        """The factor of the parameters in this step."""
-        if self.mode == "decoupled":
-            return weight_decay
-        real = jax.dtypes.canonicalize_dtype(float)
-        eta, eta_max = (
-            None if x is None else jnp.asarray(x, real)
-            for x in (learning_rate, self.max_learning_rate)
-        )
-        return jnp.asarray(weight_decay, real) * _FACTORS[self.mode](eta, eta_max)

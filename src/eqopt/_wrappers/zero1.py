@@ -242,14 +242,10 @@ class _Axis(eqx.Module):
         return min(range(len(shape)), key=share)
 
     def _padded_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        i = self._divided(shape)
-        if i is None:
-            return shape
-        return (
-            *shape[:i],
-            self.size * math.ceil(shape[i] / self.size),
-            *shape[i + 1 :],
-        )
+        padded, i = list(shape), self._divided(shape)
+        if i is not None:
+            padded[i] = self.size * math.ceil(shape[i] / self.size)
+        return tuple(padded)
 
     def _spec(self, shape: tuple[int, ...]) -> P:
         i = self._divided(shape)

@@ -285,16 +285,17 @@ class DiLoCo(AbstractWrapper):
         phase = jnp.where(count >= 2 * period, count - period, count)
         outers = []
         for i, outer in enumerate(parts_of(state, int(self.fragments))):
-            if not jax.tree.leaves(outer.slow):  # more fragments than arrays
-                outers.append(outer)
-                continue
             sent = (i + 1) * (period // self.fragments)
             due = lambda at: (count >= at) & ((count - at) % period == 0)
-            dues = due(sent), due(sent + self.delay)
             updates = restrict(call.updates, outer.slow, "updates", "state.slow")
-            own = call._replace(updates=updates)
-            piece = restrict(result, updates)
-            piece, outer = self._fragment(own, piece, outer, workers, dues)
+            piece, outer = self._fragment(
+                call._replace(updates=updates),
+                restrict(result, updates),
+                outer,
+                workers,
+                sends=due(sent),
+                receives=due(sent + self.delay),
+            )
             result = eqx.combine(piece, result, is_leaf=is_leaf)
             outers.append(outer)
         return result, joined(inner_state, phase, outers)
@@ -305,24 +306,21 @@ class DiLoCo(AbstractWrapper):
         result: Any,
         outer: Outer,
         workers: Workers,
-        dues: tuple[Array, Array],
+        sends: Array,
+        receives: Array,
     ) -> tuple[Any, Outer]:
         """The result and the outer part of the state of one fragment."""
-        sent, received = dues
+        send = lambda: self._sent(call, result, outer, workers)
+        receive = lambda new: self._received(call, result, new)
         if self.delay == 0:
 
             def synced():
-                new = self._sent(call, result, outer, workers)
-                return self._received(call, result, new), new
+                new = send()
+                return receive(new), new
 
-            return filter_cond(sent, synced, lambda: (result, outer))
-        outer = filter_cond(
-            sent, lambda: self._sent(call, result, outer, workers), lambda: outer
-        )
-        result = filter_cond(
-            received, lambda: self._received(call, result, outer), lambda: result
-        )
-        return result, outer
+            return filter_cond(sends, synced, lambda: (result, outer))
+        new = filter_cond(sends, send, lambda: outer)
+        return filter_cond(receives, lambda: receive(new), lambda: result), new
 
     def _sent(self, call: Call, result: Any, outer: Outer, workers: Workers) -> Outer:
         """The outer part after an outer step."""
