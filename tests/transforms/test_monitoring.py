@@ -95,14 +95,6 @@ def test_the_updates_themselves_can_be_donated():
     assert (state.measurement["all"]["w"] == 2.25).all()
 
 
-def test_whole_models():
-    model = eqx.nn.MLP(2, 1, 3, 1, key=jax.random.key(0))
-    opt = eqopt.Snapshot("w", lambda updates: updates.layers[0].weight[0])
-    grads = jax.tree.map(jnp.ones_like, eqx.filter(model, eqx.is_inexact_array))
-    _, state = opt.update(grads, opt.init(model), model)
-    assert (eqopt.tree.get(state, "w") == 1).all()
-
-
 @pytest.mark.parametrize("decay", [0.0, 0.5])
 @pytest.mark.parametrize("debias", [True, False])
 def test_averages(decay, debias):

@@ -96,14 +96,6 @@ def test_the_parameter_is_not_the_gradient():
     assert new["x"].tolist() == [1, 1]
 
 
-def test_the_parameter_keeps_its_dtype():
-    params, opt = {"x": jnp.ones(2, jnp.bfloat16)}, eqopt.Overwrite()
-    grads = {"x": jnp.array([1.001, 2.0])}
-    new, _ = opt.step(grads, None, params)
-    assert new["x"].dtype == jnp.bfloat16
-    np.testing.assert_array_equal(new["x"].astype(float), [1.0, 2.0])
-
-
 def test_errors():
     opt, ones = eqopt.Overwrite(), jnp.ones(2)
     with pytest.raises(

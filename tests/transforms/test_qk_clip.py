@@ -171,14 +171,6 @@ def test_heads_below_the_threshold_take_the_step_bit_by_bit():
     assert bool(eqx.tree_equal(new, expected))
 
 
-def test_update_does_what_step_does():
-    model = layers()
-    opt = eqopt.QKClip(queries, keys, 3.5)
-    left, right = (trained(opt, model, 3, call) for call in ("step", "update"))
-    for a, b in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True):
-        np.testing.assert_allclose(a, b, 1e-6, 1e-7)
-
-
 def test_features_on_another_axis():
     """Weights with their inputs first: all heads on one axis, or on an axis of heads."""
     rows = jnp.ones((8, 3))

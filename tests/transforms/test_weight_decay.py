@@ -198,10 +198,6 @@ def test_a_part_with_its_own_decay_says_what_is_missing(cls):
             for mode in ("corrected", "fully_decoupled")
         ),
         (
-            lambda: eqopt.AddDecayedWeights(0.1, max_learning_rate=0.0),
-            r"`max_learning_rate` must be in \(0, inf\), but is 0",
-        ),
-        (
             lambda: eqopt.AdamW(0.1, weight_decay=eqopt.SGD(0.1)),
             "AdamW.*: `weight_decay` must be a number, .* is SGD",
         ),

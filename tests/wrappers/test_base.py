@@ -247,3 +247,28 @@ def test_a_wrapper_without_a_field_for_the_inner_state():
             "`inner_state`, but a list has no such field. Is it the state of another "
             "optimizer? If not, name the field so, or implement `eval_params`."
         )
+
+
+SGD = eqopt.SGD(0.1)
+
+
+@pytest.mark.parametrize(
+    "opt",
+    [
+        eqopt.DiLoCo(SGD, None),
+        eqopt.GPA(SGD),
+        eqopt.Lookahead(SGD, 2, 0.5),
+        eqopt.Mechanic(SGD),
+        eqopt.OuterNesterov(SGD),
+        eqopt.ParamEMA(SGD),
+        eqopt.Project(SGD, eqopt.projections.non_negative),
+        eqopt.SAM(SGD),
+        eqopt.ScheduleFree(SGD, 0.1),
+        eqopt.SWA(SGD, 1),
+    ],
+    ids=lambda opt: type(opt).__name__,
+)
+def test_parameters_are_needed(opt):
+    name = type(opt).__name__
+    with pytest.raises(ValueError, match=f"{name}: the parameters are needed"):
+        opt.update(PARAMS, opt.init(PARAMS))

@@ -253,10 +253,12 @@ class AddDecayedWeights(AbstractLeafwise):
         if not isinstance(given, AbstractTransformation):
             return self
         is_plain = self.mode == "decoupled" and not self.cautious
-        is_complete = isinstance(given, AddDecayedWeights) and not isinstance(
-            given.weight_decay, AbstractTransformation
-        )
-        if not (is_plain and is_complete and self.max_learning_rate is None):
+        if not (
+            is_plain
+            and self.max_learning_rate is None
+            and isinstance(given, AddDecayedWeights)
+            and not isinstance(given.weight_decay, AbstractTransformation)
+        ):
             raise InputError(
                 "AddDecayedWeights",
                 "`weight_decay` must be a number, a schedule, or an `AddDecayedWeights` "

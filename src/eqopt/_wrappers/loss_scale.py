@@ -145,15 +145,13 @@ class DynamicLossScale(AbstractWrapper):
 
     def __check_init__(self) -> None:
         check_fields(self)
-        low = self.min_scale
+        low: Any = self.min_scale
         if not (callable(low) or is_traced(low)):
             # An overflow would not reduce a smaller scale.
-            bounds = {
-                "low": low,
-                "high": _MAX_SCALE,
-                "advice": "Lower `min_scale`, too.",
-            }
-            check_interval("DynamicLossScale", "init_scale", self.init_scale, **bounds)
+            fix, first = "Lower `min_scale`, too.", self.init_scale
+            check_interval(
+                "DynamicLossScale", "init_scale", first, low, _MAX_SCALE, advice=fix
+            )
 
     def init(self, params: Params) -> DynamicLossScaleState:
         return DynamicLossScaleState(

@@ -15,7 +15,7 @@ from .._combinators.collecting import fill_missing, run_collected
 from .._core import AbstractTransformation, AbstractWrapper, Call, equation, leafwise
 from .._transforms.scale import at
 from .._trees.control import filter_cond
-from .._trees.leaves import is_inexact, restrict
+from .._trees.leaves import restrict
 from .._trees.stored import load
 from .._types import (
     AtLeast,
@@ -131,8 +131,9 @@ class MultiSteps(AbstractWrapper):
 
     def init(self, params: Params) -> MultiStepsState:
         zero = lambda: jnp.zeros((), jnp.int32)  # each in its own buffer
-        _, skip_state = self._should_skip(zeros_like(params), zero(), params)
-        skips = self.should_skip_update_fn is not None
+        skips, skip_state = self.should_skip_update_fn is not None, None
+        if skips:
+            _, skip_state = self._should_skip(zeros_like(params), zero(), params)
         return MultiStepsState(
             mini_step=zero(),
             gradient_step=zero(),
@@ -148,17 +149,15 @@ class MultiSteps(AbstractWrapper):
         check_number(self, "weight", weight)
         check_interval("MultiSteps", "weight", weight, 0)
         weight = jnp.asarray(weight, jnp.float32)
-        skip, skip_state = self._should_skip(
-            call.updates, state.gradient_step, call.params
-        )
-        gathered = lambda: self._gathered(call, state, weight)
+        accumulated = lambda: self._accumulated(call, state, weight)
         if self.should_skip_update_fn is None:
-            return gathered()
-        result, new = filter_cond(
-            jnp.logical_not(skip), gathered, lambda: (call.nothing(), state)
+            return accumulated()
+        skip, skip_state = self._should_skip(
+            call.updates, state.gradient_step, call.params, state.skip_state
         )
+        result, new = filter_cond(~skip, accumulated, lambda: (call.nothing(), state))
         return result, dataclasses.replace(
-            new, skip_state=_as_stored(skip_state, state.skip_state), skipped_last=skip
+            new, skip_state=skip_state, skipped_last=skip
         )
 
     def has_updated(self, state: MultiStepsState) -> Bool[Array, ""]:
@@ -173,7 +172,7 @@ class MultiSteps(AbstractWrapper):
             return has_stepped
         return has_stepped & ~state.skipped_last
 
-    def _gathered(self, call, state, weight):
+    def _accumulated(self, call, state, weight):
         grads = fill_missing(call.updates, state.acc_grads)
         is_first = state.mini_step == 0
         weight_sum = jnp.where(is_first, 0, state.weight_sum) + weight
@@ -223,18 +222,12 @@ class MultiSteps(AbstractWrapper):
         )
         return result, new
 
-    def _should_skip(self, grads, gradient_step, params):
-        if self.should_skip_update_fn is None:
-            return False, None
-        function = self.should_skip_update_fn
-        skip, diagnostics = function(grads, gradient_step, load(params))
+    def _should_skip(self, grads, gradient_step, params, old=None):
+        """Whether to skip the mini-step, and the diagnostics, in the dtypes of `old`."""
+        fn: Any = self.should_skip_update_fn
+        skip, diagnostics = fn(grads, gradient_step, load(params))
         # Copied, because without `jit` they may be the same buffers as counters of the
         # state.
-        copies = lambda x: jnp.array(x) if eqx.is_array(x) else x
-        return jnp.array(skip, bool), jax.tree.map(copies, diagnostics)
-
-
-def _as_stored(diagnostics: PyTree, stored: PyTree) -> PyTree:
-    """Diagnostics of gradients, which may be wider than the parameters in `init`."""
-    as_like = lambda x, like: x.astype(like.dtype) if is_inexact(x) else x
-    return jax.tree.map(as_like, diagnostics, stored)
+        kept = lambda x, like: jnp.array(x, like.dtype) if eqx.is_array(x) else x
+        like = diagnostics if old is None else old
+        return jnp.array(skip, bool), jax.tree.map(kept, diagnostics, like)

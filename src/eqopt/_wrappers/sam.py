@@ -31,7 +31,7 @@ from .._trees.states import check_state
 from .._trees.stored import load
 from .._types import Count, Exact, Model, Params, State, Updates
 from ..tree._like import copy
-from .averages.beside import beside, check_kept, restarted
+from .averages.beside import beside, check_kept, restarted, synced
 
 
 class SAMState(eqx.Module):
@@ -208,8 +208,7 @@ class SAM(AbstractWrapper):
         cache = filter_cond(
             state.steps_since_sync == 0, lambda: copy(here), lambda: state.cache
         )
-        period = jnp.asarray(self.sync_period, jnp.int32)
-        is_last = state.steps_since_sync + 1 >= period
+        is_last, count = synced(state.steps_since_sync, self.sync_period)
 
         def sync():
             # A copy: outside `jit`, a leaf without an update stays the same array.
@@ -224,7 +223,6 @@ class SAM(AbstractWrapper):
             return rounded_like(updates, call.updates), state.opt_state, adv_state
 
         result, opt_state, adv_state = filter_cond(is_last, sync, ascend)
-        count = jnp.where(is_last, 0, state.steps_since_sync + 1).astype(jnp.int32)
         return result, SAMState(count, opt_state, adv_state, cache)
 
     def _opaquely(self, call: Call, state: SAMState) -> tuple[Any, SAMState]:

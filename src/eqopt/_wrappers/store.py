@@ -162,8 +162,11 @@ class StoreState(AbstractWrapper):
     def handle(self, call: Call, state: StoreStateState) -> tuple[Any, StoreStateState]:
         is_other = lambda x: isinstance(x, StoreStateState) or is_stored(x)
         leaves = jtu.tree_leaves_with_path(state.inner_state, is_leaf=is_other)
-        here = [(path, x) for path, x in leaves if is_stored(x) and not is_elsewhere(x)]
-        made = [(path, _real_part(x)) for path, x in here]
+        made = [
+            (path, x.real if isinstance(x, Complex) else x)
+            for path, x in leaves
+            if is_stored(x) and not is_elsewhere(x)
+        ]
         storage: Any = self.storage
         fix = ", or convert the state: `eqopt.tree.migrate(opt, state, model)`"
         check_made_by("StoreState", storage, made, storage._may_have_kept, fix)
@@ -189,10 +192,6 @@ def _can_be_kept(x: Any) -> bool:
     if not eqx.is_array_like(x) or (is_stored(x) and not is_elsewhere(x)):
         return False
     return x.size > 0 and jnp.issubdtype(x.dtype, jnp.inexact)
-
-
-def _real_part(x: AbstractStored) -> AbstractStored:
-    return x.real if isinstance(x, Complex) else x
 
 
 class Complex(AbstractStored):
