@@ -452,10 +452,6 @@ from ._transforms.normalize import (
     Normalize as Normalize,
     NormalizeByUpdateNorm as NormalizeByUpdateNorm,
 )
-from ._transforms.plateau import (
-    ReduceLROnPlateau as ReduceLROnPlateau,
-    ReduceLROnPlateauState as ReduceLROnPlateauState,
-)
 from ._transforms.privacy import (
     DifferentiallyPrivateAggregate as DifferentiallyPrivateAggregate,
     DifferentiallyPrivateAggregateState as DifferentiallyPrivateAggregateState,
@@ -465,6 +461,8 @@ from ._transforms.privacy import (
 from ._transforms.qk_clip import QKClip as QKClip
 from ._transforms.scale import (
     Identity as Identity,
+    ReduceLROnPlateau as ReduceLROnPlateau,
+    ReduceLROnPlateauState as ReduceLROnPlateauState,
     Scale as Scale,
     ScaleByLearningRate as ScaleByLearningRate,
     ScaleByLearningRateState as ScaleByLearningRateState,

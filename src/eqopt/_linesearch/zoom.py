@@ -26,7 +26,7 @@ from .._types import (
     ZeroOrMore,
 )
 from ..tree import zeros_like
-from .line import Line, choose, kept, make_line, move
+from .line import Line, choose, kept, make_line, move, violation
 
 
 class Criteria(eqx.Module):
@@ -53,14 +53,14 @@ class Criteria(eqx.Module):
             steepness = trial.slope - (2 * c1 - 1) * line.slope
             height = trial.value - line.value - c3 * jnp.abs(line.value)
             error = jnp.minimum(jnp.maximum(steepness, height), error)
-        return _positive(error)
+        return violation(error)
 
     def curvature_error(self, line: Line, trial: "Point") -> Scalar:
         # Infinity times zero is not a number, but any slope is small enough for
         # infinity.
         bound = jnp.where(jnp.isinf(self.curv_rtol), jnp.inf, jnp.abs(line.slope))
         bound = jnp.where(jnp.isinf(bound), bound, self.curv_rtol * jnp.abs(line.slope))
-        return _positive(jnp.abs(trial.slope) - bound)
+        return violation(jnp.abs(trial.slope) - bound)
 
 
 class Point(eqx.Module):
@@ -245,10 +245,6 @@ def _minimum_of_parabola(a: Point, b: Point) -> Scalar:
 def _ratio(x: Scalar, y: Scalar) -> Scalar:
     """`x / y`, or `x` where `y` is zero: for a result that is not used."""
     return x / jnp.where(y == 0, 1, y)
-
-
-def _positive(error: Scalar) -> Scalar:
-    return jnp.where(jnp.isnan(error), math.inf, jnp.maximum(error, 0))
 
 
 class ZoomLinesearchInfo(eqx.Module):

@@ -371,7 +371,8 @@ class DifferentiallyPrivateAggregate(AbstractTransformation):
             if params is not None:
                 check_shapes(self, updates, params, "params")
             return leaves, self.batch_size
-        batch = batch_size(type(self).__name__, updates, params, hint=_HINT)
+        hint = " For the sum that `clipped_grad` returns, pass `clipped=True`."
+        batch = batch_size(type(self).__name__, updates, params, hint=hint)
         factors = factors_of(leaves, self.l2_norm_clip, batch)
         sums = [None if g is None else weighted_sum(factors, g) for g in leaves]
         return sums, batch if self.batch_size is None else self.batch_size
@@ -380,9 +381,6 @@ class DifferentiallyPrivateAggregate(AbstractTransformation):
         sigma, bound = as_float(self.noise_multiplier), as_float(self.l2_norm_clip)
         # Without noise there may be no bound either.
         return jnp.where(jnp.asarray(sigma) == 0, 0.0, sigma * bound)
-
-
-_HINT = " For the sum that `clipped_grad` returns, pass `clipped=True`."
 
 
 @jax.jit

@@ -90,7 +90,7 @@ def cast_like(owner: object, name: str, new: PyTree, old: PyTree) -> PyTree:
                 f"`{name}` has {found} at `{keystr(old, i)}`, but its argument has "
                 f"{expected}. It must keep shapes and `None`.",
             )
-        new_leaves[i] = None if x is None else x.astype(like.dtype)
+        new_leaves[i] = None if x is None else jnp.asarray(x, like.dtype)
     return treedef.unflatten(new_leaves)
 
 
