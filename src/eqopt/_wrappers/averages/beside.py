@@ -80,5 +80,5 @@ def check_kept(slot: str, tree: Params, updates: Updates) -> None:
 
 
 def restarted(inner: AbstractTransformation, state: State, params: Params) -> State:
-    """The state of `inner` at new parameters; its random keys go on."""
+    """The state of `inner` at new parameters, with the old random keys."""
     return keep_keys(store_like(state, load(inner.init(params))), state)
