@@ -42,7 +42,9 @@ def check_window(owner: Any) -> None:
         check_interval(name, "min_history", owner.min_history, 2, owner.window)
 
 
-def present(count: Int[Array, ""], window: int) -> tuple[Bool[Array, " window"], Any]:
+def mark_present(
+    count: Int[Array, ""], window: int
+) -> tuple[Bool[Array, " window"], Any]:
     """Which places of a history have values, and their number, at least 2."""
     n = jnp.maximum(jnp.minimum(count, window), 2).astype(jnp.float32)
     return jnp.arange(window, dtype=count.dtype) < count, n
@@ -55,7 +57,7 @@ def is_known(owner: Any, count: Int[Array, ""]) -> Bool[Array, ""]:
     return count >= jnp.asarray(least).astype(count.dtype)
 
 
-def remembered(
+def remember(
     x: Float[Array, ""], history: Float[Array, " window"], count: Int[Array, ""]
 ) -> tuple[Float[Array, " window"], Int[Array, ""]]:
     """The history and its count after `x`, which must be finite to be remembered."""
@@ -223,7 +225,7 @@ class ClipByHistory(AbstractTransformation):
         check_state(self, state)
         check_size(self, "window", len(state.norms))
         x = norm(updates).astype(jnp.float32)
-        is_there, n = present(state.count, self.window)
+        is_there, n = mark_present(state.count, self.window)
         # Divided by the largest, so that no square overflows.
         largest = jnp.max(state.norms)
         norms = state.norms / jnp.where(largest > 0, largest, 1)
@@ -234,5 +236,5 @@ class ClipByHistory(AbstractTransformation):
         exceeds = (x > bound) & is_known(self, state.count)
         # The denominator is 1 if it is not used, so that the derivative is finite.
         share = jnp.where(exceeds, bound / jnp.where(exceeds, x, 1), 1)
-        new = ClipByHistoryState(*remembered(x, state.norms, state.count))
+        new = ClipByHistoryState(*remember(x, state.norms, state.count))
         return leafwise(scale, updates, step_size=share), new

@@ -31,7 +31,7 @@ from .._trees.states import check_state
 from .._trees.stored import load
 from .._types import Count, Exact, Model, Params, State, Updates
 from ..tree._like import copy
-from .averages.beside import beside, check_kept, restarted, synced
+from .averages.copies import check_kept, count_step, match_params, restart
 
 
 class SAMState(eqx.Module):
@@ -203,18 +203,18 @@ class SAM(AbstractWrapper):
 
     def _openly(self, call: Call, state: SAMState) -> tuple[Any, SAMState]:
         # Two conditionals in sequence: with `sync_period=1`, both are true.
-        here = beside("SAM", "cache", state.cache, call.params)
+        here = match_params("SAM", "cache", state.cache, call.params)
         check_kept("cache", state.cache, call.updates)
         cache = filter_cond(
             state.steps_since_sync == 0, lambda: copy(here), lambda: state.cache
         )
-        is_last, count = synced(state.steps_since_sync, self.sync_period)
+        is_last, count = count_step(state.steps_since_sync, self.sync_period)
 
         def sync():
             # A copy: outside `jit`, a leaf without an update stays the same array.
             start = eqx.combine(copy(cache), call.params)
             result, opt_state = self._descent(call, start, state.opt_state)
-            return result, opt_state, self._restarted(state.adv_state, cache)
+            return result, opt_state, self._restart(state.adv_state, cache)
 
         def ascend():
             updates, adv_state = self._ascent(call, state.adv_state)
@@ -239,7 +239,7 @@ class SAM(AbstractWrapper):
             climb = climb._replace(updates=grads, params=adversarial)
         descent = call._replace(updates=climb.updates)
         result, opt_state = self._descent(descent, call.params, state.opt_state)
-        adv_state = self._restarted(adv_state, call.params)
+        adv_state = self._restart(adv_state, call.params)
         return result, SAMState(state.steps_since_sync, opt_state, adv_state, None)
 
     def _descent(
@@ -258,10 +258,10 @@ class SAM(AbstractWrapper):
         )
         return leafwise(scale, updates, step_size=-1.0), adv_state
 
-    def _restarted(self, adv_state, params):
+    def _restart(self, adv_state, params):
         if not self.reset_state:
             return adv_state
-        return restarted(self.adversary, adv_state, params)
+        return restart(self.adversary, adv_state, params)
 
 
 def _called(grad_fn: Callable, params: Params, i: int) -> Any:

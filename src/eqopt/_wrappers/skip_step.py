@@ -14,7 +14,7 @@ from .._arguments.construction import Module
 from .._arguments.extra import check_number
 from .._arguments.fields import static_choice
 from .._core import AbstractTransformation, AbstractWrapper, Call, global_norm
-from .._transforms.clip import check_window, is_known, present, remembered
+from .._transforms.clip import check_window, is_known, mark_present, remember
 from .._trees.control import filter_cond
 from .._trees.leaves import parameters
 from .._types import AtLeast, IntegerLike, Params, Scalar, State, Updates, ZeroOrMore
@@ -138,7 +138,7 @@ class SigmaRule(AbstractSkipRule):
     def _judge(self, x: Array, history: Array, count: Array) -> tuple[Array, ...]:
         """Whether `x` should be skipped, and the history that includes it."""
         x = x.astype(jnp.float32)
-        is_there, n = present(count, self.window)
+        is_there, n = mark_present(count, self.window)
         # Relative to `x`, not to zero: for equal values, the differences are exactly
         # zero, so a rounded mean cannot make a value count as large.
         distances = jnp.where(is_there, x / 2 - history / 2, 0)
@@ -150,7 +150,7 @@ class SigmaRule(AbstractSkipRule):
         sigma: Any = jnp.asarray(self.sigma).astype(jnp.float32)
         is_large = mean > sigma * jnp.sqrt(spread)
         skip = ~jnp.isfinite(x) | (is_large & is_known(self, count))
-        return skip, *remembered(x, history, count)
+        return skip, *remember(x, history, count)
 
 
 class SkipNotFinite(Module):

@@ -37,7 +37,7 @@ from ..._types import (
 )
 from ...compression._base import AbstractCompressor, compressed, memory_like
 from ...tree._like import copy, wide_copy, wide_zeros_like
-from .beside import check_kept, with_slow
+from .copies import check_kept, take_slow_params
 
 
 class DiLoCoState(eqx.Module):
@@ -85,7 +85,7 @@ class Outer(eqx.Module):
     memory: Params | None
 
 
-def parts_of(state: DiLoCoState, count: int) -> list[Outer]:
+def split_state(state: DiLoCoState, count: int) -> list[Outer]:
     """The parts of a state for each of the fragments."""
 
     def of(name, part):
@@ -94,11 +94,13 @@ def parts_of(state: DiLoCoState, count: int) -> list[Outer]:
             return None
         return restrict(tree, part, f"state.{name}", "state.slow")
 
-    parts = zip(fragments_of(state.slow, count), state.outer_state, strict=True)
+    parts = zip(
+        divide_into_fragments(state.slow, count), state.outer_state, strict=True
+    )
     return [Outer(x, own, of("error", x), of("memory", x)) for x, own in parts]
 
 
-def joined(inner_state: State, phase: Array, parts: Sequence[Outer]) -> DiLoCoState:
+def join(inner_state: State, phase: Array, parts: Sequence[Outer]) -> DiLoCoState:
     """The state with these parts."""
     whole = lambda name: eqx.combine(
         *(getattr(x, name) for x in parts), is_leaf=is_leaf
@@ -113,7 +115,7 @@ def joined(inner_state: State, phase: Array, parts: Sequence[Outer]) -> DiLoCoSt
     )
 
 
-def fragments_of(params: Params, count: int) -> list[Params]:
+def divide_into_fragments(params: Params, count: int) -> list[Params]:
     """Trees like `params`, with `None` at the arrays that other fragments have.
 
     Fragments without arrays are last.
@@ -253,7 +255,7 @@ class DiLoCo(AbstractWrapper):
 
     def init(self, params: Params) -> DiLoCoState:
         slow, compressor = wide_copy(params), self.compressor
-        parts = fragments_of(slow, int(self.fragments))
+        parts = divide_into_fragments(slow, int(self.fragments))
         return DiLoCoState(
             inner_state=self.inner.init(params),
             phase=jnp.zeros((), jnp.int32),
@@ -272,7 +274,7 @@ class DiLoCo(AbstractWrapper):
             of `inner` are ignored: the outermost average counts.
         """
         check_state(self, state)
-        return with_slow(state, params)
+        return take_slow_params(state, params)
 
     def handle(self, call: Call, state: DiLoCoState) -> tuple[Any, DiLoCoState]:
         required_params(self, call.params)
@@ -284,7 +286,7 @@ class DiLoCo(AbstractWrapper):
         # Not modulo H at first, because a delayed value does not exist yet.
         phase = jnp.where(count >= 2 * period, count - period, count)
         outers = []
-        for i, outer in enumerate(parts_of(state, int(self.fragments))):
+        for i, outer in enumerate(split_state(state, int(self.fragments))):
             sent = (i + 1) * (period // self.fragments)
             due = lambda at: (count >= at) & ((count - at) % period == 0)
             updates = restrict(call.updates, outer.slow, "updates", "state.slow")
@@ -298,7 +300,7 @@ class DiLoCo(AbstractWrapper):
             )
             result = eqx.combine(piece, result, is_leaf=is_leaf)
             outers.append(outer)
-        return result, joined(inner_state, phase, outers)
+        return result, join(inner_state, phase, outers)
 
     def _fragment(
         self,
@@ -314,11 +316,11 @@ class DiLoCo(AbstractWrapper):
         receive = lambda new: self._received(call, result, new)
         if self.delay == 0:
 
-            def synced():
+            def send_and_receive():
                 new = send()
                 return receive(new), new
 
-            return filter_cond(sends, synced, lambda: (result, outer))
+            return filter_cond(sends, send_and_receive, lambda: (result, outer))
         new = filter_cond(sends, send, lambda: outer)
         return filter_cond(receives, lambda: receive(new), lambda: result), new
 

@@ -22,7 +22,7 @@ from ..._trees.states import check_state
 from ..._trees.stored import shapes_if_stored
 from ..._types import Count, Model, Params, State, Unit, ZeroOrMore
 from ...tree._like import wide_copy, wide_zeros_like, zero_updates
-from .beside import check_kept, synced, with_slow
+from .copies import check_kept, count_step, take_slow_params
 
 
 class OuterNesterovState(eqx.Module):
@@ -138,7 +138,7 @@ class OuterNesterov(AbstractWrapper):
             of `inner` are ignored: the outermost average counts.
         """
         check_state(self, state)
-        return with_slow(state, params)
+        return take_slow_params(state, params)
 
     def handle(
         self, call: Call, state: OuterNesterovState
@@ -146,15 +146,15 @@ class OuterNesterov(AbstractWrapper):
         required_params(self, call.params)
         check_kept("slow", state.slow, call.updates)
         result, inner_state = call.run(self.inner, state.inner_state)
-        due, count = synced(state.steps_since_sync, self.period)
+        due, count = count_step(state.steps_since_sync, self.period)
         result, slow, trace = filter_cond(
             due,
-            lambda: self._synced(call, result, state.slow, state.trace),
+            lambda: self._synchronize(call, result, state.slow, state.trace),
             lambda: (result, state.slow, state.trace),
         )
         return result, OuterNesterovState(inner_state, count, slow, trace)
 
-    def _synced(
+    def _synchronize(
         self, call: Call, result: Any, slow: Params, trace: Params
     ) -> tuple[Any, Params, Params]:
         """The result of an outer step, from the result of the inner one."""

@@ -23,7 +23,7 @@ from ..._trees.precision import compute_dtype
 from ..._types import Count, Interval, Model, Params, Scalar, ScalarOrSchedule, State
 from ...numerics._numerics import safe_increment
 from ...tree._like import wide_copy
-from .beside import put_beside
+from .copies import replace_params
 
 
 @equation(elementwise=True)
@@ -158,7 +158,7 @@ class ParamEMA(AbstractWrapper):
         """
         params = super().eval_params(state, params)
         weight_sum = state.weight_sum
-        return put_beside(state, params, choose, "average", weight_sum=weight_sum)
+        return replace_params(state, params, choose, "average", weight_sum=weight_sum)
 
     def handle(self, call: Call, state: ParamEMAState) -> tuple[Any, ParamEMAState]:
         required_params("ParamEMA", call.params)
@@ -264,7 +264,7 @@ class SWA(AbstractWrapper):
         """
         params = super().eval_params(state, params)
         weight_sum = state.n_averaged
-        return put_beside(state, params, choose, "average", weight_sum=weight_sum)
+        return replace_params(state, params, choose, "average", weight_sum=weight_sum)
 
     def handle(self, call: Call, state: SWAState) -> tuple[Any, SWAState]:
         params = required_params("SWA", call.params)

@@ -27,7 +27,7 @@ from ..._types import (
 )
 from ...numerics._numerics import safe_increment
 from ...tree._like import wide_copy
-from .beside import put_beside
+from .copies import replace_params
 
 
 class ScheduleFreeState(eqx.Module):
@@ -75,7 +75,7 @@ def fall_of(share: Any, last: Array) -> Scalar:
 
 def with_average(state: Any, params: Params, b1: Any) -> Params:
     """The model with the average, $x$, whose share in the parameters is `b1`."""
-    return put_beside(state, params, recover_average, "z", b1=b1)
+    return replace_params(state, params, recover_average, "z", b1=b1)
 
 
 class ScheduleFree(AbstractTransformation):

@@ -1,4 +1,4 @@
-"""Trees in a state that have a value for each parameter, such as slow weights."""
+"""Copies of the parameters in a state, such as slow weights and averages."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ from ..._trees.stored import load, store_like
 from ..._types import IntegerLike, Params, State, Updates
 
 
-def synced(
+def count_step(
     steps_since_sync: Int[Array, ""], period: IntegerLike
 ) -> tuple[Bool[Array, ""], Int[Array, ""]]:
     """Whether a slow step follows, and then the number of steps since the last one."""
@@ -36,22 +36,22 @@ def take_slow(p, slow):
     return slow
 
 
-def with_slow(state: Any, params: Params) -> Params:
+def take_slow_params(state: Any, params: Params) -> Params:
     """The model with the slow parameters, the field `slow` of the state."""
-    return put_beside(state, params, take_slow, "slow")
+    return replace_params(state, params, take_slow, "slow")
 
 
-def put_beside(
+def replace_params(
     state: Any, params: Params, equation: Equation, slot: str, **shared: Any
 ) -> Params:
     """Replaces `params` by an equation of them and of `slot`, a field of the state."""
     owner, tree = type(state).__name__.removesuffix("State"), getattr(state, slot)
-    here = beside(owner, slot, tree, params)
+    here = match_params(owner, slot, tree, params)
     new = leafwise(equation, here, reads={slot: tree}, **shared)
     return eqx.combine(new, params, is_leaf=is_leaf)
 
 
-def beside(owner: str, slot: str, tree: Params, params: Params) -> Params:
+def match_params(owner: str, slot: str, tree: Params, params: Params) -> Params:
     """The parameters that have a value in `tree`, a field of the state."""
     part = restrict(params, tree, like_name=f"state.{slot}")
     leaves, treedef = flatten_updates(tree)
@@ -79,6 +79,6 @@ def check_kept(slot: str, tree: Params, updates: Updates) -> None:
             raise stateless(slot, keystr(updates, i))
 
 
-def restarted(inner: AbstractTransformation, state: State, params: Params) -> State:
+def restart(inner: AbstractTransformation, state: State, params: Params) -> State:
     """The state of `inner` at new parameters, with the old random keys."""
     return keep_keys(store_like(state, load(inner.init(params))), state)
