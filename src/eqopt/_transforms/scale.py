@@ -166,25 +166,22 @@ class ScaleByTree(AbstractLeafwise):
     def _spread(self, updates: Updates, params: Params | None) -> PyTree:
         leaves, treedef = jtu.tree_flatten(updates, is_leaf=is_none)
         factors = resolve("factors", self.factors, updates, params)
-        return treedef.unflatten(
-            None if g is None else _as_factor(factor, g, lambda i=i: keystr(updates, i))
-            for i, (factor, g) in enumerate(zip(factors, leaves, strict=True))
-        )
-
-
-def _as_factor(factor: Any, g: Any, path: Callable[[], str]) -> Array:
-    real = jnp.finfo(wide_dtype(g.dtype)).dtype
-    factor = jnp.asarray(1 if factor is None else factor, real)
-    # Counted from the right, each axis must be 1 or equal the axis of the leaf, and the
-    # factor must not have more axes.
-    axes = zip(factor.shape[::-1], g.shape[::-1], strict=False)
-    if factor.ndim > g.ndim or any(n not in (1, m) for n, m in axes):
-        raise InputError(
-            "ScaleByTree",
-            f"the factor at `{path()}` has shape {factor.shape}, which does not "
-            f"broadcast to shape {g.shape} of the update.",
-        )
-    return factor
+        for i, (factor, g) in enumerate(zip(factors, leaves, strict=True)):
+            if g is None:
+                factors[i] = None
+                continue
+            real = jnp.finfo(wide_dtype(g.dtype)).dtype
+            factors[i] = x = jnp.asarray(1 if factor is None else factor, real)
+            # Counted from the right, each axis must be 1 or equal the axis of the leaf,
+            # and the factor must not have more axes.
+            axes = zip(x.shape[::-1], g.shape[::-1], strict=False)
+            if x.ndim > g.ndim or any(n not in (1, m) for n, m in axes):
+                raise InputError(
+                    "ScaleByTree",
+                    f"the factor at `{keystr(updates, i)}` has shape {x.shape}, which "
+                    f"does not broadcast to shape {g.shape} of the update.",
+                )
+        return treedef.unflatten(factors)
 
 
 class ScaleByScheduleState(eqx.Module):
