@@ -193,15 +193,17 @@ class Mechanic(AbstractTransformation):
         reads = {"delta": state.delta, "p": params}
         sums = sum_over_leaves(mechanic_sums, updates, reads)
         numbers, counts = self._tuned(state, *(x.astype(state.s.dtype) for x in sums))
+        r, m, v, factors = numbers
         new, inner_state = self.inner.update(
             widened(updates), state.inner_state, params, **extra
         )
-        s = jnp.sum(numbers[-1])
+        s = jnp.sum(factors)
         growth = s - jnp.sum(state.s)
         new, delta = leafwise(
             mechanic, new, state.delta, s=s, growth=growth, counts=counts
         )
-        return rounded_like(new, updates), MechanicState(inner_state, *numbers, delta)
+        new_state = MechanicState(inner_state, r, m, v, factors, delta)
+        return rounded_like(new, updates), new_state
 
     def _tuned(
         self,
