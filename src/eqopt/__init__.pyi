@@ -392,10 +392,6 @@ from ._transforms.adaptive_clip import (
     unitwise_clip as unitwise_clip,
     unitwise_norm as unitwise_norm,
 )
-from ._transforms.apply_every import (
-    ApplyEvery as ApplyEvery,
-    ApplyEveryState as ApplyEveryState,
-)
 from ._transforms.average import (
     EMA as EMA,
     EMAState as EMAState,
@@ -408,6 +404,7 @@ from ._transforms.block import (
     ClipByBlockRMS as ClipByBlockRMS,
     ScaleByParamBlockNorm as ScaleByParamBlockNorm,
     ScaleByParamBlockRMS as ScaleByParamBlockRMS,
+    ScaleByTrustRatio as ScaleByTrustRatio,
 )
 from ._transforms.clip import (
     Clip as Clip,
@@ -415,13 +412,12 @@ from ._transforms.clip import (
     ClipByHistory as ClipByHistory,
     ClipByHistoryState as ClipByHistoryState,
 )
-from ._transforms.constraints.constrain import (
+from ._transforms.constraints import (
     KeepParamsNonnegative as KeepParamsNonnegative,
+    Overwrite as Overwrite,
     ZeroNaNs as ZeroNaNs,
     ZeroNaNsState as ZeroNaNsState,
 )
-from ._transforms.constraints.overwrite import Overwrite as Overwrite
-from ._transforms.constraints.qk_clip import QKClip as QKClip
 from ._transforms.distance_over_gradients import (
     ScaleByDistanceOverGradients as ScaleByDistanceOverGradients,
     ScaleByDistanceOverGradientsState as ScaleByDistanceOverGradientsState,
@@ -450,20 +446,17 @@ from ._transforms.normalize import (
     Normalize as Normalize,
     NormalizeByUpdateNorm as NormalizeByUpdateNorm,
 )
-from ._transforms.per_example import (
-    per_example_global_norm_clip as per_example_global_norm_clip,
-    per_example_layer_norm_clip as per_example_layer_norm_clip,
-)
-from ._transforms.plateau import (
-    ReduceLROnPlateau as ReduceLROnPlateau,
-    ReduceLROnPlateauState as ReduceLROnPlateauState,
-)
 from ._transforms.privacy import (
     DifferentiallyPrivateAggregate as DifferentiallyPrivateAggregate,
     DifferentiallyPrivateAggregateState as DifferentiallyPrivateAggregateState,
+    per_example_global_norm_clip as per_example_global_norm_clip,
+    per_example_layer_norm_clip as per_example_layer_norm_clip,
 )
+from ._transforms.qk_clip import QKClip as QKClip
 from ._transforms.scale import (
     Identity as Identity,
+    ReduceLROnPlateau as ReduceLROnPlateau,
+    ReduceLROnPlateauState as ReduceLROnPlateauState,
     Scale as Scale,
     ScaleByLearningRate as ScaleByLearningRate,
     ScaleByLearningRateState as ScaleByLearningRateState,
@@ -477,11 +470,10 @@ from ._transforms.stateless import (
     StatelessWithTreeMap as StatelessWithTreeMap,
 )
 from ._transforms.trace import (
+    ApplyEvery as ApplyEvery,
+    ApplyEveryState as ApplyEveryState,
     Trace as Trace,
     TraceState as TraceState,
-)
-from ._transforms.trust_ratio import (
-    ScaleByTrustRatio as ScaleByTrustRatio,
 )
 from ._transforms.weight_decay import (
     AddDecayedWeights as AddDecayedWeights,
@@ -502,13 +494,11 @@ from ._wrappers.apply_if_finite import (
     ApplyIfFinite as ApplyIfFinite,
     ApplyIfFiniteState as ApplyIfFiniteState,
 )
-from ._wrappers.averages.diloco import DiLoCo as DiLoCo
+from ._wrappers.averages.diloco import DiLoCo as DiLoCo, DiLoCoState as DiLoCoState
 from ._wrappers.averages.ema_nesterov import (
     EMANesterov as EMANesterov,
     EMANesterovState as EMANesterovState,
 )
-from ._wrappers.averages.fragments import DiLoCoState as DiLoCoState
-from ._wrappers.averages.gpa import GPA as GPA, GPAState as GPAState
 from ._wrappers.averages.lookahead import (
     Lookahead as Lookahead,
     LookaheadParams as LookaheadParams,
@@ -518,17 +508,17 @@ from ._wrappers.averages.outer_nesterov import (
     OuterNesterov as OuterNesterov,
     OuterNesterovState as OuterNesterovState,
 )
-from ._wrappers.averages.param_ema import (
+from ._wrappers.averages.param_averages import (
+    SWA as SWA,
     ParamEMA as ParamEMA,
     ParamEMAState as ParamEMAState,
+    SWAState as SWAState,
 )
 from ._wrappers.averages.schedule_free import (
+    GPA as GPA,
+    GPAState as GPAState,
     ScheduleFree as ScheduleFree,
     ScheduleFreeState as ScheduleFreeState,
-)
-from ._wrappers.averages.swa import (
-    SWA as SWA,
-    SWAState as SWAState,
 )
 from ._wrappers.cautious import Cautious as Cautious
 from ._wrappers.complex_valued import (
@@ -582,22 +572,18 @@ from ._wrappers.scheduled import (
     Scheduled as Scheduled,
     ScheduledState as ScheduledState,
 )
-from ._wrappers.skip_rules import (
+from ._wrappers.skip_step import (
     AbstractSkipRule as AbstractSkipRule,
     SigmaRule as SigmaRule,
     SigmaRuleState as SigmaRuleState,
-)
-from ._wrappers.skip_step import (
     SkipLargeUpdates as SkipLargeUpdates,
     SkipNotFinite as SkipNotFinite,
     SkipStep as SkipStep,
     SkipStepState as SkipStepState,
 )
-from ._wrappers.store_params import (
+from ._wrappers.store import (
     StoreParams as StoreParams,
     StoreParamsState as StoreParamsState,
-)
-from ._wrappers.store_state import (
     StoreState as StoreState,
     StoreStateState as StoreStateState,
 )

@@ -110,7 +110,6 @@ def test_both_conjugated(wrap):
     [
         ((False, False), "`grad` is the conjugate of the gradient"),
         ((True, False), "`grad` is the conjugate of the gradient"),
-        ((False, True), "along the updates of the first step, the loss increases"),
     ],
 )
 @pytest.mark.parametrize(

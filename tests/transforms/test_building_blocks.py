@@ -58,8 +58,6 @@ def test_norms_of_units():
     assert (slope == 0).all()
     with pytest.raises(ValueError, match="Pass `axis`"):
         eqopt.unitwise_norm(jnp.ones((2,) * 6))
-    with pytest.raises(ValueError, match=r"of shape \(2,\) has no axis 1"):
-        eqopt.unitwise_norm(jnp.ones(2), axis=1)
 
 
 def test_clipping_units():
@@ -146,21 +144,6 @@ def test_a_nan_is_no_improvement():
     opt = eqopt.ReduceLROnPlateau(0.5, 2)
     seen = scales(opt, [np.nan, np.nan, 1.0, 0.5])
     np.testing.assert_array_equal(seen, [1, 0.5, 0.5, 0.5])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"factor": 1.0}, r"`factor` must be in \(0, 1\)"),
-        ({"patience": 0}, "`patience` must be an integer of at least 1"),
-        ({"rtol": 1.5}, r"`rtol` must be in \[0, 1\]"),
-        ({"min_scale": -0.1}, r"`min_scale` must be in \[0, 1\]"),
-        ({"accumulation_size": 0.5}, "accumulation_size"),
-    ],
-)
-def test_plateau_hyperparameters(arguments, message):
-    with pytest.raises(Exception, match=message):
-        eqopt.ReduceLROnPlateau(**arguments)
 
 
 def test_plateau_of_what():

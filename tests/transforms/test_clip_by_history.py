@@ -110,28 +110,7 @@ def test_half_precision():
     assert state.norms.dtype == jnp.float32
 
 
-@pytest.mark.parametrize(
-    ("bad", "message"),
-    [
-        (
-            lambda: eqopt.ClipByHistory(1),
-            "ClipByHistory: `window` must be an integer of at least 2, but is 1.",
-        ),
-        (
-            lambda: eqopt.ClipByHistory(4, -1.0),
-            "ClipByHistory: `sigma` must be in [0, inf), but is -1.0.",
-        ),
-        (
-            lambda: eqopt.ClipByHistory(4, min_history=1),
-            "ClipByHistory: `min_history` must be an integer of at least 2, but is 1.",
-        ),
-        (
-            lambda: eqopt.ClipByHistory(4, min_history=5),
-            "ClipByHistory: `min_history` must be in [2, 4], but is 5.",
-        ),
-    ],
-)
-def test_errors(bad, message):
-    with pytest.raises(ValueError) as error:
-        bad()
-    assert str(error.value) == message
+def test_the_history_fits_into_the_window():
+    message = r"ClipByHistory: `min_history` must be in \[2, 4\], but is 5\."
+    with pytest.raises(ValueError, match=message):
+        eqopt.ClipByHistory(4, min_history=5)

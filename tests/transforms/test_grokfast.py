@@ -55,10 +55,3 @@ def test_before_an_optimizer():
     params = jnp.ones(2)
     new, _ = opt.step(jnp.ones(2), opt.init(params), params)
     np.testing.assert_array_equal(new, 0)
-
-
-@pytest.mark.parametrize("bad", [{"alpha": 1.0}, {"alpha": -0.1}, {"lamb": -1.0}])
-def test_bad_hyperparameters(bad):
-    (name,) = bad
-    with pytest.raises(ValueError, match=rf"Grokfast: `{name}` must be in "):
-        eqopt.Grokfast(**bad)

@@ -95,14 +95,6 @@ def test_the_updates_themselves_can_be_donated():
     assert (state.measurement["all"]["w"] == 2.25).all()
 
 
-def test_whole_models():
-    model = eqx.nn.MLP(2, 1, 3, 1, key=jax.random.key(0))
-    opt = eqopt.Snapshot("w", lambda updates: updates.layers[0].weight[0])
-    grads = jax.tree.map(jnp.ones_like, eqx.filter(model, eqx.is_inexact_array))
-    _, state = opt.update(grads, opt.init(model), model)
-    assert (eqopt.tree.get(state, "w") == 1).all()
-
-
 @pytest.mark.parametrize("decay", [0.0, 0.5])
 @pytest.mark.parametrize("debias", [True, False])
 def test_averages(decay, debias):
@@ -117,23 +109,17 @@ def test_averages(decay, debias):
 
 
 def test_errors():
-    with pytest.raises(TypeError, match="the measure 'x' must be a function"):
-        eqopt.Monitor({"x": 1.0})
     with pytest.raises(ValueError, match=r"MeasureWithEMA: `decay` must be in"):
         eqopt.MeasureWithEMA(is_long, 1.0)
     opt = eqopt.Snapshot("all", lambda updates: updates)
-    with pytest.raises(ValueError, match=r"'all' returned arrays of shapes \[\(3,\)\]"):
+    with pytest.raises(ValueError, match=r"'all' returned float32\[3\], but"):
         opt.update(jnp.ones(3), opt.init(jnp.ones(2)))
-    opt = eqopt.Snapshot("all", lambda updates: updates)
-    with pytest.raises(
-        TypeError, match="'all' returned complex numbers, but float32 for"
-    ):
+    with pytest.raises(ValueError, match=r"returned complex64.*, but .*float32"):
         opt.update(jnp.ones(2, jnp.complex64), opt.init(jnp.ones(2)))
 
 
 def test_the_state_of_other_measures():
     norm, x = eqopt.tree.norm, jnp.ones(2)
-    average = eqopt.MeasureWithEMA(norm, 0.9)
     for opt, old, message in (
         (
             eqopt.Snapshot("a", norm),
@@ -144,11 +130,6 @@ def test_the_state_of_other_measures():
             eqopt.Monitor({"a": norm}),
             eqopt.Monitor({"a": norm, "b": norm}),
             r"Monitor: `state.measurements` must .* keys \['a'\], but is \['a', 'b'\]",
-        ),
-        (
-            eqopt.Monitor({"a": norm}),
-            eqopt.Monitor({"a": average}),
-            r"Monitor: the measure 'a' has no state, but `state.measure_states\[0\]` is",
         ),
     ):
         with pytest.raises(TypeError, match=message):

@@ -251,13 +251,6 @@ def test_no_batch_to_clip(clip):
         clip(PARAMS, 1.0)
 
 
-def test_no_negative_clip():
-    with pytest.raises(
-        ValueError, match=r"DPSGD: `l2_norm_clip` must be in \[0, inf\)"
-    ):
-        eqopt.DPSGD(0.1, -1.0, 1.0, key=0)
-
-
 CLIPS = {
     "l2_norm_clip": eqopt.per_example_global_norm_clip,
     "global_l2_norm_clip": eqopt.per_example_layer_norm_clip,
@@ -329,15 +322,9 @@ def test_clipped_without_batch_size():
         eqopt.DPSGD(0.1, 1.0, 1.0, key=0, clipped=True)
 
 
-@pytest.mark.parametrize("batch_size", [0, -1.0])
-def test_wrong_batch_size(batch_size):
-    with pytest.raises(ValueError, match=r"DPSGD: `batch_size` must be in \(0, inf\)"):
-        eqopt.DPSGD(0.1, 1.0, 1.0, key=0, batch_size=batch_size)
-
-
 def test_gradients_of_examples_for_clipped():
     opt = eqopt.DPSGD(0.1, 1.0, 1.0, key=0, batch_size=2, clipped=True)
-    with pytest.raises(ValueError, match=r"at `\['b'\]` .* \(3,\), for .*omit `clip"):
+    with pytest.raises(ValueError, match=r"shapes do not fit at `\['"):
         opt.update(BATCH, opt.init(PARAMS), PARAMS)
 
 

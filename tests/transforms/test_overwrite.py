@@ -96,30 +96,14 @@ def test_the_parameter_is_not_the_gradient():
     assert new["x"].tolist() == [1, 1]
 
 
-def test_the_parameter_keeps_its_dtype():
-    params, opt = {"x": jnp.ones(2, jnp.bfloat16)}, eqopt.Overwrite()
-    grads = {"x": jnp.array([1.001, 2.0])}
-    new, _ = opt.step(grads, None, params)
-    assert new["x"].dtype == jnp.bfloat16
-    np.testing.assert_array_equal(new["x"].astype(float), [1.0, 2.0])
-
-
 def test_errors():
     opt, ones = eqopt.Overwrite(), jnp.ones(2)
     with pytest.raises(
         ValueError, match="Overwrite: the parameters are needed, but `params`"
     ):
         opt.update({"x": ones}, None)
-    with pytest.raises(ValueError) as error:
+    with pytest.raises(ValueError, match=r"Overwrite: shapes do not fit at `\['x'\]`"):
         opt.step({"x": ones}, None, {"x": jnp.ones(3)})
-    assert str(error.value) == (
-        "Overwrite: the new value at `['x']` is float32[2], but the parameter is "
-        "float32[3]. The gradient of a parameter that is overwritten must have its shape."
-    )
-    with pytest.raises(
-        ValueError, match=r"at `\['x'\]` is float32\[2\], but .* is 3\."
-    ):
-        opt.step({"x": ones}, None, {"x": 3})
     for call in (opt.update, opt.step):
         with pytest.raises(
             TypeError, match=r"Overwrite: dtypes do not fit at `\['x'\]`"

@@ -55,7 +55,9 @@ def test_functions_without_parameters():
 
 def test_functions_that_change_the_tree():
     opt = eqopt.Stateless(lambda g, p: {"w": g["w"]})
-    with pytest.raises(ValueError, match=r"Only `updates` has a leaf at `\['b'\]`"):
+    with pytest.raises(
+        ValueError, match=r"Only `its argument` has a leaf at `\['b'\]`"
+    ):
         opt.update({"w": jnp.ones(2), "b": jnp.ones(2)}, None)
     updates = {"w": jnp.ones(2), "b": None}
     for other, found in (
@@ -64,11 +66,11 @@ def test_functions_that_change_the_tree():
         ({"w": jnp.full(2, 1j)}, r"complex64\[2\]"),
     ):
         opt = eqopt.Stateless(lambda g, p, other=other: {**g, **other})
-        message = rf"has {found} at `\['w'\]`, but `updates` has float32\[2\]"
+        message = rf"has {found} at `\['w'\]`, but its argument has float32\[2\]"
         with pytest.raises(ValueError, match=message):
             opt.update(updates, None)
     opt = eqopt.Stateless(lambda g, p: {**g, "b": p["w"]})
-    with pytest.raises(ValueError, match=r"at `\['b'\]`, but `updates` has None"):
+    with pytest.raises(ValueError, match=r"at `\['b'\]`, but its argument has None"):
         opt.update(updates, None, {"w": jnp.ones(2), "b": jnp.ones(2)})
 
 

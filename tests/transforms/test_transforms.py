@@ -77,12 +77,6 @@ def test_clipping_does_not_hide_bad_gradients(bad):
     assert not jnp.isfinite(updates).all()
 
 
-def test_scaling_by_an_array_keeps_the_dtype():
-    opt = eqopt.Scale(jnp.asarray(2.0, jnp.float32))
-    updates, _ = opt.update(jnp.ones(2, jnp.bfloat16), None)
-    assert updates.dtype == jnp.bfloat16
-
-
 def test_zeros_also_where_nothing_is_finite():
     updates, _ = eqopt.SetToZero().update(jnp.array([jnp.nan, jnp.inf]), None)
     assert (updates == 0).all()

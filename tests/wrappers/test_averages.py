@@ -1,6 +1,5 @@
 """Averages of parameters, against NumPy in float64 and against torch."""
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -169,19 +168,6 @@ def test_inside_store_params_an_average_is_not_of_rounded_parameters(wrap):
 
 
 @pytest.mark.slow
-def test_whole_models(getkey):
-    model = eqx.nn.MLP(2, 1, 4, 1, key=getkey())
-    opt = eqopt.SWA(eqopt.ParamEMA(eqopt.Adam(0.1)), 2)
-    state = opt.init(model)
-    for _ in range(3):
-        grads = jax.tree.map(jnp.ones_like, eqx.filter(model, eqx.is_inexact_array))
-        model, state = opt.step(grads, state, model)
-    evaluated = opt.eval_params(state, model)
-    assert evaluated.activation is model.activation
-    assert jax.vmap(evaluated)(jnp.ones((3, 2))).shape == (3, 1)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["EMA", "biased EMA", "SWA"])
 def test_like_torch(kind):
     torch = pytest.importorskip("torch")
@@ -212,46 +198,3 @@ def test_like_torch(kind):
         ours = opt.eval_params(state, params)
         for a, b in zip(ours, as_jax(theirs.module), strict=True):
             np.testing.assert_allclose(a, b, 1e-5, 1e-6)
-
-
-ERRORS = {
-    "decay": (
-        lambda: eqopt.ParamEMA(eqopt.AdamW(0.1), 1.0),
-        r"ParamEMA: `decay` must be in \[0, 1\), but is 1.0",
-    ),
-    "decays": (
-        lambda: eqopt.ParamEMA(eqopt.AdamW(0.1), jnp.ones(3)),
-        r"ParamEMA: `decay` must be a real number or a 0-d array or a schedule",
-    ),
-    "start": (
-        lambda: eqopt.SWA(eqopt.AdamW(0.1), 0),
-        "SWA: `start` must be an integer of at least 1, but is 0",
-    ),
-    "period": (
-        lambda: eqopt.SWA(eqopt.AdamW(0.1), 1, 0),
-        "SWA: `period` must be an integer of at least 1, but is 0",
-    ),
-    "no parameters for ParamEMA": (
-        lambda: _update(eqopt.ParamEMA(eqopt.SGD(0.1))),
-        "ParamEMA: the parameters are needed, but `params` is None",
-    ),
-    "no parameters for SWA": (
-        lambda: _update(eqopt.SWA(eqopt.SGD(0.1), 1)),
-        "SWA: the parameters are needed, but `params` is None",
-    ),
-    "another state": (
-        lambda: eqopt.SWA(eqopt.AdamW(0.1), 1).eval_params(None, jnp.ones(3)),
-        "SWA: `state` must be of type SWAState, but is of type NoneType",
-    ),
-}
-
-
-def _update(opt):
-    opt.update(jnp.ones(3), opt.init(jnp.ones(3)), None)
-
-
-@pytest.mark.parametrize("name", ERRORS)
-def test_errors(name):
-    call, message = ERRORS[name]
-    with pytest.raises((TypeError, ValueError), match=message):
-        call()

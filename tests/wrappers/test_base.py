@@ -246,3 +246,28 @@ def test_a_wrapper_without_a_field_for_the_inner_state():
             "ReturningWrapper.eval_params: a list has no field `inner_state`. Name the "
             "state of `inner` so, or implement `eval_params`."
         )
+
+
+SGD = eqopt.SGD(0.1)
+
+
+@pytest.mark.parametrize(
+    "opt",
+    [
+        eqopt.DiLoCo(SGD, None),
+        eqopt.GPA(SGD),
+        eqopt.Lookahead(SGD, 2, 0.5),
+        eqopt.Mechanic(SGD),
+        eqopt.OuterNesterov(SGD),
+        eqopt.ParamEMA(SGD),
+        eqopt.Project(SGD, eqopt.projections.non_negative),
+        eqopt.SAM(SGD),
+        eqopt.ScheduleFree(SGD, 0.1),
+        eqopt.SWA(SGD, 1),
+    ],
+    ids=lambda opt: type(opt).__name__,
+)
+def test_parameters_are_needed(opt):
+    name = type(opt).__name__
+    with pytest.raises(ValueError, match=f"{name}: the parameters are needed"):
+        opt.update(PARAMS, opt.init(PARAMS))

@@ -1,6 +1,5 @@
 """Caution: which elements are masked, how the others are rescaled, and weight decay."""
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -159,15 +158,6 @@ def test_the_share_is_at_least_one_in_a_thousand():
 def test_if_no_update_agrees_all_are_zero():
     opt = eqopt.Cautious(eqopt.Scale(-1.0))
     assert not np.any(opt.update(jnp.ones(3), opt.init(jnp.ones(3)))[0])
-
-
-def test_eval_params_asks_the_inner_transformation():
-    p = {"w": jnp.ones((2, 2))}
-    opt = eqopt.Cautious(eqopt.Lookahead(eqopt.Adam(0.1), 3, 0.5))
-    state = opt.init(p)
-    new, state = eqx.filter_jit(opt.step)(jax.tree.map(jnp.ones_like, p), state, p)
-    assert not np.allclose(new["w"], 1.0)
-    np.testing.assert_array_equal(opt.eval_params(state, new)["w"], 1.0)
 
 
 def test_messages():

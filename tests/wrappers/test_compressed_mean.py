@@ -246,36 +246,6 @@ def test_devices_send_what_the_formula_says(name, expected):
     np.testing.assert_allclose(updates, same, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: compression.PowerSGD(0), "PowerSGD: `rank` must be an integer of"),
-        (lambda: compression.TopK(0.0), r"TopK: `fraction` must be in \(0, 1\]"),
-        (lambda: compression.DCTTopK(0), "DCTTopK: `k` must be an integer of at"),
-        (
-            lambda: compression.DCTTopK(1, 257),
-            "`chunk_size` must be at most 256, but is 257",
-        ),
-        (
-            lambda: compression.Int8Blocks(0),
-            "Int8Blocks: `block_size` must be an integer",
-        ),
-        (
-            lambda: compression.Float8Blocks(0),
-            "Float8Blocks: `block_size` must be",
-        ),
-        (lambda: compression.Sign(0), "Sign: `block_size` must be an integer"),
-        (
-            lambda: eqopt.CompressedMean(MEAN, None, compression.Sign(), 2.0),
-            "CompressedMean: `decay` must be in",
-        ),
-    ],
-)
-def test_errors(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
-
-
 def test_the_axis_must_be_mapped():
     opt = eqopt.CompressedMean(MEAN, "data", compression.Sign())
     state = opt.init(PARAMS)

@@ -322,19 +322,11 @@ def test_devices_resume_and_send_little():
 
 
 def test_errors():
-    with pytest.raises(ValueError, match="DiLoCo: `sync_every` must be an integer"):
-        eqopt.DiLoCo(inner(), "workers", 0)
-    with pytest.raises(ValueError, match="DiLoCo: `local_share` must be in"):
-        eqopt.DiLoCo(inner(), "workers", local_share=1.0)
     for options in ({"fragments": 3}, {"fragments": 2, "delay": 25}):
-        with pytest.raises(ValueError, match="`sync_every` is 50, which must be divis"):
+        with pytest.raises(ValueError, match="`sync_every`, 50, must be divis"):
             eqopt.DiLoCo(inner(), "workers", 50, **options)
     opt, p = eqopt.DiLoCo(inner(), "workers"), jnp.ones(2)
     with pytest.raises(ValueError, match="no such axis is mapped here"):
         opt.step(p, opt.init(p), p)
-    with pytest.raises(ValueError, match="DiLoCo: the parameters are needed"):
-        opt.update(p, opt.init(p))
-    with pytest.raises(
-        ValueError, match=r"one worker: `jax.tree.map\(lambda x: x\[0\]"
-    ):
+    with pytest.raises(ValueError, match=r"`state.slow` has shape.*of one worker"):
         opt.eval_params(opt.init(p), jnp.stack([p, p]))

@@ -176,31 +176,3 @@ def test_a_constant_step_becomes_longer(x64):
             before = params
             params, state = step(jnp.ones(1), state, params)
         np.testing.assert_allclose(params - before, -1 / (1 - 0.4))
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: eqopt.GPA(inner(), 1.0), r"GPA: `mu_x` must be in \[0, 1\)"),
-        (lambda: eqopt.GPA(inner(), mu_y=0.0), r"GPA: `mu_y` must be in \(0, 1\]"),
-        (lambda: eqopt.EMANesterov(inner(), 1.0), "EMANesterov: `beta` must be in"),
-        (lambda: eqopt.EMANesterov(inner(), decay=1.0), "`decay` must be in"),
-        (lambda: eqopt.EMANesterov(inner(), start=-1), "`start` must be an integer"),
-        (lambda: eqopt.EMANesterov(inner(), stop=-1), "`stop` must be an integer"),
-        (lambda: eqopt.OuterNesterov(inner(), 0), "`period` must be an integer"),
-        (lambda: eqopt.OuterNesterov(inner(), momentum=1.0), "`momentum` must be in"),
-        (lambda: eqopt.OuterNesterov(inner(), 2, -1.0), "`learning_rate` must be in"),
-    ],
-)
-def test_errors(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
-
-
-@pytest.mark.parametrize("wrapper", [eqopt.GPA, eqopt.OuterNesterov])
-def test_parameters_are_needed(wrapper):
-    opt, p = wrapper(eqopt.SGD(0.1)), jnp.ones(2)
-    with pytest.raises(
-        ValueError, match=f"{wrapper.__name__}: the parameters are needed"
-    ):
-        opt.update(p, opt.init(p))

@@ -184,7 +184,10 @@ def test_a_gradient_without_slow_parameters(opt):
 def test_flatten_with_other_shapes_of_the_same_size():
     opt = eqopt.Flatten(eqopt.Trace(0.9))
     model, other = ({"a": jnp.ones(n), "b": jnp.ones(5 - n)} for n in (2, 3))
-    state, rest = opt.init(model), r" has shape \[3\] at `\['a'\]`, but .* shape \[2\]"
+    state, rest = (
+        opt.init(model),
+        r" has shape \(3,\) at `\['a'\]`, but .* had shape \(2,\)",
+    )
     for call in (opt.step, opt.update):
         with pytest.raises(ValueError, match=f"Flatten: `updates`{rest}"):
             call(other, state, other)

@@ -149,36 +149,3 @@ def test_temporary_memory(inner, copies):
     size = sum(4 * p.size for p in params)
     assert memory.output_size_in_bytes - memory.alias_size_in_bytes < 0.01 * size
     assert memory.temp_size_in_bytes < (copies + 0.01) * size
-
-
-ERRORS = {
-    "weight_decay": (
-        lambda: eqopt.Mechanic(eqopt.SGD(1.0), weight_decay=-0.1),
-        r"Mechanic: `weight_decay` must be in \[0, inf\), but is -0.1",
-    ),
-    "eps": (
-        lambda: eqopt.Mechanic(eqopt.SGD(1.0), eps=0.0),
-        r"Mechanic: `eps` must be in \(0, inf\), but is 0.0",
-    ),
-    "s_init": (
-        lambda: eqopt.Mechanic(eqopt.SGD(1.0), s_init=0),
-        r"Mechanic: `s_init` must be in \(0, inf\), but is 0",
-    ),
-    "num_betas": (
-        lambda: eqopt.Mechanic(eqopt.SGD(1.0), num_betas=0),
-        "Mechanic: `num_betas` must be an integer of at least 1, but is 0",
-    ),
-    "no parameters": (
-        lambda: eqopt.Mechanic(eqopt.SGD(1.0)).update(
-            jnp.ones(2), eqopt.Mechanic(eqopt.SGD(1.0)).init(jnp.ones(2))
-        ),
-        "Mechanic: the parameters are needed, but `params` is None",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", ERRORS)
-def test_errors(name):
-    call, message = ERRORS[name]
-    with pytest.raises(ValueError, match=message):
-        call()

@@ -2,6 +2,7 @@
 
 import functools
 import operator
+import re
 
 import equinox as eqx
 import jax
@@ -196,55 +197,29 @@ def test_no_copy_of_the_parameters(projection, most):
 
 
 @pytest.mark.parametrize(
-    ("projection", "error", "messages"),
+    ("projection", "message"),
     [
         (
             lambda params: {"w": params["w"]},
-            ValueError,
-            ["`projection(params)` has another tree", "`params` has a leaf at `['b']`"],
+            "`projection(params)` has another tree structure than `its argument`",
         ),
         (
             lambda params: jax.tree.map(lambda p: p[:1], params),
-            TypeError,
-            [
-                "`projection` returned float32[1] at `['b']`",
-                "its argument has float32[3]",
-            ],
+            "`projection(params)` has float32[1] at `['b']`, but its argument has "
+            "float32[3]",
         ),
-        (
-            lambda params: jax.tree.map(lambda p: p.astype(jnp.bfloat16), params),
-            TypeError,
-            ["returned bfloat16[3] at `['b']`", "its argument has float32[3]"],
-        ),
-        (
-            lambda params: {**params, "b": None},
-            TypeError,
-            ["returned None at `['b']`", "its argument has an array"],
-        ),
-        (
-            lambda params: {**params, "b": 1.0},
-            TypeError,
-            ["returned 1.0 at `['b']`", "its argument has an array"],
-        ),
-        (
-            lambda params: params["b"],
-            ValueError,
-            ["another tree structure", "lambda params: jax.tree.map(fn, params)"],
-        ),
+        (lambda params: {**params, "b": None}, "has None at `['b']`"),
     ],
 )
-def test_errors_of_functions_that_are_not_projections(projection, error, messages):
+def test_errors_of_functions_that_are_not_projections(projection, message):
     params = {"w": jnp.ones(2), "b": jnp.ones(3)}
     opt = eqopt.Project(eqopt.SGD(0.1), projection)
-    with pytest.raises(error) as caught:
+    with pytest.raises(ValueError, match=f"Project: .*{re.escape(message)}"):
         opt.step(params, opt.init(params), params)
-    for message in ("Project: ", *messages):
-        assert message in str(caught.value)
 
 
-def test_other_errors():
-    with pytest.raises(TypeError, match="`projection` must be a function of a tree"):
-        eqopt.Project(eqopt.SGD(0.1), None)  # pyright: ignore
-    opt = eqopt.Project(eqopt.SGD(0.1), BALL)
-    with pytest.raises(ValueError, match="Project: the parameters are needed"):
-        opt.update(jnp.ones(2), opt.init(jnp.ones(2)))
+def test_a_projection_in_another_dtype():
+    opt = eqopt.Project(eqopt.SGD(0.1), lambda p: p.astype(jnp.bfloat16))
+    new, _ = opt.step(jnp.ones(3), opt.init(jnp.ones(3)), jnp.ones(3))
+    np.testing.assert_array_equal(new, jnp.full(3, 0.9, jnp.bfloat16))
+    assert new.dtype == jnp.float32

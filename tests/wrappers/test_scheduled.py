@@ -129,12 +129,6 @@ def test_schedules_take_no_temporary_memory():
     assert memory.temp_size_in_bytes < 0.01 * sum(p.nbytes for p in params)
 
 
-def test_eval_params_asks_the_inner_transformation():
-    opt = eqopt.Scheduled(eqopt.Lookahead(eqopt.SGD(falling), 5, falling))
-    params, state = opt.step(PARAMS, opt.init(PARAMS), PARAMS)
-    assert eqx.tree_equal(opt.eval_params(state, params), PARAMS)
-
-
 @pytest.mark.slow
 def test_derivative_through_a_schedule():
     def final(end):

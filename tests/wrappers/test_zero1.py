@@ -217,16 +217,6 @@ def test_models_outside_of_jit():
     assert stepped.activation is model.activation
 
 
-def test_numpy_arrays_are_parameters(mesh):
-    params, grads = {"w": np.ones((16, 2), np.float32)}, {"w": jnp.ones((16, 2))}
-    opt = zero1(eqopt.SGD(0.5, momentum=0.9), mesh)
-    with entered(mesh):
-        run = eqx.filter_jit(lambda p, g: opt.step(g, opt.init(p), p))
-        stepped, state = run(params, put(grads, mesh))
-    np.testing.assert_allclose(stepped["w"], 0.5)
-    assert state.inner_state[0].trace["w"].addressable_shards[0].data.shape == (2, 2)
-
-
 @pytest.mark.slow
 def test_types_stay(mesh):
     """State, updates and parameters keep their types and places: one compilation."""

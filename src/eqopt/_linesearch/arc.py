@@ -1,35 +1,22 @@
 """Step sizes along a line that is bent by a projection, so that it stays in a set."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Int
 
 from .._core import inner
 from .._trees.control import while_loop
 from .._trees.precision import widen
-from .._types import PyTree, Scalar, Updates
-from .line import Line
+from .._types import PyTree, Scalar
+from .line import Line, Trial
 
 
 # Armijo's constant, and the fraction of the loss that may be a rounding error.
 _SLOPE_RTOL, _APPROX_DEC_RTOL = 1e-4, 1e-6
-
-
-class Trial(NamedTuple):
-    """A step size, with the loss and its gradient there.
-
-    `error` says by how much it violates sufficient decrease, 0 if it satisfies it.
-    """
-
-    step_size: Float[Array, ""]
-    value: Float[Array, ""]
-    grad: Updates
-    error: Float[Array, ""]
-    evaluations: Int[Array, ""]
 
 
 def search_arc(

@@ -1,6 +1,6 @@
 """Step sizes with a sufficient decrease of the loss."""
 
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import equinox as eqx
 import jax
@@ -26,8 +26,7 @@ from .._types import (
     ZeroOrMore,
 )
 from ..tree import zeros_like
-from .interval import choose
-from .line import Line, kept, make_line, move
+from .line import Line, Trial, choose, kept, make_line, move, violation
 
 
 class BacktrackingLinesearchInfo(eqx.Module):
@@ -182,7 +181,7 @@ class ScaleByBacktrackingLinesearch(AbstractTransformation):
         line = make_line(self, updates, params, extra, state.value)
         atol = line.constant(self.atol)
         last = self._search(line, state.guess, atol)
-        is_good = last.decrease_error <= atol
+        is_good = last.error <= atol
         is_taken = is_good | (last.value < line.value)
         if self.verbose:
             _report(last, line, is_good, is_taken)
@@ -193,11 +192,11 @@ class ScaleByBacktrackingLinesearch(AbstractTransformation):
             value,
             kept(grad, state.grad) if self.store_grad else None,
             last.step_size,
-            BacktrackingLinesearchInfo(last.evaluations, last.decrease_error),
+            BacktrackingLinesearchInfo(last.evaluations, last.error),
         )
         return leafwise(move, updates, step_size=learning_rate), state
 
-    def _search(self, line: Line, guess: Scalar, atol: Scalar) -> "_Trial":
+    def _search(self, line: Line, guess: Scalar, atol: Scalar) -> Trial:
         real = line.constant
         most = jnp.asarray(self.max_backtracking_steps, jnp.int32)
         first = jnp.minimum(
@@ -207,10 +206,9 @@ class ScaleByBacktrackingLinesearch(AbstractTransformation):
         def decrease_error(step_size, value):
             bound = (1 + real(self.rtol)) * line.value
             bound += real(self.slope_rtol) * step_size * line.slope
-            error = value - bound
-            return jnp.where(jnp.isnan(error), jnp.inf, jnp.maximum(error, 0))
+            return violation(value - bound)
 
-        def body(now: _Trial) -> _Trial:
+        def body(now: Trial) -> Trial:
             shrunk = real(self.decrease_factor) * now.step_size
             step_size = jnp.where(now.evaluations > 0, shrunk, now.step_size)
             if not self.store_grad:
@@ -222,40 +220,32 @@ class ScaleByBacktrackingLinesearch(AbstractTransformation):
                 is_last = (error <= atol) | (now.evaluations >= most)
                 # The gradient is half of the work, and only needed for the last one.
                 grad = filter_cond(is_last, pullback, lambda: now.grad)
-            return _Trial(step_size, value, grad, error, now.evaluations + 1)
+            return Trial(step_size, value, grad, error, now.evaluations + 1)
 
-        none = _Trial(
+        none = Trial(
             first, line.value, line.grad, jnp.full_like(first, jnp.inf), jnp.int32(0)
         )
         return while_loop(
-            lambda now: ~(now.decrease_error <= atol) & (now.evaluations <= most),
+            lambda now: ~(now.error <= atol) & (now.evaluations <= most),
             body,
             none,
         )
 
 
-class _Trial(NamedTuple):
-    step_size: Float[Array, ""]
-    value: Float[Array, ""]
-    grad: Updates
-    decrease_error: Float[Array, ""]
-    evaluations: Int[Array, ""]
-
-
-def _report(last: _Trial, line: Line, is_good: Any, is_taken: Any) -> None:
+def _report(last: Trial, line: Line, is_good: Any, is_taken: Any) -> None:
     message = (
         "ScaleByBacktrackingLinesearch: no step size decreases the loss sufficiently "
         "after {count} evaluations. The loss is {value} and its slope along the "
         "updates is {slope}; the last step size was {last}, with an error of "
         "{decrease}. It was used: {taken}."
     )
-    numbers: dict[str, Any] = {
-        "count": last.evaluations,
-        "value": line.value,
-        "slope": line.slope,
-        "last": last.step_size,
-        "decrease": last.decrease_error,
-        "taken": is_taken,
-    }
-    show = lambda: jax.debug.print(message, **numbers)
+    show = lambda: jax.debug.print(
+        message,
+        count=last.evaluations,
+        value=line.value,
+        slope=line.slope,
+        last=last.step_size,
+        decrease=last.error,
+        taken=is_taken,
+    )
     filter_cond(~is_good, show, lambda: None)

@@ -1,25 +1,25 @@
 """The loss along a line: the state of a line search, and its results."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 from jax import lax
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from .._arguments.extra import check_number, required, required_params
 from .._core import add_updates, check_real, equation, inner, leafwise, sum_over_leaves
+from .._errors import InputError
 from .._trees.control import filter_cond
 from .._trees.leaves import align, flatten_updates, keystr, restrict
-from .._trees.precision import compute_dtype, widen
+from .._trees.precision import compute_dtype
 from .._trees.stored import load, store_like
 from .._types import Leaf, Params, PyTree, Scalar, Updates
-from ..numerics._numerics import abs_sq
 from ..second_order._loss import loss_of_arrays
-from ..tree import conj, norm
+from ..tree import conj, norm, sub
 
 
 @equation(elementwise=True)
@@ -82,6 +82,19 @@ class Line(eqx.Module):
         return restrict(add_updates(self.params, updates), self.grad)
 
 
+class Trial(NamedTuple):
+    """A step size, with the loss and its gradient there.
+
+    `error` says by how much it violates sufficient decrease, 0 if it satisfies it.
+    """
+
+    step_size: Float[Array, ""]
+    value: Float[Array, ""]
+    grad: Updates
+    error: Float[Array, ""]
+    evaluations: Int[Array, ""]
+
+
 def make_line(
     owner: Any,
     direction: Updates,
@@ -127,44 +140,19 @@ def make_line(
             lambda: jnp.asarray(False),
         )
         value = eqx.error_if(value, is_wrong, f"{name}: {_NOT_CONJUGATED}")
-        is_uphill = is_first & (slope > 0) & _points_at_conjugate(direction, grad)
-        value = eqx.error_if(value, is_uphill, f"{name}: {_UPHILL}")
     return Line(loss, eqx.combine(arrays, others), direction, value, slope, grad)
 
 
-_CONJUGATE = (
-    "For complex parameters, conjugate the result of `jax.grad` before you pass it as "
-    "`updates` and `grad`: `grads = eqopt.tree.conj(grads)`."
+_NOT_CONJUGATED = (
+    "`grad` is the conjugate of the gradient. For complex parameters, conjugate the "
+    "result of `jax.grad` before you pass it as `updates` and `grad`: `grads = "
+    "eqopt.tree.conj(grads)`."
 )
-_NOT_CONJUGATED = f"`grad` is the conjugate of the gradient. {_CONJUGATE}"
-_UPHILL = f"along the updates of the first step, the loss increases. {_CONJUGATE}"
 
 
 def _is_conjugate(grad: Updates, expected: Updates) -> Bool[Array, ""]:
-    """Whether a gradient is the conjugate of the correct gradient.
-
-    A real gradient equals its conjugate, so it passes. So does a gradient that is wrong
-    for another reason.
-    """
-    far = _distance(grad, expected)
-    return _distance(grad, conj(expected)) < 1e-4 * far
-
-
-def _points_at_conjugate(direction: Updates, grad: Updates) -> Bool[Array, ""]:
-    """Whether its conjugate points downhill, within 60 degrees of steepest descent."""
-    steepest = norm(direction) * norm(grad)
-    return slope_along(conj(direction), grad) < -0.5 * steepest
-
-
-def _distance(x: Updates, y: Updates) -> Scalar:
-    pairs = zip(*map(jtu.tree_leaves, (x, y)), strict=True)
-    real = compute_dtype(x)
-    distances = [
-        jnp.sum(abs_sq(widen(a, real) - widen(b, real)))
-        for a, b in pairs
-        if jnp.iscomplexobj(a)
-    ]
-    return sum(distances, jnp.zeros((), real))
+    distance = lambda other: norm(sub(grad, other), squared=True)
+    return distance(conj(expected)) < 1e-4 * distance(expected)
 
 
 def slope_along(direction: Updates, grad: Updates) -> Scalar:
@@ -186,13 +174,22 @@ def _check_covers(owner: str, grad: Updates, direction: Updates) -> None:
     column = align(treedef, grad, "grad", direction)
     for i, (u, g) in enumerate(zip(leaves, column, strict=True)):
         if u is not None and g is None:
-            raise ValueError(
-                f"{owner}: `grad` has no value at `{keystr(direction, i)}`, but there "
-                "is an update. Pass the gradient of all updated parameters, as "
-                "returned by `eqx.filter_grad`."
+            raise InputError(
+                owner,
+                f"`grad` has no value at `{keystr(direction, i)}`, but there is an "
+                "update. Pass the whole gradient, as from `eqx.filter_grad`.",
             )
 
 
 def stopped(tree: PyTree) -> PyTree:
     stop = lambda x: lax.stop_gradient(x) if eqx.is_inexact_array(x) else x
     return jtu.tree_map(stop, tree)
+
+
+def choose(pred: Bool[Array, ""], new: Any, old: Any) -> Any:
+    return jax.tree.map(lambda x, y: jnp.where(pred, x, y), new, old)
+
+
+def violation(error: Scalar) -> Scalar:
+    """By how much a condition is violated, infinite if the loss is not a number."""
+    return jnp.where(jnp.isnan(error), jnp.inf, jnp.maximum(error, 0))

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Float
 
+from .._errors import InputError
 from .._jax_internals import is_traced
 from .._trees.control import filter_cond
 from .._trees.leaves import parameters, restrict
@@ -102,14 +103,14 @@ def _is_of_a_group(grad: Updates, state: State, params: Params) -> bool:
 def _stored(state: State) -> tuple[Scalar, Updates]:
     found = searches_in(state)
     if len(found) != 1:
-        raise ValueError(
-            "value_and_grad_from_state: there must be exactly one line search in "
-            f"`state`, but there are {len(found)}. Use `eqx.filter_value_and_grad`."
+        raise InputError(
+            "value_and_grad_from_state",
+            f"`state` must have one line search, but there are {len(found)}.",
         )
     if found[0].grad is None:
-        raise ValueError(
-            "value_and_grad_from_state: the line search does not store the gradient. "
-            "Create it with `eqopt.ScaleByBacktrackingLinesearch(..., "
-            "store_grad=True)`."
+        raise InputError(
+            "value_and_grad_from_state",
+            "the line search does not store the gradient. Make it with "
+            "`eqopt.ScaleByBacktrackingLinesearch(..., store_grad=True)`.",
         )
     return found[0].value, load(found[0].grad)

@@ -42,13 +42,7 @@ def unitwise_norm(
     """
     if axis is None:
         axis = _input_axes(x.shape)
-    try:
-        sums = jnp.sum(abs_sq(at_least_float32(x)), axis, keepdims=True)
-    except ValueError as error:
-        raise ValueError(
-            f"An array of shape {x.shape} has no axis {axis}. To clip only some "
-            "leaves, use `eqopt.Masked`."
-        ) from error
+    sums = jnp.sum(abs_sq(at_least_float32(x)), axis, keepdims=True)
     # Not `broadcast_to`, whose result is replicated on a mesh with explicit axes.
     return safe_sqrt(sums) + jnp.zeros_like(x, sums.dtype)
 
@@ -59,8 +53,7 @@ def _input_axes(shape: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(range(ndim))
     if ndim > 5:
         raise ValueError(
-            f"The axes of a unit are not known for an array of shape {shape}, which "
-            "has more than five axes. Pass `axis`."
+            f"An array of shape {shape} has more than five axes. Pass `axis`."
         )
     return (0,) if ndim < 4 else tuple(range(ndim - 1))
 

@@ -12,6 +12,7 @@ from .._trees.leaves import map_parameters
 from .._types import (
     ClosedUnit,
     Count,
+    Hyperparameter,
     Leaf,
     Params,
     PerLeaf,
@@ -29,7 +30,7 @@ from ..numerics._numerics import (
     safe_sqrt,
     wide_dtype,
 )
-from .normalize import power_of_two, zero_if_infinite
+from .normalize import or_1, power_of_two, zero_if_infinite
 
 
 def block_norm(x: Leaf) -> Scalar:
@@ -153,17 +154,6 @@ class AdaClipGNState(eqx.Module):
     norm_sq: PerLeaf
 
 
-def _largest(x):
-    """The largest modulus."""
-    if jnp.iscomplexobj(x):
-        return safe_sqrt(max_or_nan(abs_sq(x), initial=0))
-    return max_or_nan(jnp.abs(x), initial=0)
-
-
-def _modulus(x):
-    return safe_sqrt(abs_sq(x)) if jnp.iscomplexobj(x) else jnp.abs(x)
-
-
 @equation
 def clip_and_scale(
     g: Leaf,
@@ -179,11 +169,12 @@ def clip_and_scale(
     correction2: Scalar,
     correction3: Scalar,
 ) -> tuple[Leaf, Scalar, Scalar, Scalar]:
-    largest = _largest(g)
+    modulus = safe_sqrt(abs_sq(g)) if jnp.iscomplexobj(g) else jnp.abs(g)
+    largest = max_or_nan(modulus, initial=0)
     max_abs = gamma3 * max_abs + (1 - gamma3) * largest
     threshold = max_abs / correction3
-    share = threshold / _or_one(largest)
-    g = jnp.where(_modulus(g) > threshold, g * share, g)
+    share = threshold / or_1(largest)
+    g = jnp.where(modulus > threshold, g * share, g)
     unit = power_of_two(jnp.minimum(largest, threshold))
     own = unit * block_norm(g / unit)
     # Otherwise, one spike would make the averages infinite forever.
@@ -191,12 +182,8 @@ def clip_and_scale(
     norm = gamma1 * norm + (1 - gamma1) * seen
     norm_sq = gamma2 * norm_sq + (1 - gamma2) * seen**2
     root = safe_sqrt(norm_sq / correction2) + eps
-    scale = norm / correction1 / _or_one(root) / _or_one(own)
+    scale = norm / correction1 / or_1(root) / or_1(own)
     return g * jnp.where(own == 0, 1, scale), max_abs, norm, norm_sq
-
-
-def _or_one(x):
-    return jnp.where(x == 0, 1, x)
 
 
 class AdaClipGN(AbstractLeafwise):
@@ -296,3 +283,54 @@ def cosine_factor(owner: Any, count: Int[Array, ""]) -> Any:
     part = jnp.minimum(jnp.asarray(count, jnp.result_type(float)) / end, 1.0)
     low = as_float(owner.eta_min)
     return low + (1 - low) * (1 + jnp.cos(jnp.pi * part)) / 2
+
+
+@equation
+def trust_ratio(
+    g: Leaf, p: Leaf, *, min_norm: Scalar, trust_coefficient: Scalar, eps: Scalar
+) -> Leaf:
+    p_norm, g_norm = (jnp.maximum(block_norm(x), min_norm) for x in (p, g))
+    is_zero = (p_norm == 0) | (g_norm == 0)
+    ratio = trust_coefficient * p_norm / jnp.where(is_zero, 1, g_norm + eps)
+    return jnp.where(is_zero, 1, ratio) * g
+
+
+class ScaleByTrustRatio(AbstractStateless):
+    r"""Scales the update of each leaf to the norm of its parameters, times a constant.
+
+    $$u = \frac{c \max(\|p\|_2, m)}{\max(\|g\|_2, m) + \varepsilon}\; g,$$
+
+    with the norms of each leaf separately. If one of them is zero, $u = g$, so that
+    parameters that start at zero can move.
+
+    **Arguments:**
+
+    - `min_norm`: $m \ge 0$, the lower bound of both norms. Defaults to 0.0.
+    - `trust_coefficient`: $c$, a number or a 0-d array. Defaults to 1.0.
+    - `eps`: $\varepsilon \ge 0$. Defaults to 0.0.
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range, and in `update` if `params` is
+    `None`.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @article{you2017large,
+            author = {You, Yang and Gitman, Igor and Ginsburg, Boris},
+            title = {Large Batch Training of Convolutional Networks},
+            journal = {arXiv:1708.03888},
+            year = {2017},
+        }
+        ```
+    """
+
+    min_norm: ZeroOrMore = 0.0
+    trust_coefficient: Hyperparameter = 1.0
+    eps: ZeroOrMore = 0.0
+
+    def leafwise(
+        self, state: None, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        return Leafwise(trust_ratio)

@@ -6,8 +6,9 @@ from typing import Annotated, Any
 import equinox as eqx
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
+from .._arguments.checks import check_fields, check_interval
 from .._arguments.fields import static_choice
 from .._core import (
     AbstractStateless,
@@ -27,11 +28,44 @@ from .._types import (
     Updates,
     ZeroOrMore,
 )
-from ..numerics._numerics import safe_sqrt
+from ..numerics._numerics import safe_increment, safe_sqrt
 from ..tree import norm
-from .history import check_window, is_known, present, remembered
 from .normalize import AbstractScaleByNorm
 from .scale import scale
+
+
+def check_window(owner: Any) -> None:
+    """Raises unless `min_history` values fit into the window."""
+    check_fields(owner)
+    if owner.min_history is not None:
+        name = type(owner).__name__
+        check_interval(name, "min_history", owner.min_history, 2, owner.window)
+
+
+def mark_present(
+    count: Int[Array, ""], window: int
+) -> tuple[Bool[Array, " window"], Any]:
+    """Which places of a history have values, and their number, at least 2."""
+    n = jnp.maximum(jnp.minimum(count, window), 2).astype(jnp.float32)
+    return jnp.arange(window, dtype=count.dtype) < count, n
+
+
+def is_known(owner: Any, count: Int[Array, ""]) -> Bool[Array, ""]:
+    """Whether there are `min_history` values: by default, half of the window."""
+    least = owner.min_history
+    least = max(2, owner.window // 2) if least is None else least
+    return count >= jnp.asarray(least).astype(count.dtype)
+
+
+def remember(
+    x: Float[Array, ""], history: Float[Array, " window"], count: Int[Array, ""]
+) -> tuple[Float[Array, " window"], Int[Array, ""]]:
+    """The history and its count after `x`, which must be finite to be remembered."""
+    places = jnp.arange(len(history), dtype=count.dtype)
+    is_finite = jnp.isfinite(x)
+    here = (places == count % len(history)) & is_finite
+    count = jnp.where(is_finite, safe_increment(count), count)
+    return jnp.where(here, x, history), count
 
 
 @equation(elementwise=True)
@@ -191,7 +225,7 @@ class ClipByHistory(AbstractTransformation):
         check_state(self, state)
         check_size(self, "window", len(state.norms))
         x = norm(updates).astype(jnp.float32)
-        is_there, n = present(state.count, self.window)
+        is_there, n = mark_present(state.count, self.window)
         # Divided by the largest, so that no square overflows.
         largest = jnp.max(state.norms)
         norms = state.norms / jnp.where(largest > 0, largest, 1)
@@ -202,5 +236,5 @@ class ClipByHistory(AbstractTransformation):
         exceeds = (x > bound) & is_known(self, state.count)
         # The denominator is 1 if it is not used, so that the derivative is finite.
         share = jnp.where(exceeds, bound / jnp.where(exceeds, x, 1), 1)
-        new = ClipByHistoryState(*remembered(x, state.norms, state.count))
+        new = ClipByHistoryState(*remember(x, state.norms, state.count))
         return leafwise(scale, updates, step_size=share), new

@@ -125,8 +125,7 @@ def _average(decay, old, new):
         raise ShapeMismatch(
             None,
             f"the state has statistics of shape {found}, but these gradients need "
-            f"{new.shape}. Pass the same arguments, or make a new state: "
-            "`opt.init(model)`.",
+            f"{new.shape}. Make a new state: `opt.init(model)`.",
         )
     # The decay of the first step is zero, which times infinity would be NaN.
     return jnp.where(decay == 0, 0, decay * old) + (1 - decay) * new

@@ -10,7 +10,7 @@ from jaxtyping import Array, UInt32
 from .._arguments.extra import required_params
 from .._core import AbstractTransformation, check_real, check_shapes
 from .._trees.keys import key_data, next_key
-from .._trees.leaves import align, flatten_updates
+from .._trees.leaves import restrict
 from .._trees.states import check_state
 from .._types import Key, Params, State, Updates
 from ..second_order._hutchinson import hutchinson
@@ -86,11 +86,7 @@ class HutchinsonDiagHessian(AbstractTransformation):
         required_params("HutchinsonDiagHessian", params)
         check_shapes(self, updates, params, "params")
         check_real(self, updates, params, "params")
-        leaves, treedef = flatten_updates(updates)
-        column = align(treedef, params, "params", updates)
-        chosen = treedef.unflatten(
-            None if u is None else p for u, p in zip(leaves, column, strict=True)
-        )
+        chosen = restrict(params, updates)
         now, later = next_key(state.key, self.key)
         slope = jax.grad(lambda arrays: value_fn(eqx.combine(arrays, params)))
         product = lambda r: jax.jvp(slope, (chosen,), (r,))[1]

@@ -11,7 +11,7 @@ from jaxtyping import DTypeLike
 from .._arguments.construction import Module
 from .._core import AbstractTransformation
 from .._errors import InputError, naming_recipe
-from .._trees.leaves import parameters
+from .._trees.leaves import parameters, type_name
 from .._trees.states import check_keys, check_state
 from .._types import Params, PyTree, State, Unit, Updates
 from ..numerics._numerics import at_least_float32
@@ -50,7 +50,7 @@ class Snapshot(AbstractTransformation):
     **Raises:**
 
     In `update`, a `ValueError` if `measure` returns arrays of other shapes than in
-    `init`, and a `TypeError` if it returns complex numbers instead of real numbers.
+    `init`, or complex numbers instead of real numbers.
     """
 
     measure_name: str = eqx.field(static=True)
@@ -184,22 +184,13 @@ class Monitor(AbstractTransformation):
 
     **Raises:**
 
-    A `TypeError` if a measure is something else. In `update`, a `ValueError` if a
-    measurement has other shapes than in `init`.
+    In `update`, a `ValueError` if a measurement has other shapes than in `init`.
     """
 
     names: tuple[str, ...] = eqx.field(static=True)
     measures: tuple[Any, ...]
 
     def __init__(self, measures: dict[str, Any]):
-        for name, measure in measures.items():
-            if not (_has_state(measure) or callable(measure)):
-                raise InputError(
-                    "Monitor",
-                    f"the measure {name!r} must be a function of the updates, "
-                    "or have the methods `init` and `update`, but is a "
-                    f"{type(measure).__name__}.",
-                )
         # Not kept as a dictionary, which has no hash. Sorted, because `jit` also
         # returns the dictionaries of the state sorted.
         self.names = tuple(sorted(measures))
@@ -223,7 +214,6 @@ class Monitor(AbstractTransformation):
     ) -> tuple[Updates, MonitorState]:
         check_state(self, state)
         check_keys(self, state.measurements, self.names, ".measurements")
-        self._check_states(state)
         measurements, states = {}, []
         for name, measure, old in zip(
             self.names, self.measures, state.measure_states, strict=True
@@ -233,20 +223,6 @@ class Monitor(AbstractTransformation):
             measurements[name] = _recorded(self, name, value, like)
             states.append(new)
         return updates, MonitorState(measurements, tuple(states))
-
-    def _check_states(self, state: MonitorState) -> None:
-        """Raises a `TypeError` if the state of a measure would be dropped."""
-        for i, (name, measure) in enumerate(
-            zip(self.names, self.measures, strict=True)
-        ):
-            if not _has_state(measure) and state.measure_states[i] is not None:
-                raise InputError(
-                    "Monitor",
-                    f"the measure {name!r} has no state, but "
-                    f"`state.measure_states[{i}]` is a state. Is it the state of another "
-                    "optimizer? Pass the state that `init` or `update` of this Monitor "
-                    "returned.",
-                )
 
 
 def _has_state(measure: Any) -> bool:
@@ -269,23 +245,14 @@ def _blank(measure: Callable[[Any], PyTree], params: Params) -> PyTree:
 
 def _recorded(owner: object, name: str, new: PyTree, old: PyTree) -> PyTree:
     """`new` in separate buffers, with the dtypes of `old`."""
-    structures = [jax.tree.structure(tree) for tree in (new, old)]
-    shapes = [[jnp.shape(x) for x in jax.tree.leaves(tree)] for tree in (new, old)]
-    if structures[0] != structures[1] or shapes[0] != shapes[1]:
+    kind = lambda x: (jnp.shape(x), jnp.iscomplexobj(x))
+    found, expected = (list(map(kind, jax.tree.leaves(tree))) for tree in (new, old))
+    if jax.tree.structure(new) != jax.tree.structure(old) or found != expected:
+        shown = lambda x: type_name(jnp.result_type(x), jnp.shape(x))
         raise InputError(
             owner,
-            f"the measure {name!r} returned arrays of shapes "
-            f"{shapes[0]} in a {structures[0]}, but {shapes[1]} in a {structures[1]} "
-            "for the parameters in `init`. A state must keep its shapes: reduce the "
+            f"the measure {name!r} returned {jax.tree.map(shown, new)}, but "
+            f"{jax.tree.map(shown, old)} in `init`. A state keeps its shapes: reduce the "
             "arrays, for example to their sums.",
         )
-    for x, like in zip(*map(jax.tree.leaves, (new, old)), strict=True):
-        if jnp.iscomplexobj(x) and not jnp.iscomplexobj(like):
-            raise InputError(
-                owner,
-                f"the measure {name!r} returned complex "
-                f"numbers, but {like.dtype} for the parameters in `init`. Do real "
-                "parameters have complex gradients? Pass `jax.tree.map(jnp.real, "
-                "updates)`.",
-            )
     return jax.tree.map(lambda x, like: jnp.array(x, like.dtype, copy=True), new, old)

@@ -24,8 +24,7 @@ from .scale import scale
 
 def ratio(above: Array, below: Array) -> Array:
     """`above / below`, or 0 where `below` is 0. NaN stays NaN."""
-    is_zero = below == 0
-    return jnp.where(is_zero, 0, above / jnp.where(is_zero, 1, below))
+    return jnp.where(below == 0, 0, above / or_1(below))
 
 
 def or_1(below: Array) -> Array:
@@ -146,5 +145,4 @@ class NormalizeByUpdateNorm(AbstractScaleByNorm):
 
 def _by_norm(factor: Any, length: Array, eps: Any) -> Scalar:
     with jax.numpy_dtype_promotion("standard"):  # of hyperparameters of any dtype
-        length = length + eps
-        return factor / jnp.where(length == 0, 1, length)
+        return factor / or_1(length + eps)

@@ -1,4 +1,4 @@
-"""Multiplies updates by a number: fixed, scheduled, or a learning rate."""
+"""Multiplies updates by a number: fixed, scheduled, a learning rate, on a plateau."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +12,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from .._arguments.checks import check_returned
+from .._arguments.extra import check_number
 from .._combinators.freeze import zero
 from .._core import (
     AbstractLeafwise,
@@ -25,21 +26,28 @@ from .._errors import InputError
 from .._jax_internals import is_traced
 from .._trees.leaves import is_none, keystr, parameters
 from .._trees.masks import resolve
+from .._trees.precision import compute_dtype
 from .._trees.routes import Report
 from .._trees.sharding import has_explicit_axes, is_in_shard_map
 from .._types import (
+    ClosedUnit,
+    Count,
+    CountOrZero,
     Hyperparameter,
     Leaf,
+    OpenUnit,
     Params,
     PyTree,
+    RealScalarLike,
     Recorded,
     Scalar,
     ScalarOrSchedule,
     Schedule,
     Updates,
+    ZeroOrMore,
 )
 from ..numerics._numerics import as_float, safe_increment, wide_dtype
-from ..schedules import AbstractStatefulSchedule
+from ..schedules._plateau import after_one_more, no_losses_yet
 
 
 @equation(elementwise=True)
@@ -58,18 +66,11 @@ def at(owner: object, name: str, count: Int[Array, ""] | None) -> Any:
     `count` is `None` if it was not a schedule when the state was made.
     """
     value: Any = getattr(owner, name)
-    if isinstance(value, AbstractStatefulSchedule):
-        raise InputError(
-            owner,
-            f"`{name}` is {value!r}, a stateful schedule. Wrap the "
-            "whole optimizer in `eqopt.Scheduled(optimizer)`, which keeps its state.",
-        )
     if callable(value) and count is None:
         raise InputError(
             owner,
-            f"`{name}` is a schedule, but the state has no `count`, "
-            "because it is the state of an optimizer with a number instead. Take the "
-            "state over: `state = eqopt.tree.migrate(opt, state, model)`.",
+            f"`{name}` is a schedule, but the state was made for a number. Take it over: "
+            "`state = eqopt.tree.migrate(opt, state, model)`.",
         )
     return check_returned(owner, name, value(count)) if callable(value) else value
 
@@ -165,25 +166,22 @@ class ScaleByTree(AbstractLeafwise):
     def _spread(self, updates: Updates, params: Params | None) -> PyTree:
         leaves, treedef = jtu.tree_flatten(updates, is_leaf=is_none)
         factors = resolve("factors", self.factors, updates, params)
-        return treedef.unflatten(
-            None if g is None else _as_factor(factor, g, lambda i=i: keystr(updates, i))
-            for i, (factor, g) in enumerate(zip(factors, leaves, strict=True))
-        )
-
-
-def _as_factor(factor: Any, g: Any, path: Callable[[], str]) -> Array:
-    real = jnp.finfo(wide_dtype(g.dtype)).dtype
-    factor = jnp.asarray(1 if factor is None else factor, real)
-    # Counted from the right, each axis must be 1 or equal the axis of the leaf, and the
-    # factor must not have more axes.
-    axes = zip(factor.shape[::-1], g.shape[::-1], strict=False)
-    if factor.ndim > g.ndim or any(n not in (1, m) for n, m in axes):
-        raise InputError(
-            "ScaleByTree",
-            f"the factor at `{path()}` has shape {factor.shape}, which "
-            f"does not broadcast to shape {g.shape} of the update.",
-        )
-    return factor
+        for i, (factor, g) in enumerate(zip(factors, leaves, strict=True)):
+            if g is None:
+                factors[i] = None
+                continue
+            real = jnp.finfo(wide_dtype(g.dtype)).dtype
+            factors[i] = x = jnp.asarray(1 if factor is None else factor, real)
+            # Counted from the right, each axis must be 1 or equal the axis of the leaf,
+            # and the factor must not have more axes.
+            axes = zip(x.shape[::-1], g.shape[::-1], strict=False)
+            if x.ndim > g.ndim or any(n not in (1, m) for n, m in axes):
+                raise InputError(
+                    "ScaleByTree",
+                    f"the factor at `{keystr(updates, i)}` has shape {x.shape}, which "
+                    f"does not broadcast to shape {g.shape} of the update.",
+                )
+        return treedef.unflatten(factors)
 
 
 class ScaleByScheduleState(eqx.Module):
@@ -317,3 +315,99 @@ def _in_place(new: Array, last: Array) -> Array:
     # of `last`, it would see that a new value of zero is a constant.
     selected = lambda new, last: jnp.where(last < -jnp.inf, last, new)
     return lax.platform_dependent(new, last, cuda=selected, default=lambda new, _: new)
+
+
+class ReduceLROnPlateauState(eqx.Module):
+    """The scale, and the recent history of the loss.
+
+    **Attributes:**
+
+    - `scale`: the factor of the updates.
+    - `best_value`: the smallest loss that counted as an improvement.
+    - `plateau_count`: the number of consecutive losses without an improvement on it.
+    - `cooldown_count`: the number of losses that will still not count after a
+        reduction.
+    - `count`: the number of values in `avg_value`.
+    - `avg_value`: the mean of the values since the last complete loss.
+
+    Counts are 0-d int32 arrays, the others 0-d arrays of at least float32.
+    """
+
+    scale: Float[Array, ""]
+    best_value: Float[Array, ""]
+    plateau_count: Int[Array, ""]
+    cooldown_count: Int[Array, ""]
+    count: Int[Array, ""]
+    avg_value: Float[Array, ""]
+
+
+class ReduceLROnPlateau(AbstractLeafwise):
+    r"""Scales updates down when the loss stops decreasing.
+
+    A loss $l$ is an improvement on the best one so far, $b$, if
+
+    $$l < b - (r\,|b| + a).$$
+
+    After `patience` consecutive losses without an improvement, the scale is multiplied
+    by `factor`. The following `cooldown` losses do not count. Put it after an
+    optimizer:
+
+    !!! example
+
+        ```python
+        opt = eqopt.Chain(eqopt.Adam(1e-3), eqopt.ReduceLROnPlateau(patience=5))
+        model, state = opt.step(grads, state, model, value=loss)
+        eqopt.tree.get(state, "ReduceLROnPlateauState").scale
+        ```
+
+    `update` and `step` need the extra argument `value`, which is the loss. They use it
+    in every step, not once per epoch: for the noisy losses of mini-batches, set an
+    `accumulation_size`.
+
+    `torch.optim.lr_scheduler.ReduceLROnPlateau` reduces one loss later: for its
+    `patience=p`, use `p + 1` here.
+
+    **Arguments:**
+
+    - `factor`: the factor of a reduction, in $(0, 1)$. Defaults to 0.1.
+    - `patience`: the number of losses without improvement before a reduction, an
+        integer of at least 1. Defaults to 10.
+    - `rtol`: $r \in [0, 1]$, the relative tolerance. Defaults to 0.0001.
+    - `atol`: $a \ge 0$, the absolute tolerance. Defaults to 0.0.
+    - `cooldown`: the number of losses after a reduction that do not count, an integer
+        of at least 0. Defaults to 0.
+    - `accumulation_size`: the number of values whose mean counts as one loss, an
+        integer of at least 1. Defaults to 1.
+    - `min_scale`: the smallest scale, in $[0, 1]$. Defaults to 0.0.
+
+    **Raises:**
+
+    A `ValueError` if a hyperparameter is out of its range, and in `update` if `value`
+    is missing.
+    """
+
+    factor: OpenUnit = 0.1
+    patience: Count = 10
+    rtol: ClosedUnit = 1e-4
+    atol: ZeroOrMore = 0.0
+    cooldown: CountOrZero = 0
+    accumulation_size: Count = 1
+    min_scale: ClosedUnit = 0.0
+
+    def init(self, params: Params) -> ReduceLROnPlateauState:
+        dtype = compute_dtype(parameters(params))
+        return ReduceLROnPlateauState(**no_losses_yet(dtype))
+
+    def leafwise(
+        self,
+        state: ReduceLROnPlateauState,
+        params: Params | None = None,
+        *,
+        value: RealScalarLike,
+        **extra: Any,
+    ) -> Leafwise:
+        check_number(self, "value", value)
+        new = after_one_more(self, state, value)
+        return Leafwise(
+            scale, ReduceLROnPlateauState(**new), {"step_size": new["scale"]}
+        )

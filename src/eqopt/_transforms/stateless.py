@@ -5,11 +5,21 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
+import jax.tree_util as jtu
 from jaxtyping import Array
 
 from .._core import AbstractStateless, AbstractTransformation, Leafwise, equation
 from .._errors import InputError
-from .._trees.leaves import align, disagreement, flatten_updates, keystr, type_name
+from .._trees.leaves import (
+    briefly,
+    disagreement,
+    flatten_updates,
+    is_leaf,
+    is_parameter,
+    keystr,
+    restrict,
+    type_name,
+)
 from .._trees.states import check_state
 from .._types import Leaf, Params, PyTree, State, Updates
 
@@ -52,35 +62,40 @@ class Stateless(AbstractTransformation):
         **extra: Any,
     ) -> tuple[Updates, None]:
         check_state(self, state)
-        leaves, treedef = flatten_updates(updates)
         if params is not None:
-            ps = align(treedef, params, "params", updates)
-            pairs = zip(leaves, ps, strict=True)
-            params = treedef.unflatten(None if g is None else p for g, p in pairs)
+            params = restrict(params, updates)
         new = self.f(updates, params)
-        new_leaves, new_treedef = flatten_updates(new)
-        if new_treedef != treedef:
-            name = "f(updates, params)"
-            raise InputError(
-                "Stateless", f"{disagreement(name, new, 'updates', updates)}"
+        return cast_like(self, "f(updates, params)", new, updates), None
+
+
+def cast_like(owner: object, name: str, new: PyTree, old: PyTree) -> PyTree:
+    """The result of a user's function in the dtypes of its argument, `old`.
+
+    **Raises:**
+
+    An error if structures or shapes differ, or if a complex array replaces a real one.
+    """
+    leaves, treedef = flatten_updates(old)
+    new_leaves, structure = jtu.tree_flatten(new, is_leaf=is_leaf)
+    if structure != treedef:
+        raise InputError(owner, disagreement(name, new, "its argument", old))
+    for i, (x, like) in enumerate(zip(new_leaves, leaves, strict=True)):
+        if not _fits(x, like):
+            found, expected = (
+                type_name(y.dtype, y.shape) if is_parameter(y) else briefly(y)
+                for y in (x, like)
             )
-        for i, (u, g) in enumerate(zip(new_leaves, leaves, strict=True)):
-            if not _fits(u, g):
-                found, expected = (
-                    None if x is None else type_name(x.dtype, x.shape) for x in (u, g)
-                )
-                raise InputError(
-                    "Stateless",
-                    f"`f(updates, params)` has {found} at "
-                    f"`{keystr(updates, i)}`, but `updates` has {expected}. `f` must "
-                    "keep shapes and `None`, and return real updates for real ones.",
-                )
-            new_leaves[i] = None if u is None else u.astype(g.dtype)
-        return treedef.unflatten(new_leaves), None
+            raise InputError(
+                owner,
+                f"`{name}` has {found} at `{keystr(old, i)}`, but its argument has "
+                f"{expected}. It must keep shapes and `None`.",
+            )
+        new_leaves[i] = None if x is None else jnp.asarray(x, like.dtype)
+    return treedef.unflatten(new_leaves)
 
 
 def _fits(u: Any, g: Any) -> bool:
-    if u is None or g is None:
+    if g is None or not is_parameter(u):
         return u is g
     return u.shape == g.shape and (jnp.iscomplexobj(g) or not jnp.iscomplexobj(u))
 

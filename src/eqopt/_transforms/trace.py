@@ -1,12 +1,13 @@
-"""Momentum."""
+"""Sums of updates: momentum, and updates that are applied several at once."""
 
 from typing import Any
 
 import equinox as eqx
-from jaxtyping import DTypeLike
+import jax.numpy as jnp
+from jaxtyping import Array, DTypeLike, Int
 
 from .._core import AbstractLeafwise, Leafwise, equation
-from .._types import Hyperparameter, Params, Updates
+from .._types import Count, Hyperparameter, Params, Updates
 from ..tree._like import wide_zeros_like
 
 
@@ -49,3 +50,64 @@ class Trace(AbstractLeafwise):
         self, state: TraceState, params: Params | None = None, **extra: Any
     ) -> Leafwise:
         return Leafwise(accumulate, state)
+
+
+class ApplyEveryState(eqx.Module):
+    """The updates that have not been applied yet.
+
+    **Attributes:**
+
+    - `count`: the number of these updates, a 0-d int32 array.
+    - `grad_acc`: their sum, a tree like the parameters, in at least float32.
+    """
+
+    count: Int[Array, ""]
+    grad_acc: Updates
+
+
+@equation(elementwise=True)
+def collect(g, grad_acc, *, is_last):
+    total = grad_acc + g
+    return jnp.where(is_last, total, 0), jnp.where(is_last, 0, total)
+
+
+class ApplyEvery(AbstractLeafwise):
+    r"""Adds up updates, and applies their sum in every $k$-th step.
+
+    In all other steps the updates are zero:
+
+    $$u_t = \begin{cases}
+        g_{t-k+1} + \dots + g_t & t = k, 2k, 3k, … \\
+        0 & \text{otherwise.}
+      \end{cases}$$
+
+    Everything else in the chain runs in every step. To accumulate the gradients of
+    several mini-batches for one step of a whole optimizer, use [`eqopt.MultiSteps`][].
+
+    An update that is `None` adds nothing to the sum. If it is the $k$-th one, the sum
+    waits for the next one.
+
+    **Arguments:**
+
+    - `k`: an integer of at least 1. Defaults to 1.
+
+    **Raises:**
+
+    A `ValueError` if `k` is smaller than 1 or not an integer.
+    """
+
+    k: Count = 1
+
+    def init(self, params: Params) -> ApplyEveryState:
+        return ApplyEveryState(jnp.zeros((), jnp.int32), wide_zeros_like(params))
+
+    def leafwise(
+        self, state: ApplyEveryState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        count = state.count + 1
+        is_last = count >= jnp.asarray(self.k, jnp.int32)
+        return Leafwise(
+            collect,
+            ApplyEveryState(jnp.where(is_last, 0, count), state.grad_acc),
+            {"is_last": is_last},
+        )

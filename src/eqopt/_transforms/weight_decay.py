@@ -183,19 +183,17 @@ class AddDecayedWeights(AbstractLeafwise):
 
     def __check_init__(self) -> None:
         if isinstance(self.weight_decay, AbstractTransformation):
-            self._given(self.weight_decay)
-            return
-        if self.max_learning_rate is None and self.mode in _NEEDS_MAXIMUM:
-            raise InputError(
-                "AddDecayedWeights",
-                f"`mode={self.mode!r}` needs `max_learning_rate`, "
-                "the largest learning rate during the whole training.",
-            )
+            self._own()
+        else:
+            self._check_given("max_learning_rate", _NEEDS_MAXIMUM)
 
     def init(self, params: Params) -> AddDecayedWeightsState:
         own = self._own()
         own._check_rate()
-        is_scheduled = any(map(callable, own._numbers().values()))
+        uses_rate = own.mode in _NEEDS_RATE
+        is_scheduled = callable(own.weight_decay) or (
+            uses_rate and callable(own.learning_rate)
+        )
         return AddDecayedWeightsState(
             jnp.zeros((), jnp.int32) if is_scheduled else None
         )
@@ -225,45 +223,51 @@ class AddDecayedWeights(AbstractLeafwise):
     def _check_rate(self) -> None:
         """Raises if the mode lacks its learning rate, or if a schedule has a state."""
         check_no_schedule(self, in_any_field=True)
-        if self.mode in _NEEDS_RATE and self.learning_rate is None:
+        self._check_given("learning_rate", _NEEDS_RATE)
+
+    def _check_given(self, name: str, modes: tuple[str, ...]) -> None:
+        if self.mode in modes and getattr(self, name) is None:
             raise InputError(
                 self,
-                f"`mode={self.mode!r}` needs `learning_rate`, the "
-                "same number or schedule as in `ScaleByLearningRate`. Optimizers set "
-                "it automatically for an `AddDecayedWeights` that is passed as "
-                "`weight_decay`.",
+                f"`mode={self.mode!r}` needs `{name}`. Optimizers fill in their "
+                "`learning_rate` themselves.",
             )
 
     def _shared(self, count: Int[Array, ""] | None) -> dict[str, Any]:
         """The arguments of `decayed` after `count` steps, `None` without a schedule."""
-        numbers = {name: at(self, name, count) for name in self._numbers()}
-        return {"weight_decay": self._rate(**numbers), "cautious": self.cautious}
+        weight_decay = at(self, "weight_decay", count)
+        if self.mode != "decoupled":
+            needs_rate = self.mode in _NEEDS_RATE
+            eta = at(self, "learning_rate", count) if needs_rate else None
+            real = jax.dtypes.canonicalize_dtype(float)
+            rates = (
+                None if x is None else jnp.asarray(x, real)
+                for x in (eta, self.max_learning_rate)
+            )
+            weight_decay = jnp.asarray(weight_decay, real) * _FACTORS[self.mode](*rates)
+        return {"weight_decay": weight_decay, "cautious": self.cautious}
 
     def _own(self) -> "AddDecayedWeights":
         """Itself, or the `AddDecayedWeights` passed as `weight_decay`, completed."""
         given = self.weight_decay
-        return self._given(given) if isinstance(given, AbstractTransformation) else self
-
-    def _given(self, given: AbstractTransformation) -> "AddDecayedWeights":
-        if not isinstance(given, AddDecayedWeights):
-            raise InputError(
-                "AddDecayedWeights",
-                "`weight_decay` must be a number, a schedule or an "
-                f"`AddDecayedWeights`, but is {given!r}.",
-            )
+        if not isinstance(given, AbstractTransformation):
+            return self
         is_plain = self.mode == "decoupled" and not self.cautious
-        is_whole = not isinstance(given.weight_decay, AbstractTransformation)
-        if not (is_plain and is_whole and self.max_learning_rate is None):
+        if not (
+            is_plain
+            and self.max_learning_rate is None
+            and isinstance(given, AddDecayedWeights)
+            and not isinstance(given.weight_decay, AbstractTransformation)
+        ):
             raise InputError(
                 "AddDecayedWeights",
-                "`weight_decay` is an `AddDecayedWeights`, which "
-                "already defines the decay. Pass a number or a schedule.",
+                "`weight_decay` must be a number, a schedule, or an `AddDecayedWeights` "
+                f"that alone defines the decay, but is {given!r}.",
             )
         if self.mask is not None and given.mask is not None:
             raise InputError(
                 "AddDecayedWeights",
-                "there are two masks, `mask` and the mask of the "
-                "`AddDecayedWeights` passed as `weight_decay`. Pass only one.",
+                "there are two masks, `mask` and the mask of the `AddDecayedWeights`.",
             )
         missing = {
             name: getattr(self, name)
@@ -271,19 +275,3 @@ class AddDecayedWeights(AbstractLeafwise):
             if getattr(given, name) is None
         }
         return dataclasses.replace(given, **missing)
-
-    def _numbers(self) -> dict[str, Any]:
-        """The hyperparameters that may be schedules, by name."""
-        names = ["weight_decay"] + ["learning_rate"] * (self.mode in _NEEDS_RATE)
-        return {name: getattr(self, name) for name in names}
-
-    def _rate(self, weight_decay: Any, learning_rate: Any = None) -> Any:
-        """The factor of the parameters in this step."""
-        if self.mode == "decoupled":
-            return weight_decay
-        real = jax.dtypes.canonicalize_dtype(float)
-        eta, eta_max = (
-            None if x is None else jnp.asarray(x, real)
-            for x in (learning_rate, self.max_learning_rate)
-        )
-        return jnp.asarray(weight_decay, real) * _FACTORS[self.mode](eta, eta_max)

@@ -9,7 +9,7 @@ from .._trees.workers import Workers
 from .._types import ClosedUnit, Params, State
 from ..compression._base import AbstractCompressor, compressed, memory_like
 from ..tree._like import wide_zeros_like
-from .averages.beside import check_kept
+from .averages.copies import check_kept
 
 
 class CompressedMeanState(eqx.Module):

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 from .._core import AbstractTransformation, AbstractWrapper, Call
-from .._errors import InputError
 from .._trees.control import filter_cond
 from .._types import Params, State
 from ..numerics._numerics import safe_increment
@@ -132,11 +131,4 @@ def _is_due(
     wrapper: ConditionallyTransform | ConditionallyMask, call: Call, state: State
 ) -> Bool[Array, ""]:
     forwarded = call.extra if wrapper.forward_extra_args else {}
-    condition = wrapper.should_transform_fn(state.step, **forwarded)
-    if jnp.shape(condition) or not jnp.issubdtype(jnp.result_type(condition), bool):
-        raise InputError(
-            wrapper,
-            f"`should_transform_fn` must return a bool or a "
-            f"0-d bool array, but returned {condition!r}.",
-        )
-    return jnp.asarray(condition)
+    return jnp.asarray(wrapper.should_transform_fn(state.step, **forwarded), bool)

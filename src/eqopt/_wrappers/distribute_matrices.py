@@ -5,13 +5,13 @@ from typing import Any
 import equinox as eqx
 from jax.sharding import AbstractMesh, Mesh
 
-from .._core import AbstractTransformation
+from .._core import AbstractTransformation, AbstractWrapper, Call
 from .._matrices import Division, use_division
 from .._trees.sharding import axis_names, mesh_with
-from .._types import Model, Params, SameState, State, Updates
+from .._types import Model, Params, State
 
 
-class DistributeMatrices(AbstractTransformation):
+class DistributeMatrices(AbstractWrapper):
     """Each device computes its share of the matrices, instead of a part of each matrix.
 
     If matrices are sharded, the products of an iteration such as Newton-Schulz need
@@ -82,8 +82,6 @@ class DistributeMatrices(AbstractTransformation):
     matrices, or for another number of devices, or was made without this wrapper.
     """
 
-    _loads = "nothing"
-
     inner: AbstractTransformation
     axis_name: str | tuple[str, ...] = eqx.field(static=True, default="data")
     mesh: Mesh | AbstractMesh | None = eqx.field(static=True, default=None)
@@ -95,21 +93,9 @@ class DistributeMatrices(AbstractTransformation):
     def eval_params(self, state: State, params: Model) -> Model:
         return self.inner.eval_params(state, params)
 
-    def update(
-        self,
-        updates: Updates,
-        state: SameState,
-        params: Params | None = None,
-        **extra: Any,
-    ) -> tuple[Updates, SameState]:
+    def handle(self, call: Call, state: State) -> tuple[Any, State]:
         with use_division(self._division()):
-            return self.inner.update(updates, state, params, **extra)
-
-    def step(
-        self, grads: Updates, state: SameState, params: Model, **extra: Any
-    ) -> tuple[Model, SameState]:
-        with use_division(self._division()):
-            return self.inner.step(grads, state, params, **extra)
+            return call.run(self.inner, state)
 
     def _division(self) -> Division | None:
         name, purpose = self.axis_name, "the matrices are sharded"

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from .._arguments.checks import check_fields
+from .._arguments.checks import check_fields, check_interval
 from .._arguments.extra import given_norm
 from .._core import (
     AbstractTransformation,
@@ -18,7 +18,6 @@ from .._core import (
     rounded_like,
     widened,
 )
-from .._errors import InputError
 from .._jax_internals import is_traced
 from .._trees.control import filter_cond
 from .._trees.states import check_state
@@ -56,19 +55,6 @@ class DynamicLossScaleState(eqx.Module):
 @equation(elementwise=True)
 def unscale(g, *, loss_scale):
     return g / loss_scale
-
-
-def _check_first(first: Any, low: Any) -> None:
-    """Raises a `ValueError` for a first scale that an overflow would not reduce."""
-    if any(callable(x) or is_traced(x) for x in (first, low)):
-        return
-    if not float(low) <= float(first) <= _MAX_SCALE:
-        raise InputError(
-            "DynamicLossScale",
-            f"`init_scale` must be at least `min_scale`, which is "
-            f"{low}, and at most 2**126, but is {first}. To begin with a small scale, "
-            "pass a smaller `min_scale`, too.",
-        )
 
 
 class DynamicLossScale(AbstractWrapper):
@@ -157,7 +143,13 @@ class DynamicLossScale(AbstractWrapper):
 
     def __check_init__(self) -> None:
         check_fields(self)
-        _check_first(self.init_scale, self.min_scale)
+        low: Any = self.min_scale
+        if not (callable(low) or is_traced(low)):
+            # An overflow would not reduce a smaller scale.
+            fix, first = "Lower `min_scale`, too.", self.init_scale
+            check_interval(
+                "DynamicLossScale", "init_scale", first, low, _MAX_SCALE, advice=fix
+            )
 
     def init(self, params: Params) -> DynamicLossScaleState:
         return DynamicLossScaleState(

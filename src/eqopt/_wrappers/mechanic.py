@@ -1,6 +1,5 @@
 """Learning the learning rate during training."""
 
-import dataclasses
 from typing import Any
 
 import equinox as eqx
@@ -193,16 +192,17 @@ class Mechanic(AbstractTransformation):
         params = required_params("Mechanic", params)
         reads = {"delta": state.delta, "p": params}
         sums = sum_over_leaves(mechanic_sums, updates, reads)
-        tuned, counts = self._tuned(state, *(x.astype(state.s.dtype) for x in sums))
+        numbers, counts = self._tuned(state, *(x.astype(state.s.dtype) for x in sums))
+        r, m, v, factors = numbers
         new, inner_state = self.inner.update(
             widened(updates), state.inner_state, params, **extra
         )
-        s = jnp.sum(tuned.s)
+        s = jnp.sum(factors)
         growth = s - jnp.sum(state.s)
         new, delta = leafwise(
             mechanic, new, state.delta, s=s, growth=growth, counts=counts
         )
-        new_state = dataclasses.replace(tuned, inner_state=inner_state, delta=delta)
+        new_state = MechanicState(inner_state, r, m, v, factors, delta)
         return rounded_like(new, updates), new_state
 
     def _tuned(
@@ -212,8 +212,8 @@ class Mechanic(AbstractTransformation):
         delta_p: Scalar,
         g_sq: Scalar,
         p_sq: Scalar,
-    ) -> tuple[MechanicState, Scalar]:
-        """The state with new numbers; and 0 if a square overflows, otherwise 1."""
+    ) -> tuple[tuple[Array, ...], Scalar]:
+        """The new `r`, `m`, `v` and `s`; and 0 if a square overflows, otherwise 1."""
         dtype = state.s.dtype
         weight_decay, eps, s_init = (
             jnp.asarray(x, dtype) for x in (self.weight_decay, self.eps, self.s_init)
@@ -227,9 +227,6 @@ class Mechanic(AbstractTransformation):
         wealth = s_init / self.num_betas * m + jnp.maximum(r, 0)
         s = wealth / (safe_sqrt(v) + eps)
         is_lost = jnp.isinf(g_sq) | jnp.isinf(h * h)
-        old = state.r, state.m, state.v, state.s
-        r, m, v, s = (
-            jnp.where(is_lost, *xs) for xs in zip(old, (r, m, v, s), strict=True)
-        )
-        counts = jnp.where(is_lost, 0.0, 1.0)
-        return MechanicState(None, r, m, v, s, state.delta), counts
+        old, new = (state.r, state.m, state.v, state.s), (r, m, v, s)
+        numbers = tuple(jnp.where(is_lost, x, y) for x, y in zip(old, new, strict=True))
+        return numbers, jnp.where(is_lost, 0.0, 1.0)

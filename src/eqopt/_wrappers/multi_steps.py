@@ -1,7 +1,7 @@
 """One step from the gradients of several mini-batches."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import equinox as eqx
@@ -10,19 +10,18 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, DTypeLike, Float, Int
 
 from .._arguments.checks import check_interval
+from .._arguments.extra import check_number
 from .._combinators.collecting import fill_missing, run_collected
 from .._core import AbstractTransformation, AbstractWrapper, Call, equation, leafwise
-from .._errors import InputError
 from .._transforms.scale import at
 from .._trees.control import filter_cond
-from .._trees.leaves import is_inexact, restrict
+from .._trees.leaves import restrict
 from .._trees.stored import load
 from .._types import (
     AtLeast,
     IntegerLike,
     Params,
     PyTree,
-    Scalar,
     Schedule,
     State,
     Updates,
@@ -30,7 +29,6 @@ from .._types import (
 from ..numerics._numerics import safe_increment
 from ..tree import zeros_like
 from ..tree._like import wide_zeros_like
-from .skip_rules import AbstractSkipRule
 
 
 class MultiStepsState(eqx.Module):
@@ -121,10 +119,8 @@ class MultiSteps(AbstractWrapper):
 
     **Raises:**
 
-    A `ValueError` if `every_k_schedule` is an integer smaller than 1, and a `TypeError`
-    if `should_skip_update_fn` is a rule for [`eqopt.SkipStep`][]. In `update`, a
-    `ValueError` if `weight` is not a real number, and a `TypeError` if
-    `should_skip_update_fn` does not return a 0-d bool first.
+    A `ValueError` if `every_k_schedule` is an integer smaller than 1. In `update`, a
+    `ValueError` if `weight` is not a real number of at least 0.
     """
 
     inner: AbstractTransformation
@@ -133,21 +129,11 @@ class MultiSteps(AbstractWrapper):
     should_skip_update_fn: Callable[..., tuple[Any, PyTree]] | None = None
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=jnp.float32)
 
-    def __check_init__(self) -> None:
-        if isinstance(self.should_skip_update_fn, AbstractSkipRule):
-            raise InputError(
-                "MultiSteps",
-                "`should_skip_update_fn` is a "
-                f"{type(self.should_skip_update_fn).__name__}, which is a rule for "
-                "`eqopt.SkipStep`. Write `SkipStep(MultiSteps(opt, k), rule)`, which "
-                "skips mini-steps, or pass `eqopt.SkipNotFinite()` or "
-                "`eqopt.SkipLargeUpdates(bound)`.",
-            )
-
     def init(self, params: Params) -> MultiStepsState:
         zero = lambda: jnp.zeros((), jnp.int32)  # each in its own buffer
-        _, skip_state = self._should_skip(zeros_like(params), zero(), params)
-        skips = self.should_skip_update_fn is not None
+        skips, skip_state = self.should_skip_update_fn is not None, None
+        if skips:
+            _, skip_state = self._should_skip(zeros_like(params), zero(), params)
         return MultiStepsState(
             mini_step=zero(),
             gradient_step=zero(),
@@ -159,18 +145,19 @@ class MultiSteps(AbstractWrapper):
         )
 
     def handle(self, call: Call, state: MultiStepsState) -> tuple[Any, MultiStepsState]:
-        weight = _weight(call.extra)
-        skip, skip_state = self._should_skip(
-            call.updates, state.gradient_step, call.params
-        )
-        gathered = lambda: self._gathered(call, state, weight)
+        weight = call.extra.get("weight", 1.0)
+        check_number(self, "weight", weight)
+        check_interval("MultiSteps", "weight", weight, 0)
+        weight = jnp.asarray(weight, jnp.float32)
+        accumulated = lambda: self._accumulated(call, state, weight)
         if self.should_skip_update_fn is None:
-            return gathered()
-        result, new = filter_cond(
-            jnp.logical_not(skip), gathered, lambda: (call.nothing(), state)
+            return accumulated()
+        skip, skip_state = self._should_skip(
+            call.updates, state.gradient_step, call.params, state.skip_state
         )
+        result, new = filter_cond(~skip, accumulated, lambda: (call.nothing(), state))
         return result, dataclasses.replace(
-            new, skip_state=_as_stored(skip_state, state.skip_state), skipped_last=skip
+            new, skip_state=skip_state, skipped_last=skip
         )
 
     def has_updated(self, state: MultiStepsState) -> Bool[Array, ""]:
@@ -185,7 +172,7 @@ class MultiSteps(AbstractWrapper):
             return has_stepped
         return has_stepped & ~state.skipped_last
 
-    def _gathered(self, call, state, weight):
+    def _accumulated(self, call, state, weight):
         grads = fill_missing(call.updates, state.acc_grads)
         is_first = state.mini_step == 0
         weight_sum = jnp.where(is_first, 0, state.weight_sum) + weight
@@ -212,7 +199,10 @@ class MultiSteps(AbstractWrapper):
             load(restrict(acc_grads, grads, "state.acc_grads")),
             grads,
         )
-        last = call._replace(extra=self._inner_extra(call.extra, weight_sum))
+        extra = {name: x for name, x in call.extra.items() if name != "weight"}
+        if "weight" in call.extra and self.use_grad_mean:
+            extra["weight"] = weight_sum
+        last = call._replace(extra=extra)
         inner_state = state.inner_state
         result, inner_state = filter_cond(
             is_last,
@@ -232,45 +222,12 @@ class MultiSteps(AbstractWrapper):
         )
         return result, new
 
-    def _inner_extra(self, extra, weight_sum):
-        others = {name: value for name, value in extra.items() if name != "weight"}
-        if "weight" not in extra or not self.use_grad_mean:
-            return others
-        return {**others, "weight": weight_sum}
-
-    def _should_skip(self, grads, gradient_step, params):
-        if self.should_skip_update_fn is None:
-            return False, None
-        function = self.should_skip_update_fn
-        skip, diagnostics = function(grads, gradient_step, load(params))
-        if jnp.shape(skip) != () or jnp.result_type(skip) != jnp.bool_:
-            raise InputError(
-                "MultiSteps",
-                "`should_skip_update_fn` must return a pair of a 0-d bool "
-                "and any tree of arrays, but the first has dtype "
-                f"{jnp.result_type(skip)} and shape {jnp.shape(skip)}.",
-            )
+    def _should_skip(self, grads, gradient_step, params, old=None):
+        """Whether to skip the mini-step, and the diagnostics, in the dtypes of `old`."""
+        fn: Any = self.should_skip_update_fn
+        skip, diagnostics = fn(grads, gradient_step, load(params))
         # Copied, because without `jit` they may be the same buffers as counters of the
         # state.
-        copies = lambda x: jnp.array(x) if eqx.is_array(x) else x
-        return jnp.array(skip), jax.tree.map(copies, diagnostics)
-
-
-def _as_stored(diagnostics: PyTree, stored: PyTree) -> PyTree:
-    """Diagnostics of gradients, which may be wider than the parameters in `init`."""
-    as_like = lambda x, like: x.astype(like.dtype) if is_inexact(x) else x
-    return jax.tree.map(as_like, diagnostics, stored)
-
-
-def _weight(extra: Mapping[str, Any]) -> Scalar:
-    weight = extra.get("weight", 1.0)
-    is_real = not jnp.issubdtype(jnp.result_type(weight), jnp.complexfloating)
-    if jnp.shape(weight) != () or not is_real:
-        raise InputError(
-            "MultiSteps",
-            "`weight` must be a real number, the weight of the "
-            f"mini-batch, but has shape {jnp.shape(weight)} and dtype "
-            f"{jnp.result_type(weight)}.",
-        )
-    check_interval("MultiSteps", "weight", weight, 0)
-    return jnp.asarray(weight, jnp.float32)
+        kept = lambda x, like: jnp.array(x, like.dtype) if eqx.is_array(x) else x
+        like = diagnostics if old is None else old
+        return jnp.array(skip, bool), jax.tree.map(kept, diagnostics, like)

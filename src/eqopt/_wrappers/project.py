@@ -18,17 +18,8 @@ from .._core import (
     equation,
     leafwise,
 )
-from .._errors import InputError
-from .._trees.leaves import (
-    align,
-    disagreement,
-    flatten_updates,
-    is_leaf,
-    is_parameter,
-    keystr,
-    parameters,
-    restrict,
-)
+from .._transforms.stateless import cast_like
+from .._trees.leaves import is_leaf, parameters, restrict
 from .._trees.masks import mask_out
 from .._types import Mask, Model, Params, PyTree, State
 
@@ -107,7 +98,7 @@ class Project(AbstractWrapper):
     **Raises:**
 
     In `update`, a `ValueError` if `params` is `None`, and a `ValueError` or `TypeError`
-    that names the key path if `projection` returns another structure, shape or dtype.
+    that names the key path if `projection` returns another structure or shape.
     """
 
     _loads = "params"
@@ -117,14 +108,6 @@ class Project(AbstractWrapper):
     inner: AbstractTransformation
     projection: Callable[[PyTree], PyTree] = eqx.field(converter=_as_data)
     mask: Mask | None = static_choice(default=None)
-
-    def __check_init__(self) -> None:
-        if not callable(self.projection):
-            raise InputError(
-                "Project",
-                "`projection` must be a function of a tree of parameters, such "
-                f"as `eqopt.projections.non_negative`, but is {self.projection!r}.",
-            )
 
     def init(self, params: Params) -> ProjectState:
         return ProjectState(self.inner.init(params))
@@ -163,34 +146,4 @@ class Project(AbstractWrapper):
             part = mask_out(part, self.mask, params)
         if not jtu.tree_leaves(part):
             return part
-        projected = self.projection(part)
-        _check(part, projected)
-        return projected
-
-
-def _check(part: Params, projected: Any) -> None:
-    """Raises an error unless the projection returned a tree like its argument."""
-    leaves, treedef = flatten_updates(part)
-    if jtu.tree_structure(projected, is_leaf=is_leaf) != treedef:
-        found = disagreement("projection(params)", projected, "params", part)
-        raise InputError("Project", f"{found} {_LIKE}")
-    column = align(treedef, projected, "projection(params)", part)
-    for i, (x, new) in enumerate(zip(leaves, column, strict=True)):
-        if (x is None) != (new is None) or not (x is None or is_parameter(new)):
-            found, expected = f"{new!r}", "None" if x is None else "an array"
-        elif x is None or (x.shape, x.dtype) == (new.shape, new.dtype):
-            continue
-        else:
-            found, expected = (f"{y.dtype}{list(y.shape)}" for y in (new, x))
-        raise InputError(
-            "Project",
-            f"`projection` returned {found} at `{keystr(part, i)}`, but its "
-            f"argument has {expected}. {_LIKE}",
-        )
-
-
-_LIKE = (
-    "A projection must return a tree like its argument, with `None` at the same "
-    "leaves. For a function of one array, pass `lambda params: jax.tree.map(fn, "
-    "params)`."
-)
+        return cast_like(self, "projection(params)", self.projection(part), part)

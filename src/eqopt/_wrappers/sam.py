@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jaxtyping import Array, Int
 
@@ -26,13 +26,12 @@ from .._errors import InputError
 from .._transforms.normalize import Normalize
 from .._transforms.scale import Scale, scale
 from .._trees.control import filter_cond
-from .._trees.keys import keep_keys
-from .._trees.leaves import align, flatten_updates, is_inexact, keystr
+from .._trees.leaves import restrict
 from .._trees.states import check_state
-from .._trees.stored import load, store_like
+from .._trees.stored import load
 from .._types import Count, Exact, Model, Params, State, Updates
 from ..tree._like import copy
-from .averages.beside import beside, check_kept
+from .averages.copies import check_kept, count_step, match_params, restart
 
 
 class SAMState(eqx.Module):
@@ -169,19 +168,11 @@ class SAM(AbstractWrapper):
     batch_axis_name: str | None = eqx.field(static=True, default=None)
 
     def __check_init__(self) -> None:
-        if self.opaque_mode and not isinstance(self.sync_period, int | np.integer):
-            raise InputError(
-                "SAM",
-                "in opaque mode, `sync_period` must be a Python integer, because "
-                "it determines how often `grad_fn` is traced, but is "
-                f"{self.sync_period!r}.",
-            )
         if self.batch_axis_name is not None and not self.opaque_mode:
             raise InputError(
                 "SAM",
-                f"`batch_axis_name` is {self.batch_axis_name!r}, but only the "
-                "gradients that are computed inside, in opaque mode, are averaged. "
-                "Pass `opaque_mode=True`, or average the gradients before `step`.",
+                "`batch_axis_name` needs `opaque_mode=True`. Without it, average the "
+                "gradients before `step`.",
             )
 
     def init(self, params: Params) -> SAMState:
@@ -212,19 +203,18 @@ class SAM(AbstractWrapper):
 
     def _openly(self, call: Call, state: SAMState) -> tuple[Any, SAMState]:
         # Two conditionals in sequence: with `sync_period=1`, both are true.
-        here = beside("SAM", "cache", state.cache, call.params)
+        here = match_params("SAM", "cache", state.cache, call.params)
         check_kept("cache", state.cache, call.updates)
         cache = filter_cond(
             state.steps_since_sync == 0, lambda: copy(here), lambda: state.cache
         )
-        period = jnp.asarray(self.sync_period, jnp.int32)
-        is_last = state.steps_since_sync + 1 >= period
+        is_last, count = count_step(state.steps_since_sync, self.sync_period)
 
         def sync():
             # A copy: outside `jit`, a leaf without an update stays the same array.
             start = eqx.combine(copy(cache), call.params)
             result, opt_state = self._descent(call, start, state.opt_state)
-            return result, opt_state, self._restarted(state.adv_state, cache)
+            return result, opt_state, self._restart(state.adv_state, cache)
 
         def ascend():
             updates, adv_state = self._ascent(call, state.adv_state)
@@ -233,7 +223,6 @@ class SAM(AbstractWrapper):
             return rounded_like(updates, call.updates), state.opt_state, adv_state
 
         result, opt_state, adv_state = filter_cond(is_last, sync, ascend)
-        count = jnp.where(is_last, 0, state.steps_since_sync + 1).astype(jnp.int32)
         return result, SAMState(count, opt_state, adv_state, cache)
 
     def _opaquely(self, call: Call, state: SAMState) -> tuple[Any, SAMState]:
@@ -245,11 +234,12 @@ class SAM(AbstractWrapper):
             grads = _called(grad_fn, adversarial, i)
             if self.batch_axis_name is not None:
                 grads = lax.pmean(grads, self.batch_axis_name)
-            grads = _as_updates(grads, call.updates)
+            grads = restrict(grads, call.updates, "grad_fn(params)")
+            grads = jax.tree.map(lambda x, g: x.astype(g.dtype), grads, call.updates)
             climb = climb._replace(updates=grads, params=adversarial)
         descent = call._replace(updates=climb.updates)
         result, opt_state = self._descent(descent, call.params, state.opt_state)
-        adv_state = self._restarted(adv_state, call.params)
+        adv_state = self._restart(adv_state, call.params)
         return result, SAMState(state.steps_since_sync, opt_state, adv_state, None)
 
     def _descent(
@@ -268,11 +258,10 @@ class SAM(AbstractWrapper):
         )
         return leafwise(scale, updates, step_size=-1.0), adv_state
 
-    def _restarted(self, adv_state, params):
+    def _restart(self, adv_state, params):
         if not self.reset_state:
             return adv_state
-        new = store_like(adv_state, load(self.adversary.init(params)))
-        return keep_keys(new, adv_state)
+        return restart(self.adversary, adv_state, params)
 
 
 def _called(grad_fn: Callable, params: Params, i: int) -> Any:
@@ -284,21 +273,3 @@ def _called(grad_fn: Callable, params: Params, i: int) -> Any:
     except ValueError:  # it has no signature
         pass
     return grad_fn(params)
-
-
-def _as_updates(grads: Any, updates: Updates) -> Updates:
-    """The result of `grad_fn` at leaves with updates, in the dtypes of the updates."""
-    leaves, treedef = flatten_updates(updates)
-    column = align(treedef, grads, "grad_fn(params)", updates)
-    for i, (g, new) in enumerate(zip(leaves, column, strict=True)):
-        if g is None:
-            continue
-        if not is_inexact(new):
-            raise InputError(
-                "SAM",
-                f"`grad_fn` returned {new!r} at `{keystr(updates, i)}`, but "
-                "`updates` has a gradient. Both must be gradients of the same loss: "
-                "pass `step(grad_fn(model), state, model, grad_fn=grad_fn)`.",
-            )
-        leaves[i] = new.astype(g.dtype)
-    return treedef.unflatten(leaves)

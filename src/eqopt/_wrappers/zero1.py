@@ -135,8 +135,16 @@ class ZeRO1(AbstractWrapper):
         def init(inner, params):
             return axis.stored(inner.init(axis.split(params)))
 
-        shapes = _shapes_of_state(self.inner, params)
-        _check_is_on_device(shapes)
+        # Without shardings, which are not needed here.
+        shape = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype)
+        shapes = jtu.tree_map(lambda x: shape(x) if eqx.is_array(x) else x, params)
+        shapes = eqx.filter_eval_shape(self.inner.init, shapes)
+        if any(map(is_elsewhere, jtu.tree_leaves(shapes, is_leaf=is_elsewhere))):
+            raise InputError(
+                "ZeRO1",
+                "`inner` has an `Offload`, which keeps its state on the host. Put "
+                "`Offload` outside: `eqopt.Offload(eqopt.ZeRO1(opt, ...))`.",
+            )
         state = on_automatic_axes(
             init, self.inner, params, shardings=axis.shardings(shapes)
         )
@@ -195,7 +203,7 @@ class _Axis(eqx.Module):
         return jtu.tree_map(lambda x: self._padded(x) if _is_divided(x) else x, state)
 
     def check(self, state: ZeRO1State) -> None:
-        """Raises a `ValueError` if the state is for another number of devices."""
+        """Raises an error if the state is for another number of devices."""
         leaves = jtu.tree_leaves_with_path(state.inner_state)
         for (path, x), shape in zip(leaves, state.shapes, strict=True):
             expected = self._padded_shape(shape)
@@ -234,14 +242,10 @@ class _Axis(eqx.Module):
         return min(range(len(shape)), key=share)
 
     def _padded_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        i = self._divided(shape)
-        if i is None:
-            return shape
-        return (
-            *shape[:i],
-            self.size * math.ceil(shape[i] / self.size),
-            *shape[i + 1 :],
-        )
+        padded, i = list(shape), self._divided(shape)
+        if i is not None:
+            padded[i] = self.size * math.ceil(shape[i] / self.size)
+        return tuple(padded)
 
     def _spec(self, shape: tuple[int, ...]) -> P:
         i = self._divided(shape)
@@ -301,21 +305,3 @@ def _is_divided(x):
         return False
     # The bits of a key are an array of this dtype.
     return x.dtype != jnp.uint32 and not jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
-
-
-def _check_is_on_device(state: State) -> None:
-    for path, x in jtu.tree_leaves_with_path(state, is_leaf=is_elsewhere):
-        if is_elsewhere(x):
-            raise InputError(
-                "ZeRO1",
-                f"`{jtu.keystr(path)}` in the state of `inner` cannot be divided, "
-                "because `Offload` keeps it in the memory of the host. Put `Offload` "
-                "outside: `eqopt.Offload(eqopt.ZeRO1(opt, ...))`.",
-            )
-
-
-def _shapes_of_state(inner: AbstractTransformation, params: Params) -> State:
-    # Without shardings, which are not needed here.
-    shape = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype)
-    shapes = jtu.tree_map(lambda x: shape(x) if eqx.is_array(x) else x, params)
-    return eqx.filter_eval_shape(inner.init, shapes)

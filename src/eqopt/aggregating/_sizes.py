@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from .._errors import InputError
-from .._transforms.per_example import batch_size
+from .._transforms.privacy import batch_size
 from .._types import Params, StaticInteger, Updates
 
 

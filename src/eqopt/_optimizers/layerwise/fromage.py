@@ -4,8 +4,8 @@ import jax.numpy as jnp
 
 from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
+from ..._transforms.block import ScaleByTrustRatio
 from ..._transforms.scale import ScaleByLearningRate, ScaleByScheduleState, at
-from ..._transforms.trust_ratio import ScaleByTrustRatio
 from ..._types import Params, ScalarOrSchedule, ZeroOrMore
 from ..moments import counted
 

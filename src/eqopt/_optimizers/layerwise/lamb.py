@@ -6,8 +6,8 @@ from jaxtyping import DTypeLike
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core import AbstractOptimizer
+from ..._transforms.block import ScaleByTrustRatio
 from ..._transforms.scale import ScaleByLearningRate
-from ..._transforms.trust_ratio import ScaleByTrustRatio
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._types import Mask, ScalarOrSchedule, Unit, ZeroOrMore
 from ..adam.adam import ScaleByAdam

@@ -7,9 +7,9 @@ from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._combinators.masked import Masked
 from ..._core import AbstractOptimizer
+from ..._transforms.block import ScaleByTrustRatio
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.trace import Trace
-from ..._transforms.trust_ratio import ScaleByTrustRatio
 from ..._transforms.weight_decay import AddDecayedWeights
 from ..._types import Hyperparameter, Mask, ScalarOrSchedule, ZeroOrMore
 

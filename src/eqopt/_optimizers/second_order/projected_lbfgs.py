@@ -11,14 +11,13 @@ from ..._arguments.extra import required_params
 from ..._arguments.fields import static_choice
 from ..._core import AbstractComposite, Call, add_updates, check_real, leafwise, widened
 from ..._errors import naming_recipe
-from ..._linesearch.arc import Trial, search_arc
+from ..._linesearch.arc import search_arc
 from ..._linesearch.backtracking import (
     BacktrackingLinesearchInfo,
     ScaleByBacktrackingLinesearch,
     ScaleByBacktrackingLinesearchState,
 )
-from ..._linesearch.interval import choose
-from ..._linesearch.line import kept, make_line, move, stopped
+from ..._linesearch.line import Trial, choose, kept, make_line, move, stopped
 from ..._trees.leaves import parameters, restrict
 from ..._trees.precision import compute_dtype, widen
 from ..._types import Count, Params, PyTree, Scalar, Size, Updates

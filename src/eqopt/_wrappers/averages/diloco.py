@@ -1,38 +1,145 @@
 """Workers that train apart, and are moved together by an outer optimizer."""
 
 import functools
+import math
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Int
 
 from ..._arguments.checks import check_fields
+from ..._arguments.extra import required_params
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._core import AbstractTransformation, Call, equation, leafwise
+from ..._core import AbstractTransformation, AbstractWrapper, Call, equation, leafwise
 from ..._errors import InputError
 from ..._jax_internals import is_traced
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.trace import Trace
 from ..._trees.control import filter_cond
-from ..._trees.leaves import is_leaf, restrict
-from ..._trees.states import check_size
+from ..._trees.leaves import flatten_updates, is_leaf, restrict
+from ..._trees.states import check_size, check_state
 from ..._trees.stored import load, store_like
 from ..._trees.workers import Workers
-from ..._types import AtLeast, Count, Params, State, StaticInteger, StaticSize, Unit
+from ..._types import (
+    AtLeast,
+    Count,
+    Model,
+    Params,
+    State,
+    StaticInteger,
+    StaticSize,
+    Unit,
+)
 from ...compression._base import AbstractCompressor, compressed, memory_like
 from ...tree._like import copy, wide_copy, wide_zeros_like
-from .fragments import DiLoCoState, Outer, fragments_of, joined, parts_of
-from .outer import AbstractOuter
+from .copies import check_kept, take_slow_params
+
+
+class DiLoCoState(eqx.Module):
+    r"""The state of one worker: what it has for itself, and what all workers share.
+
+    **Attributes:**
+
+    - `inner_state`: the inner state, which differs between workers.
+    - `phase`: the number of inner steps; from $2H$, it goes back to $H$. A 0-d int32
+        array.
+    - `slow`: the parameters after the last outer step, a tree like the parameters, in
+        at least float32.
+    - `outer_state`: the state of the outer optimizer for each fragment, a tuple.
+    - `error`: what this worker has not sent yet, a tree like the parameters, in at least
+        float32; `None` without a compressor.
+    - `memory`: what the compressor remembers about each parameter, or `None`.
+    """
+
+    inner_state: State
+    phase: Int[Array, ""]
+    slow: Params
+    outer_state: State
+    error: Params | None
+    memory: Params | None
+
+    @classmethod
+    def prefix(cls, own: Any, shared: Any) -> "DiLoCoState":
+        """A prefix of the state, for the arguments of `jax.shard_map` and `jax.vmap`.
+
+        **Arguments:**
+
+        - `own`: the value for everything that differs between workers, such as
+            `P("workers")` for `in_specs`, or 0 for `in_axes`.
+        - `shared`: the value for everything that all workers share: `P()` or `None`.
+        """
+        return cls(own, shared, shared, shared, own, shared)
+
+
+class Outer(eqx.Module):
+    """What the state of a worker has for the outer steps of one fragment."""
+
+    slow: Params
+    state: State
+    error: Params | None
+    memory: Params | None
+
+
+def split_state(state: DiLoCoState, count: int) -> list[Outer]:
+    """The parts of a state for each of the fragments."""
+
+    def of(name, part):
+        tree = getattr(state, name)
+        if tree is None:
+            return None
+        return restrict(tree, part, f"state.{name}", "state.slow")
+
+    parts = zip(
+        divide_into_fragments(state.slow, count), state.outer_state, strict=True
+    )
+    return [Outer(x, own, of("error", x), of("memory", x)) for x, own in parts]
+
+
+def join(inner_state: State, phase: Array, parts: Sequence[Outer]) -> DiLoCoState:
+    """The state with these parts."""
+    whole = lambda name: eqx.combine(
+        *(getattr(x, name) for x in parts), is_leaf=is_leaf
+    )
+    return DiLoCoState(
+        inner_state=inner_state,
+        phase=phase,
+        slow=whole("slow"),
+        outer_state=tuple(x.state for x in parts),
+        error=whole("error"),
+        memory=whole("memory"),
+    )
+
+
+def divide_into_fragments(params: Params, count: int) -> list[Params]:
+    """Trees like `params`, with `None` at the arrays that other fragments have.
+
+    Fragments without arrays are last.
+    """
+    if count == 1:
+        return [params]
+    leaves, treedef = flatten_updates(params)
+    sizes = {i: math.prod(x.shape) for i, x in enumerate(leaves) if x is not None}
+    totals, owners = [0] * count, {}
+    for i in sorted(sizes, key=lambda i: -sizes[i]):  # stable
+        owners[i] = smallest = totals.index(min(totals))
+        totals[smallest] += sizes[i]
+    return [
+        treedef.unflatten(
+            x if owners.get(i) == number else None for i, x in enumerate(leaves)
+        )
+        for number in range(count)
+    ]
 
 
 _NESTEROV = Chain(Trace(0.9, nesterov=True), ScaleByLearningRate(0.7))
 
 
-class DiLoCo(AbstractOuter):
+class DiLoCo(AbstractWrapper):
     r"""Lets workers train apart, and every $H$ steps moves them together.
 
     All $K$ workers start from the same parameters $\theta$, and each one takes $H$ steps
@@ -123,6 +230,8 @@ class DiLoCo(AbstractOuter):
         ```
     """
 
+    _moves_params = True
+
     inner: AbstractTransformation
     axis_name: str | tuple[str, ...] | None = eqx.field(static=True)
     sync_every: Count = 50
@@ -140,14 +249,13 @@ class DiLoCo(AbstractOuter):
         if rest or self.delay >= between:
             raise InputError(
                 "DiLoCo",
-                f"`sync_every` is {self.sync_every}, which must be divisible by "
-                f"`fragments`, {self.fragments}, with a quotient larger than `delay`, "
-                f"{self.delay}.",
+                f"`sync_every`, {self.sync_every}, must be divisible by `fragments`, "
+                f"{self.fragments}, with a quotient larger than `delay`, {self.delay}.",
             )
 
     def init(self, params: Params) -> DiLoCoState:
         slow, compressor = wide_copy(params), self.compressor
-        parts = fragments_of(slow, int(self.fragments))
+        parts = divide_into_fragments(slow, int(self.fragments))
         return DiLoCoState(
             inner_state=self.inner.init(params),
             phase=jnp.zeros((), jnp.int32),
@@ -157,29 +265,42 @@ class DiLoCo(AbstractOuter):
             memory=None if compressor is None else memory_like(compressor, params),
         )
 
-    def _after_inner(
-        self, call: Call, result: Any, inner_state: State, state: DiLoCoState
-    ) -> tuple[Any, DiLoCoState]:
+    def eval_params(self, state: State, params: Model) -> Model:
+        """The model with the parameters after the last outer step.
+
+        **Arguments:**
+
+        - `state`, `params`: as returned by the last `step`. The evaluation parameters
+            of `inner` are ignored: the outermost average counts.
+        """
+        check_state(self, state)
+        return take_slow_params(state, params)
+
+    def handle(self, call: Call, state: DiLoCoState) -> tuple[Any, DiLoCoState]:
+        required_params(self, call.params)
+        check_kept("slow", state.slow, call.updates)
+        result, inner_state = call.run(self.inner, state.inner_state)
         check_size(self, "fragments", len(state.outer_state))
         workers = Workers(self.axis_name, "DiLoCo")
         count, period = state.phase + 1, jnp.asarray(self.sync_every, jnp.int32)
         # Not modulo H at first, because a delayed value does not exist yet.
         phase = jnp.where(count >= 2 * period, count - period, count)
         outers = []
-        for i, outer in enumerate(parts_of(state, int(self.fragments))):
-            if not jax.tree.leaves(outer.slow):  # more fragments than arrays
-                outers.append(outer)
-                continue
+        for i, outer in enumerate(split_state(state, int(self.fragments))):
             sent = (i + 1) * (period // self.fragments)
             due = lambda at: (count >= at) & ((count - at) % period == 0)
-            dues = due(sent), due(sent + self.delay)
             updates = restrict(call.updates, outer.slow, "updates", "state.slow")
-            own = call._replace(updates=updates)
-            piece = restrict(result, updates)
-            piece, outer = self._fragment(own, piece, outer, workers, dues)
+            piece, outer = self._fragment(
+                call._replace(updates=updates),
+                restrict(result, updates),
+                outer,
+                workers,
+                sends=due(sent),
+                receives=due(sent + self.delay),
+            )
             result = eqx.combine(piece, result, is_leaf=is_leaf)
             outers.append(outer)
-        return result, joined(inner_state, phase, outers)
+        return result, join(inner_state, phase, outers)
 
     def _fragment(
         self,
@@ -187,42 +308,28 @@ class DiLoCo(AbstractOuter):
         result: Any,
         outer: Outer,
         workers: Workers,
-        dues: tuple[Array, Array],
+        sends: Array,
+        receives: Array,
     ) -> tuple[Any, Outer]:
         """The result and the outer part of the state of one fragment."""
-        sent, received = dues
+        send = lambda: self._sent(call, result, outer, workers)
+        receive = lambda new: self._received(call, result, new)
         if self.delay == 0:
 
-            def synced():
-                new = self._sent(call, result, outer, workers)
-                return self._received(call, result, new), new
+            def send_and_receive():
+                new = send()
+                return receive(new), new
 
-            return filter_cond(sent, synced, lambda: (result, outer))
-        outer = filter_cond(
-            sent, lambda: self._sent(call, result, outer, workers), lambda: outer
-        )
-        result = filter_cond(
-            received, lambda: self._received(call, result, outer), lambda: result
-        )
-        return result, outer
+            return filter_cond(sends, send_and_receive, lambda: (result, outer))
+        new = filter_cond(sends, send, lambda: outer)
+        return filter_cond(receives, lambda: receive(new), lambda: result), new
 
     def _sent(self, call: Call, result: Any, outer: Outer, workers: Workers) -> Outer:
         """The outer part after an outer step."""
         slow, error, memory = outer.slow, outer.error, outer.memory
         start = restrict(load(slow), call.updates, "state.slow")
         here = _parameters_now(call, result, start)
-        if self.compressor is not None:
-            delta = jax.tree.map(jnp.subtract, start, here)
-            delta, error, memory = compressed(
-                self.compressor, delta, error, memory, workers
-            )
-            step = Call(delta, slow, {}, is_step=True)
-            slow, state = step.run(self.outer, outer.state)
-        elif workers.count > 1:
-            delta = jax.tree.map(lambda x, p: workers.mean(x - p), start, here)
-            step = Call(delta, slow, {}, is_step=True)
-            slow, state = step.run(self.outer, outer.state)
-        else:
+        if self.compressor is None and workers.count == 1:
             # From the mean instead of `slow`: if the outer step is to keep it, it is
             # kept to the last bit.
             mean = jax.tree.map(workers.mean, here)
@@ -231,6 +338,16 @@ class DiLoCo(AbstractOuter):
             updates, state = update.run(self.outer, outer.state)
             end = jax.tree.map(lambda x, d, u: x + (d + u), mean, delta, updates)
             slow = store_like(slow, eqx.combine(end, load(slow)))
+            return Outer(slow, state, error, memory)
+        delta = jax.tree.map(jnp.subtract, start, here)
+        if self.compressor is None:
+            delta = jax.tree.map(workers.mean, delta)
+        else:
+            delta, error, memory = compressed(
+                self.compressor, delta, error, memory, workers
+            )
+        step = Call(delta, slow, {}, is_step=True)
+        slow, state = step.run(self.outer, outer.state)
         return Outer(slow, state, error, memory)
 
     def _received(self, call: Call, result: Any, outer: Outer) -> Any:

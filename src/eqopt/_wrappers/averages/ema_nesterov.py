@@ -24,7 +24,7 @@ from ..._types import (
 )
 from ...numerics._numerics import as_float, safe_increment
 from ...tree._like import wide_zeros_like
-from .beside import put_beside
+from .copies import replace_params
 
 
 class EMANesterovState(eqx.Module):
@@ -126,7 +126,7 @@ class EMANesterov(AbstractTransformation):
             of `inner` are ignored: the outermost wrapper counts.
         """
         check_state(self, state)
-        return put_beside(state, params, behind, "velocity", beta=state.beta)
+        return replace_params(state, params, behind, "velocity", beta=state.beta)
 
     def update(
         self,

@@ -18,14 +18,14 @@ from ..._core import (
     incremental_update,
     leafwise,
 )
+from ..._errors import InputError
 from ..._trees.control import filter_cond
-from ..._trees.keys import keep_keys
 from ..._trees.leaves import is_leaf, parameters, restrict
 from ..._trees.states import check_state
 from ..._trees.stored import load, shapes_if_stored, store_like
 from ..._types import ClosedUnit, Count, Model, Params, State
 from ...tree._like import copy, wide_copy, zero_updates
-from .beside import beside, check_kept, synced
+from .copies import check_kept, count_step, match_params, restart
 
 
 class LookaheadParams(Module):
@@ -131,9 +131,9 @@ class Lookahead(AbstractWrapper):
         fast, slow = self._split(state, params)
         check_kept("slow", slow, call.updates)
         new, fast_state = call._replace(params=fast).run(self.inner, state.fast_state)
-        due, count = synced(state.steps_since_sync, self.sync_period)
+        due, count = count_step(state.steps_since_sync, self.sync_period)
         if call.is_step:
-            sync = lambda: self._synced(call.updates, new, slow, fast_state)
+            sync = lambda: self._synchronize(call.updates, new, slow, fast_state)
             stay = lambda: (new, slow, fast_state)
         else:
             moving = restrict(slow, new, "state.slow")
@@ -157,7 +157,7 @@ class Lookahead(AbstractWrapper):
         """
         fast, slow = self._split(state, params)
         slow = load(slow)
-        here = beside("Lookahead", "slow", parameters(slow), fast)
+        here = match_params("Lookahead", "slow", parameters(slow), fast)
         return eqx.combine(_rounded(slow, here), slow, fast)
 
     def _split(self, state, params):
@@ -166,9 +166,9 @@ class Lookahead(AbstractWrapper):
         is_pair = isinstance(params, LookaheadParams)
         if is_pair == (state.slow is not None):
             kinds = ("plain parameters", "LookaheadParams")
-            raise TypeError(
-                f"Lookahead got {kinds[is_pair]}, but `init` got "
-                f"{kinds[not is_pair]}. Pass the same kind to both."
+            raise InputError(
+                "Lookahead",
+                f"`params` is {kinds[is_pair]}, but `init` got {kinds[not is_pair]}.",
             )
         return (params.fast, params.slow) if is_pair else (params, state.slow)
 
@@ -181,10 +181,10 @@ class Lookahead(AbstractWrapper):
         # Without an update, this still has the slow parameter, not a move.
         move = restrict(move, updates, "state.slow")
         moved = restrict(fast, parameters(slow), like_name="state.slow")
-        fast_state = self._restarted(add_updates(slow, move), moved, fast_state)
+        fast_state = self._restart(add_updates(slow, move), moved, fast_state)
         return updates, move, fast_state
 
-    def _synced(self, grads, fast, slow, fast_state):
+    def _synchronize(self, grads, fast, slow, fast_state):
         """A synchronization: the fast and the slow parameters after it."""
         step_size: Any = self.slow_step_size
         # Without frozen leaves.
@@ -194,16 +194,15 @@ class Lookahead(AbstractWrapper):
         here = store_like(moved, copy(_rounded(restrict(new, grads), moved)))
         fast = eqx.combine(here, fast, is_leaf=is_leaf)
         kept = restrict(fast, parameters(slow), like_name="state.slow")
-        return fast, store_like(slow, new), self._restarted(new, kept, fast_state)
+        return fast, store_like(slow, new), self._restart(new, kept, fast_state)
 
-    def _restarted(self, slow, fast, fast_state):
+    def _restart(self, slow, fast, fast_state):
         # The slow parameters, because the fast ones may be a whole model, of which `init`
         # got only a part.
         if not self.reset_state:
             return fast_state
         start = eqx.combine(_rounded(slow, fast), slow)
-        new = store_like(fast_state, load(self.inner.init(start)))
-        return keep_keys(new, fast_state)
+        return restart(self.inner, fast_state, start)
 
 
 def _rounded(slow, fast):

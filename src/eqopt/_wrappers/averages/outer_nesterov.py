@@ -6,8 +6,10 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
+from ..._arguments.extra import required_params
 from ..._core import (
     AbstractTransformation,
+    AbstractWrapper,
     Call,
     add_updates,
     equation,
@@ -16,11 +18,11 @@ from ..._core import (
 )
 from ..._trees.control import filter_cond
 from ..._trees.leaves import restrict
+from ..._trees.states import check_state
 from ..._trees.stored import shapes_if_stored
-from ..._types import Count, Params, State, Unit, ZeroOrMore
+from ..._types import Count, Model, Params, State, Unit, ZeroOrMore
 from ...tree._like import wide_copy, wide_zeros_like, zero_updates
-from .beside import synced
-from .outer import AbstractOuter
+from .copies import check_kept, count_step, take_slow_params
 
 
 class OuterNesterovState(eqx.Module):
@@ -54,7 +56,7 @@ def outer_nesterov(g, slow, trace, p, *, learning_rate, momentum):
     return slow - p, slow, trace
 
 
-class OuterNesterov(AbstractOuter):
+class OuterNesterov(AbstractWrapper):
     r"""Treats every $H$ inner steps as one gradient for Nesterov momentum.
 
     After $H$ inner steps from $\theta$, the result of the last outer step, to
@@ -111,6 +113,8 @@ class OuterNesterov(AbstractOuter):
         ```
     """
 
+    _moves_params = True
+
     inner: AbstractTransformation
     period: Count = 30
     learning_rate: ZeroOrMore = 0.7
@@ -124,18 +128,32 @@ class OuterNesterov(AbstractOuter):
             trace=wide_zeros_like(params),
         )
 
-    def _after_inner(
-        self, call: Call, result: Any, inner_state: State, state: OuterNesterovState
+    def eval_params(self, state: State, params: Model) -> Model:
+        """The model with the parameters after the last outer step.
+
+        **Arguments:**
+
+        - `state`, `params`: as returned by the last `step`. The evaluation parameters
+            of `inner` are ignored: the outermost average counts.
+        """
+        check_state(self, state)
+        return take_slow_params(state, params)
+
+    def handle(
+        self, call: Call, state: OuterNesterovState
     ) -> tuple[Any, OuterNesterovState]:
-        due, count = synced(state.steps_since_sync, self.period)
+        required_params(self, call.params)
+        check_kept("slow", state.slow, call.updates)
+        result, inner_state = call.run(self.inner, state.inner_state)
+        due, count = count_step(state.steps_since_sync, self.period)
         result, slow, trace = filter_cond(
             due,
-            lambda: self._synced(call, result, state.slow, state.trace),
+            lambda: self._synchronize(call, result, state.slow, state.trace),
             lambda: (result, state.slow, state.trace),
         )
         return result, OuterNesterovState(inner_state, count, slow, trace)
 
-    def _synced(
+    def _synchronize(
         self, call: Call, result: Any, slow: Params, trace: Params
     ) -> tuple[Any, Params, Params]:
         """The result of an outer step, from the result of the inner one."""

@@ -15,7 +15,7 @@ from jaxtyping import Array
 from ..._core import AbstractTransformation
 from ..._trees.leaves import listed
 from ..._types import IntegerLike
-from ..._wrappers.averages.swa import SWA
+from ..._wrappers.averages.param_averages import SWA
 from ..._wrappers.scheduled import Scheduled
 from .._parts import checked_count, instances_of, learning_rates, with_rate
 from ._arrays import SCALARS, fitted, number

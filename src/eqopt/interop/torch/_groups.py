@@ -22,7 +22,7 @@ from ..._transforms.factored_rms import ScaleByFactoredRMS
 from ..._transforms.scale import Scale, ScaleByLearningRate, ScaleBySchedule
 from ..._transforms.trace import Trace
 from ..._transforms.weight_decay import AddDecayedWeights
-from ..._wrappers.averages.swa import SWA
+from ..._wrappers.averages.param_averages import SWA
 from ..._wrappers.scheduled import Scheduled
 from ._schedules import Dampened, InversePower, RelativeRate, RootOfCorrection
 

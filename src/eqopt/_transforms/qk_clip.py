@@ -8,13 +8,13 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..._arguments.fields import static_choice
-from ..._core import AbstractLeafwise, Leafwise, equation
-from ..._errors import InputError
-from ..._trees.leaves import disagreement, is_parameter, keystr, selected, type_name
-from ..._trees.stored import is_leaf
-from ..._types import Leaf, Params, Positive, PyTree, Size
-from ...numerics._numerics import at_least_float32
+from .._arguments.fields import static_choice
+from .._core import AbstractLeafwise, Leafwise, equation
+from .._errors import InputError
+from .._trees.leaves import disagreement, is_parameter, keystr, selected, type_name
+from .._trees.stored import is_leaf
+from .._types import Leaf, Params, Positive, PyTree, Size
+from ..numerics._numerics import at_least_float32
 
 
 @equation
@@ -108,25 +108,17 @@ class QKClip(AbstractLeafwise):
     axis: int = static_choice(static=True, default=0)
 
     def __check_init__(self) -> None:
-        if (self.query is None) != (self.key is None):
-            lacks = "query" if self.query is None else "key"
+        lacks = [x is None for x in (self.query, self.key, self.qkv)]
+        if lacks[0] != lacks[1] or all(lacks):
             raise InputError(
                 "QKClip",
-                f"`{lacks}` is None, but `query` and `key` are scaled together. "
-                "Pass both, or `qkv` for projections that compute queries, keys and "
-                "values at once.",
-            )
-        if self.query is None and self.qkv is None:
-            raise InputError(
-                "QKClip",
-                "nothing is scaled. Pass `query` and `key`, functions such as "
-                "`lambda model: model.attention.query_proj`, or `qkv`.",
+                "pass both `query` and `key`, functions such as `lambda model: "
+                "model.attention.query_proj`, or `qkv`.",
             )
         if self.qkv is not None and self.unrotated is not None:
             raise InputError(
                 "QKClip",
-                "`unrotated` is for `query` and `key`, but `qkv` is given. Use "
-                "one QKClip for the layers of each kind.",
+                "`unrotated` is for `query` and `key`, not for `qkv`. Use two QKClips.",
             )
 
     def init(self, params: Params) -> None:
@@ -139,9 +131,8 @@ class QKClip(AbstractLeafwise):
             if not any(x is None or is_parameter(x) for x in found):
                 raise InputError(
                     "QKClip",
-                    f"`{name}` selects no parameter of the model. It must return "
-                    "layers or arrays, such as `lambda model: "
-                    "model.attention.query_proj`.",
+                    f"`{name}` must return layers or arrays of the model, but selects no "
+                    "parameter.",
                 )
 
     def leafwise(
@@ -179,56 +170,44 @@ class QKClip(AbstractLeafwise):
         for name, nodes in self._nodes(params):
             for place, logits in _with_logits(name, nodes, max_logits):
                 if is_parameter(x := leaves[place]):
-                    path = f"`{keystr(params, place)}`, selected by `{name}`,"
+                    path = keystr(params, place)
                     factors[place] = self._factor(name, x, jnp.asarray(logits), path)
         return treedef.unflatten(factors)
 
     def _factor(self, name: str, x: Any, logits: Array, path: str) -> Array:
         """The factors of a parameter, which broadcast against it."""
         *stack, heads = logits.shape or (0,)
-        own = [*x.shape[len(stack) :]]
-        fits = [*x.shape[: len(stack)]] == stack and -len(own) <= self.axis < len(own)
-        if not (heads and fits):
-            raise InputError(
-                "QKClip",
-                f"{path} is {type_name(x.dtype, x.shape)}, but its `max_logits` "
-                f"have shape {logits.shape}. They must have shape `(heads,)`, or "
-                "`(layers, heads)` for stacked layers: take the maximum over the batch "
-                "and all positions. For a list of layers, pass a list of arrays, such as "
-                "`[*max_logits]`.",
-            )
+        shape = x.shape[len(stack) :]
         keys = self.key_heads or heads
-        if heads % keys:
+        size = self._features_per_head(name, shape, heads, keys)
+        if size is None or [*x.shape[: len(stack)]] != stack:
             raise InputError(
                 "QKClip",
-                f"`key_heads` must divide the number of heads, but is {keys}, "
-                f"and {path} has {heads} heads in `max_logits`.",
+                f"`{path}`, selected by `{name}`, is {type_name(x.dtype, x.shape)}, "
+                "which does not have the heads of its `max_logits`, of shape "
+                f"{logits.shape}. This must be `(heads,)`, or `(layers, heads)` for "
+                "stacked layers. Set `key_heads` for fewer keys, `axis` for others.",
             )
-        features = own[self.axis]
-        count = {"query": heads, "key": keys, "qkv": heads + 2 * keys}[name]
-        size, left = divmod(features, count)
-        if left or size < (self.unrotated or 0):
-            least = "" if self.unrotated is None else f" of at least {self.unrotated}"
-            raise InputError(
-                "QKClip",
-                f"{path} is {type_name(x.dtype, x.shape)}. Its {features} "
-                f"features cannot be divided into {count} equal parts{least}, for "
-                f"{heads} heads of the queries and {keys} of the keys: `max_logits` has "
-                f"shape {logits.shape}. Set `key_heads` if the keys have fewer heads, "
-                "and `axis` if the features are another axis. Logits of stacked layers "
-                "have shape `(layers, heads)`.",
-            )
-        threshold = jnp.asarray(self.threshold)
-        of_keys = _gammas(at_least_float32(logits), threshold, keys)
+        of_keys = _gammas(at_least_float32(logits), jnp.asarray(self.threshold), keys)
         of_queries = jnp.repeat(of_keys, heads // keys, -1)
         all_three = [of_queries, of_keys, jnp.ones_like(of_keys)]
         parts = {"query": [of_queries], "key": [of_keys], "qkv": all_three}[name]
         gamma = jnp.concatenate(parts, -1)[..., None]
         is_root = np.arange(size) < (size if self.unrotated is None else self.unrotated)
         factor = jnp.where(is_root, jnp.sqrt(gamma), gamma if name == "query" else 1)
-        shape = [1] * len(own)
-        shape[self.axis] = features
-        return factor.reshape(*stack, *shape)
+        ones = [1] * len(shape)
+        ones[self.axis] = shape[self.axis]
+        return factor.reshape(*stack, *ones)
+
+    def _features_per_head(
+        self, name: str, shape: tuple[int, ...], heads: int, keys: int
+    ) -> int | None:
+        """The features of each head in an array, or `None` if it has not these heads."""
+        if heads == 0 or heads % keys or not -len(shape) <= self.axis < len(shape):
+            return None
+        count = {"query": heads, "key": keys, "qkv": heads + 2 * keys}[name]
+        size, left = divmod(shape[self.axis], count)
+        return None if left or size < (self.unrotated or 0) else size
 
 
 def _gammas(logits: Array, threshold: Array, key_heads: int) -> Array:
@@ -249,9 +228,8 @@ def _with_logits(
     except (ValueError, TypeError):
         raise InputError(
             "QKClip",
-            f"`max_logits` must be a tree like the result of `{name}`, or a "
-            f"prefix of it, but {disagreement('max_logits', max_logits, name, nodes)} "
-            "Pass one array for each layer, in the same containers.",
+            f"`max_logits` must be a tree like the result of `{name}`, or a prefix of "
+            f"it: {disagreement('max_logits', max_logits, name, nodes)}",
         ) from None
     for of_layer, subtree in zip(logits, subtrees, strict=True):
         for place in jtu.tree_leaves(subtree):

@@ -1,1 +1,0 @@
-"""Constraints: what keeps parameters, or what is computed with them, within bounds."""
