@@ -6,7 +6,7 @@ import importlib
 import json
 import os
 import re
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from typing import Any, BinaryIO
 
 import jax.tree_util as jtu
@@ -14,7 +14,7 @@ import jax.tree_util as jtu
 from .._trees.stored import put_back
 from .._types import PyTree, Tree
 from ._layout import CheckpointError, check_layout, is_weak, layout
-from ._leaf import check_savable, read_leaf, write_leaf
+from ._leaf import read_leaf, write_leaf
 from ._replace import replacing
 
 
@@ -63,18 +63,12 @@ def save(path: str | os.PathLike[str], tree: PyTree, metadata: Any = None) -> No
     **Raises:**
 
     An `OSError`, of the class that the system raised, if the file cannot be written, or
-    if the path is a directory, a device or a pipe. A `TypeError` that names the key
-    path of a leaf that could not be restored exactly: masked arrays and other
-    subclasses of NumPy's array, arrays of objects or of structured dtypes, deleted
-    arrays, numbers of other libraries. A `TypeError` if `metadata` cannot be written as
-    JSON. In each case, the old checkpoint stays unchanged, unless the message says that
-    the new one was saved.
+    if there is a directory, a device or a pipe at the path. A `TypeError` or a
+    `ValueError` if `metadata` cannot be written as JSON. The error of NumPy or JAX, with
+    the key path in a note, for a leaf without values, such as a donated array, and for
+    one that could not be restored exactly, such as a masked array. In each case, the old
+    checkpoint stays unchanged, unless a note says that the new one was saved.
     """
-    if isinstance(tree, str | os.PathLike):
-        raise TypeError(
-            "eqopt.checkpoint.save: `tree` must be a tree with arrays, but is the path "
-            f"or string {str(tree)!r}. The old checkpoint stays."
-        )
     header = {
         "layout": layout(tree),
         "weak_types": [
@@ -82,43 +76,9 @@ def save(path: str | os.PathLike[str], tree: PyTree, metadata: Any = None) -> No
         ],
         "metadata": metadata,
     }
-    check_savable(tree)
-    _check_metadata(metadata, "metadata")
     line = json.dumps(header).encode() + b"\n"
     with replacing(path) as file:
         _write(file, line, tree)
-
-
-def _check_metadata(x: Any, place: str, above: tuple[int, ...] = ()) -> None:
-    """Raises a `TypeError` that names the value that cannot be written as JSON."""
-    found, fix = (
-        f"of type {type(x).__name__}",
-        "Save a string instead, such as `str(x)`",
-    )
-    if id(x) in above:
-        found, fix = "inside itself", "Remove it"
-    elif isinstance(x, dict):
-        for key, value in x.items():
-            if not isinstance(key, str | int | float | None):
-                found, fix = f"a dictionary with the key {key!r}", "Use strings as keys"
-                break
-            _check_metadata(value, f"{place}[{key!r}]", (*above, id(x)))
-        else:
-            return
-    elif isinstance(x, list | tuple):
-        for i, value in enumerate(x):
-            _check_metadata(value, f"{place}[{i}]", (*above, id(x)))
-        return
-    elif x is None or isinstance(x, str | int | float):
-        return
-    elif hasattr(x, "tolist"):
-        fix = "Save `x.tolist()` instead, which has Python numbers, or put it in `tree`"
-    elif not jtu.all_leaves([x]):
-        fix = "It is a tree: put it in `tree`, next to the model"
-    raise TypeError(
-        f"eqopt.checkpoint.save: `{place}` is {found}, which cannot be written as JSON. "
-        f"{fix}."
-    )
 
 
 def _write(file: BinaryIO, line: bytes, tree: PyTree) -> None:
@@ -127,8 +87,15 @@ def _write(file: BinaryIO, line: bytes, tree: PyTree) -> None:
     body = _Hashed(file, start)
     body.write(line)
     # Not Equinox's own loop, which does not handle typed keys and wraps system errors.
-    for leaf in jtu.tree_leaves(tree):
-        write_leaf(body, leaf)
+    for at, leaf in jtu.tree_leaves_with_path(tree):
+        try:
+            write_leaf(body, leaf)
+        except (TypeError, ValueError, RuntimeError) as error:
+            error.add_note(
+                f"eqopt.checkpoint.save: nothing was saved, because of the "
+                f"leaf at `{jtu.keystr(at) or '(the root)'}`."
+            )
+            raise
     file.seek(len(start))
     file.write(body.digest.hexdigest().encode())
 
@@ -173,15 +140,7 @@ def load(path: str | os.PathLike[str], like: Tree) -> Tree:
         # Older versions did not write these.
         weak = set(header["weak_types"]) if "weak_types" in header else None
         leaves, treedef = jtu.tree_flatten_with_path(like)
-        loaded = [
-            read_leaf(file, leaf, jtu.keystr(at), weak, str(path))
-            for at, leaf in leaves
-        ]
-        if file.read(1):
-            raise CheckpointError(
-                f"{path} is damaged: there is more data after the last leaf. "
-                f"{_ANOTHER_ONE}"
-            )
+        loaded = [read_leaf(file, x, jtu.keystr(at), weak) for at, x in leaves]
         return put_back(treedef.unflatten(loaded))
 
 
@@ -214,9 +173,8 @@ def _checked(
         first = _FIRST_LINE.fullmatch(file.readline(_LONGEST_FIRST_LINE))
         if first is None:
             raise CheckpointError(
-                f"{path} is damaged or not a checkpoint of eqopt.checkpoint.save. For "
-                "a file of `eqx.tree_serialise_leaves`, use "
-                "`eqx.tree_deserialise_leaves`."
+                f"{path} is damaged, or not a checkpoint of eqopt. Read a file of "
+                "`eqx.tree_serialise_leaves` with `eqx.tree_deserialise_leaves`."
             )
         start, number, version, digest = first.groups()
         if int(number) != _FORMAT:
@@ -224,50 +182,14 @@ def _checked(
             raise CheckpointError(
                 f"{path} has format {int(number)}, of eqopt {writer}, but eqopt "
                 f"{_VERSION} reads format {_FORMAT}. Load it with the version that "
-                "wrote it and convert it with `eqx.tree_serialise_leaves`, or start a "
-                "new run with another path."
+                "wrote it."
             )
         body = file.tell()
         found = hashlib.file_digest(file, lambda: hashlib.sha256(start))
         if found.hexdigest().encode() != digest:
             raise CheckpointError(
                 f"{path} is damaged: its {os.path.getsize(path)} bytes are not the "
-                f"bytes that were saved. {_ANOTHER_ONE}"
+                "bytes that were saved. Use an older checkpoint or a copy."
             )
         file.seek(body)
-        yield file, _header(file.readline(), path)
-
-
-def _header(line: bytes, path: str | os.PathLike[str]) -> dict[str, Any]:
-    try:
-        header = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(
-            f"{path} is damaged: its header is not valid JSON. {_ANOTHER_ONE}"
-        ) from error
-    if (
-        not isinstance(header, dict)
-        or not {"layout", "metadata"} <= header.keys()
-        or not _is_list_of(_is_row, header["layout"])
-        or not _is_list_of(_is_string, header.get("weak_types", []))
-    ):
-        raise CheckpointError(
-            f"{path} is damaged: its header is not a header of eqopt.checkpoint.save. "
-            f"{_ANOTHER_ONE}"
-        )
-    return header
-
-
-def _is_list_of(kind: Callable[[Any], bool], x: Any) -> bool:
-    return isinstance(x, list) and all(map(kind, x))
-
-
-def _is_string(x: Any) -> bool:
-    return isinstance(x, str)
-
-
-def _is_row(x: Any) -> bool:
-    return _is_list_of(_is_string, x) and len(x) == 2
-
-
-_ANOTHER_ONE = "Use an older checkpoint or a copy."
+        yield file, json.loads(file.readline())
