@@ -9,8 +9,8 @@ import jax.tree_util as jtu
 import numpy as np
 
 from .._matrices import size
-from .._trees.leaves import briefly, check_parameters, is_leaf, parameters
-from .._trees.routes import Report, is_optimizer
+from .._trees.leaves import check_parameters, is_leaf, parameters
+from .._trees.routes import Report
 from .._trees.stored import is_stored, shapes_if_stored
 from .._types import Params
 from ..tree._nbytes import bytes_of
@@ -106,14 +106,9 @@ def routes(opt: Any, params: Params) -> Routes:
 
     **Raises:**
 
-    A `TypeError` if `opt` is no transformation. The errors of `opt.init`, such as a
-    `ValueError` that names an array for which it is not known whether it is a matrix.
+    The errors of `opt.init`, such as a `ValueError` that names an array for which it is
+    not known whether it is a matrix.
     """
-    if not is_optimizer(opt):
-        raise TypeError(
-            f"routes: `opt` must be an optimizer, but is {briefly(opt)}. Call "
-            "`eqopt.groups.routes(opt, model)`, in this order."
-        )
     check_parameters("routes", params)
     shapes = shapes_if_stored(parameters(params))
     report = Report(shapes)

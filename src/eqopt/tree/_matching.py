@@ -1,10 +1,12 @@
 """Which part of one state corresponds to which part of another one."""
 
 import difflib
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from typing import Any
 
 import jax.tree_util as jtu
 
+from .._errors import InputError
 from .._trees.leaves import listed
 from ._search import did_you_mean
 from ._state_parts import Part
@@ -36,77 +38,76 @@ def matched(
             continue
         other = _place(source, "old", old)
         there = [part for part in old if _is_below(part.path, other)]
-        found = _Match(len(start), len(other)).pairs(here, there)
+        found = _pairs(here, there, (len(start), len(other)))
         if not found:
-            raise ValueError(
-                f"migrate: `take` has {path!r}: {source!r}, but these have no class in "
-                f"common: the new state has {_kinds(here.values())} there, and the old "
-                f"one {_kinds(there)}. Pass paths of the same class, or `None` to "
-                f"initialise: `take={{{path!r}: None}}`."
+            raise InputError(
+                "migrate",
+                f"`take` has {path!r}: {source!r}, but these have no class in common: "
+                f"{_kinds(here.values())} in the new state, and {_kinds(there)} in the "
+                f"old one. To initialise: `take={{{path!r}: None}}`.",
             )
         pairs |= found
     used = {part.path for part in pairs.values()}
-    return pairs | _Match().pairs(free, old, used)
+    return pairs | _pairs(free, old, used=used)
 
 
-class _Match:
-    """Finds pairs below two key paths, which have these numbers of keys."""
+def _pairs(
+    new: Mapping[int, Part],
+    old: Sequence[Part],
+    starts: tuple[int, int] = (0, 0),
+    used: Set[tuple] = frozenset(),
+) -> Pairs:
+    """Pairs by class and labels, then by class among the rest of both.
 
-    def __init__(self, new_start: int = 0, old_start: int = 0):
-        self.new_start, self.old_start = new_start, old_start
+    `starts` are the numbers of keys of the two paths below which all parts are. Parts
+    with a path in `used` are taken already. They are only taken again for the same
+    labels: a group whose parameters are now in two groups.
+    """
+    keys = [lambda part, n=n: (part.key, part.labels(n)) for n in starts]
+    labelled = [p for p in old if p.path not in used or p.labels(starts[1])]
+    pairs = _by_key(new, labelled, *keys)
+    taken = used | {part.path for part in pairs.values()}
+    rest = {i: part for i, part in new.items() if i not in pairs}
+    free = [part for part in old if part.path not in taken]
+    of_class = lambda part: part.key
+    return pairs | _by_key(rest, free, of_class, of_class)
 
-    def pairs(
-        self,
-        new: Mapping[int, Part],
-        old: Sequence[Part],
-        used: Container[tuple] = (),
-    ) -> Pairs:
-        """Pairs by class and labels, then by class among the rest of both.
 
-        Parts with a path in `used` are taken already. They are only taken again for the
-        same labels: a group whose parameters are now in two groups.
-        """
-        free = [part for part in old if part.path not in used]
-        is_candidate = lambda part: part in free or bool(part.labels(self.old_start))
-        pairs = self._by_key(new, filter(is_candidate, old), with_labels=True)
-        taken = {part.path for part in pairs.values()}
-        rest = {i: part for i, part in new.items() if i not in pairs}
-        free = [part for part in free if part.path not in taken]
-        return pairs | self._by_key(rest, free, with_labels=False)
+def _by_key(
+    new: Mapping[int, Part],
+    old: Sequence[Part],
+    new_key: Callable[[Part], Any],
+    old_key: Callable[[Part], Any],
+) -> Pairs:
+    here: dict[Any, dict[int, Part]] = {}
+    there: dict[Any, list[Part]] = {}
+    for i, part in new.items():
+        here.setdefault(new_key(part), {})[i] = part
+    for part in old:
+        there.setdefault(old_key(part), []).append(part)
+    pairs: Pairs = {}
+    for key in here:
+        if key in there:
+            pairs |= _paired(here[key], there[key])
+    return pairs
 
-    def _by_key(
-        self, new: Mapping[int, Part], old: Iterable[Part], with_labels: bool
-    ) -> Pairs:
-        here: dict[tuple, dict[int, Part]] = {}
-        there: dict[tuple, list[Part]] = {}
-        for i, part in new.items():
-            labels = part.labels(self.new_start) if with_labels else ()
-            here.setdefault((part.key, labels), {})[i] = part
-        for part in old:
-            labels = part.labels(self.old_start) if with_labels else ()
-            there.setdefault((part.key, labels), []).append(part)
-        pairs: Pairs = {}
-        for key in here:
-            if key in there:
-                pairs |= self._paired(here[key], there[key])
-        return pairs
 
-    def _paired(self, new: Mapping[int, Part], old: Sequence[Part]) -> Pairs:
-        if len(new) == len(old) == 1:
-            return dict.fromkeys(new, old[0])
-        # The same places, also if all of them are in one more wrapper or chain.
-        by_place = dict(zip(_relative([x.path for x in old]), old, strict=True))
-        places = dict(zip(new, _relative([x.path for x in new.values()]), strict=True))
-        if {*places.values()} == by_place.keys():
-            return {i: by_place[place] for i, place in places.items()}
-        first = next(iter(new.values()))
-        raise ValueError(
-            f"migrate: it is unclear which {first.name} to take: the new state has "
-            f"{_numbered(new.values())}, and the old state has {_numbered(old)}. Say "
-            f"which one, `take={{{jtu.keystr(first.path)!r}: "
-            f"{jtu.keystr(old[0].path)!r}}}`, or `None` instead of the second path to "
-            "initialise it. A path around several states works for all of them."
-        )
+def _paired(new: Mapping[int, Part], old: Sequence[Part]) -> Pairs:
+    """Pairs of parts of one class."""
+    if len(new) == len(old) == 1:
+        return dict.fromkeys(new, old[0])
+    # The same places, also if all of them are in one more wrapper or chain.
+    by_place = dict(zip(_relative([x.path for x in old]), old, strict=True))
+    places = dict(zip(new, _relative([x.path for x in new.values()]), strict=True))
+    if {*places.values()} == by_place.keys():
+        return {i: by_place[place] for i, place in places.items()}
+    paths, others = ([jtu.keystr(x.path) for x in xs] for xs in (new.values(), old))
+    raise InputError(
+        "migrate",
+        f"it is unclear which {old[0].name} to take: the new state has {listed(paths)}, "
+        f"and the old one {listed(others)}. Say which, `take={{{paths[0]!r}: "
+        f"{others[0]!r}}}`, or `None` instead of the second path to initialise.",
+    )
 
 
 def _relative(paths: Sequence[tuple]) -> list[tuple]:
@@ -114,12 +115,6 @@ def _relative(paths: Sequence[tuple]) -> list[tuple]:
     same = [len({*keys}) == 1 for keys in zip(*paths, strict=False)]
     start = [*same, False].index(False)
     return [path[start:] for path in paths]
-
-
-def _numbered(parts: Iterable[Part]) -> str:
-    paths = [jtu.keystr(part.path) or ROOT for part in parts]
-    number = "one" if len(paths) == 1 else f"{len(paths)} of them"
-    return f"{number} at {listed(paths)}"
 
 
 def _is_below(path: tuple, start: tuple) -> bool:
@@ -135,9 +130,10 @@ def _place(path: str, whose: str, parts: Sequence[Part]) -> tuple:
     }
     if path not in places:
         paths = [jtu.keystr(part.path) for part in parts]
-        raise ValueError(
-            f"migrate: `take` has the path {path!r}, but the {whose} state has no part "
-            f"there.{hint(path, paths)}"
+        raise InputError(
+            "migrate",
+            f"`take` has the path {path!r}, but the {whose} state has no part there."
+            f"{hint(path, paths)}",
         )
     return places[path]
 

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 
-from .._trees.leaves import ANOTHER_MODEL, listed, type_name
+from .._errors import InputError
+from .._trees.leaves import listed, type_name
 from .._types import Params, State
 from ._matching import ROOT, hint, matched
 from ._search import _name
@@ -100,28 +101,21 @@ def planned(
     old = [part.without(dropped) for part in everything]
     new = parts_of(new_state, params)
     pairs = matched(new, [part for part in old if part.values], take)
-    rows, sources, misfits = [], {}, []
+    rows, sources = [], {}
     for i, part in enumerate(new):
+        place = jtu.keystr(part.path)
         if i not in pairs:
-            rows.append(MigratedPart(jtu.keystr(part.path), part.name, None))
+            rows.append(MigratedPart(place, part.name, None))
             continue
         other = pairs[i]
         own = {path: (*other.path, *path[len(part.path) :]) for path in part.values}
         taken = {path: there for path, there in own.items() if there in other.values}
-        misfits += [
-            _Misfit(part, path, part.values[path], there, other.values[there])
-            for path, there in taken.items()
-            if _type(part.values[path]) != _type(other.values[there])
-        ]
         rest = tuple(jtu.keystr(path) for path in own if path not in taken)
         sources |= taken
-        place = jtu.keystr(part.path)
         rows.append(MigratedPart(place, part.name, jtu.keystr(other.path), rest))
-    if misfits:
-        raise ValueError(_not_fitting(misfits, old))
+    _check_types(new, old, sources)
     used = set(sources.values())
-    left = [part.without(used) for part in old]
-    _check_nothing_left(old, left, rows)
+    _check_nothing_left(old, [part.without(used) for part in old])
     gone = [part.without(part.values.keys() - dropped.keys()) for part in everything]
     plan = MigrationPlan(tuple(rows), tuple(_summary(everything, gone)))
     return Migration(plan, sources)
@@ -140,14 +134,13 @@ def _dropped(old: Sequence[Part], drop: Drop) -> dict[tuple, Any]:
             if name in _names(part, path)
         }
         if not here:
-            names = [
-                name for part in old for name in (part.name, jtu.keystr(part.path))
-            ]
+            names = [x for part in old for x in (part.name, jtu.keystr(part.path)) if x]
             slots = {_slot(part, path) for part in old for path in part.values}
             names = sorted(x for x in slots if x.endswith(f".{name}")) or names
-            raise ValueError(
-                f"migrate: `drop` has {name!r}, but the old state has no such class, "
-                f"field or path.{hint(name, [x for x in names if x])}"
+            raise InputError(
+                "migrate",
+                f"`drop` has {name!r}, but the old state has no such class, field or "
+                f"path.{hint(name, names)}",
             )
         found |= here
     return found
@@ -174,29 +167,16 @@ def _summary(old: Sequence[Part], some: Sequence[Part]) -> list[tuple[str, str]]
     return rows
 
 
-def _check_nothing_left(
-    old: Sequence[Part], left: Sequence[Part], rows: Sequence[MigratedPart]
-) -> None:
-    """Raises a `ValueError` if values of the old state are neither taken nor dropped."""
-    lost = _summary(old, left)
-    if not lost:
-        return
-    shown = [f"{name} at `{path or ROOT}`" for path, name in lost]
-    message = (
-        "migrate: the new optimizer has no place for these values of the old state: "
-        f"{listed(shown, quote='')}. To omit them, name them: "
-        f"`{_advice(old, left)}`."
-    )
-    places = {part.name: part.path for part in left if part.values}
-    for row in rows:
-        if row.taken_from is None and row.name in places:
-            source = jtu.keystr(places[row.name])
-            message += (
-                f" Or take them for the {row.name} at `{row.path or ROOT}` of "
-                f"the new state: `take={{{row.path!r}: {source!r}}}`."
-            )
-            break
-    raise ValueError(message)
+def _check_nothing_left(old: Sequence[Part], left: Sequence[Part]) -> None:
+    """Raises an error if values of the old state are neither taken nor dropped."""
+    lost = [f"{name} at `{path or ROOT}`" for path, name in _summary(old, left)]
+    if lost:
+        raise InputError(
+            "migrate",
+            "the new optimizer has no place for these values of the old state: "
+            f"{listed(lost, quote='')}. To omit them, pass `{_advice(old, left)}`. To "
+            "say where they belong, pass `take`.",
+        )
 
 
 def _advice(old: Sequence[Part], left: Sequence[Part]) -> str:
@@ -216,40 +196,27 @@ def _advice(old: Sequence[Part], left: Sequence[Part]) -> str:
     return f"drop=[{', '.join(shown + ['...'] * (len(found) > _SHOWN))}]"
 
 
-class _Misfit(NamedTuple):
-    """A value of a part of the new state, and the one at `there` in the old state."""
-
-    part: Part
-    path: tuple
-    new: Any
-    there: tuple
-    old: Any
-
-
-def _not_fitting(misfits: Sequence[_Misfit], old: Sequence[Part]) -> str:
-    """The message for values that have other shapes or dtypes than expected."""
-    has_other_shape = lambda x: np.shape(x.new) != np.shape(x.old)
-    first = next(filter(has_other_shape, misfits), misfits[0])
-    found, expected = (type_name(*_type(x)) for x in (first.old, first.new))
-    more = len(misfits) - 1
-    places = {misfit.there for misfit in misfits}
-    some = [part.without(part.values.keys() - places) for part in old]
-    message = (
-        f"migrate: the old state has {found} at `{jtu.keystr(first.there)}`, but the new "
-        f"optimizer needs {expected} at `{jtu.keystr(first.path)}`."
+def _check_types(
+    new: Sequence[Part], old: Sequence[Part], sources: Mapping[tuple, tuple]
+) -> None:
+    """Raises an error if values have other shapes or dtypes than the new state."""
+    here, there = (
+        {path: _type(x) for part in parts for path, x in part.values.items()}
+        for parts in (new, old)
     )
-    if more:
-        message += f" {more} more {'does' if more == 1 else 'do'} not fit."
-    if has_other_shape(first):
-        fix = f"{ANOTHER_MODEL} Pass the model of the old state"
-    else:
-        field = _slot(first.part, first.path).partition(".")[2]
-        fix = (
-            "Give the new optimizer the dtypes of the old one, convert the old state, "
-            f"`eqopt.tree.set(state, {field}=eqopt.tree.cast(eqopt.tree.get(state, "
-            f"{field!r}), jnp.{_type(first.new)[0]}))`"
+    misfits = {p: other for p, other in sources.items() if here[p] != there[other]}
+    if misfits:
+        path, other = next(iter(misfits.items()))
+        places = {*misfits.values()}
+        some = [part.without(part.values.keys() - places) for part in old]
+        more = f", and {len(misfits) - 1} more differ" if len(misfits) > 1 else ""
+        raise InputError(
+            "migrate",
+            f"the old state has {type_name(*there[other])} at `{jtu.keystr(other)}`, "
+            f"but the new one has {type_name(*here[path])} at `{jtu.keystr(path)}`{more}"
+            ". Pass the model of the old state and the dtypes of the old optimizer, or "
+            f"initialise what differs: `{_advice(old, some)}`.",
         )
-    return f"{message} {fix}, or initialise what does not fit: `{_advice(old, some)}`."
 
 
 def _type(x: Any) -> tuple[Any, tuple[int, ...]]:

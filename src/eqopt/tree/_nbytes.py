@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 
+from .._errors import InputError
 from .._trees.leaves import check_parameters, parameters
 from .._trees.masks import resolve
 from .._trees.stored import is_stored
@@ -103,9 +104,8 @@ def nbytes(
     together.
     """
     if groups is not None and params is None:
-        raise ValueError(
-            "nbytes: `groups` needs the parameters, but `params` is None. Pass the "
-            "model: `nbytes(state, model, groups)`."
+        raise InputError(
+            "nbytes", "`groups` needs the model: `nbytes(state, model, groups)`."
         )
     if params is not None:
         check_parameters("nbytes", params)
