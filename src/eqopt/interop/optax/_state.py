@@ -10,6 +10,7 @@ import jax.tree_util as jtu
 import optax
 
 from ..._core import AbstractTransformation
+from ..._errors import InputError
 from ..._types import IntegerLike, Params, State
 from .._parts import learning_rates, with_rate
 from ._from_optax import FromOptax, FromOptaxState
@@ -167,9 +168,10 @@ def _paired(ours: list, theirs: list) -> Iterator[tuple[str, Any, str, Any]]:
     for i, (path, node) in enumerate(ours):
         name = type(node).__name__
         if not is_ours(node):
-            raise ValueError(
+            raise InputError(
+                None,
                 f"The state of eqopt has a part at `{path or _ROOT}` that has no "
-                f"counterpart in Optax. {_SUPPORTED}"
+                f"counterpart in Optax. {_SUPPORTED}",
             )
         while after.get((i, j)) == (i, j + 1):
             j += 1
@@ -182,14 +184,17 @@ def _paired(ours: list, theirs: list) -> Iterator[tuple[str, Any, str, Any]]:
             yield path, node, "", None
         else:
             found = f"{_shown(rest)} instead" if rest else "no state is left there"
-            raise ValueError(
+            raise InputError(
+                None,
                 f"The {name} of eqopt at `{path or _ROOT}` needs a "
-                f"{' or '.join(PARTNERS[name])} of Optax, but {found}. {_ORDER}"
+                f"{' or '.join(PARTNERS[name])} of Optax, but {found}. {_ORDER}",
             )
     if rest := theirs[j:]:
-        raise ValueError(
+        fix = _ORDER if is_theirs(rest[0][1]) else _SUPPORTED
+        raise InputError(
+            None,
             f"{_shown(rest)} of Optax, which has no counterpart in the state of eqopt. "
-            + (_ORDER if is_theirs(rest[0][1]) else _SUPPORTED)
+            f"{fix}",
         )
 
 
@@ -221,12 +226,12 @@ def _shown(rest: list) -> str:
 
 _ROOT = "(the root)"
 _ORDER = (
-    "Do the two optimizers have the same parts, in the same order? Learning rates, "
-    "schedules and parts without state do not matter."
+    "Both optimizers must have the same parts in the same order, except for learning "
+    "rates, schedules and parts without state."
 )
 _SUPPORTED = (
-    "The documentation of `state_from_optax` lists the states that can be converted. "
-    "For others, `from_optax(tx)` runs the Optax transformation itself."
+    "`state_from_optax` lists the states that can be converted. `from_optax(tx)` runs "
+    "any Optax transformation itself."
 )
 
 

@@ -8,8 +8,9 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array
 
+from ..._errors import InputError
 from ..._jax_internals import is_traced
-from ..._trees.leaves import listed
+from ..._trees.leaves import ANOTHER_MODEL, listed
 from ..._types import PyTree
 from ...tree import get_all_with_path
 from .._parts import checked_count
@@ -29,12 +30,11 @@ def taken(expected: PyTree, given: PyTree, path: str, given_path: str) -> PyTree
     missing = [given_path + p for p in here if p not in {*there, *unused}]
     surplus = [given_path + p for p in there if p not in {*here, *unused}]
     if missing or surplus:
-        raise ValueError(
-            "The state to convert does not fit the parameters"
-            + (f" at `{path}`." if path else ".")
-            + (f" It has no array at {listed(missing)}." if missing else "")
-            + (f" Only it has an array at {listed(surplus)}." if surplus else "")
-            + " Is it the state of another model, or is there another mask?"
+        raise InputError(
+            None,
+            f"The state to convert does not fit the parameters at `{path}`: it has no "
+            f"array at {listed(missing) or '-'}, and only it has one at "
+            f"{listed(surplus) or '-'}. {ANOTHER_MODEL}",
         )
     used = {p: _array(there[p]) for p in here if p not in unused}
     for p, x in used.items():
@@ -56,15 +56,11 @@ def _typed_like(expected: Array, x: Array) -> Array:
 def _check_array(expected: Any, given: Any, path: str, given_path: str) -> None:
     found, wanted = (f"{x.dtype}{list(np.shape(x))}" for x in (given, expected))
     if found != wanted:
-        raise ValueError(
+        raise InputError(
+            None,
             f"The state to convert has {found} at `{given_path}`, but the optimizer has "
-            f"{wanted} at `{path}`. "
-            + (
-                "Use the same dtypes for its state: `mu_dtype=...`, `nu_dtype=...` or "
-                "`accumulator_dtype=...`."
-                if np.shape(given) == np.shape(expected)
-                else "Is it the state of another model?"
-            )
+            f"{wanted} at `{path}`. Use the model and the dtypes of the state, such as "
+            "`mu_dtype=...`.",
         )
 
 
@@ -80,10 +76,10 @@ def count_of(given: Any, state: Any) -> Array:
     known = {int(x) for x in counts.values() if not is_traced(x)}
     if len(known) > 1:
         found = ", ".join(f"`{path}` is {int(x)}" for path, x in counts.items())
-        raise ValueError(
-            "A count is needed for a part without one in the other library, and its "
-            f"other counts differ: {found}. Pass the number of steps taken so far: "
-            "`count=...`."
+        raise InputError(
+            None,
+            "A count is needed for a part that has none in the other library, but the "
+            f"others differ: {found}. Pass the number of steps: `count=...`.",
         )
     return jnp.asarray(next(iter(counts.values()), 0), jnp.int32)
 

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array
 
 from ..._core import AbstractTransformation
+from ..._errors import InputError
 from ..._trees.leaves import listed
 from ..._types import IntegerLike
 from ..._wrappers.averages.swa import SWA
@@ -22,6 +23,7 @@ from ._arrays import SCALARS, fitted, number
 from ._places import Places
 
 
+_OWNER = "state_from_torch"
 _ADAM = {"mu": "exp_avg", "nu": "exp_avg_sq"}
 
 # The fields of states that have an array for each parameter, by its name in torch.
@@ -102,11 +104,10 @@ class Converter:
             path = (*before, *path)
             if _is_known(node) and not getattr(node, "hyperparams_states", None):
                 return self._node(node, path)
-            raise ValueError(
-                "state_from_torch: the state of `opt` has a part at "
-                f"`{jtu.keystr(path)}` that has no counterpart in torch. The states "
-                "of optimizers that `from_torch` returns, and of similar ones, can be "
-                "converted, inside chains, masks, partitions and `eqopt.Scheduled`."
+            raise InputError(
+                _OWNER,
+                f"the state of `opt` has a part at `{jtu.keystr(path)}` that has no "
+                "counterpart in torch. Use an optimizer as `from_torch` returns it.",
             )
 
         return jtu.tree_map_with_path(visit, state, is_leaf=_is_known)
@@ -173,11 +174,11 @@ class Converter:
     def _taken(self, node: Any, name: str, key: str, x: Any, what: str) -> Array:
         entry = self._entry(name)
         if key not in entry:
-            raise ValueError(
-                f"state_from_torch: the {type(node).__name__} of `opt` needs `{key}` "
-                f"for `{name}`, but torch's state has {listed(sorted(entry))} for it. "
-                "Is it the state of another optimizer, or does the optimizer have "
-                "other options?"
+            raise InputError(
+                _OWNER,
+                f"the {type(node).__name__} of `opt` needs `{key}` for `{name}`, but "
+                f"torch's state has {listed(sorted(entry))} for it. Was it made by "
+                "another optimizer, or with other options?",
             )
         self.used.add((name, key))
         return fitted(entry[key], x, what, name in self.where.transposed)
@@ -185,17 +186,16 @@ class Converter:
     def _entry(self, name: str) -> Mapping[str, np.ndarray]:
         given = self.where.given.get(name)
         if given is None:
-            raise ValueError(
-                f"state_from_torch: `opt` has a state for `{name}`, but torch does "
-                "not train it. Freeze it, for example with `from_torch(optimizer, "
-                "model, paths=...)`."
+            raise InputError(
+                _OWNER,
+                f"`opt` has a state for `{name}`, but torch does not train it. Freeze "
+                "it: `from_torch(optimizer, model, paths=...)`.",
             )
         if given.key not in self.entries:
-            raise ValueError(
-                f"state_from_torch: torch has no state for parameter {given.key}, "
-                f"`{name}`, so it probably never had a gradient. If it is not "
-                "trained, pass `None` for it in `paths`, also to `from_torch`, which "
-                "then freezes it."
+            raise InputError(
+                _OWNER,
+                f"torch has no state for parameter {given.key}, `{name}`. If it is not "
+                "trained, pass `None` for it in `paths`, also to `from_torch`.",
             )
         return self.entries[given.key]
 
@@ -224,10 +224,11 @@ class Converter:
             if jtu.keystr(path) == name
         ]
         if sorted(sizes) != sorted(theirs):
-            raise ValueError(
-                f"state_from_torch: torch factors the last two axes of `{name}`, but "
-                "`opt` does not. Create it with "
-                "`weight_dimension_numbers=eqopt.MatrixDimensionNumbers(-2, -1)`."
+            raise InputError(
+                _OWNER,
+                f"torch factors the last two axes of `{name}`, but `opt` does not. "
+                "Create it with `weight_dimension_numbers="
+                "eqopt.MatrixDimensionNumbers(-2, -1)`.",
             )
         is_square = sizes[0] == sizes[1]
         turned = name in self.where.transposed if is_square else sizes != theirs
@@ -267,16 +268,16 @@ class Converter:
         }
         if len({*steps.values()}) > 1:
             found = listed([f"{n} for `{name}`" for name, n in steps.items()], quote="")
-            raise ValueError(
-                "state_from_torch: torch counted different numbers of steps: "
-                f"{found}. eqopt has only one count for a group. Put them into groups "
-                "of a `Partition`, or pass the number of steps so far: `count=...`."
+            raise InputError(
+                _OWNER,
+                f"torch counted different numbers of steps: {found}. Put them into "
+                "groups of a `Partition`, or pass the number of steps: `count=...`.",
             )
         if not steps and self.needs_count:
-            raise ValueError(
-                "state_from_torch: torch's state has no step count (SGD and Muon do "
-                "not store one), but `opt` has a schedule. Pass the number of steps "
-                "taken so far: `count=...`."
+            raise InputError(
+                _OWNER,
+                "torch's state has no step count, but `opt` has a schedule. Pass the "
+                "number of steps taken so far: `count=...`.",
             )
         return jnp.asarray(next(iter(steps.values()), 0), jnp.int32)
 
@@ -288,9 +289,9 @@ class Converter:
                 if (name, key) not in self.used and key not in SCALARS
             }
             if rest:
-                raise ValueError(
-                    f"state_from_torch: torch's state has {listed(sorted(rest))} for "
-                    f"`{name}`, which has no counterpart in the state of `opt`. Is it "
-                    "the state of another optimizer, or does the optimizer have other "
-                    "options?"
+                raise InputError(
+                    _OWNER,
+                    f"torch's state has {listed(sorted(rest))} for `{name}`, which has "
+                    "no counterpart in `opt`. Was it made by another optimizer, or with "
+                    "other options?",
                 )

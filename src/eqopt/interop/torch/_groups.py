@@ -5,6 +5,7 @@ from typing import Any
 
 from ..._combinators.chain import Chain
 from ..._core import AbstractTransformation
+from ..._errors import InputError
 from ..._matrices import DimensionNumbers, MatrixDimensionNumbers
 from ..._optimizers.adam.adam import Adam, AdamW, NAdam, NAdamW
 from ..._optimizers.adam.adamax import Adamax
@@ -140,10 +141,10 @@ _NEGLIGIBLE = 1.2e-7
 def _adafactor(g: Group) -> AbstractTransformation:
     lower, least = g["eps"]
     if lower is not None and lower > _NEGLIGIBLE:
-        raise ValueError(
-            f"from_torch: the first number of `eps` of Adafactor is {lower}, a lower "
-            "bound of the root of the second moment, which eqopt does not have. Only "
-            f"`None` or a bound of at most {_NEGLIGIBLE} gives the same numbers."
+        raise InputError(
+            "from_torch",
+            f"the first number of `eps` of Adafactor is {lower}, but eqopt has no such "
+            f"lower bound. It must be `None` or at most {_NEGLIGIBLE}.",
         )
     common: dict[str, Any] = {
         "decay_rate": -g["beta2_decay"],
@@ -188,9 +189,9 @@ def _muon(g: Group, numbers: DimensionNumbers) -> AbstractTransformation:
 
 def _asgd(g: Group) -> AbstractTransformation:
     if g["t0"] % 1 or g["t0"] < 0:
-        raise ValueError(
-            f"from_torch: `t0` of ASGD is {g['t0']}, but in eqopt, averaging starts "
-            "at an integer number of steps."
+        raise InputError(
+            "from_torch",
+            f"`t0` of ASGD must be an integer of at least 0, but is {g['t0']}.",
         )
     rate = InversePower(g["lr"], g["lambd"] * g["lr"], g["alpha"])
     # For gradient descent, weight decay and an L2 penalty are the same.
@@ -215,10 +216,8 @@ RECIPES: Mapping[str, Callable[[Group], AbstractTransformation]] = {
 
 # Why there is no recipe for the others.
 WITHOUT_RECIPE: Mapping[str, str] = {
-    "LBFGS": "takes up to `max_iter` steps in one, with another line search. "
-    "`eqopt.LBFGS` takes one step at a time.",
-    "SparseAdam": "does not change rows without gradients, but gradients in JAX are "
-    "dense. `eqopt.Adam` decays their moments.",
+    "LBFGS": "`eqopt.LBFGS` takes one step at a time, with another line search.",
+    "SparseAdam": "Gradients in JAX are dense.",
 }
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..._core import AbstractTransformation
+from ..._errors import InputError
 from ..._types import IntegerLike, Mask, Params, State
 from ._arrays import array_of, shape_of
 from ._convert import Converter
@@ -73,10 +74,10 @@ def state_from_torch(
     if not isinstance(state_dict, Mapping) or not (
         {"state", "param_groups"} <= state_dict.keys()
     ):
-        raise TypeError(
-            "state_from_torch: `state_dict` must be the result of "
-            "`optimizer.state_dict()` of torch, with `state` and `param_groups`, but "
-            "is " + _said(state_dict)
+        raise InputError(
+            "state_from_torch",
+            "`state_dict` must be the result of `optimizer.state_dict()` of torch, with "
+            f"`state` and `param_groups`, but is a {type(state_dict).__name__}.",
         )
     groups = state_dict["param_groups"]
     entries = {
@@ -93,12 +94,3 @@ def state_from_torch(
     if not entries and is_new:
         return template
     return converter.converted()
-
-
-def _said(given: Any) -> str:
-    if hasattr(given, "state_dict"):
-        return "the optimizer. Pass `optimizer.state_dict()`."
-    if isinstance(given, Mapping):
-        keys = [*given][:5]
-        return f"a dictionary with the keys {keys}. Is it the `state_dict` of a module?"
-    return f"a {type(given).__module__}.{type(given).__qualname__}."
