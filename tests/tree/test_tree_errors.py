@@ -89,7 +89,6 @@ WRONG = [
     ),
     (lambda: tree.scale(1j, X), TypeError, ["scale", "['x']", "complex", "float32"]),
     (lambda: tree.add_scale(X, 1j, X), TypeError, ["add_scale", "['x']", "complex"]),
-    (lambda: tree.full_like(X, 1j), TypeError, ["full_like", "['x']", "1j", "float32"]),
     (lambda: tree.clip(X, jnp.asarray(1j)), TypeError, ["clip", "real", "complex64"]),
     (lambda: tree.clip(X, 2, 1), ValueError, ["clip", "`min_value`", "2", "1"]),
     # Moments.

@@ -13,9 +13,9 @@ from .._trees.leaves import check_parameters, is_leaf, parameters
 from .._trees.routes import Report
 from .._trees.stored import is_stored, shapes_if_stored
 from .._types import Params
-from ..tree._nbytes import bytes_of
+from ..tree._nbytes import aligned, bytes_of
 from ..tree._slots import owners_of
-from ._table import _aligned, _merged, _span
+from ._table import _merged, _span
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Route:
     nbytes: int
 
     def __str__(self) -> str:
-        return _aligned([_HEAD, [self.path, *_cells(self)]])
+        return aligned([_HEAD, [self.path, *_cells(self)]])
 
 
 class Routes(tuple[Route, ...]):
@@ -70,7 +70,7 @@ class Routes(tuple[Route, ...]):
             [_merged([x.path for x in some], key[0]), *_cells(some[0], _bytes(some))]
             for key, some in lines.items()
         ]
-        return _aligned([_HEAD, *rows])
+        return aligned([_HEAD, *rows])
 
 
 _HEAD = ["path", "shape", "taken by", "matrices", "axes", "decay", "factor", "state"]

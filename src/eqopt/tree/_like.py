@@ -2,15 +2,12 @@ from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
-import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, DTypeLike, Inexact, Shaped
 
-from .._errors import InputError
 from .._jax_internals import is_traced
-from .._trees.leaves import is_parameter, map_parameters
+from .._trees.leaves import map_parameters
 from .._trees.sharding import sharded_like
-from .._trees.stored import is_stored
 from .._types import PyTree, RealScalarLike
 from ..numerics._numerics import common_dtype, wide_dtype
 from ._together import loaded, number, own_dtype
@@ -36,7 +33,7 @@ def zeros_like(tree: PyTree, dtype: DTypeLike | None = None) -> PyTree:
 
     A tree with the same structure, sharded like `tree`.
     """
-    return map_parameters(lambda x: full_like_leaf(x, 0, _dtype_for(x, dtype)), tree)
+    return full_like(tree, 0, dtype)
 
 
 def ones_like(tree: PyTree, dtype: DTypeLike | None = None) -> PyTree:
@@ -77,26 +74,12 @@ def full_like(
 
     **Raises:**
 
-    A `ValueError` if `fill_value` has axes, and a `TypeError` if it is complex and the
-    array must be real.
+    A `ValueError` if `fill_value` has axes.
     """
     value = number("full_like", "fill_value", fill_value, complex_too=True)
-    return jtu.tree_map_with_path(
-        lambda path, x: _filled(path, x, value, dtype) if is_parameter(x) else None,
-        tree,
-        is_leaf=is_stored,
+    return map_parameters(
+        lambda x: full_like_leaf(x, value, _dtype_for(x, dtype)), tree
     )
-
-
-def _filled(path, x, value, dtype):
-    into = jnp.dtype(_dtype_for(x, dtype))
-    if jnp.iscomplexobj(value) and not jnp.issubdtype(into, jnp.complexfloating):
-        raise InputError(
-            "full_like",
-            f"`fill_value` is complex, {value}, but the array at "
-            f"`{jtu.keystr(path) or '(the root)'}` has dtype {into}.",
-        )
-    return full_like_leaf(x, value, into)
 
 
 def _dtype_for(x: Any, dtype: Any) -> Any:

@@ -1,7 +1,7 @@
 """The number of bytes of a state, before a run."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -52,13 +52,17 @@ class ByteCount:
             if self.parameters:
                 numbers.append(f"{size / self.parameters:.3f}")
             lines.append([slot, *numbers])
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        return "\n".join(
-            "  ".join(
-                [cells[0].ljust(widths[0]), *map(str.rjust, cells[1:], widths[1:])]
-            )
-            for cells in lines
-        )
+        return aligned(lines, numbers=True)
+
+
+def aligned(rows: Sequence[Sequence[str]], numbers: bool = False) -> str:
+    """A table as text. With `numbers`, all columns but the first are aligned right."""
+    columns = []
+    for i, column in enumerate(zip(*rows, strict=True)):
+        width = max(map(len, column))
+        justify = str.rjust if numbers and i else str.ljust
+        columns.append([justify(cell, width) for cell in column])
+    return "\n".join("  ".join(row).rstrip() for row in zip(*columns, strict=True))
 
 
 def nbytes(

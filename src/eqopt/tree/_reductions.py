@@ -161,6 +161,6 @@ def allclose(
     for leaf, row in zip(leaves, rows, strict=True):
         if row is not None:
             x, y = widened(leaf, *row)
-            bounds = (jnp.asarray(bound, x.real.dtype) for bound in (rtol, atol))
-            close.append(jnp.allclose(x, y, *bounds, equal_nan))
+            r, a = (jnp.asarray(bound, x.real.dtype) for bound in (rtol, atol))
+            close.append(jnp.allclose(x, y, r, a, equal_nan))
     return jnp.all(jnp.stack(close)) if close else jnp.asarray(True)

@@ -141,11 +141,11 @@ def elementwise(
 
 
 def _computed(fn: Callable, *leaf: Any) -> Any:
-    leaf = [jnp.asarray(x) for x in leaf]  # from NumPy, too
-    real = compute_dtype(leaf)
+    arrays = [jnp.asarray(x) for x in leaf]  # from NumPy, too
+    real = compute_dtype(arrays)
     # All dtypes are explicit here, and the result is rounded to the dtype of the first.
     with jax.numpy_dtype_promotion("standard"):
-        return fn(*(widen(x, real) for x in leaf))
+        return fn(*(widen(x, real) for x in arrays))
 
 
 def _stored(owner: str, value: Any, x: Any, trees: Mapping, i: int) -> Any:
