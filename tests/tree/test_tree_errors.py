@@ -39,10 +39,16 @@ MOMENTS = [tree.update_moment, tree.update_moment_per_elem_norm]
 
 WRONG = [
     *(
-        (lambda fn=fn, y=y: fn(X, y), ValueError, [name, "['x']", *words])
+        (
+            lambda fn=fn: fn(X, {"x": jnp.ones(3)}),
+            ValueError,
+            [name, "['x']", "float32[2]", "float32[3]", "broadcast"],
+        )
         for name, fn in PAIRED.items()
+    ),
+    *(
+        (lambda y=y: tree.add(X, y), ValueError, ["add: ", "['x']", *words])
         for y, words in (
-            ({"x": jnp.ones(3)}, ["float32[2]", "float32[3]", "broadcast"]),
             ({"x": jnp.ones(())}, ["float32[]", "broadcast"]),
             ({"x": 1.0}, ["1.0 of type float"]),
             ({"x": jnp.arange(2)}, ["int32[2]"]),
@@ -51,14 +57,7 @@ WRONG = [
             ([jnp.ones(2)], ["[0]", "tree structure"]),
         )
     ),
-    *(
-        (
-            lambda fn=fn: fn({"x": None}, X),
-            ValueError,
-            [name, "['x']", "None", "filter"],
-        )
-        for name, fn in PAIRED.items()
-    ),
+    (lambda: tree.add({"x": None}, X), ValueError, ["['x']", "None", "filter"]),
     *(
         (lambda fn=fn: fn(X, {"x": None}), ValueError, [name, "['x']", "None"])
         for name, fn in STRICT.items()

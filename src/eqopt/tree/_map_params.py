@@ -13,7 +13,7 @@ from .._errors import InputError
 from .._trees.leaves import is_leaf, parameters
 from .._trees.stored import is_stored
 from .._types import Params, PyTree, State
-from ._slots import TREES, declared, found_in, has_state, without_padding
+from ._slots import TREES, declared, found_in, without_padding
 from ._together import column_of
 
 
@@ -124,7 +124,7 @@ def _inferred(init: Callable, state: State) -> Params:
 
 def _declared(node: Any, kind: str) -> Iterator[Any]:
     """The trees in a state that its classes declare."""
-    if kind in TREES and not has_state(node):
+    if kind in TREES:
         yield node
     elif not is_stored(node):
         for _, child, below in declared(node, kind):

@@ -92,7 +92,7 @@ def migrate(
     made = new_opt.init(model)
     whole = _unpadded(made)
     new, old = without_stacks(whole), without_stacks(_unpadded(old_state))
-    sources = planned(new, old, model, take, drop).sources
+    sources = planned(new, old, take, drop).sources
     found = dict(_leaves(old))
     was_divided, is_divided = _divided(old_state), _divided(made)
 
@@ -149,7 +149,7 @@ def migration_plan(
     """
     new = eqx.filter_eval_shape(new_opt.init, model)
     own = lambda state: without_stacks(without_padding(state))
-    return planned(own(new), own(old_state), model, take, drop).plan
+    return planned(own(new), own(old_state), take, drop).plan
 
 
 def _leaves(state: State) -> list[tuple[tuple, Any]]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from .._errors import InputError
 from .._trees.leaves import listed, type_name
-from .._types import Params, State
+from .._types import State
 from ._nbytes import aligned
 from ._search import _name, did_you_mean
 from ._state_parts import Part, parts_of
@@ -88,7 +88,6 @@ class Migration(NamedTuple):
 def planned(
     new_state: State,
     old_state: State,
-    params: Params,
     take: Mapping[str, str | None],
     drop: Drop,
 ) -> Migration:
@@ -98,10 +97,10 @@ def planned(
 
     A `ValueError` in the cases of [`eqopt.tree.migrate`][].
     """
-    everything = parts_of(old_state, params)
+    everything = parts_of(old_state)
     dropped = _dropped(everything, drop)
     old = [part.without(dropped) for part in everything]
-    new = parts_of(new_state, params)
+    new = parts_of(new_state)
     pairs = matched(new, [part for part in old if part.values], take)
     rows, sources = [], {}
     for i, part in enumerate(new):

@@ -14,8 +14,7 @@ from .._trees.masks import resolve
 from .._trees.stored import is_stored
 from .._types import Params, PyTree, State
 from ._search import on_the_way
-from ._slots import owners_of
-from ._state_parts import is_state_beside
+from ._slots import declared, owners_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,12 +120,11 @@ def nbytes(
             labels = resolve("groups", groups, params, params)
             of = lambda owner: "" if owner is None else str(labels[owner])
             names = [of(owner) for owner in owners_of(params, state)]
-    is_state = is_state_beside(params)
     slots: dict[str, dict[str, int]] = {}
     for (path, x), name in zip(leaves, names, strict=True):
         size = sum(map(bytes_of, jax.tree.leaves(x)))
         if size:
-            row = slots.setdefault(_slot(is_state, state, path), {})
+            row = slots.setdefault(_slot(state, path), {})
             row[name] = row.get(name, 0) + size
     return ByteCount(slots, count)
 
@@ -139,10 +137,14 @@ def bytes_of(x: Any) -> int:
     return x.size * jnp.dtype(x.dtype).itemsize
 
 
-def _slot(is_state: Callable[[Any], bool], state: State, path: tuple) -> str:
+def _slot(state: State, path: tuple) -> str:
     """The innermost field of a state on the path to the leaf."""
     found = "(the tree)"
     for node, key in on_the_way(state, path):
-        if is_state(node) and isinstance(key, jtu.GetAttrKey):
-            found = f"{type(node).__name__}.{key.name}"
+        name = type(node).__name__
+        if isinstance(key, jtu.GetAttrKey) and name.endswith("State"):
+            found = f"{name}.{key.name}"
+            kind = next(kind for k, _, kind in declared(node) if k == key)
+            if kind != "state":
+                break  # what follows belongs to the model
     return found
