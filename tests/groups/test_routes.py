@@ -266,7 +266,7 @@ def muon(rules, params):
         (
             muon(stacked(lambda m: m), {"up": UP, "norm": jnp.ones(4)}),
             [
-                "stacked: all arrays of a stack must have the same first axes",
+                "all arrays of a stack must have the same first axes",
                 "`['up']` has shape (3, 4, 5), and `['norm']` has shape (4,)",
             ],
         ),
@@ -276,7 +276,7 @@ def muon(rules, params):
         ),
         (
             muon(matrices(FIRST, "embed", 2), {"up": UP}),
-            ["matrices: there is no axis 'embed' in `['up']`, which has no names."],
+            ["there is no axis 'embed' in `['up']`, which has no names."],
         ),
         (
             muon(matrices(FIRST, 0, 3), {"up": UP}),
@@ -288,7 +288,7 @@ def muon(rules, params):
         ),
         (
             muon(stacked(lambda m: ()), {"up": UP}),
-            ["MatrixRules: `where(<lambda>)` matches no parameter."],
+            ["`where(<lambda>)` matches no parameter."],
         ),
         (
             lambda: groups.layerwise_decay(0.5, matrices(FIRST, 0, 1))({"up": GAIN}),
