@@ -51,7 +51,7 @@ def norm(
 
 
 def total(combine: Callable, parts: list, start: float = 0) -> Array:
-    """One number from those of several arrays; `start` if there are none."""
+    """Combines the numbers of several arrays; `start` if there are none."""
     if not parts:
         return jnp.asarray(start, float)
     dtype = common_dtype(*(part.dtype for part in parts))

@@ -64,7 +64,7 @@ def together(owner: str, trees: Mapping[str, PyTree], *, may_lack: bool) -> Rows
 
 
 def _fits(y: Any, x: Any, may_lack: bool) -> bool:
-    """Whether `y` may stand in another tree where the first one has `x`."""
+    """Whether another tree may have `y` where the first one has `x`."""
     if is_parameter(x):
         return y.shape == x.shape if is_parameter(y) else y is None and may_lack
     numbers = int | float | complex
