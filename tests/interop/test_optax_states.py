@@ -354,7 +354,7 @@ WIDER = eqx.nn.MLP(2, "scalar", 5, 1, key=jax.random.key(0))
             ),
             [
                 "there is something at `[1].found_nan.layers[0].weight` of Optax",
-                "`from_optax(tx)` runs the Optax transformation itself",
+                "`from_optax(tx)` runs any Optax transformation itself",
             ],
         ),
         (

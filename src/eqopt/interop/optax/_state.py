@@ -289,8 +289,8 @@ def taken(expected: PyTree, given: PyTree, path: str, given_path: str) -> PyTree
     if missing or surplus:
         raise InputError(
             None,
-            f"The state to convert does not fit the parameters at `{path}`: it has no "
-            f"array at {listed(missing) or '-'}, and only it has one at "
+            f"The state to convert does not fit the parameters at `{path or _ROOT}`: it "
+            f"has no array at {listed(missing) or '-'}, and only it has one at "
             f"{listed(surplus) or '-'}. {ANOTHER_MODEL}",
         )
     used = {p: _array(there[p]) for p in here if p not in unused}
