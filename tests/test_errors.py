@@ -365,14 +365,18 @@ CASES = {
         "2 values have the name 'count': `[0].count`, `[1].count`",
         "filtering",
     ),
+    "nothing by a name": (
+        lambda: eqopt.tree.set(ADAM, rate=1.0),
+        "tree.set: nothing in this Adam has the name 'rate'",
+    ),
     "nothing to get by a name": (
         lambda: eqopt.tree.get(ADAM.init(MODEL), "lr"),
-        "Nothing in this tuple has the name 'lr'. Did you mean 'learning_rate'?",
-        "Pass `default=`",
+        "tree.get: nothing in this tuple has the name 'lr'. Did you mean "
+        "'learning_rate'?",
     ),
     "another shape for a name": (
         lambda: eqopt.tree.set(eqopt.ScaleByAdam().init(MODEL), count=jnp.ones(3)),
-        "`.count` has shape (3,), but the old one has shape ()",
+        "`.count` is int32[], so the new value must have this shape and kind, but it",
     ),
     "an equation without an update": (
         lambda: eqopt.equation(lambda *, decay: decay),

@@ -5,7 +5,6 @@ import functools
 import hashlib
 import os
 import pathlib
-import re
 import resource
 import shutil
 import stat
@@ -141,52 +140,12 @@ def test_metadata(path):
     assert read_metadata(path) is None
 
 
-LOOP: list = [0]
-LOOP.append(LOOP)
-WRONG_METADATA = {
-    "an array": (
-        {"losses": [1.0, jnp.ones(2)]},
-        "`metadata['losses'][1]` is of type ArrayImpl, which cannot be written as JSON. "
-        "Save `x.tolist()` instead, which has Python numbers, or put it in `tree`.",
-    ),
-    "a path": (
-        {"data": (pathlib.Path("a"),)},
-        f"`metadata['data'][0]` is of type {type(pathlib.Path()).__name__}, which cannot "
-        "be written as JSON. Save a string instead, such as `str(x)`.",
-    ),
-    "an optimizer": (
-        {"opt": eqopt.Adam(0.1)},
-        "`metadata['opt']` is of type ",
-        "It is a tree: put it in `tree`, next to the model.",
-    ),
-    "a key": (
-        {"a": {(1, 2): 3}},
-        "`metadata['a']` is a dictionary with the key (1, 2), which cannot be",
-        "Use strings as keys.",
-    ),
-    "a loop": (LOOP, "`metadata[1]` is inside itself, which cannot be", "Remove it."),
-}
-
-
-@pytest.mark.parametrize("name", WRONG_METADATA)
-def test_metadata_that_is_not_json(path, name):
-    metadata, *phrases = WRONG_METADATA[name]
+@pytest.mark.parametrize("metadata", [{"losses": [jnp.ones(2)]}, {(1, 2): 3}])
+def test_metadata_that_is_not_json(path, metadata):
     save(path, 1.5)
-    with pytest.raises(TypeError) as error:
+    with pytest.raises(TypeError):
         save(path, 2.5, metadata)
-    assert all(x in str(error.value) for x in ["eqopt.checkpoint.save: ", *phrases])
-    assert load(path, 0.0) == 1.5
-    shared = [1.0]
-    save(path, 1.5, {"a": shared, "b": shared, 1: None})
-
-
-def test_a_path_instead_of_a_tree(path):
-    save(path, 1.5)
-    with pytest.raises(TypeError, match=r"must be a tree with arrays, but is the pa"):
-        save(path, "run.eqx")
-    with pytest.raises(CheckpointError):
-        load(path, path)
-    assert load(path, 0.0) == 1.5
+    assert load(path, 0.0) == 1.5 and os.listdir(path.parent) == [path.name]
 
 
 def test_another_number_of_devices(path):
@@ -392,14 +351,6 @@ def test_layouts_of_other_libraries():
         check_layout(rows, run_of(eqopt.Lion(0.1)), "my run")
 
 
-@pytest.mark.parametrize("leaf", [np.array([None]), 2**70])
-def test_what_cannot_be_saved(path, leaf):
-    save(path, 1.5)
-    with pytest.raises(TypeError, match=r"`\['a'\]\[1\]` is .*not an array of numbers"):
-        save(path, {"a": [1.0, leaf]})
-    assert load(path, 0.0) == 1.5 and os.listdir(path.parent) == [path.name]
-
-
 #
 # Damage
 #
@@ -445,15 +396,15 @@ def test_another_format(path, whole, number):
     digest = hashlib.sha256(start.rpartition(b" ")[0] + b" " + whole[101:]).hexdigest()
     data = start.rpartition(b" ")[0] + b" " + digest.encode() + b"\n" + whole[101:]
     expected = rf"has format {number}, of eqopt 0\.0\.7, but eqopt .* reads format 1\."
-    assert_refused(path, data, f"{expected} Load it with the version that wrote it")
+    assert_refused(path, data, expected)
 
 
 def test_files_of_others(path, whole):
     for data in (b"PK\3\4" + whole, b"\n" * 1000, b"\xff" * 10**4):
-        assert_refused(path, data, "damaged or not a checkpoint")
+        assert_refused(path, data, "damaged, or not a checkpoint")
     with path.open("wb") as file:
         eqx.tree_serialise_leaves(file, adam())
-    assert_refused(path, path.read_bytes(), "use `eqx.tree_deserialise_leaves`")
+    assert_refused(path, path.read_bytes(), "with `eqx.tree_deserialise_leaves`")
 
 
 def test_no_file(path):
@@ -472,7 +423,6 @@ def assert_not_saved(path, error, reason, number):
     with pytest.raises(error, match=rf"{reason}, so nothing was saved") as raised:
         save(path, model(scale=0.5))
     assert raised.value.errno == number and raised.value.filename == str(path)
-    assert ("older checkpoint" in str(raised.value)) is (old is not None)
     if old is not None:
         assert_same(load(path, model()), old)
 
@@ -535,10 +485,9 @@ def test_directories_that_cannot_be_synced(path, monkeypatch, call, code):
     with monkeypatch.context() as patch:
         patch.setattr(os, call, fails)
         if code == errno.EIO:
-            with pytest.raises(
-                OSError, match=r"after the .* was saved. It can be load"
-            ):
+            with pytest.raises(OSError) as raised:
                 save(path, model(scale=0.5))
+            assert "the checkpoint was saved" in raised.value.__notes__[0]
         else:
             save(path, model(scale=0.5))
     assert_same(load(path, model()), model(scale=0.5))
@@ -582,21 +531,10 @@ def test_read_only_directory(read_only):
 
 
 def test_paths_that_are_not_directories(path):
-    missing = path.parent / "missing"
-    make = re.escape(f"create it with `os.makedirs({str(missing)!r})`")
-    assert_not_saved(
-        missing / "run.eqx",
-        FileNotFoundError,
-        rf"The directory \S*missing does not exist \({make}\)",
-        errno.ENOENT,
-    )
+    missing = path.parent / "missing" / "run.eqx"
+    assert_not_saved(missing, FileNotFoundError, "No such file.*", errno.ENOENT)
     path.touch()
     assert_not_saved(path / "x", NotADirectoryError, "Not a directory", errno.ENOTDIR)
-    path.unlink()
-    path.mkdir()
-    with pytest.raises(IsADirectoryError, match="Is a directory, so nothing was saved"):
-        save(path, 1.5)
-    assert os.listdir(path.parent) == ["run.eqx"]
 
 
 def test_the_temporary_file_of_a_crash_is_overwritten(path):

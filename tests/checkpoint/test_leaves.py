@@ -1,8 +1,7 @@
 """Each kind of leaf comes back as it was, or is refused by its key path."""
 
-import decimal
 import enum
-import fractions
+import os
 
 import equinox as eqx
 import jax
@@ -45,6 +44,7 @@ RESTORED = {
     "times": np.array(["2026-01-02", "NaT"], "datetime64[D]"),
     "time differences": np.array([3, -4], "timedelta64[us]"),
     "text": np.array(["a", "äö"]),
+    "structured": np.zeros(2, "i4,f8"),
     "bytes": np.array([b"ab", b"c"]),
     "Fortran's order": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
     "strides": np.arange(12.0).reshape(3, 4)[::2, ::-1],
@@ -92,67 +92,36 @@ def deleted():
     return x
 
 
-class Rate(float):
-    pass
-
-
-class Units(np.ndarray):
-    pass
-
-
 LOST = {
-    "masked": (
-        lambda: np.ma.masked_less(np.arange(3.0), 1),
-        "numpy.ma.*the mask",
-    ),
-    "with units": (lambda: np.eye(2).view(Units), r"\.Units`.*Save `np\.asarray\(x\)`"),
-    "records": (lambda: np.zeros(2, "i4,f8").view(np.recarray), "recarray"),
-    "structured": (lambda: np.zeros(2, "i4,f8"), "structured dtype.*in a dictionary"),
-    "bytes": (lambda: np.void(b"abc"), "structured dtype"),
-    "objects": (lambda: np.array([None]), "not an array of numbers"),
-    "text": (
-        lambda: np.array(["a"], np.dtypes.StringDType()),
-        "not an array of numbers",
-    ),
-    "metadata": (
-        lambda: np.zeros(2, np.dtype("f4", metadata={"unit": "m"})),
-        "metadata, which would not be saved",
-    ),
-    "beyond": (lambda: 2**64, "not an array of numbers of at most 64 bits"),
-    "subclass": (lambda: Rate(0.1), r"a Rate; only its number.*`float\(x\)`"),
-    "fraction": (lambda: fractions.Fraction(1, 3), "a Fraction, not an array"),
-    "decimal": (lambda: decimal.Decimal(1), "a Decimal, not an array"),
-    "shape": (lambda: jax.ShapeDtypeStruct((), "float32"), "which has no values"),
-    "deleted": (deleted, "has been deleted, for example"),
+    "masked": lambda: np.ma.masked_less(np.arange(3.0), 1),
+    "objects": lambda: np.array([None]),
+    "beyond 64 bits": lambda: 2**64,
+    "shape": lambda: jax.ShapeDtypeStruct((), "float32"),
+    "deleted": deleted,
 }
 
 
 @pytest.mark.parametrize("name", LOST)
 def test_is_refused(path, name):
-    make, expected = LOST[name]
     save(path, 1.5)
-    with pytest.raises(TypeError, match=rf"^eqopt.*`\['a'\]\[1\]` is .*{expected}"):
-        save(path, {"a": [1.0, make()]})
-    assert load(path, 0.0) == 1.5
+    with pytest.raises((TypeError, ValueError, RuntimeError)) as raised:
+        save(path, {"a": [1.0, LOST[name]()]})
+    assert "`['a'][1]`" in raised.value.__notes__[0]
+    assert load(path, 0.0) == 1.5 and os.listdir(path.parent) == [path.name]
 
 
 def test_tracers_are_refused(path):
-    with pytest.raises(TypeError, match=r"`\[0\]` is a tracer.*Save outside `jit`"):
+    with pytest.raises(jax.errors.TracerArrayConversionError):
         jax.jit(lambda x: save(path, (x,)))(1.5)
     assert not path.exists()
 
 
-def test_weak_types_of_other_precision_are_refused(path, x64):
+def test_weak_types_of_other_precision(path, x64):
     with x64():
         wide = jnp.asarray(0.1)
-    with pytest.raises(
-        TypeError, match=r"weak type float64.*`jnp\.asarray\(x, x\.dtype"
-    ):
-        save(path, wide)
-    with x64():
         save(path, wide)
         assert load(path, wide).weak_type
-    expected = r"weak type float64 at `\(the root\)`.*jax_enable_x64=False"
+    expected = r"`\(the root\)` has dtype float64.*jax_enable_x64=False"
     with pytest.raises(CheckpointError, match=expected):
         load(path, wide)
 

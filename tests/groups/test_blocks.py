@@ -109,13 +109,13 @@ def test_the_table_shows_them():
     [
         (
             BlockAxes(2),
-            r"`\['w'\]` of shape \(4, 3\): `axes` must be distinct axes from -2 to 1",
+            r"`\['w'\]` of shape \(4, 3\): `axes` must be distinct axes",
         ),
         (
             BlockAxes((1, -1)),
             r"axes=\(1, -1\).* does not fit `\['w'\]`.* distinct axes",
         ),
-        (BlockAxes((-1, 0), 2), r"`groups` must divide .* first axis, which is 3"),
+        (BlockAxes((-1, 0), 2), r"`groups` must divide .* the first one"),
     ],
 )
 def test_what_does_not_fit(given, message):
@@ -124,10 +124,10 @@ def test_what_does_not_fit(given, message):
 
 
 def test_there_is_nothing_to_split():
-    with pytest.raises(ValueError, match=r"first axis, which is 1"):
+    with pytest.raises(ValueError, match="`groups` must divide"):
         shapes(jnp.ones(()), BlockAxes(None, 2))
     for axes, groups in {(): 2, None: 0}.items():
-        with pytest.raises(ValueError, match=f"but `groups` is {groups}"):
+        with pytest.raises(ValueError, match=f"but it is {groups}"):
             BlockAxes(axes, groups)
 
 

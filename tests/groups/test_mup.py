@@ -140,7 +140,7 @@ def test_what_muon_leaves_to_the_fallback():
     numbers = lambda params: jax.tree.map(lambda _: None, params)
     found = factors(mlp(4), mlp(8), "muon", weight_dimension_numbers=numbers)
     assert found == factors(mlp(4), mlp(8), "adam")
-    with pytest.raises(ValueError, match="an array that is not a matrix"):
+    with pytest.raises(ValueError, match="only one input axis"):
         factors(mlp(4), mlp(8), "adam", weight_dimension_numbers=numbers)
 
 
@@ -181,32 +181,29 @@ BAD = {
     "no parameter": (
         {"a": jnp.ones(2, int), "b": jnp.ones(2)},
         {"a": jnp.ones(2), "b": jnp.ones(2)},
-        r"`\['a'\]` is a parameter only in `model`. Create",
+        r"`\['a'\]` must have as many axes .*, but has None and 1. Create",
     ),
     "nothing": ({"a": 1}, {"a": 1}, "mup: `params` has no parameters"),
     "axes": (
         {"a": jnp.ones(2)},
         {"a": jnp.ones((2, 2))},
-        r"`\['a'\]` has shape \(2,\) in `base_model` and \(2, 2\) in `model`, but both",
+        r"`\['a'\]` must have as many axes .*, but has 1 and 2. Create",
     ),
     "kernel": (
         conv(2, 4),
         conv(4, 8, 5),
-        r"`.weight` has shape \(4, 2, 3, 3\) .* \(8, 4, 5, 5\) .* only one axis of each "
-        "side of a matrix may differ. The models may differ only in width",
+        r"`.weight` has shape \(4, 2, 3, 3\) .* \(8, 4, 5, 5\) .* only one input axis",
     ),
     "vocabulary": (
         nn.Embedding(7, 4, key=KEY),
         nn.Embedding(9, 8, key=KEY),
-        "`.weight` has .* only one axis of an array that is not a matrix may differ",
+        "`.weight` has .* or one axis of another array",
     ),
     "depth": (
         jax.tree.map(lambda x: x[None], nn.Linear(4, 4, key=KEY)),
         jax.tree.map(lambda x: jnp.stack([x, x]), nn.Linear(4, 4, key=KEY)),
-        "`.weight` has .* between widths, not between depths. Create the base model with",
+        "`.weight` has .* may differ in width only",
     ),
-    "empty": (jnp.ones(0), jnp.ones(2), "`.the root.` .* a width must not be zero"),
-    "emptied": (jnp.ones(2), jnp.ones(0), "a width must not be zero"),
 }
 
 
@@ -215,13 +212,6 @@ def test_bad_models(name):
     base, model, message = BAD[name]
     with pytest.raises(ValueError, match=message):
         mup(base, model)
-
-
-def test_unknown_optimizer():
-    with pytest.raises(
-        ValueError, match=r"one of \['adam', 'sgd', 'muon'\], but is 'l"
-    ):
-        mup(mlp(4), mlp(8), "lion")
 
 
 def test_example_in_the_docstring():

@@ -266,7 +266,7 @@ def muon(rules, params):
         (
             muon(stacked(lambda m: m), {"up": UP, "norm": jnp.ones(4)}),
             [
-                "stacked: all arrays of a stack must start with axes of the same size",
+                "all arrays of a stack must have the same first axes",
                 "`['up']` has shape (3, 4, 5), and `['norm']` has shape (4,)",
             ],
         ),
@@ -276,7 +276,7 @@ def muon(rules, params):
         ),
         (
             muon(matrices(FIRST, "embed", 2), {"up": UP}),
-            ["no axis 'embed' in `['up']`, which has no names. Use its names, or"],
+            ["there is no axis 'embed' in `['up']`, which has no names."],
         ),
         (
             muon(matrices(FIRST, 0, 3), {"up": UP}),
@@ -284,20 +284,16 @@ def muon(rules, params):
         ),
         (
             muon(no_matrices(FIRST) | matrices(FIRST, -2, -1), {"up": UP}),
-            ["Earlier rules match all parameters that `path('up')` matches"],
+            ["`path('up')` comes too late: earlier rules match all"],
         ),
         (
             muon(stacked(lambda m: ()), {"up": UP}),
-            ["The rule `where(<lambda>)` matches no parameter. Print `eqopt.groups"],
-        ),
-        (
-            lambda: stacked(FIRST, 0),
-            ["stacked: `axes` must be an integer of at least 1, but is 0. For arrays"],
+            ["`where(<lambda>)` matches no parameter."],
         ),
         (
             lambda: groups.layerwise_decay(0.5, matrices(FIRST, 0, 1))({"up": GAIN}),
             [
-                "one `eqopt.groups.stacked(...)`, but is the rules for `path('up')`",
+                "one `eqopt.groups.stacked(...)`, but it is the rules for `path('up')`",
             ],
         ),
         (
@@ -305,10 +301,6 @@ def muon(rules, params):
                 {"gain": GAIN, "up": UP}
             ),
             ["(ScaleByAdamMini): `['up']` has", "Pass `block_axes=eqopt.groups."],
-        ),
-        (
-            lambda: groups.routes(eqx.nn.Identity(), eqopt.Muon(0.1)),
-            ["`opt` must be an optimizer, but is a module `Identity`", "in this order"],
         ),
         (
             lambda: groups.routes(eqopt.Muon(0.1), {"up": UP}),

@@ -144,22 +144,9 @@ def test_equality():
     assert from_optax(tx) != from_optax(optax.adam(0.1))
 
 
-@pytest.mark.parametrize(
-    ("tx", "message"),
-    [
-        (eqopt.Adam(0.1), "already an eqopt Adam. Use it directly"),
-        (optax.adam, "adam itself. Call it: `adam(...)`"),
-        (
-            optax.MultiSteps(optax.adam(0.1), 2),
-            "an optax.MultiSteps. Pass `tx.gradient_transformation()`",
-        ),
-        ((1, 2), "a builtins.tuple."),
-    ],
-)
-def test_errors_of_other_objects(tx, message):
-    with pytest.raises(
-        TypeError, match=f"`tx` must be an .* but is {re.escape(message)}"
-    ):
+@pytest.mark.parametrize("tx", [eqopt.Adam(0.1), optax.adam, (1, 2)])
+def test_errors_of_other_objects(tx):
+    with pytest.raises(TypeError, match=r"from_optax: `tx` must be .*Transformation"):
         from_optax(tx)
 
 

@@ -3,7 +3,6 @@
 import functools
 import importlib
 import pickle
-import re
 import sys
 
 import equinox as eqx
@@ -209,18 +208,9 @@ def test_arrays_as_hyperparameters():
     np.testing.assert_allclose(slope, (high - low) / 0.002, rtol=1e-2)
 
 
-@pytest.mark.parametrize(
-    ("opt", "message"),
-    [
-        (optax.adam(0.1), "already an Optax transformation. Use it directly"),
-        (eqopt.Adam, "the class Adam. Create an instance of it"),
-        (0.1, "a builtins.float."),
-    ],
-)
-def test_errors_of_other_objects(opt, message):
-    with pytest.raises(
-        TypeError, match=f"`opt` must be .* but is {re.escape(message)}"
-    ):
+@pytest.mark.parametrize("opt", [optax.adam(0.1), eqopt.Adam, 0.1])
+def test_errors_of_other_objects(opt):
+    with pytest.raises(TypeError, match=r"to_optax: `opt` must be .*Transformation"):
         to_optax(opt)
 
 

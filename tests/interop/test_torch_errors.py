@@ -69,17 +69,7 @@ def with_counts():
         (
             lambda: from_torch(ADAM),
             TypeError,
-            ["must be one of ASGD, Adadelta", "already an eqopt Adam"],
-        ),
-        (
-            lambda: from_torch(torch.optim.Adam),
-            TypeError,
-            ["but is the class Adam. Create an instance of it."],
-        ),
-        (
-            lambda: from_torch(trained("Adam").state_dict()),
-            TypeError,
-            ["a dict. A `state_dict` does not name its optimizer"],
+            ["must be one of ASGD, Adadelta", "Adam."],
         ),
         (
             lambda: from_torch(Custom(tensors((2,)))),
@@ -89,25 +79,22 @@ def with_counts():
         (
             lambda: from_torch(torch.optim.LBFGS(tensors((2,)))),
             TypeError,
-            [
-                "torch.optim.LBFGS has no counterpart",
-                "`eqopt.LBFGS` takes one step",
-            ],
+            ["LBFGS. `eqopt.LBFGS` takes one step"],
         ),
         (
             lambda: from_torch(torch.optim.SparseAdam(tensors((2,)))),
             TypeError,
-            ["torch.optim.SparseAdam has no counterpart", "gradients in JAX are dense"],
+            ["SparseAdam. Gradients in JAX are dense"],
         ),
         (
             lambda: from_torch(torch.optim.Adafactor(tensors((2,)), eps=(0.1, 1e-3))),
             ValueError,
-            ["the first number of `eps` of Adafactor is 0.1", "Only `None` or a bound"],
+            ["the first number of `eps` of Adafactor is 0.1", "must be `None` or at"],
         ),
         (
             lambda: from_torch(torch.optim.ASGD(tensors((2,)), t0=1.5)),
             ValueError,
-            ["`t0` of ASGD is 1.5", "an integer number of steps"],
+            ["`t0` of ASGD must be an integer of at least 0, but is 1.5"],
         ),
         (
             lambda: from_torch(with_groups(lr=0.3)),
@@ -117,14 +104,14 @@ def with_counts():
         (
             lambda: from_torch(trained("Adam"), paths=["['a']", "['b']"]),
             ValueError,
-            ["`paths` and `transpose` need the model. Pass it"],
+            ["`paths` and `transpose` need the model."],
         ),
         (
             lambda: from_torch(trained("Adam"), {"a": jnp.ones((3, 2))}),
             ValueError,
             [
                 "from_torch: torch has 2 parameters, but the model has 1.",
-                "Pass `paths`, with the key path of each parameter",
+                "Pass `paths`, the key path of each parameter",
                 "The model has `['a']`.",
             ],
         ),
@@ -133,7 +120,7 @@ def with_counts():
             ValueError,
             [
                 "The parameter `[0]` has dtype float64 in torch, but float32 is expected",
-                "jax.config.update('jax_enable_x64', True)",
+                "which would lose digits",
             ],
         ),
         (
@@ -155,7 +142,7 @@ def with_counts():
             ValueError,
             [
                 "torch factors the last two axes of `['a']`, but `opt` does not",
-                "`weight_dimension_numbers=eqopt.MatrixDimensionNumbers(-2, -1)`",
+                "weight_dimension_numbers=eqopt.MatrixDimensionNumbers(-2, -1)`",
             ],
         ),
         (
@@ -192,12 +179,12 @@ def with_counts():
         (
             lambda: converted(without_gradient()),
             ValueError,
-            ["torch has no state for parameter 1, `['b']`", "pass `None` for it"],
+            ["torch has no state for `['b']`", "with `None` for it"],
         ),
         (
             lambda: converted(trained("Adam"), paths=["['a']", None]),
             ValueError,
-            ["`opt` has a state for `['b']`, but torch does not train it. Freeze it"],
+            ["torch has no state for `['b']`"],
         ),
         (
             lambda: converted(with_counts()),
@@ -230,22 +217,17 @@ def with_counts():
         (
             lambda: converted(trained("Adam"), count=-1),
             ValueError,
-            ["`count` must be an integer of at least 0, but is -1"],
+            ["`count` must be in [0, inf), but is -1"],
         ),
         (
             lambda: state_from_torch(ADAM, trained("Adam"), MODEL),
             TypeError,
-            ["but is the optimizer. Pass `optimizer.state_dict()`."],
+            ["the result of `optimizer.state_dict()` of torch", "of type Adam."],
         ),
         (
             lambda: state_from_torch(ADAM, {"weight": 1}, MODEL),
             TypeError,
-            ["the keys ['weight']. Is it the `state_dict` of a module?"],
-        ),
-        (
-            lambda: state_from_torch(ADAM, None, MODEL),
-            TypeError,
-            ["but is a builtins.NoneType."],
+            ["with `state` and `param_groups`, but is of type dict."],
         ),
     ],
 )

@@ -122,14 +122,14 @@ def test_parameters_in_bfloat16():
         (
             lambda: params_from_torch(tensors([(2,)]), [jnp.ones(2)], paths=[".x"]),
             ValueError,
-            ["`paths` has `.x`, but the model has no such parameter. It has `[0]`."],
+            ["`paths` has `.x` more than once, or the model has no such"],
         ),
         (
             lambda: params_from_torch(
                 tensors([(2,), (2,)]), [jnp.ones(2)] * 2, paths=["[0]", "[0]"]
             ),
             ValueError,
-            ["`paths` has `[0]` more than once."],
+            ["`paths` has `[0]` more than once, or"],
         ),
         (
             lambda: params_from_torch(tensors([(3,)]), [jnp.ones(2)], paths=["[0]"]),
@@ -138,13 +138,6 @@ def test_parameters_in_bfloat16():
                 "`paths[0]` is `[0]`, which has shape (2,) in torch's layout, but "
                 "parameter 0 of torch has shape (3,)",
             ],
-        ),
-        (
-            lambda: params_from_torch(
-                tensors([(2, 2)]), [jnp.ones((2, 2))], transpose=lambda p: [1]
-            ),
-            TypeError,
-            ["`transpose` has 1 at `[0]`, but must have `True` for transposed"],
         ),
         (
             lambda: params_from_torch(

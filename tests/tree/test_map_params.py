@@ -191,7 +191,7 @@ def test_errors():
     state = opt.init(PARAMS)
     with pytest.raises(ValueError, match=r"`rest\[0\]`.*'b'"):
         map_params(opt, lambda x, y: y, state, {"w": 1})
-    with pytest.raises(ValueError, match=r"`state`.*belongs to"):
+    with pytest.raises(ValueError, match=r"`state` has another tree structure"):
         map_params(opt, lambda x: x, state, params={"w": jnp.ones(2)})
     with pytest.raises(ValueError, match="cannot be inferred"):
         map_params(opt, lambda x: x, eqopt.Trace(0.9).init(PARAMS))

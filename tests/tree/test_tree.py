@@ -143,7 +143,7 @@ def test_set_a_schedule(rate):
 def test_a_record_is_not_set(opt, name):
     """No step reads it, so the new value would be ignored."""
     state = opt.init(jnp.ones(2))
-    with pytest.raises(ValueError, match="Change the hyperparameter in the optimizer"):
+    with pytest.raises(ValueError, match="Change the optimizer"):
         eqopt.tree.set(state, **{name: eqopt.tree.get(state, name)})
 
 

@@ -39,26 +39,25 @@ MOMENTS = [tree.update_moment, tree.update_moment_per_elem_norm]
 
 WRONG = [
     *(
-        (lambda fn=fn, y=y: fn(X, y), ValueError, [name, "['x']", *words])
+        (
+            lambda fn=fn: fn(X, {"x": jnp.ones(3)}),
+            ValueError,
+            [name, "['x']", "float32[2]", "float32[3]", "broadcast"],
+        )
         for name, fn in PAIRED.items()
+    ),
+    *(
+        (lambda y=y: tree.add(X, y), ValueError, ["add: ", "['x']", *words])
         for y, words in (
-            ({"x": jnp.ones(3)}, ["float32[2]", "float32[3]", "broadcast"]),
             ({"x": jnp.ones(())}, ["float32[]", "broadcast"]),
-            ({"x": 1.0}, ["1.0 of type float", "floating-point array"]),
+            ({"x": 1.0}, ["1.0 of type float"]),
             ({"x": jnp.arange(2)}, ["int32[2]"]),
             ({"x": {"y": jnp.ones(2)}}, ["of type dict"]),
             ({"z": jnp.ones(2)}, ["['z']", "tree structure"]),
             ([jnp.ones(2)], ["[0]", "tree structure"]),
         )
     ),
-    *(
-        (
-            lambda fn=fn: fn({"x": None}, X),
-            ValueError,
-            [name, "['x']", "None", "filter"],
-        )
-        for name, fn in PAIRED.items()
-    ),
+    (lambda: tree.add({"x": None}, X), ValueError, ["['x']", "None", "filter"]),
     *(
         (lambda fn=fn: fn(X, {"x": None}), ValueError, [name, "['x']", "None"])
         for name, fn in STRICT.items()
@@ -84,17 +83,13 @@ WRONG = [
             ("update_moment: `decay`", lambda s: tree.update_moment(X, X, s, 1)),
         )
         for s, error, words in (
-            (jnp.ones(2), ValueError, ["0-d", "(2,)", "vmap"]),
-            (True, TypeError, ["True of type bool"]),
-            (jnp.asarray(True), TypeError, ["dtype bool"]),
+            (jnp.ones(2), ValueError, ["0-d", "float32[2]", "vmap"]),
         )
     ),
     (lambda: tree.scale(1j, X), TypeError, ["scale", "['x']", "complex", "float32"]),
     (lambda: tree.add_scale(X, 1j, X), TypeError, ["add_scale", "['x']", "complex"]),
-    (lambda: tree.full_like(X, 1j), TypeError, ["full_like", "['x']", "1j", "float32"]),
     (lambda: tree.clip(X, jnp.asarray(1j)), TypeError, ["clip", "real", "complex64"]),
     (lambda: tree.clip(X, 2, 1), ValueError, ["clip", "`min_value`", "2", "1"]),
-    (lambda: tree.clip(X, float("nan")), ValueError, ["clip", "NaN", "nan"]),
     # Moments.
     *(
         (
@@ -112,7 +107,7 @@ WRONG = [
             ["`order`", str(k)],
         )
         for fn in MOMENTS
-        for k in (0, -1.0, True)
+        for k in (0, -1.0)
     ),
     (lambda: tree.update_moment(Z, X, 0.9, 2), TypeError, ["`moments`", "complex"]),
     (
@@ -128,28 +123,17 @@ WRONG = [
     (
         lambda: tree.bias_correction(X, 0.9, 0),
         ValueError,
-        ["`count`", "at least 1", "0"],
+        ["`count`", "[1, inf)", "0"],
     ),
     (lambda: tree.bias_correction(X, 1, 1), ValueError, ["`decay`", "[0, 1)", "1"]),
     # Reductions.
     (lambda: tree.max(Z), TypeError, ["max", "['x']", "complex", "norm"]),
     (lambda: tree.min([None, Z]), TypeError, ["min", "[1]['x']", "complex"]),
-    (lambda: tree.dtype(X, "largest"), ValueError, ["dtype", "'largest'", "'promote'"]),
+    (lambda: tree.dtype(X, "largest"), TypeError, ["'largest'", "'promote'"]),
     (
         lambda: tree.dtype([X, Z]),
         ValueError,
         ["dtype", "[0]['x']", "complex64", "cast"],
-    ),
-    # Random numbers.
-    (
-        lambda: tree.random_like(0, X, lambda key, shape, dtype: jnp.ones(())),
-        ValueError,
-        ["random_like", "`sampler`", "()", "(2,)", "['x']"],
-    ),
-    (
-        lambda: tree.random_like(0, X, jnp.float32),
-        TypeError,
-        ["random_like", "`sampler`", "float32", "jax.random.normal", "dtype='float32'"],
     ),
     # Updates.
     (
@@ -187,7 +171,7 @@ def test_constants_of_a_trace():
         lambda x: eqopt.periodic_update(x, x, zero, two),
     ):
         assert eqx.filter_jit(fn)(X)["x"].shape == (2,)
-    with pytest.raises(ValueError, match="at least 1, but is 0"):
+    with pytest.raises(ValueError, match=r"must be in \[1, inf\), but is 0"):
         eqx.filter_jit(lambda x: tree.bias_correction(x, 0.5, zero))(X)
 
 

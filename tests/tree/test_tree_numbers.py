@@ -104,18 +104,21 @@ def test_every_function_of_the_room_is_here():
     assert room == set(CALLS) | OTHERS
 
 
-@pytest.mark.parametrize("name", CALLS)
+# These say that everything else than arrays becomes `None`, or stays as it is.
+OF_ANYTHING = {"batch_shape", "cast", "cast_like", "conj", "dtype", "full_like", "real"}
+OF_ANYTHING |= {"ones_like", "random_like", "split_key_like", "zeros_like"}
+
+
+@pytest.mark.parametrize("name", sorted(CALLS.keys() - OF_ANYTHING))
 def test_numbers_alone_are_an_error(name):
-    for number in (3.0, 3, 3j, True):
-        for x, path in (
-            ({"a": number}, r"\['a'\]"),
-            ([None, ("b", number)], r"\[1\]\[1\]"),
-            (number, r"\(the root\)"),
-        ):
-            with pytest.raises(TypeError, match=rf"`{path}`.*Only these count") as info:
-                CALLS[name](x)
-            assert str(info.value).startswith(f"{name}: ")
-            assert repr(number) in str(info.value)
+    for x, path in (
+        ({"a": 3.0}, r"\['a'\]"),
+        ([None, ("b", 3.0)], r"\[1\]\[1\]"),
+        (3.0, r"\(the root\)"),
+    ):
+        expected = rf"^{name}: .*3\.0 .*`{path}`, but only arrays count"
+        with pytest.raises(TypeError, match=expected):
+            CALLS[name](x)
 
 
 @pytest.mark.parametrize("name", CALLS)

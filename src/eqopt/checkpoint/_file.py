@@ -6,15 +6,27 @@ import importlib
 import json
 import os
 import re
-from collections.abc import Callable, Generator
+from collections.abc import Collection, Generator
 from typing import Any, BinaryIO
 
+import jax
+import jax.numpy as jnp
+import jax.random as jr
 import jax.tree_util as jtu
+import numpy as np
+from jax.sharding import AbstractMesh, NamedSharding
 
 from .._trees.stored import put_back
 from .._types import PyTree, Tree
-from ._layout import CheckpointError, check_layout, is_weak, layout
-from ._leaf import check_savable, read_leaf, write_leaf
+from ._layout import (
+    CheckpointError,
+    check_layout,
+    is_key,
+    is_number,
+    is_saved,
+    is_weak,
+    layout,
+)
 from ._replace import replacing
 
 
@@ -63,18 +75,12 @@ def save(path: str | os.PathLike[str], tree: PyTree, metadata: Any = None) -> No
     **Raises:**
 
     An `OSError`, of the class that the system raised, if the file cannot be written, or
-    if the path is a directory, a device or a pipe. A `TypeError` that names the key
-    path of a leaf that could not be restored exactly: masked arrays and other
-    subclasses of NumPy's array, arrays of objects or of structured dtypes, deleted
-    arrays, numbers of other libraries. A `TypeError` if `metadata` cannot be written as
-    JSON. In each case, the old checkpoint stays unchanged, unless the message says that
-    the new one was saved.
+    if there is a directory, a device or a pipe at the path. A `TypeError` or a
+    `ValueError` if `metadata` cannot be written as JSON. The error of NumPy or JAX, with
+    the key path in a note, for a leaf without values, such as a donated array, and for
+    one that could not be restored exactly, such as a masked array. In each case, the old
+    checkpoint stays unchanged, unless a note says that the new one was saved.
     """
-    if isinstance(tree, str | os.PathLike):
-        raise TypeError(
-            "eqopt.checkpoint.save: `tree` must be a tree with arrays, but is the path "
-            f"or string {str(tree)!r}. The old checkpoint stays."
-        )
     header = {
         "layout": layout(tree),
         "weak_types": [
@@ -82,43 +88,9 @@ def save(path: str | os.PathLike[str], tree: PyTree, metadata: Any = None) -> No
         ],
         "metadata": metadata,
     }
-    check_savable(tree)
-    _check_metadata(metadata, "metadata")
     line = json.dumps(header).encode() + b"\n"
     with replacing(path) as file:
         _write(file, line, tree)
-
-
-def _check_metadata(x: Any, place: str, above: tuple[int, ...] = ()) -> None:
-    """Raises a `TypeError` that names the value that cannot be written as JSON."""
-    found, fix = (
-        f"of type {type(x).__name__}",
-        "Save a string instead, such as `str(x)`",
-    )
-    if id(x) in above:
-        found, fix = "inside itself", "Remove it"
-    elif isinstance(x, dict):
-        for key, value in x.items():
-            if not isinstance(key, str | int | float | None):
-                found, fix = f"a dictionary with the key {key!r}", "Use strings as keys"
-                break
-            _check_metadata(value, f"{place}[{key!r}]", (*above, id(x)))
-        else:
-            return
-    elif isinstance(x, list | tuple):
-        for i, value in enumerate(x):
-            _check_metadata(value, f"{place}[{i}]", (*above, id(x)))
-        return
-    elif x is None or isinstance(x, str | int | float):
-        return
-    elif hasattr(x, "tolist"):
-        fix = "Save `x.tolist()` instead, which has Python numbers, or put it in `tree`"
-    elif not jtu.all_leaves([x]):
-        fix = "It is a tree: put it in `tree`, next to the model"
-    raise TypeError(
-        f"eqopt.checkpoint.save: `{place}` is {found}, which cannot be written as JSON. "
-        f"{fix}."
-    )
 
 
 def _write(file: BinaryIO, line: bytes, tree: PyTree) -> None:
@@ -127,8 +99,15 @@ def _write(file: BinaryIO, line: bytes, tree: PyTree) -> None:
     body = _Hashed(file, start)
     body.write(line)
     # Not Equinox's own loop, which does not handle typed keys and wraps system errors.
-    for leaf in jtu.tree_leaves(tree):
-        write_leaf(body, leaf)
+    for at, leaf in jtu.tree_leaves_with_path(tree):
+        try:
+            _write_leaf(body, leaf)
+        except (TypeError, ValueError, RuntimeError) as error:
+            error.add_note(
+                f"eqopt.checkpoint.save: nothing was saved, because of the "
+                f"leaf at `{jtu.keystr(at) or '(the root)'}`."
+            )
+            raise
     file.seek(len(start))
     file.write(body.digest.hexdigest().encode())
 
@@ -173,15 +152,7 @@ def load(path: str | os.PathLike[str], like: Tree) -> Tree:
         # Older versions did not write these.
         weak = set(header["weak_types"]) if "weak_types" in header else None
         leaves, treedef = jtu.tree_flatten_with_path(like)
-        loaded = [
-            read_leaf(file, leaf, jtu.keystr(at), weak, str(path))
-            for at, leaf in leaves
-        ]
-        if file.read(1):
-            raise CheckpointError(
-                f"{path} is damaged: there is more data after the last leaf. "
-                f"{_ANOTHER_ONE}"
-            )
+        loaded = [_read_leaf(file, x, jtu.keystr(at), weak) for at, x in leaves]
         return put_back(treedef.unflatten(loaded))
 
 
@@ -214,9 +185,8 @@ def _checked(
         first = _FIRST_LINE.fullmatch(file.readline(_LONGEST_FIRST_LINE))
         if first is None:
             raise CheckpointError(
-                f"{path} is damaged or not a checkpoint of eqopt.checkpoint.save. For "
-                "a file of `eqx.tree_serialise_leaves`, use "
-                "`eqx.tree_deserialise_leaves`."
+                f"{path} is damaged, or not a checkpoint of eqopt. Read a file of "
+                "`eqx.tree_serialise_leaves` with `eqx.tree_deserialise_leaves`."
             )
         start, number, version, digest = first.groups()
         if int(number) != _FORMAT:
@@ -224,50 +194,88 @@ def _checked(
             raise CheckpointError(
                 f"{path} has format {int(number)}, of eqopt {writer}, but eqopt "
                 f"{_VERSION} reads format {_FORMAT}. Load it with the version that "
-                "wrote it and convert it with `eqx.tree_serialise_leaves`, or start a "
-                "new run with another path."
+                "wrote it."
             )
         body = file.tell()
         found = hashlib.file_digest(file, lambda: hashlib.sha256(start))
         if found.hexdigest().encode() != digest:
             raise CheckpointError(
                 f"{path} is damaged: its {os.path.getsize(path)} bytes are not the "
-                f"bytes that were saved. {_ANOTHER_ONE}"
+                "bytes that were saved. Use an older checkpoint or a copy."
             )
         file.seek(body)
-        yield file, _header(file.readline(), path)
+        yield file, json.loads(file.readline())
 
 
-def _header(line: bytes, path: str | os.PathLike[str]) -> dict[str, Any]:
-    try:
-        header = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(
-            f"{path} is damaged: its header is not valid JSON. {_ANOTHER_ONE}"
-        ) from error
-    if (
-        not isinstance(header, dict)
-        or not {"layout", "metadata"} <= header.keys()
-        or not _is_list_of(_is_row, header["layout"])
-        or not _is_list_of(_is_string, header.get("weak_types", []))
-    ):
-        raise CheckpointError(
-            f"{path} is damaged: its header is not a header of eqopt.checkpoint.save. "
-            f"{_ANOTHER_ONE}"
+def _write_leaf(file: Any, x: Any) -> None:
+    if not is_saved(x):
+        return
+    if isinstance(x, np.ndarray) and type(x) is not np.ndarray:
+        raise TypeError(
+            f"Of a {type(x).__module__}.{type(x).__qualname__}, only the values would be "
+            "saved. Save `np.asarray(x)`, and the mask of a masked array separately."
         )
-    return header
+    x = np.asarray(jr.key_data(x) if is_key(x) else x)
+    np.save(file, x.view(_stored(x.dtype)), allow_pickle=False)
 
 
-def _is_list_of(kind: Callable[[Any], bool], x: Any) -> bool:
-    return isinstance(x, list) and all(map(kind, x))
+def _stored(dtype: np.dtype) -> np.dtype:
+    """The dtype of an array in the file: NumPy's format does not support bfloat16."""
+    was_registered = dtype.isbuiltin == 2
+    return np.dtype(f"V{dtype.itemsize}") if was_registered else dtype
 
 
-def _is_string(x: Any) -> bool:
-    return isinstance(x, str)
+def _read_leaf(
+    file: BinaryIO, like: Any, path: str, weak: Collection[str] | None
+) -> Any:
+    """The next leaf of the file, which is at `path` in the tree, in the form of `like`.
+
+    `weak` has the paths of weak types, and is `None` if the file is too old to have them.
+    """
+    if not is_saved(like):
+        return like
+    x = np.load(file, allow_pickle=False)
+    if is_number(like):
+        return type(like)(x.item())
+    place = _place(like)
+    if is_key(like):
+        impl = jr.key_impl(jnp.empty((), like.dtype))
+        keys = jr.wrap_key_data(jnp.asarray(x), impl=impl)
+        return keys if place is None else jax.device_put(keys, place)
+    x = x.view(like.dtype)
+    if isinstance(like, np.ndarray | np.generic):
+        return x if isinstance(like, np.ndarray) else x[()]
+    has_weak_type = is_weak(like) if weak is None else path in weak
+    made = _as_jax(x, place, has_weak_type)
+    if made.dtype != like.dtype:
+        is_wide: bool = jax.config.jax_enable_x64  # type: ignore  # added at run time
+        raise CheckpointError(
+            f"`{path or '(the root)'}` has dtype {like.dtype}, which JAX cannot create "
+            f"with jax_enable_x64={is_wide}. Set it to its value in the saved run."
+        )
+    return made
 
 
-def _is_row(x: Any) -> bool:
-    return _is_list_of(_is_string, x) and len(x) == 2
+def _as_jax(x: np.ndarray, place: Any, has_weak_type: bool) -> jax.Array:
+    """An array of NumPy as one of JAX, which shares no memory with it."""
+    if has_weak_type:
+        # Values written into a weak array take its type, and numbers make weak arrays.
+        weak = jnp.full(x.shape, x.dtype.type(0).item()).at[...].set(x)
+        return weak if place is None else jax.device_put(weak, place)
+    # Placed from the host: as a whole, it may be too large for one device.
+    return jnp.array(x) if place is None else jax.device_put(x, place, may_alias=False)
 
 
-_ANOTHER_ONE = "Use an older checkpoint or a copy."
+def _place(like: Any) -> Any:
+    """The sharding of `like`, if it has specific devices."""
+    if isinstance(like, np.ndarray | np.generic):
+        return None
+    is_struct = isinstance(like, jax.ShapeDtypeStruct)
+    sharding = like.sharding if is_struct or like.committed else None
+    if not isinstance(sharding, NamedSharding):
+        return sharding
+    if not isinstance(sharding.mesh, AbstractMesh):
+        return sharding
+    # `eval_shape` on a mesh with explicit axes keeps the axes, but not the devices.
+    mesh = jax.sharding.get_mesh()
+    return None if mesh.empty else NamedSharding(mesh, sharding.spec)

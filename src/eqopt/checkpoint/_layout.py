@@ -46,11 +46,6 @@ def layout(tree: PyTree) -> list[list[str]]:
     states of [`eqopt.Flatten`][] and [`eqopt.ZeRO1`][] add the shapes that their arrays
     had before they were joined or padded. Older versions did not, so these shapes are
     not checked for their files.
-
-    **Raises:**
-
-    A `TypeError` that names the key path of an array of Python objects, or of an integer
-    beyond 64 bits.
     """
     return [list(row) for row in _rows(tree, "")]
 
@@ -59,7 +54,7 @@ def _rows(tree, path) -> Iterator[tuple[str, str]]:
     children, _ = jtu.tree_flatten_with_path(tree, is_leaf=lambda x: x is not tree)
     if len(children) == 1 and children[0][1] is tree:
         if is_saved(tree):
-            yield path, _described(tree, path)
+            yield path, _described(tree)
     elif tree is not None:
         # For stored arrays, the same bits mean other numbers if static fields differ.
         yield path, getattr(tree, "layout_name", type(tree).__name__)
@@ -100,17 +95,8 @@ def is_weak(x):
     )
 
 
-def _described(x, path):
-    array = np.asarray(x) if is_number(x) else x
-    if not is_key(x) and np.dtype(array.dtype).hasobject:
-        raise TypeError(
-            f"eqopt.checkpoint: `{path or '(the root)'}` is {x!r}, which is not an "
-            "array of numbers of at most 64 bits. Remove it from the tree, or pass it "
-            "as metadata."
-        )
-    if is_number(x):
-        return type(x).__name__
-    return type_name(array.dtype, array.shape)
+def _described(x):
+    return type(x).__name__ if is_number(x) else type_name(x.dtype, x.shape)
 
 
 def check_layout(

@@ -22,28 +22,39 @@ def replacing(path: str | os.PathLike[str]) -> Generator[BinaryIO, None, None]:
 
     **Raises:**
 
-    An `OSError` whose message says that nothing was saved, or that everything was, but
-    perhaps not for long.
+    An `OSError` whose message says that nothing was saved, or whose note says that
+    everything was, but perhaps not for long.
     """
-    with _LOCKS.setdefault(os.getpid(), threading.RLock()), _replacing(path) as file:
-        yield file
+    target = pathlib.Path(os.path.realpath(path))  # renaming would replace a link
+    with _LOCKS.setdefault(os.getpid(), threading.RLock()):
+        try:
+            with _unfinished(target) as file:
+                yield file
+        except OSError as error:
+            code = error.errno or errno.EIO
+            reason = error.strerror or str(error)
+            # Python turns EACCES into a `PermissionError`, and so on.
+            raise OSError(
+                code,
+                f"eqopt.checkpoint.save: {reason}, so nothing was saved.",
+                str(target),
+            ) from error
+        _sync_directory(target.parent)
 
 
 @contextlib.contextmanager
-def _replacing(path: str | os.PathLike[str]) -> Generator[BinaryIO, None, None]:
-    target = pathlib.Path(os.path.realpath(path))  # renaming would replace a link
+def _unfinished(target: pathlib.Path) -> Generator[BinaryIO, None, None]:
+    old = os.lstat(target) if os.path.lexists(target) else None
+    if old is not None and not stat.S_ISREG(old.st_mode):
+        raise OSError(errno.EINVAL, "There is something other than a file at the path")
     unfinished = target.with_name(f"{target.name}.tmp")
-    try:
-        old = _replaceable(target)
-        _remove(unfinished)
-        # The file is new, so nothing is written through an existing link. It has the
-        # permissions of the old file.
-        mode = 0o666 if old is None else 0o600
-        opener = lambda name, flags: os.open(name, flags, mode)
-        with (
-            open(unfinished, "xb", opener=opener) as file,
-            _deleted_on_error(unfinished),
-        ):
+    unfinished.unlink(missing_ok=True)  # of a crash
+    # The file is new, so nothing is written through an existing link. It has the
+    # permissions of the old file.
+    mode = 0o666 if old is None else 0o600
+    opener = lambda name, flags: os.open(name, flags, mode)
+    with open(unfinished, "xb", opener=opener) as file:
+        try:
             yield file
             file.flush()
             if old is not None:
@@ -51,80 +62,10 @@ def _replacing(path: str | os.PathLike[str]) -> Generator[BinaryIO, None, None]:
                 os.chmod(where, stat.S_IMODE(old.st_mode))
             os.fsync(file.fileno())
             os.replace(unfinished, target)
-    except OSError as error:
-        raise _not_written(error, target) from error
-    _sync_directory(target)
-
-
-def _replaceable(target: pathlib.Path) -> os.stat_result | None:
-    """The status of a file, `None` if it does not exist; only regular files pass."""
-    directory = target.parent
-    if not os.path.lexists(directory):
-        raise FileNotFoundError(
-            errno.ENOENT,
-            f"The directory {directory} does not exist (create it with "
-            f"`os.makedirs({str(directory)!r})`)",
-        )
-    found = _found(target)
-    if found is None or stat.S_ISREG(found.st_mode):
-        return found
-    if stat.S_ISDIR(found.st_mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-    raise OSError(errno.EINVAL, f"There is {_kind(found)} instead of a file")
-
-
-def _remove(unfinished: pathlib.Path) -> None:
-    """Deletes the leftovers of a crash, or a link (but not its target)."""
-    found = _found(unfinished)
-    if found is None:
-        return
-    if not (stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode)):
-        raise OSError(
-            errno.EEXIST,
-            f"There is {_kind(found)} at {unfinished}, the temporary file",
-        )
-    unfinished.unlink()
-
-
-def _found(path: pathlib.Path) -> os.stat_result | None:
-    try:
-        return os.lstat(path)
-    except FileNotFoundError:
-        return None
-
-
-_KINDS = {
-    stat.S_IFDIR: "a directory",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-    stat.S_IFIFO: "a pipe",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFLNK: "a symbolic link to itself",
-}
-
-
-def _kind(found: os.stat_result) -> str:
-    return _KINDS.get(stat.S_IFMT(found.st_mode), "something other than a file")
-
-
-@contextlib.contextmanager
-def _deleted_on_error(path: pathlib.Path) -> Generator[None, None, None]:
-    try:
-        yield
-    except BaseException:
-        with contextlib.suppress(OSError):
-            path.unlink()
-        raise
-
-
-def _not_written(error: OSError, target: pathlib.Path) -> OSError:
-    code = error.errno or errno.EIO
-    reason = error.strerror or str(error)
-    message = f"eqopt.checkpoint.save: {reason}, so nothing was saved."
-    if os.path.isfile(target):
-        message += " The older checkpoint there is unchanged and can be loaded."
-    # Python turns EACCES into a `PermissionError`, and so on.
-    return OSError(code, message, str(target))
+        except BaseException:
+            with contextlib.suppress(OSError):
+                unfinished.unlink()
+            raise
 
 
 # Some file systems, for example on a network, cannot sync a directory. And a directory
@@ -132,22 +73,20 @@ def _not_written(error: OSError, target: pathlib.Path) -> OSError:
 _CANNOT_SYNC = errno.EACCES, errno.EPERM, errno.EINVAL, errno.EBADF, errno.ENOTSUP
 
 
-def _sync_directory(target: pathlib.Path) -> None:
+def _sync_directory(directory: pathlib.Path) -> None:
     """Makes a renaming durable, if directories can be opened: not on Windows."""
     if not hasattr(os, "O_DIRECTORY"):
         return
     try:
-        descriptor = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
     except OSError as error:
         if error.errno not in _CANNOT_SYNC:
-            code = error.errno or errno.EIO
-            reason = error.strerror or str(error)
-            message = (
-                f"eqopt.checkpoint.save: {reason}, after the checkpoint was saved. It "
-                "can be loaded, but a power failure may bring back the older one."
+            error.add_note(
+                "eqopt.checkpoint.save: the checkpoint was saved and can be loaded, but "
+                "a power failure may bring back the older one."
             )
-            raise OSError(code, message, str(target)) from error
+            raise

@@ -1,11 +1,10 @@
 from ._blocks import BlockAxes as BlockAxes, layer_blocks as layer_blocks
-from ._labels import label as label
 from ._layers import layerwise_decay as layerwise_decay
-from ._matrices import layer_matrices as layer_matrices
 from ._mup import MupFactors as MupFactors, mup as mup
 from ._routes import Route as Route, Routes as Routes, routes as routes
 from ._rules import (
     MatrixRules as MatrixRules,
+    layer_matrices as layer_matrices,
     matrices as matrices,
     no_matrices as no_matrices,
     stacked as stacked,
@@ -13,6 +12,7 @@ from ._rules import (
 from ._selectors import (
     Selector as Selector,
     everything as everything,
+    label as label,
     leaf as leaf,
     module as module,
     path as path,

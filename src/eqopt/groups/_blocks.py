@@ -6,6 +6,7 @@ import equinox as eqx
 import jax.tree_util as jtu
 
 from .._arguments.construction import Explained
+from .._errors import InputError
 from .._matrices import (
     MatrixDimensionNumbers,
     Named,
@@ -59,10 +60,10 @@ class BlockAxes(metaclass=Explained):
 
     def __post_init__(self) -> None:
         if self.groups < 1 or (self.groups > 1 and self.axes == ()):
-            raise ValueError(
-                "BlockAxes: `groups` must be an integer of at least 1, and `axes` "
-                f"must then have a first axis to split, but `groups` is {self.groups} "
-                f"and `axes` is {self.axes}."
+            raise InputError(
+                self,
+                "`groups` must be at least 1, and needs a first axis to split, but it is "
+                f"{self.groups}, and `axes` is {self.axes}.",
             )
 
 
@@ -201,26 +202,25 @@ def _shape_of(blocks: Any, x: Any, params: Params, index: int) -> tuple[int, ...
     if isinstance(blocks, MatrixDimensionNumbers):
         return _of_matrix(blocks, x, keystr(params, index))
     if not isinstance(blocks, BlockAxes):
-        raise TypeError(
+        raise InputError(
+            None,
             f"`block_axes` has {blocks!r} at `{keystr(params, index)}`, but must hold "
-            "`eqopt.groups.BlockAxes`; use `BlockAxes(())` for one block per element."
+            "`eqopt.groups.BlockAxes`.",
         )
     given = range(x.ndim) if blocks.axes is None else blocks.axes
     given = (given,) if isinstance(given, int) else tuple(given)
     axes = [axis + x.ndim if axis < 0 else axis for axis in given]
-    misfit = f"{blocks} does not fit `{keystr(params, index)}` of shape {x.shape}: "
-    if len({*axes}) < len(axes) or not all(0 <= axis < x.ndim for axis in axes):
-        raise ValueError(
-            f"{misfit}`axes` must be distinct axes from {-x.ndim} to {x.ndim - 1}."
+    is_distinct = len({*axes}) == len(axes) and {*axes} <= {*range(x.ndim)}
+    size = x.shape[axes[0]] if is_distinct and axes else 1
+    if not is_distinct or size % blocks.groups:
+        raise InputError(
+            None,
+            f"{blocks} does not fit `{keystr(params, index)}` of shape {x.shape}: `axes` "
+            "must be distinct axes of the array, and `groups` must divide the size of "
+            "the first one.",
         )
     shape = [1 if axis in axes else n for axis, n in enumerate(x.shape)]
     if blocks.groups > 1:
-        size = x.shape[axes[0]] if axes else 1
-        if size % blocks.groups:
-            raise ValueError(
-                f"{misfit}`groups` must divide the size of the first axis, which is "
-                f"{size}."
-            )
         shape[axes[0]] = blocks.groups
     return tuple(shape)
 
@@ -231,9 +231,10 @@ def _of_matrix(numbers: MatrixDimensionNumbers, x: Any, path: str) -> tuple[int,
     shape = [1 if axis in axes.reduction else n for axis, n in enumerate(x.shape)]
     for axis, sizes in axes.blocks:
         if len({*sizes}) > 1:
-            raise ValueError(
+            raise InputError(
+                None,
                 f"{numbers} has blocks of several sizes for `{path}`, but `block_axes` "
-                "needs equal blocks. Pass their number, such as the number of heads."
+                "needs equal blocks. Pass their number, such as the number of heads.",
             )
         if axis in axes.output:
             shape = [1 if i in axes.output else n for i, n in enumerate(shape)]

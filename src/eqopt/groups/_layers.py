@@ -5,10 +5,11 @@ from typing import Any
 import jax.numpy as jnp
 import jax.tree_util as jtu
 
+from .._errors import InputError
 from .._trees.leaves import is_leaf, is_parameter, listed
 from .._types import Params, PyTree, RealScalarLike
 from ._rules import MatrixRules
-from ._selectors import Selector, check_pointer, pointed_at
+from ._selectors import Selector, pointed_at
 
 
 def layerwise_decay(
@@ -92,9 +93,10 @@ def _factors(decay: Any, parts: tuple[Callable, ...], params: Params) -> PyTree:
         if is_parameter(x) and len(found) != 1
     ]
     if wrong:
-        raise ValueError(
-            "layerwise_decay: each parameter must belong to exactly one part, but "
-            f"{listed(wrong)} belong to none or to several."
+        raise InputError(
+            "layerwise_decay",
+            "each parameter must belong to exactly one part, but "
+            f"{listed(wrong)} belong to none or to several.",
         )
     base = jnp.asarray(decay, float)
     factors = []
@@ -117,7 +119,6 @@ def _layers(part: Any, params: Params) -> list[tuple[list[bool], int | None]]:
         return [(flags, _height(flags, params))]
     if isinstance(part, Selector):
         return [(part.choose(params), None)]
-    check_pointer(part)
     node = part(params)
     if type(node) in (list, tuple):
         return [
@@ -129,23 +130,13 @@ def _layers(part: Any, params: Params) -> list[tuple[list[bool], int | None]]:
 
 def _height(flags: list[bool], params: Params) -> int | None:
     """The number of layers in a stack, or `None` if it has no parameters."""
-    leaves, _ = jtu.tree_flatten_with_path(params, is_leaf=is_leaf)
-    chosen = [
-        (jtu.keystr(path), x)
-        for (path, x), flag in zip(leaves, flags, strict=True)
-        if flag and is_parameter(x)
-    ]
-    rule = "all arrays of a stack must have a leading axis of the same size"
-    without = [name for name, x in chosen if x.ndim == 0]
-    if without:
-        raise ValueError(
-            f"layerwise_decay: {rule}, but `{without[0]}` has no axes. Put it into "
-            "another part."
+    leaves = jtu.tree_leaves(params, is_leaf=is_leaf)
+    chosen = [x for x, flag in zip(leaves, flags, strict=True) if flag]
+    heights = {x.shape[:1] for x in chosen if is_parameter(x)}
+    if len(heights) > 1 or () in heights:
+        raise InputError(
+            "layerwise_decay",
+            "all arrays of a stack must have a leading axis of the same size, but these "
+            f"have the leading axes {sorted(heights)}.",
         )
-    heights = {x.shape[0] for _, x in chosen}
-    if len(heights) > 1:
-        raise ValueError(
-            f"layerwise_decay: {rule}, but these have leading axes of "
-            f"{sorted(heights)} entries."
-        )
-    return heights.pop() if heights else None
+    return heights.pop()[0] if heights else None

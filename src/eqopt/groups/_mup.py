@@ -1,11 +1,11 @@
 """Learning rates that stay valid when the width of a model changes."""
 
-import math
-from typing import Any
+from typing import Any, Literal
 
 import jax.tree_util as jtu
 
 from .._arguments.construction import Module
+from .._errors import InputError
 from .._matrices import Axes, DimensionNumbers, resolve_dimension_numbers
 from .._trees.leaves import (
     check_parameters,
@@ -38,7 +38,7 @@ class MupFactors(Module):
 def mup(
     base_model: Params,
     model: Params,
-    optimizer: str = "adam",
+    optimizer: Literal["adam", "sgd", "muon"] = "adam",
     weight_dimension_numbers: DimensionNumbers | None = None,
 ) -> MupFactors:
     r"""Factors that transfer a learning rate from a small model to a wide one.
@@ -135,12 +135,6 @@ def mup(
         }
         ```
     """
-    if optimizer not in _RULES:
-        raise ValueError(
-            f"mup: `optimizer` must be one of {[*_RULES]}, but is {optimizer!r}. Use "
-            "'adam' for optimizers whose steps do not depend on the scale of the "
-            "gradients."
-        )
     base_model, model = shapes_if_stored(base_model), shapes_if_stored(model)
     check_parameters("mup", model)
     bases = _leaves_like(base_model, model)
@@ -187,18 +181,14 @@ def _leaves_like(base_model: Params, model: Params) -> list:
     )
     if [path for path, _ in here] != [path for path, _ in there]:
         differ = disagreement("base_model", base_model, "model", model)
-        raise ValueError(f"mup: {differ} {_FIX}")
+        raise InputError("mup", f"{differ} {_FIX}")
+    axes = lambda x: len(x.shape) if is_parameter(x) else None
     for i, ((_, base), (_, x)) in enumerate(zip(here, there, strict=True)):
-        if is_parameter(base) != is_parameter(x):
-            name = "base_model" if is_parameter(base) else "model"
-            raise ValueError(
-                f"mup: `{keystr(model, i)}` is a parameter only in `{name}`. {_FIX}"
-            )
-        if is_parameter(x) and len(base.shape) != len(x.shape):
-            raise ValueError(
-                f"mup: `{keystr(model, i)}` has shape {base.shape} in `base_model` "
-                f"and {x.shape} in `model`, but both must have the same number of "
-                f"axes. {_FIX}"
+        if axes(base) != axes(x):
+            raise InputError(
+                "mup",
+                f"`{keystr(model, i)}` must have as many axes in `base_model` as in "
+                f"`model`, but has {axes(base)} and {axes(x)}. {_FIX}",
             )
     return [base for _, base in here]
 
@@ -208,34 +198,20 @@ def _ratios(
 ) -> tuple[float | None, float | None]:
     """The ratios of the inputs and of the outputs, `None` if the sizes are equal."""
     ratios = {
-        axis: n / base.shape[axis] if base.shape[axis] else math.inf
+        axis: n / base.shape[axis]
         for axis, n in enumerate(x.shape)
         if n != base.shape[axis]
     }
     every = tuple(range(len(x.shape)))
     sides = ((), every) if axes is None else (axes.reduction, axes.output)
     infinite = [[axis for axis in side if axis in ratios] for side in sides]
-    misfit = (
-        f"mup: `{keystr(model, index)}` has shape {base.shape} in `base_model` and "
-    )
-    misfit += f"{x.shape} in `model`, but "
-    if len(ratios) > sum(map(len, infinite)):
-        raise ValueError(
-            f"{misfit}the number of stacked matrices must be the same: learning rates "
-            "transfer between widths, not between depths. Create the base model with "
-            "the same number of layers, or describe the matrix with "
-            "`weight_dimension_numbers`."
+    if len(ratios) > sum(map(len, infinite)) or any(len(side) > 1 for side in infinite):
+        raise InputError(
+            "mup",
+            f"`{keystr(model, index)}` has shape {base.shape} in `base_model` and "
+            f"{x.shape} in `model`, but only one input axis and one output axis of a "
+            "matrix may differ, or one axis of another array: the models may differ in "
+            "width only. Describe matrices with `weight_dimension_numbers`.",
         )
-    if any(len(side) > 1 for side in infinite):
-        what = (
-            "an array that is not a matrix" if axes is None else "each side of a matrix"
-        )
-        raise ValueError(
-            f"{misfit}only one axis of {what} may differ. The models may differ only "
-            "in width, not in kernel sizes or numbers of entries. If the array is a "
-            "matrix, describe it with `weight_dimension_numbers`."
-        )
-    if any(ratio in (0, math.inf) for ratio in ratios.values()):
-        raise ValueError(f"{misfit}a width must not be zero.")
     inputs, outputs = (ratios[side[0]] if side else None for side in infinite)
     return inputs, outputs

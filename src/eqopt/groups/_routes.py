@@ -9,13 +9,13 @@ import jax.tree_util as jtu
 import numpy as np
 
 from .._matrices import size
-from .._trees.leaves import briefly, check_parameters, is_leaf, parameters
-from .._trees.routes import Report, is_optimizer
+from .._trees.leaves import check_parameters, is_leaf, parameters
+from .._trees.routes import Report
 from .._trees.stored import is_stored, shapes_if_stored
 from .._types import Params
-from ..tree._nbytes import bytes_of
+from ..tree._nbytes import aligned, bytes_of
 from ..tree._slots import owners_of
-from ._table import _aligned, _merged, _span
+from ._table import _merged, _span
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Route:
     nbytes: int
 
     def __str__(self) -> str:
-        return _aligned([_HEAD, [self.path, *_cells(self)]])
+        return aligned([_HEAD, [self.path, *_cells(self)]])
 
 
 class Routes(tuple[Route, ...]):
@@ -70,7 +70,7 @@ class Routes(tuple[Route, ...]):
             [_merged([x.path for x in some], key[0]), *_cells(some[0], _bytes(some))]
             for key, some in lines.items()
         ]
-        return _aligned([_HEAD, *rows])
+        return aligned([_HEAD, *rows])
 
 
 _HEAD = ["path", "shape", "taken by", "matrices", "axes", "decay", "factor", "state"]
@@ -106,14 +106,9 @@ def routes(opt: Any, params: Params) -> Routes:
 
     **Raises:**
 
-    A `TypeError` if `opt` is no transformation. The errors of `opt.init`, such as a
-    `ValueError` that names an array for which it is not known whether it is a matrix.
+    The errors of `opt.init`, such as a `ValueError` that names an array for which it is
+    not known whether it is a matrix.
     """
-    if not is_optimizer(opt):
-        raise TypeError(
-            f"routes: `opt` must be an optimizer, but is {briefly(opt)}. Call "
-            "`eqopt.groups.routes(opt, model)`, in this order."
-        )
     check_parameters("routes", params)
     shapes = shapes_if_stored(parameters(params))
     report = Report(shapes)

@@ -6,6 +6,8 @@ from typing import Any, TypeAlias
 
 import jax.tree_util as jtu
 
+from .._arguments.checks import check_integer
+from .._errors import InputError
 from .._matrices import (
     MatrixDimensionNumbers,
     Named,
@@ -22,6 +24,49 @@ from .._trees.parts import sees_part
 from .._trees.stored import shapes_if_stored
 from .._types import Params, PyTree
 from ._selectors import Selector, where
+
+
+def layer_matrices(params: Params) -> PyTree[MatrixDimensionNumbers]:
+    """The matrices in a model, as the methods for matrices find them.
+
+    - Weights of `eqx.nn.Linear`, convolutions and recurrent cells, stacked or not. Other
+        arrays of the layers of Equinox, such as embeddings, norms and biases, are not
+        matrices.
+    - If a module replaces such a weight, as for weight normalisation, its array with the
+        shape of the weight is the matrix, and its other arrays are not.
+    - Arrays with named axes, as in haliax, are what their layer names them. `In` and
+        `Out` make a matrix, also with several axes each, and `Block` is a stack.
+        Embeddings, norms and biases are not matrices.
+    - Arrays with two axes that are in no such layer, with the inputs first.
+    - If a module or container has stacked layers, made with `eqx.filter_vmap`, and all of
+        its arrays have the axes of the stack first, it counts as stacked. Its own arrays
+        then are stacks of what they are in a single layer: `(layers, width)` is a stack
+        of vectors, and `(layers, inputs, outputs)` a stack of matrices.
+
+    Nothing says whether any other array with three or more axes is a stack of matrices.
+    Here, it is not a matrix. If a method for matrices has no
+    `weight_dimension_numbers`, it raises an error for such an array. Use
+    [`eqopt.groups.matrices`][] and [`eqopt.groups.stacked`][] to say what it is, and
+    [`eqopt.groups.routes`][] to see what an optimizer makes of it.
+
+    !!! example
+
+        ```python
+        print(eqopt.groups.table(eqopt.groups.layer_matrices, model))
+        ```
+
+    **Arguments:**
+
+    - `params`: the model.
+
+    **Returns:**
+
+    A tree of [`eqopt.MatrixDimensionNumbers`][] with the structure of `params`, and
+    `None` at leaves that are not matrices.
+    """
+    _, treedef = jtu.tree_flatten(params, is_leaf=is_leaf)
+    numbers = of_layers(shapes_if_stored(params))
+    return treedef.unflatten(None if n is Unknown else n for n in numbers)
 
 
 # Axes by their positions, or, of an array with named axes, by their names.
@@ -72,10 +117,11 @@ class MatrixRules:
         """The selector of a single rule made by `stacked`."""
         (selector, rule), *others = self.rules
         if others or not isinstance(rule, _Stack):
-            raise TypeError(
-                "layerwise_decay: a part may be one `eqopt.groups.stacked(...)`, but is "
-                f"the rules for {listed([s.description for s, _ in self.rules])}. Pass "
-                "a function of the model, or one such stack."
+            found = listed([selector.description for selector, _ in self.rules])
+            raise InputError(
+                "layerwise_decay",
+                "a part may be a function of the model, or one "
+                f"`eqopt.groups.stacked(...)`, but it is the rules for {found}.",
             )
         return selector
 
@@ -95,10 +141,10 @@ class MatrixRules:
             if not open_ & {*chosen}:
                 if sees_part():
                     continue
-                raise ValueError(
-                    f"Earlier rules match all parameters that `{selector.description}` "
-                    "matches. Put it before them, because the first rule that matches "
-                    "counts."
+                raise InputError(
+                    "MatrixRules",
+                    f"`{selector.description}` comes too late: earlier rules match all "
+                    "of its parameters, and the first one counts.",
                 )
             if isinstance(rule, _Stack):
                 _check_stack(rule, [(paths[i], leaves[i]) for i in chosen])
@@ -147,11 +193,7 @@ def stacked(part: Callable[[Any], Any] | Selector, axes: int = 1) -> MatrixRules
 
     An [`eqopt.groups.MatrixRules`][].
     """
-    if axes < 1:
-        raise ValueError(
-            f"stacked: `axes` must be an integer of at least 1, but is {axes}. For "
-            "arrays that are not stacked, use `eqopt.groups.matrices`."
-        )
+    check_integer("stacked", "axes", axes, 1)
     is_rule = isinstance(part, Selector)
     selector = part if is_rule else where(part, required=False)
     return MatrixRules(((selector, _Stack(axes)),))
@@ -231,9 +273,8 @@ def _chosen(selector: Selector, params: Params, leaves: list[Any]) -> list[int]:
     flags = selector.choose(params)
     chosen = [i for i, x in enumerate(leaves) if flags[i] and is_parameter(x)]
     if not (chosen or sees_part()):
-        raise ValueError(
-            f"The rule `{selector.description}` matches no parameter. Print "
-            "`eqopt.groups.table(eqopt.groups.layer_matrices, model)` to see all paths."
+        raise InputError(
+            "MatrixRules", f"`{selector.description}` matches no parameter."
         )
     return chosen
 
@@ -245,11 +286,11 @@ def _check_stack(rule: _Stack, chosen: list[tuple[tuple, Any]]) -> None:
         first = tuple(x.shape[: rule.axes])
         if len(first) == rule.axes and first == tuple(like.shape[: rule.axes]):
             continue
-        raise ValueError(
-            f"stacked: all arrays of a stack must start with axes of the same size (here "
-            f"{rule.axes}), but `{jtu.keystr(other)}` has shape {tuple(x.shape)}, and "
-            f"`{jtu.keystr(path)}` has shape {tuple(like.shape)}. Select only arrays "
-            "with an entry for each layer."
+        raise InputError(
+            "stacked",
+            f"all arrays of a stack must have the same first axes (here {rule.axes}), "
+            f"but `{jtu.keystr(other)}` has shape {tuple(x.shape)}, and "
+            f"`{jtu.keystr(path)}` has shape {tuple(like.shape)}.",
         )
 
 
@@ -270,9 +311,8 @@ def _by_position(axes: Any, names: Any, path: str) -> Any:
     missing = [axis for axis in given if axis not in (names or ())]
     if missing:
         has = "no names" if names is None else f"the axes {names}"
-        raise ValueError(
-            f"matrices: there is no axis {missing[0]!r} in `{path}`, which has {has}. "
-            "Use its names, or positions such as -1."
+        raise InputError(
+            "matrices", f"there is no axis {missing[0]!r} in `{path}`, which has {has}."
         )
     return tuple(names.index(axis) for axis in given)
 

@@ -1,10 +1,11 @@
 import dataclasses
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import jax.tree_util as jtu
 
+from .._errors import InputError
 from .._trees.leaves import is_leaf, is_parameter, listed, selected
 from .._trees.parts import sees_part
 from .._types import Params, PyTree
@@ -51,9 +52,10 @@ class Selector:
 
     def __bool__(self) -> bool:
         # Python has no other hook: `not rule` would be `False`, a mask of nothing.
-        raise TypeError(
-            f"The rule `{self.description}` is neither true nor false. Combine rules "
-            "with `&`, `|` and `~`, not with `and`, `or` and `not`."
+        raise InputError(
+            "groups",
+            f"`{self.description}` is neither true nor false. Combine rules with `&`, "
+            "`|` and `~`, not with `and`, `or` and `not`.",
         )
 
     def choose(self, params: Params) -> list[bool]:
@@ -96,16 +98,9 @@ def path(pattern: str, *, required: bool = True) -> Selector:
 
     **Raises:**
 
-    A `ValueError` if `pattern` is not a regular expression.
+    An `re.error` if `pattern` is not a regular expression.
     """
-    try:
-        compiled = re.compile(pattern)
-    except re.error as error:
-        raise ValueError(
-            f"path: `pattern` must be a regular expression, but {pattern!r} is not: "
-            f"{error}. Write `re.escape(...)` for text that is no expression."
-        ) from None
-    return _checked(f"path({pattern!r})", required, _on_path, compiled)
+    return _checked(f"path({pattern!r})", required, _on_path, re.compile(pattern))
 
 
 def _on_path(params: Params, pattern: re.Pattern) -> list[bool]:
@@ -132,14 +127,7 @@ def leaf(predicate: Callable[[Any], bool], *, required: bool = False) -> Selecto
 
 
 def _by_array(params: Params, predicate: Callable[[Any], bool]) -> list[bool]:
-    flags: list[Any] = [is_parameter(x) and predicate(x) for _, x in _leaves(params)]
-    if any(flag is None for flag in flags):
-        name = getattr(predicate, "__name__", predicate)
-        raise TypeError(
-            f"leaf: `predicate` must return a bool, but {name} returned None. Does it "
-            "lack a `return`?"
-        )
-    return [*map(bool, flags)]
+    return [is_parameter(x) and bool(predicate(x)) for _, x in _leaves(params)]
 
 
 def module(*types: type, required: bool = True) -> Selector:
@@ -191,22 +179,7 @@ def where(fn: Callable[[Any], Any], *, required: bool = True) -> Selector:
     return _checked(description, required, pointed_at, fn)
 
 
-def check_pointer(fn: Any) -> None:
-    """Raises a `TypeError` for a rule or a model instead of a function of the model."""
-    if isinstance(fn, Selector):
-        raise TypeError(
-            f"groups: `{fn.description}` is a rule already. Pass it without `where`, or "
-            "name a part by a function of the model, such as `lambda m: m.layers`."
-        )
-    if any(map(is_parameter, jtu.tree_leaves(fn))):
-        raise TypeError(
-            "groups: a part must be named by a function of the model, such as `lambda m: "
-            f"m.layers`, but is a model itself, of type `{type(fn).__name__}`."
-        )
-
-
 def pointed_at(params: Params, fn: Callable[[Any], Any]) -> list[bool]:
-    check_pointer(fn)
     name = f"groups: `{getattr(fn, '__name__', fn)}`"
     chosen = {*jtu.tree_leaves(selected(params, fn, name))}
     return [i in chosen for i in range(len(_leaves(params)))]
@@ -239,15 +212,11 @@ def _parameters_only(
     chosen = rule(params, *arguments)
     # A rule that names a bias of `None`, or weights in 8 bits, is no typo.
     if required and not (any(chosen) or sees_part()):
-        if is_leaf(params) or jtu.all_leaves([params]):
-            raise ValueError(
-                f"The rule `{description}` needs a model, but got a single leaf. Call "
-                "it first, as in `eqx.partition(model, rule(model))`."
-            )
         names = [name for name, x in _leaves(params) if is_parameter(x)]
-        raise ValueError(
-            f"The rule `{description}` matches no parameter. The parameters are "
-            f"{listed(names) or 'none'}. If this is intended, pass `required=False`."
+        raise InputError(
+            "groups",
+            f"`{description}` matches no parameter. The parameters are "
+            f"{listed(names) or 'none'}. If this is intended, pass `required=False`.",
         )
     pairs = zip(chosen, _leaves(params), strict=True)
     return [flag and is_parameter(x) for flag, (_, x) in pairs]
@@ -257,3 +226,57 @@ def _leaves(params: Params) -> list[tuple[str, Any]]:
     """The key paths and leaves, `None`s included."""
     leaves, _ = jtu.tree_flatten_with_path(params, is_leaf=is_leaf)
     return [(jtu.keystr(path), x) for path, x in leaves]
+
+
+def label(rules: Mapping[Any, Selector]) -> Callable[[Params], PyTree]:
+    """Labels for [`eqopt.Partition`][]: the first rule that matches gives the label.
+
+    !!! example
+
+        ```python
+        groups = eqopt.groups
+        hidden = groups.leaf(lambda x: x.ndim >= 2) & ~groups.module(eqx.nn.Embedding)
+        labels = groups.label({"muon": hidden, "adamw": groups.everything})
+        opt = eqopt.Partition(
+            {"muon": eqopt.Muon(0.02), "adamw": eqopt.AdamW(1e-3)}, labels
+        )
+        print(groups.table(labels, model))
+        ```
+
+    **Arguments:**
+
+    - `rules`: selectors by label, which are tried in this order. A label is a string or
+        another hashable value, as in [`eqopt.Partition`][].
+
+    **Returns:**
+
+    A function of the parameters that returns a tree of labels, with `None` where no rule
+    matches. [`eqopt.Partition`][] rejects that for a parameter that it trains.
+
+    **Raises:**
+
+    When that function is called, a `ValueError` if earlier rules match everything that a
+    rule matches in the whole model.
+    """
+    return _Labels(tuple(rules.items()))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Labels:
+    rules: tuple[tuple[Hashable, Selector], ...]
+
+    def __call__(self, params: Params) -> PyTree:
+        treedef = jtu.tree_structure(params, is_leaf=is_leaf)
+        labels: list[Hashable] = [None] * treedef.num_leaves
+        for name, selector in self.rules:
+            chosen = selector.choose(params)
+            taken = [i for i, flag in enumerate(chosen) if flag and labels[i] is None]
+            if any(chosen) and not (taken or sees_part()):
+                raise InputError(
+                    "label",
+                    f"the rule for {name!r} comes too late: earlier rules match all of "
+                    "its parameters, and the first one counts.",
+                )
+            for i in taken:
+                labels[i] = name
+        return treedef.unflatten(labels)

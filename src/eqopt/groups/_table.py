@@ -9,6 +9,7 @@ from .._trees.leaves import check_parameters, is_leaf, is_parameter
 from .._trees.masks import resolve
 from .._trees.routes import known
 from .._types import Params, PyTree
+from ..tree._nbytes import aligned
 
 
 def table(groups: PyTree | Callable[[Params], PyTree], params: Params) -> str:
@@ -51,7 +52,7 @@ def table(groups: PyTree | Callable[[Params], PyTree], params: Params) -> str:
             for (pattern, *rest), names in lines.items()
         ),
     ]
-    return f"{_aligned(total)}\n\n{_aligned(rows)}"
+    return f"{aligned(total)}\n\n{aligned(rows)}"
 
 
 def _merged(names: list[str], pattern: str) -> str:
@@ -83,11 +84,3 @@ def _span(x: np.ndarray) -> str:
         return "-"
     low, high = float(x.min()), float(x.max())
     return f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
-
-
-def _aligned(rows: list[list[str]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    )

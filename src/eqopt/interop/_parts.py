@@ -6,13 +6,12 @@ from typing import Any
 
 import jax.numpy as jnp
 import jax.tree_util as jtu
-import numpy as np
 from jaxtyping import Array
 
+from .._arguments.checks import check_interval
 from .._combinators.chain import Chain, NamedChain
 from .._combinators.partition import Partition
 from .._core import AbstractOptimizer, AbstractTransformation
-from .._jax_internals import is_traced
 from .._transforms.scale import ScaleByLearningRate, at, recorded
 from .._trees.leaves import label_dict
 
@@ -50,6 +49,5 @@ def with_rate(node: Any, rate: ScaleByLearningRate | None) -> Any:
 
 def checked_count(given: Any) -> Array:
     """The `count` that the user passed, as an array for a state."""
-    if not is_traced(given) and np.asarray(given) < 0:
-        raise ValueError(f"`count` must be an integer of at least 0, but is {given!r}.")
+    check_interval("interop", "count", given, 0)
     return jnp.asarray(given, jnp.int32)

@@ -1,9 +1,10 @@
 """Trees as vectors: sums, products, and multiples."""
 
+import functools
 import operator
 
 from .._types import PyTree, RealScalarLike
-from ._together import elementwise, mapped, number
+from ._together import elementwise, number
 
 
 def add(tree_x: PyTree, tree_y: PyTree, *other_trees: PyTree) -> PyTree:
@@ -33,7 +34,8 @@ def add(tree_x: PyTree, tree_y: PyTree, *other_trees: PyTree) -> PyTree:
     """
     others = {f"other_trees[{i}]": tree for i, tree in enumerate(other_trees)}
     trees = {"tree_x": tree_x, "tree_y": tree_y, **others}
-    return elementwise("add", operator.add, trees)
+    fold = lambda *xs: functools.reduce(operator.add, xs)
+    return elementwise("add", fold, trees)
 
 
 def sub(tree_x: PyTree, tree_y: PyTree) -> PyTree:
@@ -124,11 +126,11 @@ def scale(scalar: RealScalarLike | complex, tree: PyTree) -> PyTree:
 
     **Raises:**
 
-    A `ValueError` if `scalar` has axes, and a `TypeError` if it is not a number, or if
-    it is complex and an array of the tree is real.
+    A `ValueError` if `scalar` has axes, and a `TypeError` if it is complex and an array
+    of the tree is real.
     """
     s = number("scale", "scalar", scalar, complex_too=True)
-    return mapped("scale", lambda x: s * x, "tree", tree)
+    return elementwise("scale", lambda x: s * x, {"tree": tree})
 
 
 def add_scale(
@@ -158,12 +160,8 @@ def add_scale(
     **Raises:**
 
     A `ValueError` that names the key path if structures or shapes differ, or if
-    `scalar` has axes; a `TypeError` if `scalar` is not a number, or if a complex result
-    would replace a real array.
+    `scalar` has axes, and a `TypeError` if a complex result would replace a real array.
     """
     s = number("add_scale", "scalar", scalar, complex_too=True)
-    return elementwise(
-        "add_scale",
-        lambda x, y: x + s * y,
-        {"tree_x": tree_x, "tree_y": tree_y},
-    )
+    trees = {"tree_x": tree_x, "tree_y": tree_y}
+    return elementwise("add_scale", lambda x, y: x + s * y, trees)

@@ -1,6 +1,6 @@
 """Other dtypes, other values for some numbers, and additional leading axes."""
 
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -8,21 +8,14 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, Bool, DTypeLike
 
+from .._errors import InputError
 from .._jax_internals import is_traced
 from .._trees.leaves import is_leaf, is_parameter, listed, parameters
 from .._trees.stored import is_stored
 from .._types import PyTree, RealScalarLike, Tree
 from ..numerics._numerics import common_dtype
 from ._like import _dtype_for
-from ._together import (
-    check_numbers,
-    column_of,
-    elementwise,
-    mapped,
-    number,
-    own_dtype,
-    replaced,
-)
+from ._together import column_of, elementwise, number, own_dtype, replaced
 
 
 def cast(tree: Tree, dtype: DTypeLike | None) -> Tree:
@@ -48,7 +41,6 @@ def cast(tree: Tree, dtype: DTypeLike | None) -> Tree:
     like everything else. So do arrays that a wrapper such as [`eqopt.StoreState`][] has
     stored in another form.
     """
-    check_numbers("cast", "tree", tree)
     new = lambda x: _as(x, _dtype_for(x, dtype)) if is_parameter(x) else x
     return jtu.tree_map(new, tree, is_leaf=is_stored)
 
@@ -73,7 +65,6 @@ def cast_like(tree: Tree, other_tree: PyTree) -> Tree:
 
     A `ValueError` that names the key path if structures differ.
     """
-    check_numbers("cast_like", "tree", tree)
     leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
     column = column_of("cast_like", treedef, "other_tree", other_tree, "tree", tree)
     return treedef.unflatten(
@@ -92,7 +83,10 @@ def _as(x: Any, dtype: Any) -> Any:
     return jnp.asarray(x).astype(dtype)
 
 
-def dtype(tree: PyTree, mixed_dtype_handler: str | None = None) -> np.dtype:
+def dtype(
+    tree: PyTree,
+    mixed_dtype_handler: Literal["promote", "highest", "lowest"] | None = None,
+) -> np.dtype:
     """The dtype of the arrays in `tree`.
 
     **Arguments:**
@@ -111,15 +105,8 @@ def dtype(tree: PyTree, mixed_dtype_handler: str | None = None) -> np.dtype:
     **Raises:**
 
     A `ValueError` that lists the dtypes if `mixed_dtype_handler` does not allow them,
-    for example `"highest"` for float16 and bfloat16; a `ValueError` if it is not one of
-    these four values.
+    for example `"highest"` for float16 and bfloat16.
     """
-    if mixed_dtype_handler not in (None, "promote", "highest", "lowest"):
-        raise ValueError(
-            "dtype: `mixed_dtype_handler` must be None, 'promote', 'highest' or "
-            f"'lowest', but is {mixed_dtype_handler!r}."
-        )
-    check_numbers("dtype", "tree", tree)
     places = {}
     for path, x in jtu.tree_leaves_with_path(parameters(tree), is_leaf=is_stored):
         places.setdefault(own_dtype(x), jtu.keystr(path) or "(the root)")
@@ -134,13 +121,12 @@ def dtype(tree: PyTree, mixed_dtype_handler: str | None = None) -> np.dtype:
             if all(common_dtype(dtype, other) == other for other in found):
                 return dtype
     mixed = listed([f"{dtype} (as at `{path}`)" for dtype, path in places.items()], "")
-    problem = (
-        "`mixed_dtype_handler` is None. Pass 'promote', 'highest' or 'lowest', or "
-        "cast the arrays with `eqopt.tree.cast`."
-        if mixed_dtype_handler is None
-        else f"None of them is the {mixed_dtype_handler}. Pass 'promote'."
+    raise InputError(
+        "dtype",
+        f"`tree` has arrays of several dtypes: {mixed}. Pass another "
+        f"`mixed_dtype_handler` than {mixed_dtype_handler!r}, such as 'promote', or cast "
+        "the arrays with `eqopt.tree.cast`.",
     )
-    raise ValueError(f"dtype: `tree` has arrays of several dtypes: {mixed}. {problem}")
 
 
 def real(tree: PyTree) -> PyTree:
@@ -154,7 +140,7 @@ def real(tree: PyTree) -> PyTree:
 
     `tree` with real arrays instead of its complex ones. Everything else stays unchanged.
     """
-    return replaced("real", lambda x: x.real, tree)
+    return replaced(lambda x: x.real, tree)
 
 
 def conj(tree: PyTree) -> PyTree:
@@ -169,7 +155,7 @@ def conj(tree: PyTree) -> PyTree:
 
     `tree` with its complex arrays conjugated. Everything else stays unchanged.
     """
-    return replaced("conj", lambda x: x.conj() if jnp.iscomplexobj(x) else x, tree)
+    return replaced(lambda x: x.conj() if jnp.iscomplexobj(x) else x, tree)
 
 
 def clip(
@@ -193,24 +179,21 @@ def clip(
 
     **Raises:**
 
-    A `ValueError` if a bound has axes or is NaN, or if `min_value` is larger than
-    `max_value`. Traced values are not checked.
+    A `ValueError` if a bound has axes, or if `min_value` is larger than `max_value`.
+    Traced values are not checked.
     """
     low, high = (
         None if value is None else number("clip", name, value)
         for name, value in (("min_value", min_value), ("max_value", max_value))
     )
-    known = [
-        x.item() if hasattr(x, "item") else x
-        for x in (low, high)
-        if x is not None and not is_traced(x)
-    ]
-    if any(x != x for x in known) or known != sorted(known):
-        raise ValueError(
-            "clip: `min_value` must be at most `max_value`, and neither may be NaN, "
-            f"but they are {min_value} and {max_value}."
+    is_known = not any(x is None or is_traced(x) for x in (low, high))
+    if is_known and not np.asarray(low) <= np.asarray(high):
+        raise InputError(
+            "clip",
+            "`min_value` must be at most `max_value`, but they are "
+            f"{min_value} and {max_value}.",
         )
-    return mapped("clip", lambda x: _clipped(x, low, high), "tree", tree)
+    return elementwise("clip", lambda x: _clipped(x, low, high), {"tree": tree})
 
 
 def _clipped(x: Any, low: Any, high: Any) -> Any:
@@ -243,12 +226,9 @@ def where(
     A `ValueError` that names the key path if structures or shapes differ, or if only one
     tree has an array, and a `TypeError` if a complex array would become real.
     """
-    return elementwise(
-        "where",
-        lambda x, y: jnp.where(condition, x, y),
-        {"tree_x": tree_x, "tree_y": tree_y},
-        may_lack=False,
-    )
+    choose = lambda x, y: jnp.where(condition, x, y)
+    trees = {"tree_x": tree_x, "tree_y": tree_y}
+    return elementwise("where", choose, trees, may_lack=False)
 
 
 def batch_shape(tree: PyTree, shape: tuple[int, ...] = ()) -> PyTree:
@@ -273,7 +253,7 @@ def batch_shape(tree: PyTree, shape: tuple[int, ...] = ()) -> PyTree:
     `tree` with arrays of shape `(*shape, *x.shape)`. Integer arrays are not parameters
     and stay unchanged, like everything else.
     """
-    return replaced("batch_shape", lambda x: _batched(x, shape), tree)
+    return replaced(lambda x: _batched(x, shape), tree)
 
 
 def _batched(x: Any, shape: Any) -> Any:

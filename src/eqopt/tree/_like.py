@@ -2,17 +2,15 @@ from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
-import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, DTypeLike, Inexact, Shaped
 
 from .._jax_internals import is_traced
-from .._trees.leaves import is_parameter, map_parameters
+from .._trees.leaves import map_parameters
 from .._trees.sharding import sharded_like
-from .._trees.stored import is_stored
 from .._types import PyTree, RealScalarLike
 from ..numerics._numerics import common_dtype, wide_dtype
-from ._together import check_numbers, loaded, number, own_dtype
+from ._together import loaded, number, own_dtype
 
 
 _Leaf: TypeAlias = (
@@ -35,8 +33,7 @@ def zeros_like(tree: PyTree, dtype: DTypeLike | None = None) -> PyTree:
 
     A tree with the same structure, sharded like `tree`.
     """
-    check_numbers("zeros_like", "tree", tree)
-    return map_parameters(lambda x: full_like_leaf(x, 0, _dtype_for(x, dtype)), tree)
+    return full_like(tree, 0, dtype)
 
 
 def ones_like(tree: PyTree, dtype: DTypeLike | None = None) -> PyTree:
@@ -54,7 +51,6 @@ def ones_like(tree: PyTree, dtype: DTypeLike | None = None) -> PyTree:
 
     A tree with the same structure, sharded like `tree`.
     """
-    check_numbers("ones_like", "tree", tree)
     return full_like(tree, 1, dtype)
 
 
@@ -78,40 +74,19 @@ def full_like(
 
     **Raises:**
 
-    A `ValueError` if `fill_value` has axes, and a `TypeError` if it is not a number, or
-    if it is complex and the array must be real.
+    A `ValueError` if `fill_value` has axes.
     """
-    check_numbers("full_like", "tree", tree)
     value = number("full_like", "fill_value", fill_value, complex_too=True)
-    return jtu.tree_map_with_path(
-        lambda path, x: _filled(path, x, value, dtype) if is_parameter(x) else None,
-        tree,
-        is_leaf=is_stored,
+    return map_parameters(
+        lambda x: full_like_leaf(x, value, _dtype_for(x, dtype)), tree
     )
-
-
-def _filled(path, x, value, dtype):
-    into = jnp.dtype(_dtype_for(x, dtype))
-    if jnp.iscomplexobj(value) and not jnp.issubdtype(into, jnp.complexfloating):
-        raise TypeError(
-            f"full_like: `fill_value` is complex, {value}, but the array at "
-            f"`{jtu.keystr(path) or '(the root)'}` has dtype {into}. Pass the real "
-            "part of `fill_value`, or a complex `dtype`."
-        )
-    return full_like_leaf(x, value, into)
 
 
 def _dtype_for(x: Any, dtype: Any) -> Any:
     if dtype is None:
         # With its dtype, a slot is not weakly typed, as after the first step.
         return own_dtype(x)
-    try:
-        is_floating = jnp.issubdtype(jnp.dtype(dtype), jnp.floating)
-    except TypeError:
-        raise TypeError(
-            "`dtype` must be a dtype, such as `jnp.bfloat16` or 'bfloat16', but is "
-            f"{dtype!r}."
-        ) from None
+    is_floating = jnp.issubdtype(jnp.dtype(dtype), jnp.floating)
     if not (is_floating and jnp.issubdtype(x.dtype, jnp.complexfloating)):
         return dtype
     return common_dtype(dtype, jnp.complex64)

@@ -1,6 +1,5 @@
 """The leaves of a state that stand for parameters."""
 
-import itertools
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,10 +9,11 @@ import jax
 import jax.tree_util as jtu
 import numpy as np
 
-from .._trees.leaves import disagreement, is_leaf, parameters
+from .._errors import InputError
+from .._trees.leaves import is_leaf, parameters
 from .._trees.stored import is_stored
 from .._types import Params, PyTree, State
-from ._slots import TREES, declared, found_in, has_state, without_padding
+from ._slots import TREES, declared, found_in, without_padding
 from ._together import column_of
 
 
@@ -77,24 +77,12 @@ def map_params(
     parameters cannot be inferred, or if a tree of `rest` has another structure.
     """
     init = getattr(initable, "init", initable)
-    if not callable(init):
-        raise TypeError(
-            "map_params: `initable` must be an optimizer or its `init`, but is of type "
-            f"`{type(initable).__name__}`. Call `map_params(opt, fn, state)`, in this "
-            "order."
-        )
     if params is None:
         params, abstract = _inferred(init, state), state
     else:
         abstract = eqx.filter_eval_shape(init, params)
     treedef = jtu.tree_structure(abstract, is_leaf=is_stored)
-    try:
-        values = treedef.flatten_up_to(state)
-    except (ValueError, TypeError):
-        raise ValueError(
-            f"map_params: {disagreement('state', state, 'init(params)', abstract)} Pass "
-            "the optimizer and the model that the state belongs to."
-        ) from None
+    values = column_of("map_params", treedef, "state", state, "init(params)", abstract)
     arrays = parameters(params)
     structure = jtu.tree_structure(arrays, is_leaf=is_leaf)
     columns = [
@@ -112,47 +100,41 @@ def _inferred(init: Callable, state: State) -> Params:
     """Parameters for which `init` would return `state`; only their shapes matter.
 
     One of the slots has the structure of the parameters. The largest shapes in slots
-    like it are the shapes of the parameters, or the smallest if others are stacks. They
-    are correct if `init` makes a tree like `state` from them.
+    like it are the shapes of the parameters, if `init` makes a tree like `state` from
+    them.
     """
     slots: dict[Any, list[list]] = {}
     for tree in _declared(without_padding(state), "state"):
         leaves, structure = jtu.tree_flatten(tree, is_leaf=is_leaf)
         if any(x is not None for x in leaves):
             slots.setdefault(structure, []).append(leaves)
-    for (structure, rows), pick in itertools.product(slots.items(), (max, min)):
-        columns = zip(*rows, strict=True)
-        params = structure.unflatten(_picked(pick, column) for column in columns)
+    for structure, rows in slots.items():
+        params = structure.unflatten(map(_largest, zip(*rows, strict=True)))
         if _is_state_of(init, params, state):
             return params
     if slots:
-        raise ValueError(_UNKNOWN)
+        raise InputError(
+            "map_params",
+            "the parameters cannot be inferred from `state`. Either its trees do not "
+            "contain all shapes, or it belongs to another optimizer. Pass the model: "
+            "`params=model`.",
+        )
     return None
 
 
 def _declared(node: Any, kind: str) -> Iterator[Any]:
     """The trees in a state that its classes declare."""
-    if kind in TREES and not has_state(node):
+    if kind in TREES:
         yield node
     elif not is_stored(node):
         for _, child, below in declared(node, kind):
             yield from _declared(child, below)
 
 
-_UNKNOWN = (
-    "map_params: the parameters cannot be inferred from `state`. Either its trees do "
-    "not contain all shapes, or it belongs to another optimizer. Pass the model: "
-    "`params=model`."
-)
-
-
-def _picked(pick: Callable, leaves: tuple) -> jax.ShapeDtypeStruct | None:
-    # A flag does not say which shape the parameter has.
-    shapes = [x.shape for x in leaves if hasattr(x, "shape") and x.dtype != bool]
+def _largest(leaves: tuple) -> jax.ShapeDtypeStruct | None:
+    shapes = [x.shape for x in leaves if hasattr(x, "shape")]
     by_size = lambda shape: (len(shape), shape)
-    return (
-        jax.ShapeDtypeStruct(pick(shapes, key=by_size), "float32") if shapes else None
-    )
+    return jax.ShapeDtypeStruct(max(shapes, key=by_size), "float32") if shapes else None
 
 
 def _is_state_of(init: Callable, params: Params, state: State) -> bool:

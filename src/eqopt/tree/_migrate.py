@@ -87,14 +87,12 @@ def migrate(
 
     A `ValueError` that names key paths if values of the old state would be lost, if
     several parts could be taken, if a shape or dtype does not fit, or if an entry of
-    `take` or `drop` matches nothing. A `TypeError` if `new_opt` has no `init`, or if
-    `old_state` has shapes instead of arrays.
+    `take` or `drop` matches nothing.
     """
-    _check_is_optimizer("migrate", new_opt)
     made = new_opt.init(model)
     whole = _unpadded(made)
     new, old = without_stacks(whole), without_stacks(_unpadded(old_state))
-    sources = planned(new, old, model, take, drop).sources
+    sources = planned(new, old, take, drop).sources
     found = dict(_leaves(old))
     was_divided, is_divided = _divided(old_state), _divided(made)
 
@@ -105,7 +103,7 @@ def migrate(
         y = found[source]
         if was_divided(source) and not is_divided(path):
             y = jtu.tree_map(in_full, y)  # XLA would leave it divided inside `jit`
-        return _value(x, y, source)
+        return _value(x, y)
 
     values = [value(path, x) for path, x in _leaves(new)]
     moved = jtu.tree_structure(new, is_leaf=is_stored).unflatten(values)
@@ -149,19 +147,9 @@ def migration_plan(
 
     The errors of `migrate`.
     """
-    _check_is_optimizer("migration_plan", new_opt)
     new = eqx.filter_eval_shape(new_opt.init, model)
     own = lambda state: without_stacks(without_padding(state))
-    return planned(own(new), own(old_state), model, take, drop).plan
-
-
-def _check_is_optimizer(function: str, new_opt: Any) -> None:
-    if not callable(getattr(new_opt, "init", None)):
-        raise TypeError(
-            f"{function}: `new_opt` must be an optimizer, but is a "
-            f"{type(new_opt).__name__}. Pass the optimizer first: "
-            f"`{function}(new_opt, old_state, model)`."
-        )
+    return planned(own(new), own(old_state), take, drop).plan
 
 
 def _leaves(state: State) -> list[tuple[tuple, Any]]:
@@ -178,14 +166,8 @@ def _cut(x: Any, shape: tuple[int, ...]) -> Any:
     return unsharded(on_device(x))[tuple(map(slice, shape))]
 
 
-def _value(new: Any, old: Any, path: tuple) -> Any:
-    """`old`, the value at `path` of the old state, in the form of `new`."""
-    if any(isinstance(x, jax.ShapeDtypeStruct) for x in jtu.tree_leaves(old)):
-        raise TypeError(
-            f"migrate: `old_state` has a `jax.ShapeDtypeStruct` at "
-            f"`{jtu.keystr(path)}`, which has no values. Pass the state itself, or use "
-            "`migration_plan`, which needs only shapes."
-        )
+def _value(new: Any, old: Any) -> Any:
+    """`old`, a value of the old state, in the form of `new`."""
     if _forms(new) == _forms(old):
         return jtu.tree_map(_copied, new, old)
     if not (is_stored(new) or is_stored(old)):

@@ -1,7 +1,8 @@
 """What a new optimizer takes from the state of an old one: decided by shapes only."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import difflib
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -9,10 +10,11 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 
-from .._trees.leaves import ANOTHER_MODEL, listed, type_name
-from .._types import Params, State
-from ._matching import ROOT, hint, matched
-from ._search import _name
+from .._errors import InputError
+from .._trees.leaves import listed, type_name
+from .._types import State
+from ._nbytes import aligned
+from ._search import _name, did_you_mean
 from ._state_parts import Part, parts_of
 
 
@@ -20,7 +22,11 @@ from ._state_parts import Part, parts_of
 # key paths.
 Drop: TypeAlias = str | type | Sequence[str | type]
 
+# For numbers of parts of the new state, the part of the old state to take.
+Pairs: TypeAlias = dict[int, Part]
+
 _SHOWN = 8  # entries for `drop` in an error
+ROOT = "(the root)"
 
 
 class MigratedPart(NamedTuple):
@@ -69,10 +75,7 @@ class MigrationPlan:
         if self.dropped:
             rows += [("", "", ""), ("old state", "class", "values")]
         rows += [(path or ROOT, name, "dropped") for path, name in self.dropped]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        return "\n".join(
-            "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows
-        )
+        return aligned(rows)
 
 
 class Migration(NamedTuple):
@@ -85,7 +88,6 @@ class Migration(NamedTuple):
 def planned(
     new_state: State,
     old_state: State,
-    params: Params,
     take: Mapping[str, str | None],
     drop: Drop,
 ) -> Migration:
@@ -95,33 +97,26 @@ def planned(
 
     A `ValueError` in the cases of [`eqopt.tree.migrate`][].
     """
-    everything = parts_of(old_state, params)
+    everything = parts_of(old_state)
     dropped = _dropped(everything, drop)
     old = [part.without(dropped) for part in everything]
-    new = parts_of(new_state, params)
+    new = parts_of(new_state)
     pairs = matched(new, [part for part in old if part.values], take)
-    rows, sources, misfits = [], {}, []
+    rows, sources = [], {}
     for i, part in enumerate(new):
+        place = jtu.keystr(part.path)
         if i not in pairs:
-            rows.append(MigratedPart(jtu.keystr(part.path), part.name, None))
+            rows.append(MigratedPart(place, part.name, None))
             continue
         other = pairs[i]
         own = {path: (*other.path, *path[len(part.path) :]) for path in part.values}
         taken = {path: there for path, there in own.items() if there in other.values}
-        misfits += [
-            _Misfit(part, path, part.values[path], there, other.values[there])
-            for path, there in taken.items()
-            if _type(part.values[path]) != _type(other.values[there])
-        ]
         rest = tuple(jtu.keystr(path) for path in own if path not in taken)
         sources |= taken
-        place = jtu.keystr(part.path)
         rows.append(MigratedPart(place, part.name, jtu.keystr(other.path), rest))
-    if misfits:
-        raise ValueError(_not_fitting(misfits, old))
+    _check_types(new, old, sources)
     used = set(sources.values())
-    left = [part.without(used) for part in old]
-    _check_nothing_left(old, left, rows)
+    _check_nothing_left(old, [part.without(used) for part in old])
     gone = [part.without(part.values.keys() - dropped.keys()) for part in everything]
     plan = MigrationPlan(tuple(rows), tuple(_summary(everything, gone)))
     return Migration(plan, sources)
@@ -140,14 +135,13 @@ def _dropped(old: Sequence[Part], drop: Drop) -> dict[tuple, Any]:
             if name in _names(part, path)
         }
         if not here:
-            names = [
-                name for part in old for name in (part.name, jtu.keystr(part.path))
-            ]
+            names = [x for part in old for x in (part.name, jtu.keystr(part.path)) if x]
             slots = {_slot(part, path) for part in old for path in part.values}
             names = sorted(x for x in slots if x.endswith(f".{name}")) or names
-            raise ValueError(
-                f"migrate: `drop` has {name!r}, but the old state has no such class, "
-                f"field or path.{hint(name, [x for x in names if x])}"
+            raise InputError(
+                "migrate",
+                f"`drop` has {name!r}, but the old state has no such class, field or "
+                f"path.{hint(name, names)}",
             )
         found |= here
     return found
@@ -174,29 +168,16 @@ def _summary(old: Sequence[Part], some: Sequence[Part]) -> list[tuple[str, str]]
     return rows
 
 
-def _check_nothing_left(
-    old: Sequence[Part], left: Sequence[Part], rows: Sequence[MigratedPart]
-) -> None:
-    """Raises a `ValueError` if values of the old state are neither taken nor dropped."""
-    lost = _summary(old, left)
-    if not lost:
-        return
-    shown = [f"{name} at `{path or ROOT}`" for path, name in lost]
-    message = (
-        "migrate: the new optimizer has no place for these values of the old state: "
-        f"{listed(shown, quote='')}. To omit them, name them: "
-        f"`{_advice(old, left)}`."
-    )
-    places = {part.name: part.path for part in left if part.values}
-    for row in rows:
-        if row.taken_from is None and row.name in places:
-            source = jtu.keystr(places[row.name])
-            message += (
-                f" Or take them for the {row.name} at `{row.path or ROOT}` of "
-                f"the new state: `take={{{row.path!r}: {source!r}}}`."
-            )
-            break
-    raise ValueError(message)
+def _check_nothing_left(old: Sequence[Part], left: Sequence[Part]) -> None:
+    """Raises an error if values of the old state are neither taken nor dropped."""
+    lost = [f"{name} at `{path or ROOT}`" for path, name in _summary(old, left)]
+    if lost:
+        raise InputError(
+            "migrate",
+            "the new optimizer has no place for these values of the old state: "
+            f"{listed(lost, quote='')}. To omit them, pass `{_advice(old, left)}`. To "
+            "say where they belong, pass `take`.",
+        )
 
 
 def _advice(old: Sequence[Part], left: Sequence[Part]) -> str:
@@ -216,40 +197,27 @@ def _advice(old: Sequence[Part], left: Sequence[Part]) -> str:
     return f"drop=[{', '.join(shown + ['...'] * (len(found) > _SHOWN))}]"
 
 
-class _Misfit(NamedTuple):
-    """A value of a part of the new state, and the one at `there` in the old state."""
-
-    part: Part
-    path: tuple
-    new: Any
-    there: tuple
-    old: Any
-
-
-def _not_fitting(misfits: Sequence[_Misfit], old: Sequence[Part]) -> str:
-    """The message for values that have other shapes or dtypes than expected."""
-    has_other_shape = lambda x: np.shape(x.new) != np.shape(x.old)
-    first = next(filter(has_other_shape, misfits), misfits[0])
-    found, expected = (type_name(*_type(x)) for x in (first.old, first.new))
-    more = len(misfits) - 1
-    places = {misfit.there for misfit in misfits}
-    some = [part.without(part.values.keys() - places) for part in old]
-    message = (
-        f"migrate: the old state has {found} at `{jtu.keystr(first.there)}`, but the new "
-        f"optimizer needs {expected} at `{jtu.keystr(first.path)}`."
+def _check_types(
+    new: Sequence[Part], old: Sequence[Part], sources: Mapping[tuple, tuple]
+) -> None:
+    """Raises an error if values have other shapes or dtypes than the new state."""
+    here, there = (
+        {path: _type(x) for part in parts for path, x in part.values.items()}
+        for parts in (new, old)
     )
-    if more:
-        message += f" {more} more {'does' if more == 1 else 'do'} not fit."
-    if has_other_shape(first):
-        fix = f"{ANOTHER_MODEL} Pass the model of the old state"
-    else:
-        field = _slot(first.part, first.path).partition(".")[2]
-        fix = (
-            "Give the new optimizer the dtypes of the old one, convert the old state, "
-            f"`eqopt.tree.set(state, {field}=eqopt.tree.cast(eqopt.tree.get(state, "
-            f"{field!r}), jnp.{_type(first.new)[0]}))`"
+    misfits = {p: other for p, other in sources.items() if here[p] != there[other]}
+    if misfits:
+        path, other = next(iter(misfits.items()))
+        places = {*misfits.values()}
+        some = [part.without(part.values.keys() - places) for part in old]
+        more = f", and {len(misfits) - 1} more differ" if len(misfits) > 1 else ""
+        raise InputError(
+            "migrate",
+            f"the old state has {type_name(*there[other])} at `{jtu.keystr(other)}`, "
+            f"but the new one has {type_name(*here[path])} at `{jtu.keystr(path)}`{more}"
+            ". Pass the model of the old state and the dtypes of the old optimizer, or "
+            f"initialise what differs: `{_advice(old, some)}`.",
         )
-    return f"{message} {fix}, or initialise what does not fit: `{_advice(old, some)}`."
 
 
 def _type(x: Any) -> tuple[Any, tuple[int, ...]]:
@@ -258,3 +226,136 @@ def _type(x: Any) -> tuple[Any, tuple[int, ...]]:
     if not isinstance(dtype, type) and not jnp.issubdtype(dtype, jax.dtypes.prng_key):
         dtype = jax.dtypes.canonicalize_dtype(dtype)  # of NumPy's arrays
     return dtype, np.shape(x)
+
+
+def matched(
+    new: Sequence[Part], old: Sequence[Part], take: Mapping[str, str | None]
+) -> Pairs:
+    """The part of `old` for each part of `new` that has one.
+
+    `take`: for key paths in the new state, the key path in the old state.
+
+    **Raises:**
+
+    A `ValueError` if a part has several candidates, or if a path of `take` is wrong.
+    """
+    pairs: Pairs = {}
+    free = dict(enumerate(new))
+    # Inner paths first, so that they are exceptions from outer ones.
+    for path, source in sorted(take.items(), key=lambda item: -len(item[0])):
+        start = _place(path, "new", new)
+        here = {i: p for i, p in free.items() if _is_below(p.path, start)}
+        free = {i: p for i, p in free.items() if i not in here}
+        if source is None:
+            continue
+        other = _place(source, "old", old)
+        there = [part for part in old if _is_below(part.path, other)]
+        found = _pairs(here, there, (len(start), len(other)))
+        if not found:
+            raise InputError(
+                "migrate",
+                f"`take` has {path!r}: {source!r}, but these have no class in common: "
+                f"{_kinds(here.values())} in the new state, and {_kinds(there)} in the "
+                f"old one. To initialise: `take={{{path!r}: None}}`.",
+            )
+        pairs |= found
+    used = {part.path for part in pairs.values()}
+    return pairs | _pairs(free, old, used=used)
+
+
+def _pairs(
+    new: Mapping[int, Part],
+    old: Sequence[Part],
+    starts: tuple[int, int] = (0, 0),
+    used: Set[tuple] = frozenset(),
+) -> Pairs:
+    """Pairs by class and labels, then by class among the rest of both.
+
+    `starts` are the numbers of keys of the two paths below which all parts are. Parts
+    with a path in `used` are taken already. They are only taken again for the same
+    labels: a group whose parameters are now in two groups.
+    """
+    keys = [lambda part, n=n: (part.key, part.labels(n)) for n in starts]
+    labelled = [p for p in old if p.path not in used or p.labels(starts[1])]
+    pairs = _by_key(new, labelled, *keys)
+    taken = used | {part.path for part in pairs.values()}
+    rest = {i: part for i, part in new.items() if i not in pairs}
+    free = [part for part in old if part.path not in taken]
+    of_class = lambda part: part.key
+    return pairs | _by_key(rest, free, of_class, of_class)
+
+
+def _by_key(
+    new: Mapping[int, Part],
+    old: Sequence[Part],
+    new_key: Callable[[Part], Any],
+    old_key: Callable[[Part], Any],
+) -> Pairs:
+    here: dict[Any, dict[int, Part]] = {}
+    there: dict[Any, list[Part]] = {}
+    for i, part in new.items():
+        here.setdefault(new_key(part), {})[i] = part
+    for part in old:
+        there.setdefault(old_key(part), []).append(part)
+    pairs: Pairs = {}
+    for key in here:
+        if key in there:
+            pairs |= _paired(here[key], there[key])
+    return pairs
+
+
+def _paired(new: Mapping[int, Part], old: Sequence[Part]) -> Pairs:
+    """Pairs of parts of one class."""
+    if len(new) == len(old) == 1:
+        return dict.fromkeys(new, old[0])
+    # The same places, also if all of them are in one more wrapper or chain.
+    by_place = dict(zip(_relative([x.path for x in old]), old, strict=True))
+    places = dict(zip(new, _relative([x.path for x in new.values()]), strict=True))
+    if {*places.values()} == by_place.keys():
+        return {i: by_place[place] for i, place in places.items()}
+    paths, others = ([jtu.keystr(x.path) for x in xs] for xs in (new.values(), old))
+    raise InputError(
+        "migrate",
+        f"it is unclear which {old[0].name} to take: the new state has {listed(paths)}, "
+        f"and the old one {listed(others)}. Say which, `take={{{paths[0]!r}: "
+        f"{others[0]!r}}}`, or `None` instead of the second path to initialise.",
+    )
+
+
+def _relative(paths: Sequence[tuple]) -> list[tuple]:
+    """Key paths without the keys that all of them begin with."""
+    same = [len({*keys}) == 1 for keys in zip(*paths, strict=False)]
+    start = [*same, False].index(False)
+    return [path[start:] for path in paths]
+
+
+def _is_below(path: tuple, start: tuple) -> bool:
+    return path[: len(start)] == start
+
+
+def _place(path: str, whose: str, parts: Sequence[Part]) -> tuple:
+    """The key path of a string; a `ValueError` if there is nothing at this path."""
+    places = {
+        jtu.keystr(part.path[:i]): part.path[:i]
+        for part in parts
+        for i in range(len(part.path) + 1)
+    }
+    if path not in places:
+        paths = [jtu.keystr(part.path) for part in parts]
+        raise InputError(
+            "migrate",
+            f"`take` has the path {path!r}, but the {whose} state has no part there."
+            f"{hint(path, paths)}",
+        )
+    return places[path]
+
+
+def hint(given: str, names: Sequence[str]) -> str:
+    """The names that are similar to the given one, or all if none is."""
+    names = [*dict.fromkeys(names)]
+    close = difflib.get_close_matches(given, names, n=3, cutoff=0.5)
+    return did_you_mean(close) or f" It has {listed([x or ROOT for x in names])}."
+
+
+def _kinds(parts: Iterable[Part]) -> str:
+    return ", ".join(dict.fromkeys(part.name for part in parts)) or "nothing"

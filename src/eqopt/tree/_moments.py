@@ -1,15 +1,14 @@
 """Exponential moving averages of powers of updates, as optimizers keep them."""
 
+import math
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 
 from .._arguments.checks import check_interval
-from .._jax_internals import is_traced
 from .._types import IntegerLike, PyTree, RealScalarLike
 from ..numerics import _numerics
-from ._together import check_real, elementwise, mapped, number
+from ._together import check_real, elementwise, number
 
 
 def update_moment(
@@ -75,11 +74,8 @@ def update_moment_per_elem_norm(
 def _averaged(
     owner: str, power: Any, updates: PyTree, moments: PyTree, decay: Any, order: Any
 ) -> PyTree:
-    decay = _decay(owner, decay)
-    if isinstance(order, bool) or not order > 0:
-        raise ValueError(
-            f"{owner}: `order` must be a positive number, such as 1 or 2, but is {order}."
-        )
+    decay = _within(owner, "decay", decay)
+    check_interval(owner, "order", order, 0, includes_low=False)
     return elementwise(
         owner,
         lambda m, g: decay * m + (1 - decay) * power(g),
@@ -135,8 +131,8 @@ def update_infinity_moment(
         ```
     """
     owner = "update_infinity_moment"
-    decay = _decay(owner, decay)
-    eps = _within(owner, "eps", eps, np.inf)
+    decay = _within(owner, "decay", decay)
+    eps = _within(owner, "eps", eps, math.inf)
     instead = "Start with `eqopt.tree.zeros_like(eqopt.tree.real(updates))`."
     check_real(owner, "moments", moments, instead)
     return elementwise(
@@ -180,22 +176,14 @@ def bias_correction(
         ```
     """
     owner = "bias_correction"
-    decay = _decay(owner, decay, includes_one=False)
-    if not is_traced(count) and np.asarray(count) < 1:
-        raise ValueError(
-            f"{owner}: `count` must be at least 1, but is {count}. It is the number "
-            "of updates in the average, including the current one."
-        )
+    decay = _within(owner, "decay", decay, includes_high=False)
+    check_interval(owner, "count", count, 1)
     divisor = _numerics.bias_correction(decay, jnp.asarray(count))
-    return mapped(owner, lambda m: m / divisor, "moment", moment)
-
-
-def _decay(owner: str, decay: Any, includes_one: bool = True) -> Any:
-    return _within(owner, "decay", decay, 1, includes_one)
+    return elementwise(owner, lambda m: m / divisor, {"moment": moment})
 
 
 def _within(
-    owner: str, name: str, value: Any, high: float | int, includes_high: bool = True
+    owner: str, name: str, value: Any, high: float = 1, includes_high: bool = True
 ) -> Any:
     """`value` in at least float32; raises unless it is in range."""
     value = number(owner, name, value)

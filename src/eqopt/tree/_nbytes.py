@@ -1,20 +1,20 @@
 """The number of bytes of a state, before a run."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 
+from .._errors import InputError
 from .._trees.leaves import check_parameters, parameters
 from .._trees.masks import resolve
 from .._trees.stored import is_stored
 from .._types import Params, PyTree, State
 from ._search import on_the_way
-from ._slots import owners_of
-from ._state_parts import is_state_beside
+from ._slots import declared, owners_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,13 +51,17 @@ class ByteCount:
             if self.parameters:
                 numbers.append(f"{size / self.parameters:.3f}")
             lines.append([slot, *numbers])
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        return "\n".join(
-            "  ".join(
-                [cells[0].ljust(widths[0]), *map(str.rjust, cells[1:], widths[1:])]
-            )
-            for cells in lines
-        )
+        return aligned(lines, numbers=True)
+
+
+def aligned(rows: Sequence[Sequence[str]], numbers: bool = False) -> str:
+    """A table as text. With `numbers`, all columns but the first are aligned right."""
+    columns = []
+    for i, column in enumerate(zip(*rows, strict=True)):
+        width = max(map(len, column))
+        justify = str.rjust if numbers and i else str.ljust
+        columns.append([justify(cell, width) for cell in column])
+    return "\n".join("  ".join(row).rstrip() for row in zip(*columns, strict=True))
 
 
 def nbytes(
@@ -103,9 +107,8 @@ def nbytes(
     together.
     """
     if groups is not None and params is None:
-        raise ValueError(
-            "nbytes: `groups` needs the parameters, but `params` is None. Pass the "
-            "model: `nbytes(state, model, groups)`."
+        raise InputError(
+            "nbytes", "`groups` needs the model: `nbytes(state, model, groups)`."
         )
     if params is not None:
         check_parameters("nbytes", params)
@@ -117,12 +120,11 @@ def nbytes(
             labels = resolve("groups", groups, params, params)
             of = lambda owner: "" if owner is None else str(labels[owner])
             names = [of(owner) for owner in owners_of(params, state)]
-    is_state = is_state_beside(params)
     slots: dict[str, dict[str, int]] = {}
     for (path, x), name in zip(leaves, names, strict=True):
         size = sum(map(bytes_of, jax.tree.leaves(x)))
         if size:
-            row = slots.setdefault(_slot(is_state, state, path), {})
+            row = slots.setdefault(_slot(state, path), {})
             row[name] = row.get(name, 0) + size
     return ByteCount(slots, count)
 
@@ -135,10 +137,14 @@ def bytes_of(x: Any) -> int:
     return x.size * jnp.dtype(x.dtype).itemsize
 
 
-def _slot(is_state: Callable[[Any], bool], state: State, path: tuple) -> str:
+def _slot(state: State, path: tuple) -> str:
     """The innermost field of a state on the path to the leaf."""
     found = "(the tree)"
     for node, key in on_the_way(state, path):
-        if is_state(node) and isinstance(key, jtu.GetAttrKey):
-            found = f"{type(node).__name__}.{key.name}"
+        name = type(node).__name__
+        if isinstance(key, jtu.GetAttrKey) and name.endswith("State"):
+            found = f"{name}.{key.name}"
+            kind = next(kind for k, _, kind in declared(node) if k == key)
+            if kind != "state":
+                break  # what follows belongs to the model
     return found

@@ -1,8 +1,11 @@
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Inexact
 
+from .._errors import InputError
 from .._platforms import compute_once
 from .._types import PyTree
 from ..numerics._numerics import (
@@ -39,16 +42,20 @@ def norm(
     A `ValueError` for any other `ord`.
     """
     if ord not in _REDUCTIONS:
-        raise ValueError(f"norm: `ord` must be 1, 2 or 'inf', but is {ord!r}.")
-    leaf, total = _REDUCTIONS[ord]
-    parts = [leaf(x) for x in arrays_of("norm", tree)]
-    if not parts:
-        return jnp.zeros(())
-    dtype = common_dtype(*(part.dtype for part in parts))
-    value = total(compute_once(jnp.stack([x.astype(dtype) for x in parts])))
+        raise InputError("norm", f"`ord` must be 1, 2 or 'inf', but is {ord!r}.")
+    leaf, combine = _REDUCTIONS[ord]
+    value = total(combine, [leaf(x) for x in arrays_of("norm", tree)])
     if ord == 2:
         return value if squared else safe_sqrt(value)
     return value * value if squared else value
+
+
+def total(combine: Callable, parts: list, start: float = 0) -> Array:
+    """Combines the numbers of several arrays; `start` if there are none."""
+    if not parts:
+        return jnp.asarray(start, float)
+    dtype = common_dtype(*(part.dtype for part in parts))
+    return combine(compute_once(jnp.stack([x.astype(dtype) for x in parts])))
 
 
 @jax.jit

@@ -11,11 +11,11 @@ from jaxtyping import DTypeLike
 
 from .._jax_internals import is_traced
 from .._trees.keys import as_key, split_like
-from .._trees.leaves import is_leaf, is_parameter, keystr
+from .._trees.leaves import is_leaf, is_parameter
 from .._trees.sharding import sharded_like
 from .._types import Key, PyTree
 from ._like import _dtype_for
-from ._together import check_numbers, loaded, own_dtype
+from ._together import loaded, own_dtype
 
 
 def split_key_like(rng_key: Key, target_tree: PyTree) -> PyTree:
@@ -36,7 +36,6 @@ def split_key_like(rng_key: Key, target_tree: PyTree) -> PyTree:
     bits otherwise. Inside `jax.shard_map`, each shard of an array gets its own key, but
     not with `check_vma=False`.
     """
-    check_numbers("split_key_like", "target_tree", target_tree)
     return split_like(as_key(rng_key), target_tree)
 
 
@@ -71,41 +70,17 @@ def random_like(
 
     A tree with the same structure, sharded like `target_tree`. The numbers for an array
     do not depend on the shapes of other arrays.
-
-    **Raises:**
-
-    A `ValueError` that names the key path if the sampler returns another shape, and a
-    `TypeError` if the sampler is a dtype.
     """
-    check_numbers("random_like", "target_tree", target_tree)
-    name = _dtype_name(sampler)
-    if name is not None:
-        raise TypeError(
-            f"random_like: `sampler` is a dtype, {name}. It must be a function, like "
-            f"`jax.random.normal`. Write `dtype={name!r}` for numbers of this dtype."
-        )
     keys = split_like(as_key(rng_key), target_tree)
     leaves, treedef = jtu.tree_flatten(target_tree, is_leaf=is_leaf)
-    new: list = [None] * len(leaves)
-    for i, (x, key) in enumerate(zip(leaves, treedef.flatten_up_to(keys), strict=True)):
-        if is_parameter(x):
-            sample = sampler(key, x.shape, _dtype_for(x, dtype) or own_dtype(x))
-            if jnp.shape(sample) != x.shape:
-                raise ValueError(
-                    f"random_like: `sampler` returned shape {jnp.shape(sample)} "
-                    f"instead of shape {x.shape} at `{keystr(target_tree, i)}`. It "
-                    "must take a key, a shape and a dtype, like `jax.random.normal`."
-                )
-            new[i] = _sharded_like(loaded(x), sample)
-    return treedef.unflatten(new)
 
+    def sampled(x: Any, key: Any) -> Any:
+        if not is_parameter(x):
+            return None
+        sample = sampler(key, x.shape, _dtype_for(x, dtype) or own_dtype(x))
+        return _sharded_like(loaded(x), sample)
 
-def _dtype_name(x: Any) -> str | None:
-    """The name of a dtype: one like `jnp.float32` can be called, as a sampler can."""
-    try:
-        return jnp.dtype(x).name
-    except TypeError:
-        return None
+    return treedef.unflatten(map(sampled, leaves, treedef.flatten_up_to(keys)))
 
 
 def _sharded_like(x: Any, sample: Any) -> Any:

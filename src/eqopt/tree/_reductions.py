@@ -1,16 +1,19 @@
 """One value from all the arrays of a tree."""
 
-import functools
+import builtins
 import math
 from typing import Any
 
 import jax.numpy as jnp
+import jax.tree_util as jtu
 from jaxtyping import Array, Bool, Float, Inexact
 
-from .._platforms import compute_once
+from .._trees.leaves import parameters
+from .._trees.stored import is_stored
 from .._types import PyTree, RealScalarLike
-from ..numerics._numerics import common_dtype, max_or_nan
-from ._together import arrays_of, check_real, leaves_of, number, together, widened
+from ..numerics._numerics import max_or_nan
+from ._norm import total
+from ._together import arrays_of, check_numbers, check_real, number, together, widened
 
 
 def sum(tree: PyTree) -> Inexact[Array, ""]:
@@ -25,7 +28,7 @@ def sum(tree: PyTree) -> Inexact[Array, ""]:
     A 0-d array in the dtype to which the dtypes of `tree` promote, in at least the
     precision of float32; 0 if there are no arrays.
     """
-    return _total([jnp.sum(*widened(x)) for x in arrays_of("sum", tree)])
+    return total(jnp.sum, [jnp.sum(*widened(x)) for x in arrays_of("sum", tree)])
 
 
 def max(tree: PyTree) -> Float[Array, ""]:
@@ -72,7 +75,7 @@ def _largest(owner: str, tree: PyTree, sign: int) -> Any:
     check_real(owner, "tree", tree, instead)
     arrays = [sign * wide for x in arrays_of(owner, tree) for wide in widened(x)]
     parts = [max_or_nan(x, initial=-jnp.inf) for x in arrays]
-    return max_or_nan(_stacked(parts)) if parts else jnp.asarray(-jnp.inf, float)
+    return total(max_or_nan, parts, -jnp.inf)
 
 
 def size(tree: PyTree) -> int:
@@ -88,8 +91,9 @@ def size(tree: PyTree) -> int:
 
     A Python integer, which cannot overflow.
     """
-    shapes = [x.shape for x in leaves_of("size", tree)]
-    return functools.reduce(lambda total, shape: total + math.prod(shape), shapes, 0)
+    check_numbers("size", "tree", tree)
+    leaves = jtu.tree_leaves(parameters(tree), is_leaf=is_stored)
+    return builtins.sum(math.prod(x.shape) for x in leaves)
 
 
 def vdot(tree_x: PyTree, tree_y: PyTree) -> Inexact[Array, ""]:
@@ -118,7 +122,7 @@ def vdot(tree_x: PyTree, tree_y: PyTree) -> Inexact[Array, ""]:
         if row and row[0] is not None:
             left, right = widened(x, *row)
             parts.append(jnp.sum(left.conj() * right))
-    return _total(parts)
+    return total(jnp.sum, parts)
 
 
 def allclose(
@@ -153,24 +157,10 @@ def allclose(
     rtol = number("allclose", "rtol", rtol)
     atol = number("allclose", "atol", atol)
     leaves, rows, _ = together("allclose", {"a": a, "b": b}, may_lack=False)
-    close = [
-        _is_close(widened(x, *row), rtol, atol, equal_nan)
-        for x, row in zip(leaves, rows, strict=True)
-        if row is not None
-    ]
+    close = []
+    for leaf, row in zip(leaves, rows, strict=True):
+        if row is not None:
+            x, y = widened(leaf, *row)
+            r, a = (jnp.asarray(bound, x.real.dtype) for bound in (rtol, atol))
+            close.append(jnp.allclose(x, y, r, a, equal_nan))
     return jnp.all(jnp.stack(close)) if close else jnp.asarray(True)
-
-
-def _is_close(pair: list, rtol: Any, atol: Any, equal_nan: bool) -> Any:
-    x, y = pair
-    rtol, atol = (jnp.asarray(bound, x.real.dtype) for bound in (rtol, atol))
-    return jnp.allclose(x, y, rtol, atol, equal_nan)
-
-
-def _total(parts: list) -> Any:
-    return jnp.sum(_stacked(parts)) if parts else jnp.zeros(())
-
-
-def _stacked(parts: list) -> Any:
-    dtype = common_dtype(*(part.dtype for part in parts))
-    return compute_once(jnp.stack([x.astype(dtype) for x in parts]))

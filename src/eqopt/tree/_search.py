@@ -13,7 +13,8 @@ from jaxtyping import Array, Integer
 from .._arguments.annotations import kinds
 from .._arguments.checks import check_fields
 from .._arguments.construction import Module
-from .._trees.leaves import listed
+from .._errors import InputError
+from .._trees.leaves import listed, type_name
 from .._trees.routes import is_optimizer
 from .._types import PyTree, State, Tree
 
@@ -114,33 +115,31 @@ def get(
     """
     found = get_all_with_path(tree, key, filtering)
     if len(found) > 1:
-        raise KeyError(
-            f"{_several(key, found)} Pass the path of one instead of the name, or "
-            "`filtering=lambda path, value: ...`."
-            + (key == "count")
-            * " For the number of steps, use `tree.step_count(state)`."
-        )
+        fix = "Pass one of these paths, or `filtering=`."
+        if key == "count":
+            fix += " For the number of steps, use `tree.step_count(state)`."
+        raise KeyError(_several("get", key, found, fix))
     if not found and default is ...:
-        raise KeyError(
-            f"{_nothing(tree, key)} Pass `default=` if there may be no such value."
-        )
+        raise KeyError(_nothing("get", tree, key))
     return found[0][1] if found else default
 
 
-def _several(key: str, found: Sequence[tuple[tuple, Any]]) -> str:
+def _several(
+    function: str, key: str, found: Sequence[tuple[tuple, Any]], fix: str
+) -> str:
     paths = listed([jtu.keystr(path) for path, _ in found])
-    return f"{len(found)} values have the name {key!r}: {paths}."
+    return f"tree.{function}: {len(found)} values have the name {key!r}: {paths}. {fix}"
 
 
-def _nothing(tree: Any, key: str) -> str:
+def _nothing(function: str, tree: Any, key: str) -> str:
     """The message that nothing in `tree` has this name, with similar names."""
     names = dict.fromkeys(x for x in _names(None, tree) if isinstance(x, str))
     from .._names import ARGUMENTS  # imported only for an error
 
     meant = [x for x in ARGUMENTS.get(key, ()) if x in names]
-    close = meant or difflib.get_close_matches(key, names, n=3)
-    hint = did_you_mean(close)
-    return f"Nothing in this {type(tree).__name__} has the name {key!r}.{hint}"
+    close = did_you_mean(meant or difflib.get_close_matches(key, names, n=3))
+    name = type(tree).__name__
+    return f"tree.{function}: nothing in this {name} has the name {key!r}.{close}"
 
 
 def did_you_mean(names: Sequence[str]) -> str:
@@ -194,17 +193,18 @@ def step_count(state: State) -> Integer[Array | np.ndarray, "..."]:
         depth = min(len(path) for path, _ in found)
         outermost = [count for path, count in found if len(path) == depth]
         return functools.reduce(jnp.maximum, outermost)
-    message = f"step_count: nothing in this {type(state).__name__} counts steps. "
-    if counts:
-        path, count = counts[0]
-        raise KeyError(
-            f"{message}`{jtu.keystr(path)}` has shape {count.shape}. Is it the state of "
-            "a population? Call `step_count` inside `eqx.filter_vmap`."
-        )
-    raise KeyError(
-        f"{message}Pass the state of the whole optimizer, or end your chain with "
+    fix = (
+        "Pass the state of the whole optimizer, or end your chain with "
         "`eqopt.ScaleByLearningRate(...)`, which counts them."
     )
+    if counts:
+        path, count = counts[0]
+        fix = (
+            f"`{jtu.keystr(path)}` has shape {count.shape}. For a population, call "
+            "`step_count` inside `eqx.filter_vmap`."
+        )
+    name = type(state).__name__
+    raise KeyError(f"step_count: nothing in this {name} counts steps. {fix}")
 
 
 def _is_count(x):
@@ -250,31 +250,26 @@ def set(
     A `KeyError` if nothing in `tree` has one of the names, and one that lists the key
     paths if several values have it, without `filtering` and `all`. A `ValueError` if the
     only such values are records of the state, if the shape of an array would change, or
-    if a hyperparameter would be out of its range. A `TypeError` for a string instead of a
-    number, for a float or complex number instead of an integer, or for a complex number
-    instead of a real one.
+    if a hyperparameter would be out of its range. A `TypeError` for a string instead of
+    an array, for a float or complex number instead of an integer, or for a complex
+    number instead of a real one.
     """
     places = {}
     for key, value in values.items():
         found = get_all_with_path(tree, key, filtering)
         if not found:
-            all_of_them = (
-                " (`filtering` is true for none of them.)" if filtering else ""
-            )
-            raise KeyError(f"{_nothing(tree, key)}{all_of_them}")
+            raise KeyError(_nothing("set", tree, key))
         settable = [pair for pair in found if not _is_recorded(tree, pair[0])]
         if not settable:
-            raise ValueError(
-                f"tree.set: `{jtu.keystr(found[0][0])}` only records the value of the "
-                "last step, and no step reads it. Change the hyperparameter in the "
-                "optimizer: `opt = eqopt.tree.set(opt, learning_rate=...)`."
+            raise InputError(
+                "tree.set",
+                f"`{jtu.keystr(found[0][0])}` only records the value of the last step. "
+                "Change the optimizer: `eqopt.tree.set(opt, learning_rate=...)`.",
             )
         if len(settable) > 1 and not (all or filtering):
             path = jtu.keystr(settable[-1][0])
-            raise KeyError(
-                f"tree.set: {_several(key, settable)} Pass the path of one instead of "
-                f"the name, `tree.set(tree, **{{{path!r}: ...}})`, or `all=True`."
-            )
+            fix = f"Pass the path of one, `**{{{path!r}: ...}}`, or `all=True`."
+            raise KeyError(_several("set", key, settable, fix))
         places |= {path: value for path, _ in settable}
     return _replaced((), tree, places)
 
@@ -312,27 +307,21 @@ def _is_population(optimizer: PyTree) -> bool:
     return any(map(np.ndim, jtu.tree_leaves(optimizer)))
 
 
-def _like(old, new, path):
-    is_number = isinstance(old, int | float | jax.Array) and not isinstance(old, bool)
-    if is_number and isinstance(new, str):
-        raise TypeError(
-            f"The new value for `{jtu.keystr(path)}` must be a number, but is {new!r}."
-        )
+def _like(old: Any, new: Any, path: tuple) -> Any:
+    """`new` in the type of `old` if that is an array, so that nothing compiles again."""
     if not isinstance(old, jax.Array) or isinstance(new, jax.ShapeDtypeStruct):
         return new
-    if jnp.shape(new) != old.shape:
-        raise ValueError(
-            f"The new value for `{jtu.keystr(path)}` has shape {jnp.shape(new)}, but "
-            f"the old one has shape {old.shape}."
-        )
-    dtype = jnp.asarray(new).dtype
-    is_integer = jnp.issubdtype(old.dtype, jnp.integer)
-    becomes_real = is_integer and jnp.issubdtype(dtype, jnp.inexact)
-    becomes_complex = jnp.iscomplexobj(new) and not jnp.iscomplexobj(old)
-    if becomes_real or becomes_complex:
-        fix = "an integer" if is_integer else "a real number"
-        raise TypeError(
-            f"The new value for `{jtu.keystr(path)}` has dtype {dtype}, but the old one "
-            f"has dtype {old.dtype}. Pass {fix}."
+    found = jnp.asarray(new)
+    if found.shape != old.shape or _rank(found) > _rank(old):
+        before, after = (type_name(x.dtype, x.shape) for x in (old, found))
+        raise InputError(
+            "tree.set",
+            f"`{jtu.keystr(path)}` is {before}, so the new value must have this shape "
+            f"and kind, but it is {after}.",
         )
     return jnp.full_like(old, new)  # weakly typed if the old one is
+
+
+def _rank(x: jax.Array) -> int:
+    """Integers before real numbers before complex numbers."""
+    return sum(jnp.issubdtype(x.dtype, k) for k in (jnp.inexact, jnp.complexfloating))

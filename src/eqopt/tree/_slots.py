@@ -15,6 +15,9 @@ from ._search import _children, _name
 TREES = ("exact", "nonnegative", "unknown")
 """The kinds of fields that may hold a tree like the parameters."""
 
+# Fields that hold the states of inner transformations, whatever their class declares.
+_INNER = ("inner_state", "inner_states")
+
 
 class Slot(NamedTuple):
     """A slot of a state, or a leaf that is in no slot.
@@ -48,8 +51,7 @@ def slots_of(params: Params, state: State) -> Iterator[Slot]:
             return None
         if kind == "state":
             return parts if all(map(_is_like, parts, arrays)) else None
-        is_tree = kind in (*TREES, "per_leaf") and not has_state(parts)
-        return parts if is_tree else None
+        return parts if kind in (*TREES, "per_leaf") else None
 
     def walk(path: tuple, node: Any, kind: str) -> Iterator[Slot]:
         parts = parts_of(node, kind)
@@ -62,17 +64,11 @@ def slots_of(params: Params, state: State) -> Iterator[Slot]:
     return walk((), without_padding(state), "state")
 
 
-def declared(node: Any, kind: str) -> list[tuple[Any, Any, str]]:
+def declared(node: Any, kind: str = "state") -> list[tuple[Any, Any, str]]:
     """The children of a node of this kind: their keys, values and kinds."""
-    fields = kinds(type(node))
+    fields = kinds(type(node)) | dict.fromkeys(_INNER, "state")
     other = "state" if kind in TREES else kind
     return [(key, x, fields.get(str(_name(key)), other)) for key, x in _children(node)]
-
-
-def has_state(tree: Any) -> bool:
-    """Whether a node of the tree is a state: its name ends with "State"."""
-    is_state = lambda x: type(x).__name__.endswith("State")
-    return any(map(is_state, jtu.tree_leaves(tree, is_leaf=is_state)))
 
 
 def _is_like(x: Any, p: Any) -> bool:

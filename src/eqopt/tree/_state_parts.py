@@ -1,19 +1,14 @@
 """The states inside a state: which classes there are, where, and with which values."""
 
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax.tree_util as jtu
 
 from .._trees.stored import is_stored
-from .._types import Params, State
-from ._search import _children, _name
-
-
-# Fields that hold the states of inner transformations, of any class. A field with
-# another name does if there is a class in it whose name ends with "State", and which is
-# not a part of the model.
-_INNER = ("inner_state", "inner_states")
+from .._types import State
+from ._search import _children
+from ._slots import declared
 
 
 class Part(NamedTuple):
@@ -55,47 +50,29 @@ class Part(NamedTuple):
         )
 
 
-def is_state_beside(params: Params) -> Callable[[Any], bool]:
-    """Whether a node is a state: its name ends with "State", and it is not in `params`.
-
-    `params` may be `None`. Models are also named like this, and slots are like the model.
-    """
-    seen: set = set()
-    jtu.tree_leaves(params, is_leaf=lambda x: bool(seen.add(_class(x))))
-    return lambda x: type(x).__name__.endswith("State") and _class(x) not in seen
+def parts_of(state: State) -> list[Part]:
+    """All parts of a state that have values, a wrapper before its inner state."""
+    return [part for part in _parts((), state) if part.values]
 
 
-def _class(x: Any) -> tuple[str, str]:
-    # Not the class itself: a notebook may have executed its definition again.
-    return type(x).__module__, type(x).__qualname__
-
-
-def parts_of(state: State, params: Params | None = None) -> list[Part]:
-    """All parts of a state that have values, a wrapper before its inner state.
-
-    `params`: the parameters, whose classes are not states, if they are known.
-    """
-    is_state = is_state_beside(params)
-    return [part for part in _parts((), state, is_state) if part.values]
-
-
-def _parts(path: tuple, node: Any, is_state: Callable) -> Iterator[Part]:
+def _parts(path: tuple, node: Any) -> Iterator[Part]:
     if is_stored(node) or jtu.all_leaves([node]):
         yield Part(path, "array", _values(path, node))
-        return
-    children = [((*path, key), child) for key, child in _children(node)]
-    if _is_container(node):
-        for place, child in children:
-            yield from _parts(place, child, is_state)
-        return
-    has_states = lambda child: _has_states(child, is_state)
-    inner = [_name(at[-1]) in _INNER or has_states(child) for at, child in children]
-    pairs = [*zip(children, inner, strict=True)]
-    own = [_values(*child) for child, is_inner in pairs if not is_inner]
-    yield Part(path, type(node), {k: x for values in own for k, x in values.items()})
-    for child, is_inner in pairs:
-        if is_inner:
-            yield from _parts(*child, is_state)
+    elif _is_container(node):
+        for key, child in _children(node):
+            yield from _parts((*path, key), child)
+    else:
+        children = [((*path, key), x, kind) for key, x, kind in declared(node)]
+        inner = [
+            (at, x) for at, x, kind in children if kind == "state" and _has_state(x)
+        ]
+        places = {at for at, _ in inner}
+        own = [_values(at, x) for at, x, _ in children if at not in places]
+        yield Part(
+            path, type(node), {k: x for values in own for k, x in values.items()}
+        )
+        for at, x in inner:
+            yield from _parts(at, x)
 
 
 def _is_container(node: Any) -> bool:
@@ -103,18 +80,13 @@ def _is_container(node: Any) -> bool:
     return node is None or is_plain
 
 
-def _has_states(node: Any, is_state: Callable) -> bool:
-    """Whether there is a state in `node`, which may be tuples, lists and dictionaries."""
-    if _is_container(node):
-        return any(_has_states(child, is_state) for _, child in _children(node))
-    return is_state(node)
+def _has_state(tree: Any) -> bool:
+    """Whether a node of the tree is a state: its name ends with "State"."""
+    is_state = lambda x: type(x).__name__.endswith("State")
+    return any(map(is_state, jtu.tree_leaves(tree, is_leaf=is_state)))
 
 
 def _values(path: tuple, node: Any) -> dict[tuple, Any]:
     leaves = jtu.tree_leaves_with_path(node, is_leaf=is_stored)
+    is_value = lambda x: hasattr(x, "dtype") or isinstance(x, int | float | complex)
     return {(*path, *rest): x for rest, x in leaves if is_value(x)}
-
-
-def is_value(x: Any) -> bool:
-    """Whether a leaf of a state is an array, a stored array, or a number."""
-    return hasattr(x, "dtype") or isinstance(x, int | float | complex)

@@ -10,7 +10,7 @@ import optax
 
 from ..._combinators.masked import extra_of_part
 from ..._core import AbstractTransformation, check_real, rounded_like
-from ..._trees.leaves import ANOTHER_MODEL, flatten_updates, parameters, restrict
+from ..._trees.leaves import ONE_MODEL, flatten_updates, parameters, restrict
 from ..._trees.states import check_state
 from ..._types import Params, PyTree, State, Updates
 
@@ -57,15 +57,13 @@ class FromOptax(AbstractTransformation):
 
 
 _NOTE = (
-    "This is an error of the Optax transformation in `from_optax`. Updates, "
-    "parameters and optimizer state must belong to the same model. "
-    f"{ANOTHER_MODEL} Optax does not accept `None` for a parameter that was given to "
-    "`init`: to train only some parameters, call `init(eqx.filter(model, is_trained))`, "
-    "or put it inside `eqopt.SelectiveTransform(opt, freeze_mask=...)`."
+    f"This is an error of the Optax transformation in `from_optax`. {ONE_MODEL} Optax "
+    "does not accept `None` for a parameter that was given to `init`: to train only some "
+    "parameters, put it inside `eqopt.SelectiveTransform(opt, freeze_mask=...)`."
 )
 
 
-def from_optax(tx: Any) -> AbstractTransformation:
+def from_optax(tx: optax.GradientTransformation) -> AbstractTransformation:
     """An Optax transformation, for code that expects an eqopt transformation.
 
     !!! example
@@ -101,27 +99,8 @@ def from_optax(tx: Any) -> AbstractTransformation:
 
     An [`eqopt.AbstractTransformation`][]. Its state has one attribute, `optax_state`,
     which is the state of `tx`.
-
-    **Raises:**
-
-    A `TypeError` if `tx` is something else.
     """
-    if not isinstance(tx, optax.GradientTransformation):
-        raise TypeError(
-            "from_optax: `tx` must be an optax.GradientTransformation, but is "
-            + _said(tx)
-        )
     return FromOptax(tx)
-
-
-def _said(tx: Any) -> str:
-    if isinstance(tx, AbstractTransformation):
-        return f"already an eqopt {type(tx).__name__}. Use it directly."
-    if isinstance(tx, optax.MultiSteps):
-        return "an optax.MultiSteps. Pass `tx.gradient_transformation()`."
-    if callable(tx) and hasattr(tx, "__name__"):
-        return f"{tx.__name__} itself. Call it: `{tx.__name__}(...)`."
-    return f"a {type(tx).__module__}.{type(tx).__qualname__}."
 
 
 @contextlib.contextmanager

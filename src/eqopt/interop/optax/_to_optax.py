@@ -17,7 +17,7 @@ from ..._trees.leaves import is_inexact, parameters
 from ..._types import Params, PyTree, State, Updates
 
 
-def to_optax(opt: Any) -> optax.GradientTransformationExtraArgs:
+def to_optax(opt: AbstractTransformation) -> optax.GradientTransformationExtraArgs:
     """An eqopt optimizer or transformation, for code that expects Optax.
 
     !!! example
@@ -52,15 +52,7 @@ def to_optax(opt: Any) -> optax.GradientTransformationExtraArgs:
 
     An `optax.GradientTransformationExtraArgs` with the same state as `opt`. From this
     state and the parameters, `opt.eval_params` returns the parameters to evaluate with.
-
-    **Raises:**
-
-    A `TypeError` if `opt` is something else.
     """
-    if not isinstance(opt, AbstractTransformation):
-        raise TypeError(
-            f"to_optax: `opt` must be an eqopt transformation, but is {_said(opt)}"
-        )
     try:
         key, hashed = opt, hash(opt)
     except TypeError:  # an array has no hash
@@ -118,14 +110,6 @@ def _as_made(opt: AbstractTransformation, state: State, params: Params) -> State
     leaves = {named(path): x for path, x in found}
     names = [named(path) for path, _ in made]
     return treedef.unflatten(map(leaves.get, names)) if {*names} == {*leaves} else state
-
-
-def _said(opt: Any) -> str:
-    if isinstance(opt, optax.GradientTransformation):
-        return "already an Optax transformation. Use it directly."
-    if isinstance(opt, type):
-        return f"the class {opt.__name__}. Create an instance of it."
-    return f"a {type(opt).__module__}.{type(opt).__qualname__}."
 
 
 def _floats_as_arrays(tree: PyTree) -> PyTree:

@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ..._arguments.checks import check_fields
 from ..._core import AbstractTransformation, apply_updates
+from ..._errors import InputError
 from ..._linesearch.value_and_grad import searches_in
 from ..._types import Interval, Params, PyTree, RealScalarLike, State, Updates
 from ...tree import conj
@@ -93,10 +94,10 @@ class Minimiser(optx.AbstractMinimiser[PyTree, PyTree, MinimiserState]):
         verbose: bool | Callable[..., Any] = False,
     ):
         if not isinstance(opt, AbstractTransformation):
-            kind = f"{type(opt).__module__}.{type(opt).__qualname__}"
-            raise TypeError(
-                f"Minimiser: `opt` must be an eqopt transformation, but is a {kind}. "
-                "For an Optax optimizer, use `optimistix.OptaxMinimiser`."
+            raise InputError(
+                self,
+                f"`opt` must be an eqopt transformation, but is a {type(opt).__name__}. "
+                "For an Optax optimizer, use `optimistix.OptaxMinimiser`.",
             )
         self.opt, self.norm, self.verbose = opt, norm, verbose
         # Optimistix declares `float`, but also accepts arrays.

@@ -1,9 +1,9 @@
+from ._convert import (
+    state_from_torch as state_from_torch,
+)
 from ._from_torch import (
     from_torch as from_torch,
 )
-from ._params import (
+from ._places import (
     params_from_torch as params_from_torch,
-)
-from ._state import (
-    state_from_torch as state_from_torch,
 )

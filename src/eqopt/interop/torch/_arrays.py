@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from ..._errors import InputError
 from ...numerics._numerics import common_dtype
 
 
@@ -37,29 +38,20 @@ def fitted(
     if transposed and given.ndim > 1:
         given = given.swapaxes(-1, -2)
     if not same_shape(given.shape, expected.shape):
-        raise ValueError(
+        raise InputError(
+            None,
             f"{what} has shape {given.shape} in torch, but shape "
-            f"{tuple(expected.shape)} is expected. Is it another model? If the matrix "
-            "is transposed, pass `transpose`, with `True` for this parameter."
+            f"{tuple(expected.shape)} is expected. If the matrix is transposed, pass "
+            "`transpose`.",
         )
     if common_dtype(given.dtype, expected.dtype) != expected.dtype:
-        raise ValueError(
-            f"{what} has dtype {given.dtype} in torch, but {expected.dtype} is "
-            "expected, which would lose digits. " + _wider(given.dtype)
+        raise InputError(
+            None,
+            f"{what} has dtype {given.dtype} in torch, but {expected.dtype} is expected, "
+            "which would lose digits. Make the model or the state wider, such as by "
+            "`mu_dtype=...`, or convert torch's tensors.",
         )
     return jnp.array(given.reshape(expected.shape), expected.dtype, copy=True)
-
-
-def _wider(dtype: Any) -> str:
-    if dtype == np.float64:
-        return (
-            "Enable 64 bits with `jax.config.update('jax_enable_x64', True)` and "
-            "create the model in float64, or convert torch's tensors to float32 first."
-        )
-    return (
-        "Give the optimizer a wider state with `mu_dtype=...` or `nu_dtype=...`, or "
-        "use a wider dtype for the model."
-    )
 
 
 def same_shape(a: tuple[int, ...], b: tuple[int, ...]) -> bool:

@@ -1,4 +1,4 @@
-"""Fills the states of eqopt with torch's entries for each parameter."""
+"""Continues a training run of torch: its entries for each parameter as a state."""
 
 import dataclasses
 import functools
@@ -13,15 +13,102 @@ import numpy as np
 from jaxtyping import Array
 
 from ..._core import AbstractTransformation
+from ..._errors import InputError
 from ..._trees.leaves import listed
-from ..._types import IntegerLike
+from ..._types import IntegerLike, Mask, Params, State
 from ..._wrappers.averages.param_averages import SWA
 from ..._wrappers.scheduled import Scheduled
 from .._parts import checked_count, instances_of, learning_rates, with_rate
-from ._arrays import SCALARS, fitted, number
-from ._places import Places
+from ._arrays import SCALARS, array_of, fitted, number, shape_of
+from ._places import Places, given_in, places
 
 
+def state_from_torch(
+    opt: AbstractTransformation,
+    state_dict: Any,
+    params: Params,
+    *,
+    paths: Sequence[str | None] | None = None,
+    transpose: Mask | None = None,
+    count: IntegerLike | None = None,
+) -> State:
+    """The state with which `opt` continues a training run that torch started.
+
+    !!! example
+
+        ```python
+        from eqopt.interop.torch import from_torch, params_from_torch, state_from_torch
+
+        model = params_from_torch(network.parameters(), model)
+        opt = from_torch(optimizer)
+        state = state_from_torch(opt, optimizer.state_dict(), model)
+        model, state = opt.step(grads, state, model)
+        ```
+
+    The next steps equal torch's up to rounding, if `opt` is the result of
+    [`eqopt.interop.torch.from_torch`][] for the optimizer, or an equivalent optimizer
+    of your own, such as `eqopt.AdamW(schedule, weight_decay=0.01)`. It may be in a
+    chain, a mask, a group or an [`eqopt.Scheduled`][]: each array of torch replaces the
+    array of the same kind for the same parameter. Arrays are copied.
+
+    !!! warning
+
+        A state does not identify its optimizer completely. In torch, Adam, AdamW and
+        RAdam have states of the same kind, so confusing them raises no error. The
+        hyperparameters in `state_dict` are ignored: `opt` has its own.
+
+    **Arguments:**
+
+    - `opt`: the optimizer.
+    - `state_dict`: the result of `optimizer.state_dict()` of torch, or the same with
+        NumPy arrays instead of tensors.
+    - `params`: the model.
+    - `paths`, `transpose`: how torch's parameters correspond to the parameters of the
+        model, as in [`eqopt.interop.torch.params_from_torch`][], in the order of
+        `state_dict["param_groups"]`. Shapes are read from the state.
+    - `count`: the number of steps taken so far, an integer of at least 0. Defaults to
+        torch's count. SGD and Muon in torch do not count steps: for them, `count` is
+        required if `opt` has a schedule, and defaults to 0 otherwise.
+
+    **Returns:**
+
+    The state, as if `opt` had trained from the first step. If torch has no state yet,
+    because no step was taken, this is `opt.init(params)`.
+
+    **Raises:**
+
+    A `TypeError` if `state_dict` is something else. A `ValueError` that names key paths
+    if it is the state of another optimizer or model, if arrays have other shapes, or
+    more digits than the state of `opt`, if torch counted different numbers of steps in
+    one group, if a count is needed and torch has none, and in the same cases as for
+    [`eqopt.interop.torch.params_from_torch`][].
+    """
+    if not isinstance(state_dict, Mapping) or not (
+        {"state", "param_groups"} <= state_dict.keys()
+    ):
+        raise InputError(
+            "state_from_torch",
+            "`state_dict` must be the result of `optimizer.state_dict()` of torch, with "
+            f"`state` and `param_groups`, but is of type {type(state_dict).__name__}.",
+        )
+    groups = state_dict["param_groups"]
+    entries = {
+        key: {name: array_of(x) for name, x in entry.items() if x is not None}
+        for key, entry in state_dict["state"].items()
+    }
+    entries = {key: entry for key, entry in entries.items() if entry}
+    shapes = {key: shape_of(entry) for key, entry in entries.items()}
+    given = given_in(groups, shapes)
+    where = places("state_from_torch", given, params, paths, transpose)
+    template = opt.init(params)
+    converter = Converter(opt, template, where, entries, groups, count)
+    is_new = not converter.needs_count if count is None else count == 0
+    if not entries and is_new:
+        return template
+    return converter.converted()
+
+
+_OWNER = "state_from_torch"
 _ADAM = {"mu": "exp_avg", "nu": "exp_avg_sq"}
 
 # The fields of states that have an array for each parameter, by its name in torch.
@@ -102,11 +189,10 @@ class Converter:
             path = (*before, *path)
             if _is_known(node) and not getattr(node, "hyperparams_states", None):
                 return self._node(node, path)
-            raise ValueError(
-                "state_from_torch: the state of `opt` has a part at "
-                f"`{jtu.keystr(path)}` that has no counterpart in torch. The states "
-                "of optimizers that `from_torch` returns, and of similar ones, can be "
-                "converted, inside chains, masks, partitions and `eqopt.Scheduled`."
+            raise InputError(
+                _OWNER,
+                f"the state of `opt` has a part at `{jtu.keystr(path)}` that has no "
+                "counterpart in torch. Use an optimizer as `from_torch` returns it.",
             )
 
         return jtu.tree_map_with_path(visit, state, is_leaf=_is_known)
@@ -173,29 +259,22 @@ class Converter:
     def _taken(self, node: Any, name: str, key: str, x: Any, what: str) -> Array:
         entry = self._entry(name)
         if key not in entry:
-            raise ValueError(
-                f"state_from_torch: the {type(node).__name__} of `opt` needs `{key}` "
-                f"for `{name}`, but torch's state has {listed(sorted(entry))} for it. "
-                "Is it the state of another optimizer, or does the optimizer have "
-                "other options?"
+            raise InputError(
+                _OWNER,
+                f"the {type(node).__name__} of `opt` needs `{key}` for `{name}`, but "
+                f"torch's state has {listed(sorted(entry))} for it. Was it made by "
+                "another optimizer, or with other options?",
             )
         self.used.add((name, key))
         return fitted(entry[key], x, what, name in self.where.transposed)
 
     def _entry(self, name: str) -> Mapping[str, np.ndarray]:
         given = self.where.given.get(name)
-        if given is None:
-            raise ValueError(
-                f"state_from_torch: `opt` has a state for `{name}`, but torch does "
-                "not train it. Freeze it, for example with `from_torch(optimizer, "
-                "model, paths=...)`."
-            )
-        if given.key not in self.entries:
-            raise ValueError(
-                f"state_from_torch: torch has no state for parameter {given.key}, "
-                f"`{name}`, so it probably never had a gradient. If it is not "
-                "trained, pass `None` for it in `paths`, also to `from_torch`, which "
-                "then freezes it."
+        if given is None or given.key not in self.entries:
+            raise InputError(
+                _OWNER,
+                f"torch has no state for `{name}`. If it is not trained there, freeze "
+                "it: `from_torch(optimizer, model, paths=...)`, with `None` for it.",
             )
         return self.entries[given.key]
 
@@ -224,10 +303,11 @@ class Converter:
             if jtu.keystr(path) == name
         ]
         if sorted(sizes) != sorted(theirs):
-            raise ValueError(
-                f"state_from_torch: torch factors the last two axes of `{name}`, but "
-                "`opt` does not. Create it with "
-                "`weight_dimension_numbers=eqopt.MatrixDimensionNumbers(-2, -1)`."
+            raise InputError(
+                _OWNER,
+                f"torch factors the last two axes of `{name}`, but `opt` does not. "
+                "Create it with `weight_dimension_numbers="
+                "eqopt.MatrixDimensionNumbers(-2, -1)`.",
             )
         is_square = sizes[0] == sizes[1]
         turned = name in self.where.transposed if is_square else sizes != theirs
@@ -267,16 +347,16 @@ class Converter:
         }
         if len({*steps.values()}) > 1:
             found = listed([f"{n} for `{name}`" for name, n in steps.items()], quote="")
-            raise ValueError(
-                "state_from_torch: torch counted different numbers of steps: "
-                f"{found}. eqopt has only one count for a group. Put them into groups "
-                "of a `Partition`, or pass the number of steps so far: `count=...`."
+            raise InputError(
+                _OWNER,
+                f"torch counted different numbers of steps: {found}. Put them into "
+                "groups of a `Partition`, or pass the number of steps: `count=...`.",
             )
         if not steps and self.needs_count:
-            raise ValueError(
-                "state_from_torch: torch's state has no step count (SGD and Muon do "
-                "not store one), but `opt` has a schedule. Pass the number of steps "
-                "taken so far: `count=...`."
+            raise InputError(
+                _OWNER,
+                "torch's state has no step count, but `opt` has a schedule. Pass the "
+                "number of steps taken so far: `count=...`.",
             )
         return jnp.asarray(next(iter(steps.values()), 0), jnp.int32)
 
@@ -288,9 +368,9 @@ class Converter:
                 if (name, key) not in self.used and key not in SCALARS
             }
             if rest:
-                raise ValueError(
-                    f"state_from_torch: torch's state has {listed(sorted(rest))} for "
-                    f"`{name}`, which has no counterpart in the state of `opt`. Is it "
-                    "the state of another optimizer, or does the optimizer have other "
-                    "options?"
+                raise InputError(
+                    _OWNER,
+                    f"torch's state has {listed(sorted(rest))} for `{name}`, which has "
+                    "no counterpart in `opt`. Was it made by another optimizer, or with "
+                    "other options?",
                 )

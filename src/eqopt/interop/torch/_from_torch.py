@@ -7,6 +7,7 @@ import jax.tree_util as jtu
 
 from ..._combinators.partition import Partition
 from ..._core import AbstractTransformation
+from ..._errors import InputError
 from ..._matrices import DimensionNumbers, MatrixDimensionNumbers
 from ..._transforms.scale import SetToZero
 from ..._trees.leaves import is_leaf, parameters
@@ -82,18 +83,15 @@ def from_torch(
         }
         where = places("from_torch", _given(groups, shapes), params, paths, transpose)
     elif paths is not None or transpose is not None:
-        raise ValueError(
-            "from_torch: `paths` and `transpose` need the model. Pass it: "
-            "`from_torch(optimizer, model, ...)`."
-        )
+        raise InputError("from_torch", "`paths` and `transpose` need the model.")
     numbers = _numbers(params, where)
     opts = [recipe(kind, _plain(group), numbers) for group in groups]
     if any(opt != opts[0] for opt in opts):
         if where is None:
-            raise ValueError(
-                f"from_torch: `optimizer` has {len(groups)} groups with different "
-                "hyperparameters. Pass the model that has the parameters: "
-                "`from_torch(optimizer, model)`."
+            raise InputError(
+                "from_torch",
+                f"`optimizer` has {len(groups)} groups with different hyperparameters. "
+                "Pass the model, too: `from_torch(optimizer, model)`.",
             )
         return _partition(opts, params, where)
     if where is not None and len(where.given) < len(_paths(params)):
@@ -103,29 +101,17 @@ def from_torch(
 
 def _kind(optimizer: Any) -> str:
     require("torch", "eqopt.interop.torch")
-    from torch.optim import Optimizer
-
+    cls = type(optimizer)
     supported = sorted([*RECIPES, "Muon"])
-    cls = optimizer if isinstance(optimizer, type) else type(optimizer)
-    is_known = cls.__module__.startswith("torch.optim")
-    if isinstance(optimizer, Optimizer) and is_known and cls.__name__ in supported:
-        return cls.__name__
-    if isinstance(optimizer, Optimizer) and is_known and cls.__name__ in WITHOUT_RECIPE:
-        raise TypeError(
-            f"from_torch: torch.optim.{cls.__name__} has no counterpart in eqopt. It "
-            + WITHOUT_RECIPE[cls.__name__]
+    is_torch = cls.__module__.startswith("torch.optim")
+    if not (is_torch and cls.__name__ in supported):
+        reason = WITHOUT_RECIPE.get(cls.__name__, "") if is_torch else ""
+        raise InputError(
+            "from_torch",
+            f"`optimizer` must be one of {', '.join(supported)} of torch.optim, but is a "
+            f"{cls.__module__}.{cls.__qualname__}. {reason}".rstrip(),
         )
-    found = f"a {cls.__module__}.{cls.__qualname__}"
-    if isinstance(optimizer, AbstractTransformation):
-        found = f"already an eqopt {cls.__name__}. Use it directly"
-    elif isinstance(optimizer, type):
-        found = f"the class {cls.__name__}. Create an instance of it"
-    elif isinstance(optimizer, dict):
-        found = "a dict. A `state_dict` does not name its optimizer: pass the optimizer"
-    raise TypeError(
-        f"from_torch: `optimizer` must be one of {', '.join(supported)} of torch.optim, "
-        f"but is {found}."
-    )
+    return cls.__name__
 
 
 def _given(groups: Any, shapes: dict[int, tuple[int, ...]]) -> list:

@@ -1,10 +1,16 @@
 """A parameter group of a torch optimizer as an eqopt optimizer."""
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
 from ..._combinators.chain import Chain
 from ..._core import AbstractTransformation
+from ..._errors import InputError
 from ..._matrices import DimensionNumbers, MatrixDimensionNumbers
 from ..._optimizers.adam.adam import Adam, AdamW, NAdam, NAdamW
 from ..._optimizers.adam.adamax import Adamax
@@ -24,7 +30,57 @@ from ..._transforms.trace import Trace
 from ..._transforms.weight_decay import AddDecayedWeights
 from ..._wrappers.averages.param_averages import SWA
 from ..._wrappers.scheduled import Scheduled
-from ._schedules import Dampened, InversePower, RelativeRate, RootOfCorrection
+from ...numerics._numerics import bias_correction, safe_increment
+
+
+# Factors that torch's optimizers compute from the number of steps.
+
+
+@dataclasses.dataclass(frozen=True)
+class Dampened:
+    """A factor of all gradients except the first."""
+
+    factor: float
+
+    def __call__(self, count: Any) -> Array:
+        return jnp.where(count == 0, 1.0, self.factor)
+
+
+@dataclasses.dataclass(frozen=True)
+class InversePower:
+    r"""$a / (1 + r t)^c$ after $t$ steps."""
+
+    start: float
+    rate: float
+    power: float = 1.0
+
+    def __call__(self, count: Any) -> Array:
+        with jax.numpy_dtype_promotion("standard"):
+            return self.start / (1 + self.rate * count) ** self.power
+
+
+@dataclasses.dataclass(frozen=True)
+class RootOfCorrection:
+    r"""$a\,(1 - \beta^{t+1})^{c/2}$ after $t$ steps, for $c = 1$ or $-1$."""
+
+    decay: float
+    factor: float = 1.0
+    sign: int = 1
+
+    def __call__(self, count: Any) -> Array:
+        root = jnp.sqrt(bias_correction(self.decay, safe_increment(count)))
+        return self.factor * root if self.sign > 0 else self.factor / root
+
+
+@dataclasses.dataclass(frozen=True)
+class RelativeRate:
+    r"""$\min(\eta, 1 / \sqrt{t + 1})$ after $t$ steps, the learning rate of Adafactor."""
+
+    most: float
+
+    def __call__(self, count: Any) -> Array:
+        with jax.numpy_dtype_promotion("standard"):
+            return jnp.minimum(self.most, (count + 1.0) ** -0.5)
 
 
 # The hyperparameters of a group by their names in torch, as Python numbers.
@@ -140,10 +196,10 @@ _NEGLIGIBLE = 1.2e-7
 def _adafactor(g: Group) -> AbstractTransformation:
     lower, least = g["eps"]
     if lower is not None and lower > _NEGLIGIBLE:
-        raise ValueError(
-            f"from_torch: the first number of `eps` of Adafactor is {lower}, a lower "
-            "bound of the root of the second moment, which eqopt does not have. Only "
-            f"`None` or a bound of at most {_NEGLIGIBLE} gives the same numbers."
+        raise InputError(
+            "from_torch",
+            f"the first number of `eps` of Adafactor is {lower}, but eqopt has no such "
+            f"lower bound. It must be `None` or at most {_NEGLIGIBLE}.",
         )
     common: dict[str, Any] = {
         "decay_rate": -g["beta2_decay"],
@@ -188,9 +244,9 @@ def _muon(g: Group, numbers: DimensionNumbers) -> AbstractTransformation:
 
 def _asgd(g: Group) -> AbstractTransformation:
     if g["t0"] % 1 or g["t0"] < 0:
-        raise ValueError(
-            f"from_torch: `t0` of ASGD is {g['t0']}, but in eqopt, averaging starts "
-            "at an integer number of steps."
+        raise InputError(
+            "from_torch",
+            f"`t0` of ASGD must be an integer of at least 0, but is {g['t0']}.",
         )
     rate = InversePower(g["lr"], g["lambd"] * g["lr"], g["alpha"])
     # For gradient descent, weight decay and an L2 penalty are the same.
@@ -215,10 +271,8 @@ RECIPES: Mapping[str, Callable[[Group], AbstractTransformation]] = {
 
 # Why there is no recipe for the others.
 WITHOUT_RECIPE: Mapping[str, str] = {
-    "LBFGS": "takes up to `max_iter` steps in one, with another line search. "
-    "`eqopt.LBFGS` takes one step at a time.",
-    "SparseAdam": "does not change rows without gradients, but gradients in JAX are "
-    "dense. `eqopt.Adam` decays their moments.",
+    "LBFGS": "`eqopt.LBFGS` takes one step at a time, with another line search.",
+    "SparseAdam": "Gradients in JAX are dense.",
 }
 
 

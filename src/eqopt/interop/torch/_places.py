@@ -1,18 +1,82 @@
-"""Matches torch's parameters with the parameters of a model."""
+"""The parameters of a model from torch, and which of them belong together."""
 
 import dataclasses
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 
+from ..._errors import InputError
 from ..._trees.leaves import is_leaf, is_parameter, listed
 from ..._trees.masks import resolve
 from ..._types import Mask, Params
-from ._arrays import same_shape
+from ._arrays import array_of, fitted, same_shape
+
+
+def params_from_torch(
+    tensors: Iterable[Any],
+    params: Params,
+    *,
+    paths: Sequence[str | None] | None = None,
+    transpose: Mask | None = None,
+) -> Params:
+    """The model with the parameters of a torch module.
+
+    !!! example
+
+        ```python
+        model = params_from_torch(network.parameters(), model)
+        ```
+
+    **Arguments:**
+
+    - `tensors`: `network.parameters()`, `network.named_parameters()` or
+        `network.state_dict()`; or NumPy arrays, alone or in a dictionary with their
+        names. A `state_dict` may also have buffers: pass `None` for them in `paths`.
+    - `params`: the model.
+    - `paths`: the key path in the model of each tensor in order, such as
+        `".layers[0].weight"`, and `None` for a tensor that the model does not have. By
+        default, tensors are matched by name if every name is a key path of the model
+        (`layers.0.weight` is `.layers[0].weight`). Otherwise, they are matched in order
+        if their shapes agree in order, or by shape if no shape occurs twice. The bias
+        of an `eqx.nn.Conv`, which has more axes here, agrees with torch's.
+    - `transpose`: which matrices of the model are the transposes of torch's: a tree of
+        bools like the model or a prefix of it (`True` for all matrices), or a function
+        of the model that returns one, such as an [`eqopt.groups.Selector`][]. The last
+        two axes are swapped. Equinox's linear layers, convolutions, embeddings and
+        norms have the same layout as torch's and do not need this. The kernel of a
+        transposed convolution is flipped, too: pass it in Equinox's layout.
+
+    **Returns:**
+
+    `params`, with the values of torch in the dtypes of the model. A parameter that is
+    not in `paths` stays unchanged.
+
+    **Raises:**
+
+    A `ValueError` that names key paths if parameters cannot be matched, if shapes
+    differ, if a parameter is complex, or if the dtype of the model would lose digits.
+    """
+    tensors = tensors.items() if isinstance(tensors, Mapping) else tensors
+    pairs = [x if isinstance(x, tuple) else (None, x) for x in tensors]
+    arrays = [array_of(x) for _, x in pairs]
+    given = [
+        Given(i, 0, x.shape, name)
+        for i, ((name, _), x) in enumerate(zip(pairs, arrays, strict=True))
+    ]
+    where = places("params_from_torch", given, params, paths, transpose)
+
+    def taken(path: tuple, x: Any) -> Any:
+        name = jtu.keystr(path)
+        if name not in where.given:
+            return x
+        source = arrays[where.given[name].key]
+        return fitted(source, x, f"The parameter `{name}`", name in where.transposed)
+
+    return jtu.tree_map_with_path(taken, params, is_leaf=is_leaf)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +131,7 @@ def places(
         for path, x in jtu.tree_leaves_with_path(params, is_leaf)
         if is_parameter(x)
     }
-    transposed = _transposed(owner, params, transpose)
+    transposed = _transposed(params, transpose)
     shapes = {
         path: _swapped(x.shape) if path in transposed else tuple(x.shape)
         for path, x in leaves.items()
@@ -78,10 +142,10 @@ def places(
         chosen = _checked(owner, given, shapes, list(paths))
     for path in chosen:
         if path is not None and jnp.issubdtype(leaves[path].dtype, np.complexfloating):
-            raise ValueError(
-                f"{owner}: `{path}` is complex. torch's optimizers treat a complex "
-                "number as two real numbers, but eqopt's do not, so the results would "
-                "differ."
+            raise InputError(
+                owner,
+                f"`{path}` is complex. torch's optimizers treat a complex number as two "
+                "real numbers, but eqopt's do not.",
             )
     pairs = zip(chosen, given, strict=True)
     return Places({path: one for path, one in pairs if path is not None}, transposed)
@@ -92,23 +156,16 @@ def _swapped(shape: Sequence[int]) -> tuple[int, ...]:
     return (*shape[:-2], *reversed(shape[-2:]))
 
 
-def _transposed(owner: str, params: Params, mask: Mask | None) -> frozenset[str]:
+def _transposed(params: Params, mask: Mask | None) -> frozenset[str]:
     if mask is None:
         return frozenset()
     flags = resolve("transpose", mask, params, params)
-    found = set()
     leaves = jtu.tree_flatten_with_path(params, is_leaf=is_leaf)[0]
-    for (path, x), flag in zip(leaves, flags, strict=True):
-        if not is_parameter(x):
-            continue
-        if not isinstance(flag, bool | np.bool_):
-            raise TypeError(
-                f"{owner}: `transpose` has {flag!r} at `{jtu.keystr(path)}`, but must "
-                "have `True` for transposed matrices, and `False` for everything else."
-            )
-        if flag:
-            found.add(jtu.keystr(path))
-    return frozenset(found)
+    return frozenset(
+        jtu.keystr(path)
+        for (path, x), flag in zip(leaves, flags, strict=True)
+        if is_parameter(x) and flag
+    )
 
 
 def _named(given: Sequence[Given], leaves: dict[str, Any]) -> list[str] | None:
@@ -125,9 +182,10 @@ def _shaped(
     """In order if the shapes agree, otherwise by shape if each shape occurs once."""
     paths = list(shapes)
     if len(given) != len(paths):
-        raise ValueError(
-            f"{owner}: torch has {len(given)} parameters, but the model has "
-            f"{len(paths)}. " + _how_to(paths)
+        raise InputError(
+            owner,
+            f"torch has {len(given)} parameters, but the model has {len(paths)}. "
+            f"{_how_to(paths)}",
         )
     theirs = {one.shape for one in given}
 
@@ -155,11 +213,12 @@ def _shaped(
             return unique
     i, one, path = wrong[0]
     name = f" ({one.name})" if one.name else ""
-    raise ValueError(
-        f"{owner}: parameter {i} of torch{name} has shape {one.shape}, but the "
-        f"parameter at this position in the model, `{path}`, has shape "
-        f"{shapes[path]}, and the parameters cannot be matched by shape. "
-        f"{_how_to(paths)} If matrices are transposed, pass `transpose`."
+    raise InputError(
+        owner,
+        f"parameter {i} of torch{name} has shape {one.shape}, but the parameter at this "
+        f"position in the model, `{path}`, has shape {shapes[path]}, and they cannot be "
+        f"matched by shape. {_how_to(paths)} If matrices are transposed, pass "
+        "`transpose`.",
     )
 
 
@@ -170,34 +229,32 @@ def _checked(
     paths: list[str | None],
 ) -> list[str | None]:
     if len(paths) != len(given):
-        raise ValueError(
-            f"{owner}: `paths` has {len(paths)} entries, but torch has {len(given)} "
-            f"parameters. {_how_to(list(shapes))}"
-        )
-    unknown = [path for path in paths if path is not None and path not in shapes]
-    if unknown:
-        raise ValueError(
-            f"{owner}: `paths` has {listed(unknown)}, but the model has no such "
-            f"parameter. It has {listed(list(shapes))}."
+        raise InputError(
+            owner,
+            f"`paths` has {len(paths)} entries, but torch has {len(given)} parameters. "
+            f"{_how_to(list(shapes))}",
         )
     known = [path for path in paths if path is not None]
-    twice = [path for path in dict.fromkeys(known) if known.count(path) > 1]
-    if twice:
-        raise ValueError(f"{owner}: `paths` has {listed(twice)} more than once.")
+    wrong = [x for x in dict.fromkeys(known) if x not in shapes or known.count(x) > 1]
+    if wrong:
+        raise InputError(
+            owner,
+            f"`paths` has {listed(wrong)} more than once, or the model has no such "
+            f"parameter. It has {listed(list(shapes))}.",
+        )
     for i, (one, path) in enumerate(zip(given, paths, strict=True)):
         if path and one.shape is not None and not same_shape(one.shape, shapes[path]):
-            raise ValueError(
-                f"{owner}: `paths[{i}]` is `{path}`, which has shape {shapes[path]} "
-                f"in torch's layout, but parameter {i} of torch has shape "
-                f"{one.shape}. Correct `paths`, or mark transposed matrices with "
-                "`transpose`."
+            raise InputError(
+                owner,
+                f"`paths[{i}]` is `{path}`, which has shape {shapes[path]} in torch's "
+                f"layout, but parameter {i} of torch has shape {one.shape}. If matrices "
+                "are transposed, pass `transpose`.",
             )
     return paths
 
 
 def _how_to(paths: list[str]) -> str:
     return (
-        "Pass `paths`, with the key path of each parameter of torch in the order of "
-        "`param_groups`, and `None` for a parameter that the model does not have. The "
-        f"model has {listed(paths)}."
+        "Pass `paths`, the key path of each parameter of torch, or `None`. The model has "
+        f"{listed(paths)}."
     )
