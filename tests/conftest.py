@@ -115,8 +115,8 @@ def _share(release, items):
     """The slow tests that `.ci/run` runs with a release: always the same ones.
 
     The newest release compiles slowly. It runs one row in six (one in twelve of a costly
-    law), one case in six, one test in six that has no cases, all tests of what users do,
-    and those of optional packages. The older one runs a tenth of the others, what is near
+    law), one case in six, one test in six that has no cases, tests of what users do, and
+    all that need optional packages. The older one runs a tenth of the rest, what is near
     changed files, and what compares with torch, which is installed there.
     """
     slow, nearby = collections.Counter(), []
