@@ -7,9 +7,9 @@ than arithmetic, and those that NumPy might round differently.
 
 Compiling everything takes 1.6 times as much time of the processor for the quick laws (67
 instead of 42 s), and 3.1 times as much for the slow ones (441 instead of 142 s, for 1,500
-of them). This is with JAX 0.12 and an empty compilation cache, as in `.ci/run`. One program
-for several rows does not help: steps of 27 rows take 10.9 s with a program for each, 10.1 s
-with a program for every five, and 4.7 s here.
+of them). This is with JAX 0.12 and an empty compilation cache, as in `.ci/run`. One
+program for several rows does not help: steps of 27 rows take 10.9 s with a program for
+each, 10.1 s with a program for every five, and 4.7 s here.
 
 JAX promises nothing about the programs that it traces. The tables at the end of this
 file have the names of equations and parameters that the tests read from them.
