@@ -7,7 +7,9 @@ import gc
 import importlib.metadata
 import os
 import pathlib
+import re
 import shutil
+import subprocess
 import tempfile
 import zlib
 
@@ -48,7 +50,7 @@ import pytest
 
 from eqopt import _jax_internals
 
-from . import contexts, deadline, eager, random_numbers
+from . import contexts, eager, random_numbers
 from .extras import needs_compared, needs_extras
 
 
@@ -77,66 +79,91 @@ AS_USERS_DO = (
     *("tests/checkpoint/", "tests/docs/", "tests/interop/", "examples/test_gallery"),
     *("examples/test_half_precision", "examples/test_train_transformer"),
 )
+MOST_NEARBY = 500
 
 
 def pytest_addoption(parser):
-    deadline.add_option(parser)
-
-
-def pytest_configure(config):
-    deadline.configure(config)
+    explanation = "only slow tests that `.ci/run` runs with this release of JAX"
+    parser.addoption("--release", choices=["newest", "older"], help=explanation)
 
 
 @pytest.hookimpl(tryfirst=True)  # before the selection by markers
 def pytest_collection_modifyitems(config, items):
-    """Sorts and marks the tests.
+    """Sorts the tests, marks what is slow, and selects the share of a release.
 
     All laws of a row run one after the other, because they share compiled programs.
-    With a deadline, tests of pages come first, then all other rows and files in the order
-    of this run.
     Tests that need extra packages are slow tests, for which `.ci/run` has these
     packages. The first case of a costly test and every tenth one after it are quick.
-    Of the slow tests, five rows in six (eleven in twelve of a costly law), five cases in
-    six, and five tests in six that have no cases run only with the older release of JAX,
-    which compiles three times as fast. So each law and each test with several cases
-    runs with both releases, and whatever users do runs with the newest.
-    Tests that compare with torch and others run with the older release, because these
-    packages are there.
     """
-    costly, slow = collections.Counter(), collections.Counter()
+    costly = collections.Counter()
     for item in items:
         name = item.path, item.originalname
-        is_costly = bool(item.get_closest_marker("costly"))
-        if is_costly:
+        if item.get_closest_marker("costly"):
             if costly[name] % 10:
                 item.add_marker("slow")
             costly[name] += 1
         if needs_extras(item):
             item.add_marker("slow")
-            item.add_marker("extras")
-            if needs_compared(item):
-                item.add_marker("older")
-        elif item.get_closest_marker("slow"):
-            if row := _row_of(item):
-                is_older = zlib.crc32(row.encode()) % (12 if is_costly else 6)
-            else:
-                has_cases = hasattr(item, "callspec")
-                number = slow[name] if has_cases else zlib.crc32(item.name.encode())
-                is_older = number % 6 and not _is_as_users_do(item)
-                slow[name] += 1
-            if is_older:
-                item.add_marker("older")
-
-    if now := deadline.deadline_of(config):
-        is_of_pages = lambda item: item.path.parent.name == "docs"
-        group = lambda item: _row_of(item) or item.path.name
-        items.sort(key=lambda item: (not is_of_pages(item), now.turn(group(item))))
-    else:
-        items.sort(key=_row_of)
+    if release := config.getoption("release"):
+        chosen = {*_share(release, items)}
+        config.hook.pytest_deselected(items=[x for x in items if x not in chosen])
+        items[:] = [x for x in items if x in chosen]
+    items.sort(key=_row_of)
 
 
-def _is_as_users_do(item):
-    return any(place in item.path.as_posix() for place in AS_USERS_DO)
+def _share(release, items):
+    """The slow tests that `.ci/run` runs with a release: always the same ones.
+
+    The newest release compiles slowly. It runs one row in six (one in twelve of a costly
+    law), one case in six, one test in six that has no cases, tests of what users do, and
+    all that need optional packages. The older one runs a tenth of the rest, what is near
+    changed files, and what compares with torch, which is installed there.
+    """
+    slow, nearby = collections.Counter(), []
+    names = _changed() if release == "older" else set()
+    for item in items:
+        if not item.get_closest_marker("slow"):
+            continue
+        number = _number(item.name)
+        if row := _row_of(item):
+            rows = 12 if item.get_closest_marker("costly") else 6
+            is_newest = _number(row) % rows == 0
+        elif hasattr(item, "callspec"):
+            name = item.path, item.originalname
+            is_newest = slow[name] % 6 == 0
+            slow[name] += 1
+        else:
+            is_newest = number % 6 == 0
+        is_newest |= any(place in item.path.as_posix() for place in AS_USERS_DO)
+        is_newest |= needs_extras(item)
+        is_compared = needs_compared(item)
+        if is_compared or is_newest:
+            if is_compared == (release == "older"):
+                yield item
+        elif release == "older":
+            if number % 10 == 0:
+                yield item
+            elif names & _words(item):
+                nearby.append(item)
+    yield from sorted(nearby, key=lambda item: _number(item.nodeid))[:MOST_NEARBY]
+
+
+def _number(name):
+    return zlib.crc32(name.encode())
+
+
+def _changed():
+    """The modules of `src` that differ from the main branch, such as `{"muon"}`."""
+    command = ["git", "diff", "--name-only", "--merge-base", "main", "--", "src"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    return {pathlib.Path(x).stem for x in done.stdout.splitlines()}
+
+
+def _words(item):
+    """Whose test it is: the name of its file, and the classes in its parameters."""
+    words = re.findall(r"\w+", f"{item.path.stem} {item.name}")
+    snake = [re.sub(r"(?<=[a-z])(?=[A-Z])", "_", word).lower() for word in words]
+    return {re.sub("^(test|scale_by)_", "", word) for word in snake}
 
 
 def _row_of(item):

@@ -5,15 +5,19 @@ laws are about the compiler. So programs are traced as usual, and NumPy does the
 arithmetic. JAX runs everything else, one operation at a time: operations that are more
 than arithmetic, and those that NumPy might round differently.
 
-JAX promises nothing about the programs that it traces. The table at the end of this
-file has all names that the tests read from them, and an error says which of these names
-a release lacks.
+Compiling everything takes 1.6 times as much time of the processor for the quick laws (67
+instead of 42 s), and 3.1 times as much for the slow ones (441 instead of 142 s, for 1,500
+of them). This is with JAX 0.12 and an empty compilation cache, as in `.ci/run`. One
+program for several rows does not help: steps of 27 rows take 10.9 s with a program for
+each, 10.1 s with a program for every five, and 4.7 s here.
+
+JAX promises nothing about the programs that it traces. The tables at the end of this
+file have the names of equations and parameters that the tests read from them.
 """
 
 import contextlib
 import contextvars
 import functools
-import importlib
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -22,6 +26,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax._src.interpreters.pxla import batched_device_put
+from jax.extend.core import Literal
 
 from . import operations
 
@@ -124,7 +130,7 @@ def placed(x, type_) -> jax.Array:
     kind = "pinned_host" if type_.memory_space == jax.memory.Space.Host else None
     type_and_place = _type_and_place(np.shape(x), dtype, type_.weak_type, device, kind)
     new = np.array(x, dtype, order="C")
-    return _put(*type_and_place, [new], [device], committed=False)
+    return batched_device_put(*type_and_place, [new], [device], committed=False)
 
 
 @functools.cache
@@ -145,7 +151,7 @@ def _run(program: Any, args: Sequence) -> list:
 
 
 def _literal(x):
-    return np.asarray(*attributes(LITERAL, x))
+    return np.asarray(x.val, x.aval.dtype)
 
 
 def _apply(equation, args):
@@ -176,11 +182,7 @@ def _by_jax(equation, args):
     if not _has_jax.get():
         raise LeftToJAX
     if equation.name not in WHOLE and programs_in(equation):
-        raise UnknownName(
-            f"the equation `{equation.name}` holds programs, and has no rule "
-            f"(its parameters: {', '.join(equation.params)})",
-            reason="This name is new",
-        )
+        raise NotImplementedError(f"programs in {equation.name}: no rule in `NESTED`")
     is_product = equation.name == "dot_general"
     if is_product and _rounds_factors.get() and equation.params["precision"] is None:
         args = [x.astype(jnp.bfloat16).astype(x.dtype) for x in args]
@@ -254,39 +256,6 @@ def _platform_index(platforms):
     raise NotImplementedError(f"a program for {platforms}, not for {mine}")
 
 
-#
-# Names that a release of JAX may change
-#
-
-
-class UnknownName(Exception):
-    """The table has a name that JAX does not have, or lacks one that JAX has."""
-
-    def __init__(self, what: str, reason: str = "This release has renamed it"):
-        super().__init__(
-            f"JAX {jax.__version__}: {what}. "
-            f"{reason}: mend the table in tests/interpreter.py."
-        )
-
-
-def imported(module: str, name: str) -> Any:
-    try:
-        return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError):
-        raise UnknownName(f"`{module}` has no `{name}`") from None
-
-
-def attributes(which: operator.attrgetter, x: Any) -> Any:
-    try:
-        return which(x)
-    except AttributeError as error:
-        names = [name for name in dir(error.obj) if not name.startswith("_")]
-        raise UnknownName(
-            f"`{type(error.obj).__name__}` has no attribute `{error.name}` "
-            f"(it has: {', '.join(names)})"
-        ) from None
-
-
 class Equation(NamedTuple):
     name: str
     primitive: Any
@@ -298,12 +267,6 @@ class Equation(NamedTuple):
 def parameters(equation: Equation, names: Sequence[str | Callable]) -> list:
     """The parameters with these names; for a function, its value for the equation."""
     params = equation.params
-    for name in names:
-        if isinstance(name, str) and name not in params:
-            raise UnknownName(
-                f"the equation `{equation.name}` has no parameter `{name}` "
-                f"(it has: {', '.join(params)})"
-            )
     return [params[x] if isinstance(x, str) else x(equation) for x in names]
 
 
@@ -314,22 +277,8 @@ def programs_in(equation: Equation) -> list:
 
 
 #
-# The table: all names that are read from traced programs, as of JAX 0.10 and 0.12
+# What is read from traced programs, as of JAX 0.10 and 0.12
 #
-
-Literal = imported("jax.extend.core", "Literal")
-_put = imported("jax._src.interpreters.pxla", "batched_device_put")
-
-PROGRAM = operator.attrgetter("constvars", "invars", "eqns", "outvars")
-CONSTS = operator.attrgetter("consts")
-EQUATION = operator.attrgetter(
-    "primitive.name", "primitive", "params", "invars", "outvars"
-)
-LITERAL = operator.attrgetter("val", "aval.dtype")
-SHAPE = operator.attrgetter("aval.shape")
-DTYPE = operator.attrgetter("aval.dtype")
-TYPES_OF_INPUTS = operator.attrgetter("in_avals")
-TYPES_OF_OUTPUTS = operator.attrgetter("out_avals")
 
 
 def _is_program(x):
@@ -339,27 +288,14 @@ def _is_program(x):
 @functools.lru_cache(maxsize=128)  # for loops
 def opened(program: Any) -> tuple[Mapping, Sequence, Sequence[Equation], Sequence]:
     """The constants of a program, its inputs, equations and outputs."""
-    variables, inputs, equations, outputs = attributes(PROGRAM, program)
     # Until JAX 0.10, a program that has no constants may lack the attribute.
-    consts = map(_of_numpy, attributes(CONSTS, program) if variables else ())
-    equations = [Equation(*attributes(EQUATION, x)) for x in equations]
-    return dict(zip(variables, consts, strict=True)), inputs, equations, outputs
-
-
-def types_of_inputs(program: Any) -> list:
-    return attributes(TYPES_OF_INPUTS, program)
-
-
-def types_of_outputs(program: Any) -> list:
-    return attributes(TYPES_OF_OUTPUTS, program)
-
-
-def dtype_of(variable: Any) -> Any:
-    return attributes(DTYPE, variable)
-
-
-def shape_of(variable: Any) -> tuple[int, ...]:
-    return attributes(SHAPE, variable)
+    consts = map(_of_numpy, program.consts if program.constvars else ())
+    equations = [
+        Equation(x.primitive.name, x.primitive, x.params, x.invars, x.outvars)
+        for x in program.eqns
+    ]
+    known = dict(zip(program.constvars, consts, strict=True))
+    return known, program.invars, equations, program.outvars
 
 
 def is_condition(equation: Equation) -> bool:
@@ -375,7 +311,7 @@ def _scan_counts(equation):
     has one more axis outside the body than inside it.
     """
     _, inputs, _, outputs = opened(*parameters(equation, ["jaxpr"]))
-    ndim = lambda x: len(shape_of(x))
+    ndim = lambda x: x.aval.ndim
     stacked = lambda xs, inner: sum(map(operator.gt, map(ndim, xs), map(ndim, inner)))
     carried = len(outputs) - stacked(equation.outputs, outputs)
     return len(inputs) - stacked(equation.inputs, inputs) - carried, carried

@@ -1,7 +1,5 @@
 """What the interpreter of the tests comes to is what a compiled program comes to."""
 
-import re
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -11,7 +9,7 @@ import pytest
 from jax import lax
 
 from . import interpreter
-from .interpreter import UnknownName, interpreted, on_an_accelerator
+from .interpreter import interpreted, on_an_accelerator
 from .laws.subjects import assert_close, avals
 
 
@@ -296,7 +294,7 @@ def test_jax_has_all_names_of_the_table():
     tables = "NESTED", "WHOLE", "SAME", "ARITHMETIC", "OTHERS"
     known = {name for table in tables for name in getattr(interpreter, table)}
     lost = sorted(known - found - RARE)
-    assert not lost, UnknownName(f"no equation has the name {', '.join(lost)}")
+    assert not lost
 
 
 def equation_of(name, **params):
@@ -305,59 +303,7 @@ def equation_of(name, **params):
     return equation._replace(name=name, params=params)
 
 
-def message(what, reason="This release has renamed it"):
-    reason = f"{reason}: mend the table in tests/interpreter.py."
-    return f"^{re.escape(f'JAX {jax.__version__}: {what}. {reason}')}$"
-
-
-def test_a_parameter_that_a_rule_needs():
-    scan = equation_of("scan", body=None, length=3, reverse=False)
-    lacks = (
-        "the equation `scan` has no parameter `jaxpr` (it has: body, length, reverse)"
-    )
-    with pytest.raises(UnknownName, match=message(lacks)):
-        interpreter._apply(scan, [])
-    transpose = equation_of("transpose", axes=(0,))
-    lacks = "the equation `transpose` has no parameter `permutation` (it has: axes)"
-    with pytest.raises(UnknownName, match=message(lacks)):
-        interpreter._apply(transpose, [np.ones(2)])
-
-
-def test_a_parameter_that_no_rule_needs():
-    transpose = equation_of("transpose", permutation=(1, 0), new=None)
-    (result,) = interpreter._apply(transpose, [np.ones((2, 3))])
-    assert result.shape == (3, 2)
-
-
 @pytest.mark.parametrize("name", ["closed_call", "eval_jaxpr"])
 def test_calls_that_not_every_release_has(name):
     call = equation_of(name, call_jaxpr=jax.make_jaxpr(jnp.cos)(1.0))
     np.testing.assert_allclose(interpreter._apply(call, [np.float32(1)]), [jnp.cos(1)])
-
-
-def test_programs_without_a_rule():
-    inner = jax.make_jaxpr(jnp.cos)(1.0)
-    for name, programs in {"body": inner, "branches": (inner, inner)}.items():
-        what = "the equation `call` holds programs, and has no rule (its parameters: "
-        text = message(f"{what}{name})", "This name is new")
-        with pytest.raises(UnknownName, match=text):
-            interpreter._apply(equation_of("call", **{name: programs}), [np.ones(2)])
-
-
-class Renamed:
-    """A program as another release may have it."""
-
-    constvars, inputs, eqns, outvars = (), (), (), ()
-
-
-def test_an_attribute_of_programs():
-    names = "constvars, eqns, inputs, outvars"
-    lacks = f"`Renamed` has no attribute `invars` (it has: {names})"
-    with pytest.raises(UnknownName, match=message(lacks)):
-        interpreter.opened(Renamed())
-
-
-@pytest.mark.parametrize("module", ["jax.extend.core", "jax.extend.gone"])
-def test_an_import(module):
-    with pytest.raises(UnknownName, match=message(f"`{module}` has no `Constant`")):
-        interpreter.imported(module, "Constant")

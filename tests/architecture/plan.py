@@ -10,7 +10,7 @@ above the highest room from which it imports. This command writes the plan into
 import ast
 import functools
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from benchmarks.pages import write_parts
 
@@ -33,27 +33,27 @@ def name_of(path: pathlib.Path) -> Module:
 PATHS = {name_of(path): path for path in sorted(SRC.rglob("*.py"))}
 
 
-def imports(module: Module, paths: Mapping[Module, pathlib.Path]) -> Iterator[Module]:
+def imports(module: Module) -> Iterator[Module]:
     """The modules of eqopt that a module imports from, also inside functions.
 
     A name that is imported from a package counts for the module that defines it, which
     the stub of the package names.
     """
-    path = paths[module]
+    path = PATHS[module]
     package = module if path.name == "__init__.py" else module[:-1]
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.level:
             base = package[: len(package) + 1 - node.level]
             base += tuple(node.module.split(".")) if node.module else ()
             for alias in node.names:
-                yield _origin(base, alias.name, paths)
+                yield _origin(base, alias.name)
 
 
-def _origin(package: Module, name: str, paths: Mapping[Module, pathlib.Path]) -> Module:
+def _origin(package: Module, name: str) -> Module:
     """The module that defines `name`, which is imported from a module or package."""
-    if (*package, name) in paths:
+    if (*package, name) in PATHS:
         return (*package, name)
-    stub = paths[package].with_suffix(".pyi")
+    stub = PATHS[package].with_suffix(".pyi")
     if stub.exists():
         for node in ast.parse(stub.read_text()).body:
             if not isinstance(node, ast.ImportFrom) or not node.module:
@@ -66,7 +66,7 @@ def _origin(package: Module, name: str, paths: Mapping[Module, pathlib.Path]) ->
 @functools.cache
 def all_imports() -> dict[Module, set[Module]]:
     """What each module imports from. Reading all modules takes a second."""
-    return {module: {*imports(module, PATHS)} - {()} for module in PATHS if module}
+    return {module: {*imports(module)} - {()} for module in PATHS if module}
 
 
 def rooms(size: int = 1) -> dict[Module, set[Module]]:

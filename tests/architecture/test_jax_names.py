@@ -4,8 +4,6 @@ import ast
 import functools
 import pathlib
 
-import pytest
-
 import eqopt
 
 
@@ -90,24 +88,3 @@ def test_few_files_read_programs():
     attributes = lambda nodes: {x.attr for x in nodes if isinstance(x, ast.Attribute)}
     found = {path for path in MODULES if attributes(nodes[path]) & OF_PROGRAMS}
     assert {str(path.relative_to(SRC)) for path in found} <= READERS
-
-
-@pytest.mark.parametrize(
-    ("code", "name"),
-    [
-        ("from jax.experimental.shard_alike import shard_alike", "shard_alike"),
-        ("import jax.extend.core", "jax.extend.core"),
-        ("import jax.extend as jex\njex.core.jaxpr_as_fun", "jaxpr_as_fun"),
-        ("import jax\njax.extend.core.Primitive", "Primitive"),
-        ("import jax\njax.interpreters.mlir.lower_fun", "lower_fun"),
-        ("from jax.interpreters import ad", "ad"),
-        ("from jax._src import core", "core"),
-        ("from jax.lax import _private", "_private"),
-        ("from jax import core", "core"),
-        ("import jax\njax.core.Tracer", "Tracer"),
-        ("from jax import lax\nlax.cond(jax.numpy.x)", None),
-    ],
-)
-def test_what_the_test_finds(code, name):
-    internal = {x for x in names_of_jax(ast.parse(code)) if not is_public(x)}
-    assert any(x.endswith(name) for x in internal) if name else not internal

@@ -3,12 +3,10 @@
 import jax
 import jax.numpy as jnp
 import pytest
-from benchmarks.accelerators import devices, stepping
-from benchmarks.accelerators.__main__ import main
+from benchmarks.accelerators import stepping
 from benchmarks.accelerators.cases import CASES, SKIPPED, WRAPPER_CASES, cases
 from benchmarks.accelerators.models import MODELS, params_of
 from benchmarks.accelerators.report import PAGE, parts
-from benchmarks.accelerators.results import add, read
 from benchmarks.accelerators.stepping import copy_bandwidth, timed
 
 import eqopt
@@ -38,37 +36,6 @@ def test_cases():
         cases(["Adam W"], "h100")
     for case in WRAPPER_CASES.values():
         assert isinstance(case.ours(), eqopt.AbstractTransformation)
-
-
-@pytest.mark.parametrize(
-    ("name", "command"),
-    [
-        ("h100", "pip install --no-deps jax-cuda13-plugin=="),
-        ("tpu", "pip install --no-deps 'libtpu==0.0."),
-    ],
-)
-def test_a_plugin_that_is_missing(name, command, monkeypatch):
-    monkeypatch.setattr(devices, "is_installed", lambda name: False)
-    with pytest.raises(ModuleNotFoundError, match="which is not installed") as caught:
-        devices.device(name)
-    assert command in str(caught.value)
-
-
-def test_an_unknown_device(capsys):
-    with pytest.raises(SystemExit):
-        main(["v100"])
-    message = "device: 'v100' is not one of h100, tpu; add --run to time"
-    assert message in capsys.readouterr().err
-
-
-def test_results_replace_older_ones(tmp_path):
-    first = {"model": "lm", "case": "SGD", "library": "eqopt", "least": 3.0000001}
-    add("h100", {"jax": "1"}, [first, first | {"library": "optax"}], tmp_path)
-    add("h100", {"jax": "2"}, [first | {"least": 4.0}], tmp_path)
-    about, rows = read("h100", tmp_path)
-    assert about == {"jax": "2"}
-    assert [row["least"] for row in rows] == [4.0, 3.0]
-    assert read("tpu", tmp_path) == ({}, [])
 
 
 def test_the_page_has_the_results():

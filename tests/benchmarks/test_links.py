@@ -1,8 +1,5 @@
 """Slow links: the page says what the results say, and the formulas what was counted."""
 
-import json
-import math
-
 import pytest
 from benchmarks.links import results
 from benchmarks.links.__main__ import PAGE
@@ -10,7 +7,7 @@ from benchmarks.links.link import Link
 from benchmarks.links.methods import NAMES, ZERO1
 from benchmarks.links.report import parts
 from benchmarks.links.sent import messages, shapes_of
-from benchmarks.links.training import RANK, steps_to
+from benchmarks.links.training import RANK
 from benchmarks.workloads.language import SHAPE
 
 
@@ -39,11 +36,3 @@ def test_a_link():
     both = messages(ZERO1, [(10, 100)], rank=1, replicas=4)
     assert both.per_step == 9 * 1000
     assert Link(0.5, 8e-6).seconds(both) == pytest.approx(9 * (0.5 + 1000 / 1000))
-
-
-def test_steps_and_results_come_back(found, tmp_path):
-    assert steps_to([3.0, 2.0, 1.0], 2.5) == 20
-    assert steps_to([3.0, math.nan], 2.5) is None
-    results.write(found, tmp_path / "results.json")
-    assert (tmp_path / "results.json").read_text() == results.FILE.read_text()
-    assert json.loads(results.FILE.read_text())["runs"]

@@ -2,15 +2,12 @@
 
 import re
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from benchmarks.minimise.__main__ import main
 from benchmarks.minimise.problems import Problem, more_garbow_hillstrom, problems
-from benchmarks.minimise.report import Result, save_picture, table, totals
-from benchmarks.minimise.runs import Run, Runs, by_eqopt, medians, minimise
+from benchmarks.minimise.runs import Run, by_eqopt, medians, minimise
 
 from benchmarks import lbfgs
 
@@ -61,17 +58,6 @@ def test_value_at_start(title):
     problem = BY_TITLE[title]
     value = jax.jit(problem.fn)(problem.start)
     assert float(value) == pytest.approx(NORMS_AT_START[title] ** 2, rel=1e-4)
-
-
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
-@pytest.mark.parametrize("problem", problems(), ids=by_title)
-def test_computes_in_the_dtype_of_the_parameters(problem, dtype):
-    as_array = lambda x: jnp.asarray(x, dtype) if isinstance(x, np.ndarray) else x
-    start = jax.tree.map(as_array, problem.start)
-    with jax.numpy_dtype_promotion("strict"):
-        value = eqx.filter_eval_shape(problem.fn, start)
-    assert value.dtype == dtype
-    assert value.shape == ()
 
 
 @pytest.mark.parametrize("problem", more_garbow_hillstrom(), ids=by_title)
@@ -136,43 +122,6 @@ def test_all_problems(precise):
             pairs.append((run.evaluations, theirs))
     ours, theirs = np.sum(pairs, axis=0)
     assert ours <= 1.05 * theirs
-
-
-def a_result(title: str, ours: Run, theirs: Run, **more) -> Result:
-    problem = BY_TITLE[title]
-    runs = Runs(ours, theirs, Run(1, 7, 0.0, 0.0, True))
-    return Result(problem, runs, Runs(ours, theirs, None), more.get("medians"))
-
-
-def test_report(tmp_path):
-    """Failures are in italics and do not count; medians do where there are some."""
-    good, bad = Run(2, 3, 0.5, 1e-9, True), Run(4, 50, 0.5, 1.0, False)
-    more = good._replace(evaluations=5)
-    found = [
-        a_result("Booth", good, good),
-        a_result("Beale", more, good, medians=(4.0, 6.0)),
-        a_result("Meyer", bad, good, medians=(9.0, 9.0)),
-    ]
-    lines = table(found).splitlines()
-    assert lines[2] == "| Booth | 3 (2) | 3 (2) | 7 (1) | 0.5 | 3 | 3 |"
-    assert lines[4] == "| Meyer | *50* (4) | 3 (2) | 7 (1) | 0.5 | *50* | 3 |"
-    assert lines[5].split(" | ")[1:4] == ["**8** (4)", "**6** (4)", "**14** (2)"]
-    assert totals(found) == (3 + 4, 3 + 6)
-    save_picture(found, tmp_path / "new" / "picture.svg")
-    assert "SciPy" in (tmp_path / "new" / "picture.svg").read_text()
-
-
-def test_command(capsys):
-    assert main(["--only", "Booth"]) == 0
-    printed, _ = capsys.readouterr()
-    assert "| Booth | 7 (6) | 7 (6) | 7 (6) | 0 |" in printed
-    assert "7 evaluations by eqopt, 7 by Optax." in printed
-
-
-def test_write_needs_all(capsys):
-    with pytest.raises(SystemExit, match="2"):
-        main(["--write", "--only", "Booth"])
-    assert "--write needs all problems" in capsys.readouterr().err
 
 
 def test_temporary_memory():

@@ -1,12 +1,10 @@
 """What `python -m benchmarks.storage` trains and counts."""
 
-import json
 import re
 
 import numpy as np
 import pytest
-from benchmarks.storage.report import Row, middle, record, restored, table
-from benchmarks.storage.runs import OPTIMIZERS, Cost, cost, train
+from benchmarks.storage.runs import OPTIMIZERS, cost, train
 from benchmarks.storage.tasks import TASKS, language
 from benchmarks.storage.ways import FULL, WAYS, Way
 
@@ -38,14 +36,6 @@ def test_text_that_is_held_out_is_not_seen():
     # The text repeats itself here and there.
     twice = seen.intersection(map(bytes, task.held_out))
     assert len(seen) > 700 and len(twice) < 8
-
-
-def test_the_middle_of_several_processes():
-    rows = [Row(IN_8_BITS, Cost(4.0, 2.0, 0.8, time), 2.0) for time in (3.0, 1.5, 2.0)]
-    found = middle([restored(json.loads(json.dumps(record(row)))) for row in rows])
-    assert found.cost == Cost(4.0, 2.0, 0.8, 2.0, 1.5, 3.0)
-    assert "| 0.80 | 2.0 | 1.5 to 3.0 | 2.000 |" in table([found])
-    assert "| 0.80 | 3.0 |  | 2.000 |" in table(rows)
 
 
 @pytest.mark.slow

@@ -2,12 +2,7 @@
 
 import dataclasses
 import math
-import os
 import re
-import signal
-import subprocess
-import sys
-import time
 
 import equinox as eqx
 import jax
@@ -15,16 +10,15 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
-from benchmarks.workloads.__main__ import IMAGES, PAGE, found_in, note_machine
+from benchmarks.workloads.__main__ import IMAGES, PAGE, found_in
 from benchmarks.workloads.protocol import (
     SCHEDULES,
     SEEDS,
     Cell,
-    measure,
     member,
     population,
 )
-from benchmarks.workloads.results import FOLDER, Failure, add, read
+from benchmarks.workloads.results import FOLDER, Failure, read
 from benchmarks.workloads.summary import mark, rows
 from benchmarks.workloads.sweep import WORKLOADS
 
@@ -88,20 +82,6 @@ def test_what_is_on_disk_is_a_plain_loop(name):
         )
 
 
-def without_times(cell):
-    return dataclasses.replace(cell, step_ms=0.0, compile_s=0.0)
-
-
-@pytest.mark.slow
-def test_again_it_gives_the_same():
-    workload = WORKLOADS["diabetes"]()._replace(steps=20)
-    one, other = (measure(METHODS["Lion"], workload) for _ in range(2))
-    assert without_times(one) == without_times(other)
-    assert len(one.rates) == len(one.finals) == 9
-    assert np.shape(one.curves) == (3, 20)
-    assert one.state_bytes == pytest.approx(4, abs=0.02)
-
-
 @pytest.mark.slow
 def test_a_population_by_vmap_is_one_after_the_other():
     workload = WORKLOADS["diabetes"]()._replace(steps=20)
@@ -124,22 +104,6 @@ CELL = Cell(
     4.0,
     1.0,
 )
-
-
-def test_results_come_back(tmp_path):
-    add("digits", CELL, tmp_path)
-    add("digits", Failure("Adam", "ValueError: no"), tmp_path)
-    add("digits", dataclasses.replace(CELL, best=1.0), tmp_path)
-    with (tmp_path / "digits.jsonl").open("a") as file:
-        file.write('{"name":"Lion","rates":[0.1,')  # killed here
-    found = read("digits", tmp_path)
-    assert list(found) == ["Adam", "SGD"]
-    assert found["Adam"] == Failure("Adam", "ValueError: no")
-    sgd = found["SGD"]
-    assert isinstance(sgd, Cell)
-    assert sgd.best == 1.0
-    assert math.isnan(sgd.finals[1])
-    assert sgd.curves == CELL.curves
 
 
 def test_marks():
@@ -179,33 +143,3 @@ def test_the_page_is_what_the_results_say():
         texts = re.findall("<!-- (.*?) -->", (IMAGES / picture).read_text())
         names = [text for text in texts if text in METHODS]
         assert names == [row.name for row in found.rows], picture
-
-
-def test_a_new_optimizer_does_not_move_the_others_to_its_machine():
-    about, where = {}, {"cpu": "A", "jax": "1", "python": "3", "date": "x", "cores": 2}
-    note_machine(about, "Adam", where)
-    note_machine(about, "Lion", where)
-    note_machine(about, "SOAP", {**where, "date": "y"})
-    later = {"cpu": "A", "jax": "1", "python": "3", "date": "y"}
-    assert about == {"machine": where, "later": {"SOAP": later}}
-
-
-@pytest.mark.slow
-def test_a_killed_sweep_continues(tmp_path):
-    command = [sys.executable, "-m", "benchmarks.workloads", "--workload", "diabetes"]
-    command += ["--processes", "1", "--results", str(tmp_path)]
-    command += ["--only", "SGD", "--only", "Signum"]
-    path = tmp_path / "diabetes.jsonl"
-    process = subprocess.Popen(
-        command, stderr=subprocess.DEVNULL, start_new_session=True
-    )
-    end = time.monotonic() + 120
-    while not path.exists() and time.monotonic() < end:
-        time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    before = path.read_text()
-    assert len(before.splitlines()) < 2
-    subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
-    assert read("diabetes", tmp_path).keys() == {"SGD", "Signum"}
-    assert set(before.splitlines()) <= set(path.read_text().splitlines())

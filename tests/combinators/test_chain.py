@@ -39,29 +39,6 @@ def test_the_order_counts():
         np.testing.assert_allclose(opt.update(grads, opt.init(grads))[0], expected)
 
 
-def test_updates_stay_wide_within_a_chain():
-    """Rounded once, at the end: in bfloat16, 1 + 2^-9 would be 1."""
-    grads = jnp.ones(1, jnp.bfloat16)
-    params = jnp.full(1, 2.0**-9, jnp.bfloat16)
-    opt = eqopt.Chain(eqopt.AddDecayedWeights(1.0), MinusOne())
-    updates, _ = opt.update(grads, opt.init(params), params)
-    assert updates.dtype == jnp.bfloat16
-    assert updates == 2.0**-9
-
-
-@eqopt.equation
-def minus_one(g):
-    return g - 1
-
-
-class MinusOne(eqopt.AbstractLeafwise):
-    def init(self, params):
-        return None
-
-    def leafwise(self, state, params=None, **extra):
-        return eqopt.Leafwise(minus_one)
-
-
 def test_every_transformation_gets_all_extra_arguments():
     """Each transformation ignores extra arguments that it does not use."""
     seen = []

@@ -112,17 +112,6 @@ def test_frozen_parameters_do_not_change_by_a_bit():
     assert (params["b"] < PARAMS["b"]).all()
 
 
-def test_eval_params_through_masks(getkey):
-    opt = eqopt.Masked(eqopt.Lookahead(eqopt.SGD(1.0), 2, 0.5), is_matrix)
-    state = opt.init(PARAMS)
-    params, state = opt.step(GRADS, state, PARAMS)
-    evaluated = opt.eval_params(state, params)
-    np.testing.assert_allclose(params["w"], 0.0)
-    np.testing.assert_allclose(evaluated["w"], 1.0)  # the slow weights
-    np.testing.assert_allclose(evaluated["b"], params["b"])
-    assert evaluated["fn"] is jnp.tanh
-
-
 @pytest.mark.parametrize("call", ["update", "step"])
 @pytest.mark.parametrize(
     "inner", [eqopt.Scale(3.0), eqopt.Flatten(eqopt.Scale(3.0))], ids=["fused", "not"]

@@ -1,7 +1,7 @@
 """Steps cost what `figures.json` says, compiled for an H100 and for a TPU.
 
 These tests need the plugins that compile for accelerators. Without them, the tests fail
-if they are selected by their marker, as `.ci/run` does, and otherwise they are skipped.
+if only this folder is selected, as `.ci/run` does, and otherwise they are skipped.
 """
 
 import json
@@ -14,13 +14,11 @@ import sys
 import pytest
 from benchmarks.accelerators import devices
 
-from .__main__ import main
 from .figures import Figures, above_the_limit, differences, minor, read, versions
 from .rows import ABOVE_THE_LIMIT, LEAFWISE, METHODS, PLATFORMS, rows_of
 
 
 ROOT = pathlib.Path(__file__).parents[2]
-ACCELERATORS = [pytest.mark.slow, pytest.mark.accelerators]
 
 # Variables that other tests set, and that a step on a device would not have. The cache
 # may hold programs that were compiled with the first two.
@@ -34,7 +32,7 @@ def compile_for(platform: str, config: pytest.Config) -> dict[str, Figures]:
     try:
         devices.check_installed(platform)
     except ModuleNotFoundError as error:
-        is_selected = "accelerators" in config.getoption("markexpr")
+        is_selected = "tests/compiled" in config.args
         (pytest.fail if is_selected else pytest.skip)(str(error))
     command = [sys.executable, "-m", "tests.compiled", platform]
     command += ["--leafwise", "--devices"] if platform == "h100" else []
@@ -56,13 +54,10 @@ def tpu(request):
     return compile_for("tpu", request.config)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("platform", "name"),
-    [
-        pytest.param(platform, name, marks=ACCELERATORS)
-        for platform in PLATFORMS
-        for name in rows_of(platform)
-    ],
+    [(platform, name) for platform in PLATFORMS for name in rows_of(platform)],
 )
 def test_steps_cost_what_they_did(platform, name, request):
     found, expected = request.getfixturevalue(platform), read()[platform]
@@ -79,9 +74,8 @@ def test_steps_cost_what_they_did(platform, name, request):
     )
 
 
-@pytest.mark.parametrize(
-    "platform", [pytest.param(name, marks=ACCELERATORS) for name in PLATFORMS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("platform", PLATFORMS)
 def test_figures_are_of_this_release(platform, request):
     """Skips with a message if they are from another minor release of JAX."""
     request.getfixturevalue(platform)
@@ -95,7 +89,6 @@ def test_figures_are_of_this_release(platform, request):
 
 
 @pytest.mark.slow
-@pytest.mark.accelerators
 @pytest.mark.parametrize("name", LEAFWISE)
 def test_leafwise_methods_move_each_array_once(name, h100):
     found = above_the_limit(name, h100[name])
@@ -103,7 +96,6 @@ def test_leafwise_methods_move_each_array_once(name, h100):
 
 
 @pytest.mark.slow
-@pytest.mark.accelerators
 def test_gradients_are_scattered(h100):
     """What `docs/scaling_out.md` says: no device gets sums of which it needs a part."""
     assert h100["gradients, ZeRO-1"]["sent"] == {"reduce-scatter": 1, "all-gather": 1}
@@ -112,7 +104,6 @@ def test_gradients_are_scattered(h100):
 
 
 @pytest.mark.slow
-@pytest.mark.accelerators
 def test_matrices_are_exchanged_once(h100):
     """Each device sends its shards, and gets them back. Experts stay where they are."""
     for method in ("Muon", "SOAP"):
@@ -171,17 +162,3 @@ def test_above_the_limit():
     assert "Adam on an H100: moved 8 sizes" in text and "its limit, 7," in text
     (text,) = above_the_limit("Adam", {"failure": "Error: no"})
     assert "Adam does not compile" in text
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["h100", "Adam W"], "row: 'Adam W' is not one of momentum, SGD"),
-        (["h100", "AdamW", "--write"], "--write: writes all rows; found names of rows"),
-        (["v100"], "invalid choice: 'v100'"),
-    ],
-)
-def test_errors_of_the_command(arguments, message, capsys):
-    with pytest.raises(SystemExit):
-        main(arguments)
-    assert message in capsys.readouterr().err

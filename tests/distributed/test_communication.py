@@ -177,11 +177,6 @@ ENTRY %main (x: f32[2]) -> f32[2] {
     assert len(collectives(text, with_loops=True)) == 16
 
 
-def test_groups_that_cannot_be_read():
-    with pytest.raises(ValueError, match="no groups of devices"):
-        collectives("%a = f32[2] all-reduce(%b), to_apply=%add")
-
-
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [("all-reduce", 12), ("all-gather", 6), ("reduce-scatter", 6)],

@@ -79,15 +79,6 @@ def test_every_symbol_is_defined(name):
     assert not undefined(BOXES[name])
 
 
-def test_what_undefined_finds():
-    text = r"$$u_t = \beta m_t, \qquad m_t = c\, g_t + \hat\nu$$ where $g_t$ is known."
-    assert undefined(text) == {r"\beta", "c", r"\hat\nu"}
-
-
-def test_what_starts_at_zero_has_its_number():
-    assert "$m_{1,0} = m_{2,0} = \\nu_0 = 0$" in BOXES["eqopt.AdEMAMix"]
-
-
 def test_an_iteration_says_whose_eps_is_in_it():
     """All methods but three have another `eps`, which the iteration does not use."""
     own = ("Dion2", "ScaleByDion2", "ScaleByMuon")

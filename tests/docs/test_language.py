@@ -2,7 +2,7 @@
 
 import pytest
 
-from .language import INSTEAD, files, findings, long_sentences, prose
+from .language import files, findings
 from .pages import ROOT
 
 
@@ -54,20 +54,3 @@ def test_not_found_in_code(name, text):
 def test_a_reference_may_end_a_list_of_arguments():
     assert not phrases("a.md", "- The others are those of [`eqopt.X`][].\n")
     assert phrases("a.md", "The norms are those of [`eqopt.X`][].\n")
-
-
-def test_each_phrase_has_an_alternative():
-    for pattern, instead in INSTEAD.items():
-        assert instead and not phrases("a.md", instead), pattern
-
-
-def test_prose_keeps_the_lines():
-    for file in files():
-        text = file.read_text(encoding="utf-8")
-        assert prose(text, file.suffix).count("\n") == text.count("\n"), file
-
-
-def test_long_sentences_are_found():
-    text = "Short one.\n\n" + "word " * 41 + "end.\n"
-    assert [*long_sentences("a.md", text)] == ["a.md:3: a sentence of 42 words"]
-    assert not [*long_sentences("a.md", "| " + "word " * 50 + "|\n")]

@@ -2,12 +2,10 @@
 
 import collections
 import importlib
-import inspect
 import json
 import operator
 import re
 import string
-import types
 
 import pytest
 
@@ -16,7 +14,7 @@ from ..methods.method import Method
 from .browser import in_chromium, needs_chromium
 from .pages import ROOT
 from .site import module, site as site
-from .test_pages import NAMESPACES, PUBLIC, resolve
+from .test_pages import NAMESPACES, PUBLIC
 
 
 pytest.importorskip("griffe", reason="install eqopt[docs] to build the site")
@@ -31,25 +29,6 @@ def test_names_of_optimizers_elsewhere(method: Method):
         assert f"optax.{method.in_optax}" in found
     for case in method.torch.values():
         assert any(re.match(rf"torch\.optim\.{case.name}\b", name) for name in found)
-
-
-def test_names_of_schedules_elsewhere():
-    assert ELSEWHERE["eqopt.schedules.ExponentialDecay"] == [
-        "optax.exponential_decay",
-        "torch.optim.lr_scheduler.ExponentialLR",
-    ]
-
-
-@pytest.mark.parametrize("address", ["https://example.org/eqopt", None])
-def test_links_to_sources(address):
-    footer = "<p>Source: <code>src/eqopt/_core/apply.py</code>.</p>"
-    config = types.SimpleNamespace(repo_url=address, edit_uri="edit/main/docs/")
-    NAMES.on_config(config)
-    assert (config.edit_uri is None) == (address is None)
-    link = '<a href="https://example.org/eqopt/blob/main/src/eqopt/_core/apply.py">'
-    found = NAMES.on_page_content(footer, config=config)
-    assert (link in found) == (address is not None)
-    assert "<code>src/eqopt/_core/apply.py</code>" in found
 
 
 def test_they_are_of_public_names():
@@ -68,69 +47,6 @@ def test_names_in_torch_exist():
             if "." in name:
                 path, _, _ = name.removeprefix("torch.").partition("(")
                 assert callable(operator.attrgetter(path)(torch)), name
-
-
-# Names that are in no title of a paper that the source cites, and where they are from.
-NOT_IN_A_TITLE = {
-    "AGC": "text",
-    "AdamC": "text",
-    "AdamH": "public benchmark",
-    "C-AdamW": "text",
-    "C-Lion": "text",
-    "DP-SGD": "usual",
-    "Kron": "code of the authors",
-    "MuLoCo": "title of another paper",
-    "MuonClip": "text",
-    "MuonH": "public benchmark",
-    "Nesterov accelerated gradient": "usual",
-    "Nesterov-accelerated adaptive moment estimation": "text",
-    "Noam schedule": "usual",
-    "Shampoo with Adam in the preconditioner's eigenbasis": "abstract",
-    "QK-Clip": "text",
-    "SNOO": "title of another paper",
-    "SOAP-H": "public benchmark",
-    "SimCLR": "abstract",
-    "WSD": "usual",
-    "adaptive gradient clipping": "abstract",
-    "adaptive moment estimation": "text",
-    "approximated gradient scaling": "abstract",
-    "continuous coin betting": "text",
-    "evolved sign momentum": "abstract",
-    "generalized primal averaging": "abstract",
-    "gradient accumulation": "usual",
-    "heavy ball": "usual",
-    "layer-wise adaptive rate scaling": "abstract",
-    "layerwise adaptive large batch optimization": "abstract",
-    "make variance reduction shine": "abstract",
-    "momentum orthogonalized by Newton-Schulz": "text",
-    "normalized temperature-scaled cross entropy": "text",
-    "parameter groups": "torch's documentation",
-    "polar decomposition": "usual",
-    "rectified Adam": "abstract",
-    "resilient backpropagation": "text",
-    "second-order clipped stochastic optimization": "abstract",
-    "signSGD with momentum": "text",
-    "square-root of minima of sums of maxima of squared gradients": "text",
-    "stochastic conditional gradient with operator norms": "text",
-    "stochastic weight averaging": "abstract",
-    "trapezoidal schedule": "usual",
-}
-
-
-def plain(title: str) -> str:
-    """Words without the markup of LaTeX, hyphens or capitals."""
-    return " ".join(re.findall(r"\w+", re.sub(r"[{}\\]", "", title.lower())))
-
-
-def test_names_in_papers_are_those_of_the_cited_ones():
-    elsewhere = set()
-    for public, names in NAMES.OTHERS.items():
-        source = inspect.getsource(inspect.getmodule(resolve(public)))
-        titles = re.findall(r"\btitle = \{(.*?)\},\n", source, re.DOTALL)
-        for name in names:
-            if "." not in name and not any(plain(name) in plain(t) for t in titles):
-                elsewhere.add(name)
-    assert elsewhere == NOT_IN_A_TITLE.keys()
 
 
 def words(text: str, separator: str) -> list[str]:

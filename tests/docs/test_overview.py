@@ -4,10 +4,8 @@ import inspect
 import re
 
 import pytest
-from benchmarks.facts import line, pages, state_bytes, with_facts
+from benchmarks.facts import pages, state_bytes, with_facts
 from benchmarks.optimizers import OPTIMIZERS
-from benchmarks.workloads.__main__ import found_in
-from benchmarks.workloads.results import FOLDER, Failure
 
 import eqopt
 
@@ -91,22 +89,6 @@ def test_every_optimizer_has_a_line_of_facts():
         )
     }
     assert lines == {*METHODS}
-
-
-def test_facts_leave_out_what_failed_or_was_not_measured():
-    method, page, found = METHODS["DoWG"], PAGES / "parameter_free.md", found_in(FOLDER)
-    assert "workloads](../../which_optimizer.md): 0.32." in line(method, page, found)
-    failed = {
-        workload: {**of, "DoWG": Failure("DoWG", "it diverges")}
-        for workload, of in found.results.items()
-    }
-    known = line(method, page, found._replace(results=failed, rows=[]))
-    _, _, table = (DOCS / "benchmarks.md").read_text().partition("<!-- optimizers -->")
-    [ratio] = re.findall(
-        r"^\| DoWG \| .+? ms \| .+? ms \| ([\d.]+) ", table, re.MULTILINE
-    )
-    assert f"usually 1. *Time of a step:* [{ratio} of Optax's]" in known
-    assert "workloads" not in known and "target" not in known
 
 
 def test_state_is_counted_in_bytes():

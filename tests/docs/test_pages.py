@@ -63,11 +63,6 @@ def test_every_public_name_has_one_directive():
     assert not repeated
 
 
-def test_public_names_exist():
-    for public in sorted(PUBLIC):
-        assert resolve(public) is not None, public
-
-
 def test_every_page_is_in_the_navigation():
     nav = re.search(r"^nav:\n(.*?)^\S", CONFIG, re.DOTALL | re.MULTILINE)
     assert nav is not None

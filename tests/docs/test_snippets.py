@@ -30,11 +30,12 @@ SNIPPETS = {
     name(page): [block for block in blocks(page) if is_run(block)]
     for page in [ROOT / "README.md", *PAGES]
 }
-OPTIONAL = [
-    pytest.param(page, marks=[pytest.mark.older] if "torch" in packages else [])
+OPTIONAL = {
+    page: packages
     for page, found in SNIPPETS.items()
     if (packages := {package for block in found for package in needs(block)})
-]
+}
+WITH_TORCH = [page for page, packages in OPTIONAL.items() if "torch" in packages]
 
 
 # The pages that users read first. The other pages are slow tests.
@@ -65,10 +66,18 @@ def test_the_readme_trains_first_and_tests_second():
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of others, about others
-@pytest.mark.parametrize("page", OPTIONAL)
+@pytest.mark.parametrize("page", [page for page in OPTIONAL if page not in WITH_TORCH])
 def test_snippets_with_optional_packages_run(page, tmp_path, monkeypatch):
-    for package in {package for block in SNIPPETS[page] for package in needs(block)}:
+    for package in OPTIONAL[page]:
         pytest.importorskip(package)
+    monkeypatch.chdir(tmp_path)
+    _run(page, SNIPPETS[page])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", WITH_TORCH)
+def test_snippets_with_torch_run(page, tmp_path, monkeypatch):
+    pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
     _run(page, SNIPPETS[page])
 

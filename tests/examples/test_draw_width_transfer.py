@@ -32,20 +32,6 @@ def test_finds_the_best_of_each_width(tmp_path):
     assert min(imread(output).shape[:2]) > 500
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--steps", 0), "--steps must be positive"),
-        (("--seeds", 0), "--seeds must be positive"),
-        (("--widths", 18), "--widths must be multiples of 4"),
-    ],
-)
-def test_wrong_options(options, message):
-    done = run(*options)
-    assert done.returncode == 2 and message in done.stderr
-
-
 def test_the_page_shows_its_picture():
     shown = (ROOT / "docs" / "images" / "width_transfer.svg").read_text()
     texts = "width 16", "width 128", "with eqopt.groups.mup", "without", "learning rate"

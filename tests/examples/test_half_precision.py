@@ -33,12 +33,6 @@ def test_half_the_bytes_and_the_same_loss(tmp_path):
     assert min(imread(output).shape[:2]) > 500
 
 
-@pytest.mark.slow
-def test_wrong_options():
-    done = run("--steps", 0)
-    assert done.returncode == 2 and "--steps must be positive" in done.stderr
-
-
 def test_the_page_shows_its_picture():
     shown = (ROOT / "docs" / "images" / "half_precision.svg").read_text()
     labels = "bytes per parameter", "gradients", "bfloat16 alone: ", "8-bit state: "

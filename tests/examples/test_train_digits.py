@@ -93,20 +93,6 @@ def test_reads_97_percent_with_the_other_optimizers(
     assert_learned(script, tmp_path, capsys, *options)
 
 
-@pytest.mark.slow
-def test_as_a_command(tmp_path):
-    """Without the strict settings of these tests, and in its own directory."""
-    command = [sys.executable, str(SCRIPT), "--steps", "3", "--batch-size", "16"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    best, picture, accuracy = done.stdout.splitlines()
-    assert re.fullmatch(r"best validation loss: \d\.\d{4} after 3 steps", best)
-    assert re.fullmatch(r"test accuracy: \d+\.\d\d %", accuracy)
-    assert_is_picture(tmp_path / picture.removeprefix("picture: "))
-    bar = done.stderr.splitlines()[-1]
-    assert re.search(r"3/3 .*loss \d\.\d{4}, learning rate \d\.\de-0\d\]", bar)
-
-
 #
 # Data
 #
@@ -254,19 +240,6 @@ def test_resumes_bit_identically(script, finished, tmp_path, monkeypatch, capsys
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("optimizer", ["lion", "sgd"])
-def test_resumes_each_optimizer_in_microbatches(
-    script, tmp_path, monkeypatch, optimizer
-):
-    options = [*SMALL, "--optimizer", optimizer, "--microbatch-size", "5", "--output"]
-    script.main([*options, str(tmp_path / "whole")])
-    interrupted = [*options, str(tmp_path / "interrupted")]
-    interrupt_at_first_checkpoint(script, monkeypatch, interrupted)
-    script.main([*interrupted, "--resume"])
-    assert is_same_checkpoint(tmp_path / "whole", tmp_path / "interrupted")
-
-
-@pytest.mark.slow
 def test_resumes_after_being_killed(script, tmp_path, monkeypatch):
     # The other processes read what the first one has compiled.
     monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
@@ -296,11 +269,7 @@ def test_resuming_a_finished_run_only_reports(script, finished, tmp_path, capsys
     "options, expected",
     [
         (("--optimizer", "sgd"), "optimizer=adam, learning_rate=0.003"),
-        (("--learning-rate", "0.1"), "learning_rate=0.003"),
-        (("--steps", "10"), "steps=9"),
-        (("--batch-size", "8"), "batch_size=16"),
         (("--microbatch-size", "8"), "microbatch_size=None"),
-        (("--seed", "1"), "seed=0"),
     ],
 )
 def test_resuming_with_other_options(script, finished, capsys, options, expected):
@@ -310,23 +279,10 @@ def test_resuming_with_other_options(script, finished, capsys, options, expected
     assert (finished / "checkpoint.eqx").read_bytes() == before
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda whole: b"",
-        lambda whole: b"\x93NUMPY\x00\xff" * 100,
-        lambda whole: b"[1, 2, 3]\n",
-        lambda whole: b"[{}, []]\n",
-        lambda whole: whole[: whole.index(b"\n")],
-        lambda whole: whole[: len(whole) // 2],
-        lambda whole: whole[:-1],
-        lambda whole: whole.replace(b"NUMPY", b"NUMBY", 1),
-    ],
-)
-@pytest.mark.costly
-def test_resuming_from_a_damaged_checkpoint(script, finished, tmp_path, capsys, damage):
+def test_resuming_from_a_damaged_checkpoint(script, finished, tmp_path, capsys):
+    """`tests/checkpoint` damages files in other ways."""
     whole = (finished / "checkpoint.eqx").read_bytes()
-    (tmp_path / "checkpoint.eqx").write_bytes(damage(whole))
+    (tmp_path / "checkpoint.eqx").write_bytes(whole[:-1])
     options = [*SMALL, "--output", str(tmp_path), "--resume"]
     assert_refused(script, capsys, options, "checkpoint.eqx is damaged")
 
@@ -341,17 +297,10 @@ def test_resuming_from_a_damaged_checkpoint(script, finished, tmp_path, capsys, 
     [
         ("--optimizer adma", "invalid choice: 'adma'"),
         ("--steps 0", "--steps: expected int from 1"),
-        ("--steps many", "--steps: expected int from 1"),
-        ("--steps 1.5", "not '1.5'"),
-        ("--batch-size -8", "--batch-size: expected int from 1"),
         ("--batch-size 1258", "there are 1257 training digits"),
-        ("--microbatch-size 0", "--microbatch-size: expected int from 1"),
         ("--microbatch-size 65", "is more than --batch-size 64"),
-        ("--learning-rate -1", "--learning-rate: expected float from 0"),
         ("--learning-rate nan", "not 'nan'"),
-        ("--seed -1", "--seed: expected int from 0"),
         ("--seed 4294967296", "to 4294967295"),
-        ("--checkpoint-every 0", "--checkpoint-every: expected int from 1"),
         ("--resume", "there is no checkpoint"),
         ("--momentum 0.9", "unrecognized arguments: --momentum 0.9"),
     ],
@@ -361,25 +310,3 @@ def test_wrong_options(script, tmp_path, capsys, options, expected):
     options = ["--quiet", "--output", str(output), *options.split()]
     assert_refused(script, capsys, options, expected)
     assert not output.exists()
-
-
-def test_output_that_is_a_file(script, tmp_path, capsys):
-    file = tmp_path / "file"
-    file.touch()
-    options = ["--quiet", "--output", str(file)]
-    assert_refused(script, capsys, options, str(file))
-
-
-def test_the_largest_seed(script):
-    script.load_splits(2**32 - 1)
-    jax.random.key(2**32 - 1)
-
-
-@pytest.mark.parametrize("name", ["tqdm", "sklearn.datasets", "matplotlib.figure"])
-def test_a_missing_import(monkeypatch, name):
-    monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(SystemExit) as stopped:
-        load_script()
-    message = stopped.value.code
-    assert isinstance(message, str) and "\n" not in message
-    assert name in message and 'pip install ".[examples]"' in message

@@ -30,16 +30,3 @@ def test_learns_within_the_budget(tmp_path):
     assert infinite == "inf" and float(plain) > 95
     assert not re.search("per_example", done.stdout)
     assert min(imread(output).shape[:2]) > 500
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--noise", 0), "--noise must be positive"),
-        (("--batch-size", 5000), "there are 1347 training digits"),
-    ],
-)
-def test_wrong_options(options, message):
-    done = run(*options)
-    assert done.returncode == 2 and message in done.stderr

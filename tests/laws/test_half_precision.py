@@ -200,11 +200,6 @@ def test_a_state_can_be_converted():
     assert after[0].mu["w"].dtype == jnp.bfloat16
 
 
-def test_one_moment_in_half_precision():
-    state = eqopt.ScaleByAdam(mu_dtype=jnp.bfloat16).init(HALF)
-    assert (state.mu.dtype, state.nu.dtype) == (jnp.bfloat16, jnp.float32)
-
-
 @pytest.mark.parametrize("reset_state", [False, True])
 def test_slow_weights_are_rounded_when_returned(reset_state):
     """The state keeps all digits; fast and evaluated weights have the model's dtype."""

@@ -14,7 +14,7 @@ import pytest
 
 import eqopt
 
-from .registry import REGISTRY, TELLING
+from .registry import TELLING, law
 from .subjects import arrays, grads_of, params_of, step
 
 
@@ -45,17 +45,7 @@ def late(x):
     return jnp.asarray(LAST - 1, jnp.int32) if is_counter else x
 
 
-QUICK = {"ScaleByAdam", "MultiSteps(SGD)", "SWA(SGD)", "ScaleByProdigy"}
-
-
-@pytest.mark.parametrize(
-    "row",
-    [
-        pytest.param(row, id=row.name, marks=[pytest.mark.slow][row.name in QUICK :])
-        for row in REGISTRY
-        if row.name in TELLING
-    ],
-)
+@law(names=TELLING)
 def test_counters_stay_at_their_maximum(row):
     """Counters stay, start again or count down; none is negative. Steps are finite."""
     opt, params = row(), params_of()

@@ -17,7 +17,8 @@ from eqopt._trees.keys import keep_keys
 from ..meshes import mesh_of
 from .registry import REGISTRY
 from .subjects import params_of
-from .test_pairs import BY_LEAF, LABELS, WRAPPERS
+from .test_eval_params import BY_LEAF, LABELS
+from .test_pairs import WRAPPERS
 
 
 class Watched(AbstractTransformation):

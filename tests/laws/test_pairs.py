@@ -13,47 +13,21 @@ import pytest
 import eqopt
 
 from ..interpreter import interpreted
-from .row import one_in_two
-from .rows.behaviour import ALONE, BRANCHING
+from .rows.behaviour import BRANCHING
 from .subjects import all_finite, assert_close, assert_equal, avals, grads_of, params_of
+from .test_eval_params import BY_LEAF, WRAPPERS as EVALUATED
 
 
 pytestmark = pytest.mark.slow
 
 
-LABELS = {"matrix": "a", "more": ["b", None, "a"]}
-MASK = {"matrix": True, "more": [False, None, True]}
+# Those with a single inner transformation that do more than pass it on.
+OTHERS = {"Chain", "CompressedMean", "NamedChain", "Process", "RecordGradNorm"}
 WRAPPERS = {
-    "ApplyIfFinite": lambda opt: eqopt.ApplyIfFinite(opt, 9),
-    "Cautious": eqopt.Cautious,
-    "ConditionallyMask": lambda opt: eqopt.ConditionallyMask(opt, one_in_two),
-    "ConditionallyTransform": lambda opt: eqopt.ConditionallyTransform(opt, one_in_two),
-    "DiLoCo": lambda opt: eqopt.DiLoCo(opt, None, 2),
-    "DistributeMatrices": lambda opt: eqopt.DistributeMatrices(opt, mesh=ALONE),
-    "DynamicLossScale": eqopt.DynamicLossScale,
-    "EMANesterov": eqopt.EMANesterov,
-    "Flatten": eqopt.Flatten,
-    "GPA": eqopt.GPA,
-    "Lookahead": lambda opt: eqopt.Lookahead(opt, 2, 0.5),
-    "Masked": lambda opt: eqopt.Masked(opt, MASK),
-    "Mechanic": eqopt.Mechanic,
-    "MultiSteps": lambda opt: eqopt.MultiSteps(opt, 2),
-    "Offload": lambda opt: eqopt.Offload(opt, 1),
-    "OuterNesterov": lambda opt: eqopt.OuterNesterov(opt, 2),
-    "ParamEMA": eqopt.ParamEMA,
-    "Partition": lambda opt: eqopt.Partition({"a": opt, "b": eqopt.SGD(0.1)}, LABELS),
-    "Project": lambda opt: eqopt.Project(opt, eqopt.projections.l2_ball),
-    "SAM": eqopt.SAM,
-    "SWA": lambda opt: eqopt.SWA(opt, 2),
-    "ScheduleFree": lambda opt: eqopt.ScheduleFree(opt, 0.1),
-    "Scheduled": eqopt.Scheduled,
-    "SelectiveTransform": lambda opt: eqopt.SelectiveTransform(opt, freeze_mask=MASK),
-    "SkipStep": lambda opt: eqopt.SkipStep(opt, eqopt.SigmaRule()),
-    "SplitRealAndImaginary": eqopt.SplitRealAndImaginary,
-    "ZeRO1": lambda opt: eqopt.ZeRO1(opt, mesh=ALONE),
+    name: make
+    for name, (make, _) in EVALUATED.items()
+    if name not in {*OTHERS, "StoreState"}
 }
-# `Flatten` makes one vector, in which these cannot select leaves.
-BY_LEAF = {"Masked", "Partition", "SelectiveTransform"}
 GUARDS = {
     "ApplyIfFinite": WRAPPERS["ApplyIfFinite"],
     "DynamicLossScale": WRAPPERS["DynamicLossScale"],

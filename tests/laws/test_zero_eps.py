@@ -3,9 +3,8 @@
 import dataclasses
 
 import jax
-import pytest
 
-from .registry import REGISTRY, TELLING
+from .registry import REGISTRY, law
 from .subjects import all_finite, both, grads_of, params_of
 
 
@@ -34,16 +33,7 @@ def without_eps(row):
         yield row(**may_be)
 
 
-@pytest.mark.parametrize(
-    "row",
-    [
-        pytest.param(
-            row, id=row.name, marks=[] if row.name in TELLING else [pytest.mark.slow]
-        )
-        for row in REGISTRY
-        if epsilons(row)
-    ],
-)
+@law(names={row.name for row in REGISTRY if epsilons(row)})
 def test_zero_over_zero_is_zero(row):
     """In the first steps, later (RAdam divides from step 6 on), and in some columns."""
     params = params_of()
