@@ -141,7 +141,7 @@ CASES = {
         lambda: update(ADAM, {"w": jnp.ones(4)}, init={"w": jnp.ones(3)}),
         "Adam (ScaleByAdam): shapes do not fit at `['w']`",
         "`updates` is float32[4]",
-        "`state.mu` is float32[3]",
+        "`mu` is float32[3]",
     ),
     "another shape to apply": (
         lambda: eqopt.apply_updates({"w": jnp.ones(3)}, {"w": jnp.ones(4)}),
@@ -199,7 +199,7 @@ CASES = {
     "state of another named chain": (
         lambda: update(eqopt.NamedChain(a=ADAM), state={"b": ADAM.init(MODEL)}),
         "NamedChain: `state` must be a dictionary with the keys ['a'], but is ['b']",
-        "or take the old one over: `eqopt.tree.migrate(opt, state, model)`",
+        "or call `eqopt.tree.migrate`",
     ),
     "another dtype than the state": (
         lambda: update(
@@ -309,24 +309,13 @@ CASES = {
     "a mask of numbers": (
         lambda: eqopt.Masked(ADAM, as_mask(1.0)).init(MODEL),
         "`mask` has 1.0 at `.layers[0].weight`",
-        "Python bools",
+        "must hold `True` or `False`",
     ),
     "a condition on an array for a mask": (
         lambda: eqopt.Masked(ADAM, lambda p: p.ndim > 1).init(MODEL),
-        "`mask` is called once, with the tree of all parameters, but takes it for an "
-        "array: 'MLP' object has no attribute 'ndim'",
+        "`mask` is called once, with the tree of all parameters, and `None` elsewhere: "
+        "'MLP' object has no attribute 'ndim'",
         "pass `eqopt.groups.leaf(condition)`",
-    ),
-    "a mask for a part of the parameters": (
-        lambda: eqopt.Partition(
-            {
-                "w": eqopt.SGD(0.1),
-                "b": eqopt.Masked(ADAM, lambda p: {"w": p["w"].ndim > 1, "b": False}),
-            },
-            {"w": "w", "b": "b"},
-        ).init({"w": jnp.ones((3, 2)), "b": jnp.ones(3)}),
-        "`mask` fails where there is no parameter: 'NoneType' object has no attribute",
-        "Use `jax.tree.map`, which skips `None`",
     ),
     "a mask of another tree": (
         lambda: update(eqopt.AddDecayedWeights(0.1, [True, False])),
@@ -384,7 +373,7 @@ CASES = {
     ),
     "an equation that lacks a slot": (
         lambda: update(_equation(lambda g, mu: (g, mu), None)),
-        "takes `mu`, which is not a field of its state, NoneType. Fields: none",
+        "takes `mu`, which is not a field of its state, NoneType.",
     ),
     "an equation that lacks a value": (
         lambda: update(_equation(lambda g, *, beta: g, None)),
@@ -392,13 +381,11 @@ CASES = {
     ),
     "an equation that returns another shape": (
         lambda: update(_equation(lambda g: g.sum(), None)),
-        "Broken: at `.layers[0].weight`, the equation `<lambda>` turned an array of "
-        "shape (8, 3) into one of shape ()",
+        "Broken: at `.layers[0].weight`, the equation `<lambda>` turned (8, 3) into ()",
     ),
     "a function that is not yet an equation": (
         lambda: update(_leafwise(lambda g: g)),
-        "Broken: the first argument of `Leafwise` must be an equation, but is ",
-        "Put `@eqopt.equation` above the function",
+        "must return an `eqopt.Leafwise` with an `eqopt.equation`, but returned ",
     ),
     "an equation that forgets a slot": (
         lambda: update(_equation(lambda g, trace: g, eqopt.TraceState(GRADS))),
@@ -414,7 +401,7 @@ CASES = {
     "a matrix only in `init`": (
         lambda: eqopt.ScaleByMuon().update(GAINS, MUON.init(GAINS), STACKED),
         "ScaleByMuon: `.gain` was a matrix in `init` (`mu`), but is not one now",
-        "Pass the same model to `init`, or pass `weight_dimension_numbers`",
+        "Pass the same model to `init`",
     ),
 }
 

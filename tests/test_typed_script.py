@@ -54,3 +54,18 @@ def test_mypy(tmp_path):
 def test_it_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     typed_script.main()
+
+
+WRONG_PARTS = """
+import eqopt
+eqopt.Chain([eqopt.Adam(1e-3)])
+eqopt.Chain(eqopt.Adam)
+"""
+
+
+def test_wrong_parts_of_a_chain(tmp_path):
+    pytest.importorskip("mypy")
+    found = check(
+        WRONG_PARTS, tmp_path, "mypy", "--cache-dir", str(tmp_path), "script.py"
+    )
+    assert found.count('Argument 1 to "Chain" has incompatible type') == 2

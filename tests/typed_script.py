@@ -16,6 +16,24 @@ class DampedState(eqx.Module):
     trace: eqopt.Updates
 
 
+@eqopt.equation(elementwise=True)
+def heavy_ball(g: Array, trace: Array, *, decay: Array) -> tuple[Array, Array]:
+    trace = decay * trace + g
+    return trace, trace
+
+
+class HeavyBall(eqopt.AbstractLeafwise):
+    decay: eqopt.Unit = 0.9
+
+    def init(self, params: eqopt.Params) -> DampedState:
+        return DampedState(trace=eqopt.tree.zeros_like(params))
+
+    def leafwise(
+        self, state: eqopt.State, params: eqopt.Params | None = None, **extra: Any
+    ) -> eqopt.Leafwise:
+        return eqopt.Leafwise(heavy_ball, state)
+
+
 class Damped(eqopt.AbstractTransformation):
     decay: float | Array = 0.9
 
@@ -39,7 +57,6 @@ class Damped(eqopt.AbstractTransformation):
 class Heavy(eqopt.AbstractOptimizer):
     learning_rate: eqopt.ScalarOrSchedule
     decay: eqopt.Unit = 0.9
-    nesterov: bool = True
     weight_decay: eqopt.ZeroOrMore = 0.0
     mask: eqopt.Mask | None = None
 
@@ -47,7 +64,7 @@ class Heavy(eqopt.AbstractOptimizer):
     def chain(self) -> eqopt.Chain:
         return eqopt.Chain(
             self.part(Damped),
-            self.part(eqopt.Trace),
+            self.part(HeavyBall),
             eqopt.AddDecayedWeights(self.weight_decay, self.mask),
             eqopt.ScaleByLearningRate(self.learning_rate),
         )
@@ -100,7 +117,8 @@ def main() -> None:
         model, state, loss = train_step(model, state, x, y[:, :1])
         print(loss, eqopt.tree.step_count(state))
     averaged = opt.eval_params(state, model)
-    print(averaged.last.bias, len(opt), opt[0], opt[1:])
+    print(averaged.last.bias, len(opt), opt[0], opt[1:].transformations)
+    print([type(part).__name__ for part in eqopt.tree.set(opt, max_norm=2.0)])
     eqopt.checkpoint.save("run.eqx", (model, state))
     model, state = eqopt.checkpoint.load("run.eqx", (model, state))
     print(model.last.bias)

@@ -1,8 +1,8 @@
 """Transformations one after the other."""
 
 import abc
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 import equinox as eqx
 
@@ -22,6 +22,12 @@ from .._trees.stored import check_nothing_hidden, hides_params
 from .._types import Model, Params, SameState, State, Updates
 
 
+if TYPE_CHECKING:
+    _Part: TypeAlias = AbstractTransformation
+else:
+    _Part = Any  # `checked_parts` checks it, and names the part
+
+
 class AbstractChain(AbstractTransformation):
     """Applies its `transformations` one after the other."""
 
@@ -39,6 +45,9 @@ class AbstractChain(AbstractTransformation):
 
     def __len__(self) -> int:
         return len(self.transformations)
+
+    def __iter__(self) -> Iterator[AbstractTransformation]:
+        return iter(self.transformations)
 
     def init(self, params: Params) -> State:
         states = [part.init(params) for part in self.transformations]
@@ -130,10 +139,16 @@ class Chain(AbstractChain):
 
     transformations: tuple[AbstractTransformation, ...]
 
-    def __init__(self, *transformations: Any):
+    def __init__(self, *transformations: _Part) -> None:
         self.transformations = checked_parts(
             {f"argument {i}": t for i, t in enumerate(transformations)}
         )
+
+    @overload
+    def __getitem__(self, index: int) -> AbstractTransformation: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> "Chain": ...
 
     def __getitem__(self, index: int | slice) -> AbstractTransformation:
         if isinstance(index, slice):
@@ -172,7 +187,7 @@ class NamedChain(AbstractChain):
     names: tuple[str, ...] = eqx.field(static=True)
     transformations: tuple[AbstractTransformation, ...]
 
-    def __init__(self, **transformations: Any):
+    def __init__(self, **transformations: _Part) -> None:
         self.names = tuple(transformations)
         self.transformations = checked_parts(transformations, "NamedChain")
 

@@ -3,7 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, overload
 
 import equinox as eqx
 from beartype.roar import BeartypeCallHintReturnViolation
@@ -23,7 +23,7 @@ class Equation:
     keeps_shape: bool = True  # whether the result has the shape of the update
     is_divided: bool = False  # whether devices divide its matrices
 
-    def __init__(self, fn: Callable, elementwise: bool = False):
+    def __init__(self, fn: Callable[..., Any], elementwise: bool = False) -> None:
         parameters = inspect.signature(fn).parameters.values()
         leaves = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
         self.name = fn.__name__
@@ -47,10 +47,12 @@ class Equation:
     def of_rows(
         self,
         operation: Any,
-        of_each: Callable[[Any, dict[int, tuple]], dict[int, tuple]],
+        of_each: Callable[
+            [Any, dict[int, tuple[Any, ...]]], dict[int, tuple[Any, ...]]
+        ],
         values: Any,
-        rows: dict[int, tuple],
-    ) -> dict[int, tuple]:
+        rows: dict[int, tuple[Any, ...]],
+    ) -> dict[int, tuple[Any, ...]]:
         """The results for the rows of all leaves, by default for one after the other.
 
         `operation` and `values` are a `leafwise.Operation` and its `leafwise.Values`.
@@ -61,7 +63,17 @@ class Equation:
         return f"<equation {self.name}>"
 
 
-def equation(fn: Callable | None = None, *, elementwise: bool = False) -> Any:
+@overload
+def equation(fn: Callable[..., Any], *, elementwise: bool = False) -> Equation: ...
+
+
+@overload
+def equation(
+    fn: None = None, *, elementwise: bool = False
+) -> Callable[[Callable[..., Any]], Equation]: ...
+
+
+def equation(fn: Callable[..., Any] | None = None, *, elementwise: bool = False) -> Any:
     """Declares a function of arrays to be the equation of a leafwise transformation.
 
     Write the function with the symbols of the paper. The name and position of an

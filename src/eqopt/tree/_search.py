@@ -19,12 +19,12 @@ from .._trees.routes import is_optimizer
 from .._types import PyTree, State, Tree
 
 
-_Filtering: TypeAlias = Callable[[tuple, Any], bool] | None
+_Filtering: TypeAlias = Callable[[tuple[Any, ...], Any], bool] | None
 
 
 def get_all_with_path(
     tree: PyTree, key: str, filtering: _Filtering = None
-) -> list[tuple[tuple, Any]]:
+) -> list[tuple[tuple[Any, ...], Any]]:
     """Everything in `tree` with the name `key`, with its key path.
 
     **Arguments:**
@@ -312,7 +312,8 @@ def _like(old: Any, new: Any, path: tuple) -> Any:
     if not isinstance(old, jax.Array) or isinstance(new, jax.ShapeDtypeStruct):
         return new
     found = jnp.asarray(new)
-    if found.shape != old.shape or _rank(found) > _rank(old):
+    is_flag = (found.dtype == bool) != (old.dtype == bool)
+    if found.shape != old.shape or is_flag or _rank(found) > _rank(old):
         before, after = (type_name(x.dtype, x.shape) for x in (old, found))
         raise InputError(
             "tree.set",
