@@ -172,8 +172,8 @@ def _check_shapes(name: str, tree: PyTree, leaves: list, shapes: Sequence) -> No
     raise InputError(
         "Flatten",
         f"`{name}` has {here}, but the parameters given to `init` had {there}. "
-        "One vector needs all of them. To train a part, pass this part to `init`: "
-        "`init(eqx.filter(model, is_trained))`.",
+        "To train a part, call `init(eqx.filter(model, is_trained))`, or put `Flatten` "
+        "inside `eqopt.SelectiveTransform(opt, freeze_mask=...)`.",
     )
 
 
