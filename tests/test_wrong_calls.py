@@ -52,10 +52,6 @@ WRONG = {
         "eqopt.groups.layerwise_decay: `decay` must be a real number or a 0-d array, but "
         "is ",
     ),
-    "a method": (
-        lambda: eqopt.schedules.Linear(1.0, 0.0, 5)(a("a")),
-        "eqopt.schedules.Linear.__call__: `count` must be ",
-    ),
 }
 
 

@@ -10,7 +10,6 @@ import equinox as eqx
 import jax
 import jax.tree_util as jtu
 import numpy as np
-import wadler_lindig as wl
 
 from .._errors import InputError, naming
 from .._typecheck import checked, checked_methods, needs_check
@@ -81,9 +80,11 @@ else:
         def __check_init__(self) -> None:
             check_fields(self)
 
-        def __pdoc__(self, **options: Any) -> wl.AbstractDoc:
-            # Equinox hides a default only if it is the same object: not in a copy, and
-            # not if a user writes it.
+        def __pdoc__(self, **options: Any) -> Any:
+            # Equinox prints with this library, which calls the method. It hides a default
+            # only if it is the same object: not in a copy, and not if a user writes it.
+            import wadler_lindig as wl
+
             hides, values = options["hide_defaults"], vars(self)
             shown = [
                 (x.name, values[x.name])

@@ -11,13 +11,12 @@ from jaxtyping import Array, Float
 from .._arguments.extra import given_norm
 from .._caches import cached
 from .._platforms import compute_once, read_apart
-from .._trees.leaves import align, flatten_updates, keystr
+from .._trees.leaves import align, flatten_updates
 from .._types import Leaf, PyTree, Scalar, Updates
 from ..numerics._numerics import at_least_float32, common_dtype
 from ..tree import norm
 from .equation import Equation
 from .leafwise import Operation, bind, check_names, load_row, run_rows
-from .misfits import stateless
 
 
 def global_norm(
@@ -81,10 +80,6 @@ def sum_over_leaves(
         for i, row in enumerate(zip(leaves, *columns, strict=True))
         if row[0] is not None
     } or {0: (jnp.zeros(0),) * (1 + len(columns))}
-    for i, (_, *others) in rows.items():
-        for name, x in zip(equation.leaves, others, strict=True):
-            if x is None:
-                raise stateless(name, keystr(updates, i))
     check_names(equation, shared)
     operation, values = bind(equation, (), shared)
     run = _kernel(operation, in_own_pass)

@@ -59,7 +59,8 @@ class FromOptax(AbstractTransformation):
 _NOTE = (
     f"This is an error of the Optax transformation in `from_optax`. {ONE_MODEL} Optax "
     "does not accept `None` for a parameter that was given to `init`: to train only some "
-    "parameters, put it inside `eqopt.SelectiveTransform(opt, freeze_mask=...)`."
+    "parameters, call `init(eqx.filter(model, is_trained))`, or put it inside "
+    "`eqopt.SelectiveTransform(opt, freeze_mask=...)`."
 )
 
 
