@@ -32,15 +32,17 @@ from typing import NamedTuple
 ROOT = pathlib.Path(__file__).parents[1]
 SOURCE, TESTS = ROOT / "src" / "eqopt", ROOT / "tests"
 
-# Of rows of the registry: all tests whose names contain a name from the changed file.
-OF_ROWS = (
-    *("parity/test_*.py", "parity/departures/test_*.py"),
-    *("laws/test_*.py", "docs/test_signatures.py"),
-)
+# The tests of all rows of the registry. They come last, because there are very many.
+PARITY = ("parity/test_*.py", "parity/departures/test_*.py")
+LAWS = ("laws/test_*.py", "docs/test_signatures.py")
 OF_ENGINE = (
     *("test_leafwise.py", "test_calls.py", "test_apply.py", "test_extra_arguments.py"),
     *("combinators/test_*.py", "wrappers/test_base.py", "tree/test_*.py"),
-    *("parity/test_optax.py", "laws/test_*.py", "test_jax_internals.py"),
+    *("test_errors.py", "groups/test_*.py", "parity/test_optax.py"),
+)
+OF_MATRICES = (
+    *("optimizers/matrix/test_*.py", "test_dimension_numbers.py"),
+    *("groups/test_*.py", "parity/test_*.py"),
 )
 
 
@@ -48,7 +50,8 @@ class Room(NamedTuple):
     """Sources, how many of 60 places are in them, and the tests that are near.
 
     - `tests`: test files. With `rows`, only those that mention a public name of the
-        changed file, and the tests of rows.
+        changed file, and of parity and the laws, the tests with this name.
+    - `laws`: whether the laws come next. Without `rows`, the quick ones of all rows.
     - `slow`: whether slow tests run, too.
     """
 
@@ -56,29 +59,21 @@ class Room(NamedTuple):
     places: int
     tests: tuple[str, ...]
     rows: bool = False
+    laws: bool = True
     slow: bool = True
 
 
 ROOMS = (
     Room("_optimizers/**/*.py", 20, ("optimizers/**/test_*.py",), rows=True),
-    Room("schedules/*.py", 4, ("schedules/test_*.py",)),
-    Room("losses/*.py", 4, ("losses/test_*.py",)),
+    Room("schedules/*.py", 4, ("schedules/test_*.py",), laws=False),
+    Room("losses/*.py", 4, ("losses/test_*.py",), laws=False),
     Room("_wrappers/**/*.py", 12, ("wrappers/test_*.py",), rows=True),
-    Room("storage/*.py", 6, ("storage/test_*.py", "laws/test_stor*.py")),
+    Room("storage/*.py", 6, ("storage/test_*.py", "laws/test_stor*.py"), laws=False),
     Room("_core/*.py", 3, OF_ENGINE, slow=False),
     Room("_trees/*.py", 3, OF_ENGINE, slow=False),
-    Room(
-        "_matrices/*.py",
-        2,
-        (
-            *("optimizers/matrix/test_*.py", "test_dimension_numbers.py"),
-            *("groups/test_*matrices.py", "laws/test_batches.py"),
-            *("laws/test_layouts.py", "parity/test_*.py"),
-        ),
-        slow=False,
-    ),
+    Room("_matrices/*.py", 2, OF_MATRICES, slow=False),
     Room("_combinators/*.py", 2, OF_ENGINE, slow=False),
-    Room("microbatching/**/*.py", 3, ("microbatching/test_*.py",)),
+    Room("microbatching/**/*.py", 3, ("microbatching/test_*.py",), laws=False),
     Room("_transforms/privacy.py", 1, ("transforms/test_*.py",), rows=True),
 )
 
@@ -294,11 +289,11 @@ def _has_results(path):
     return not is_place and bool(changes_of(path.read_text(encoding="utf-8")))
 
 
-def near(place: Place) -> list[str]:
-    """The arguments of pytest that select the tests near a place."""
+def near(place: Place) -> list[list[str]]:
+    """The arguments of pytest that select the tests near a place: in one or two steps."""
     room, path = place.room, place.path
-    files = [x for pattern in room.tests for x in sorted(TESTS.glob(pattern))]
-    arguments = ["-m", f"not accelerators{'' if room.slow else ' and not slow'}"]
+    options = ["-m", f"not accelerators{'' if room.slow else ' and not slow'}"]
+    files = _tests(room.tests)
     if room.rows:
         public = _public(path)
         if not public:  # other files of the room use it
@@ -307,9 +302,14 @@ def near(place: Place) -> list[str]:
             public = [name for other in others for name in _public(other)]
         files = _mention(files, public)
         words = [*public, path.stem.strip("_"), *(x.stem for x in files)]
-        arguments += ["-k", " or ".join(dict.fromkeys(words))]
-        files = [x for p in OF_ROWS for x in sorted(TESTS.glob(p))] + files
-    return arguments + [str(x.relative_to(ROOT)) for x in dict.fromkeys(files)]
+        options += ["-k", " or ".join(dict.fromkeys(words))]
+        files += _tests(PARITY)
+    steps = [files, _tests(LAWS)] if room.laws else [files]
+    return [[*options, *(str(x.relative_to(ROOT)) for x in step)] for step in steps]
+
+
+def _tests(patterns):
+    return [x for pattern in patterns for x in sorted(TESTS.glob(pattern))]
 
 
 def _names(path):
@@ -360,13 +360,15 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=60, help="at least")
     parser.add_argument("--only", default="", help="a part of `file:line`")
-    parser.add_argument("--limit", type=float, default=180, help="seconds for a change")
+    parser.add_argument("--skip", type=int, default=0, help="so many places")
+    parser.add_argument("--limit", type=float, default=180, help="seconds for a step")
     parser.add_argument(
         "--deselect", action="append", default=[], help="a test that fails anyway"
     )
     parser.add_argument("--list", action="store_true", help="run no tests")
     given = parser.parse_args()
     places = [x for x in choose(given.seed, given.count) if given.only in str(x)]
+    places = places[given.skip :]
     deselected = [f"--deselect={x}" for x in given.deselect]
     caught, left = {}, []
     print(
@@ -381,7 +383,11 @@ def main() -> None:
             by = EQUIVALENT.get(place.key, "")
             if not by and not given.list:
                 copied.write_text(place.change.apply(before), encoding="utf-8")
-                by = run(source, near(place) + deselected, given.limit)
+                steps = [[*step, *deselected] for step in near(place)]
+                # One after the other, until one finds it.
+                by = next(
+                    filter(None, (run(source, x, given.limit) for x in steps)), ""
+                )
                 copied.write_text(before, encoding="utf-8")
                 if by:
                     caught[place] = by

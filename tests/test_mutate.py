@@ -59,4 +59,5 @@ def test_places():
     assert places == [*mutate.choose(seed=0, count=60)]
     assert len(places) == 60
     assert places != [*mutate.choose(seed=1, count=60)]
-    assert all("test_" in mutate.near(place)[-1] for place in places)
+    steps = [step for place in places for step in mutate.near(place)]
+    assert all("/test_" in step[-1] for step in steps)
