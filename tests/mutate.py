@@ -95,7 +95,7 @@ OTHER |= {x: y for pair in PAIRS for x, y in (pair, pair[::-1])}
 # Arguments that change errors or how a program is compiled, and no results.
 NO_RESULTS = {
     *("static", "static_argnums", "static_argnames", "strict", "inline", "unroll"),
-    *("maxsize", "hint", "precision", "_stores_in_turn"),
+    *("maxsize", "hint", "precision", "_stores_in_turn", "_moves_params"),
 }
 
 
@@ -154,8 +154,11 @@ class _Finder(ast.NodeVisitor):
         )
         for default in (*args.defaults, *args.kw_defaults):
             self.number("default", default)
+        ends = isinstance(node.body[-1], ast.Raise)
         for statement in node.body:
-            self.visit(statement)
+            # What is assigned before the last line is for its message.
+            if not (ends and isinstance(statement, ast.Assign)):
+                self.visit(statement)
         self.arguments, self.is_equation = before
 
     def visit_AnnAssign(self, node):
