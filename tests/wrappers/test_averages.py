@@ -255,3 +255,13 @@ def test_errors(name):
     call, message = ERRORS[name]
     with pytest.raises((TypeError, ValueError), match=message):
         call()
+
+
+@pytest.mark.parametrize("wrap", [eqopt.ParamEMA, lambda inner: eqopt.SWA(inner, 1)])
+def test_the_first_average_is_the_parameters_to_the_last_bit(wrap):
+    """A move from the initial parameters would be rounded."""
+    params, grads = np.random.default_rng(0).normal(size=(2, 100)).astype(np.float32)
+    opt = wrap(eqopt.SGD(1.0))
+    new, state = opt.step(grads, opt.init(params), params)
+    assert (params + (new - params) != new).any()
+    np.testing.assert_array_equal(opt.eval_params(state, new), new)
