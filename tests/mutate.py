@@ -17,6 +17,7 @@ The changes are made in a copy of `src`, so the checkout stays as it is.
 import argparse
 import ast
 import copy
+import itertools
 import os
 import pathlib
 import random
@@ -92,11 +93,13 @@ PAIRS = (
 )
 OTHER = {ast.Pow: ast.Mult, ast.FloorDiv: ast.Mult, ast.Mod: ast.FloorDiv}
 OTHER |= {x: y for pair in PAIRS for x, y in (pair, pair[::-1])}
-# Arguments that change errors or how a program is compiled, and no results.
+# Arguments, attributes and calls that change errors or how a program is compiled, and no
+# results.
 NO_RESULTS = {
     *("static", "static_argnums", "static_argnames", "strict", "inline", "unroll"),
     *("maxsize", "hint", "precision", "_stores_in_turn", "_moves_params"),
 }
+NO_CALLS = {"isinstance", "eqx.field", "jax.jit", "TypeVar"}
 
 
 class Change(NamedTuple):
@@ -114,147 +117,118 @@ class Change(NamedTuple):
         return (data[: self.start] + self.new.encode() + data[self.end :]).decode()
 
 
-class _Finder(ast.NodeVisitor):
-    """Collects the changes of a file; not of errors, annotations and documentation."""
-
-    def __init__(self, source: str):
-        self.source, self.changes = source, []
-        lines = source.encode().splitlines(keepends=True)
-        self.starts = [sum(map(len, lines[:i])) for i in range(len(lines))]
-        tree = ast.parse(source)
-        self.fields = {
-            node.name: [x.target.id for x in node.body if isinstance(x, ast.AnnAssign)]
-            for node in tree.body
-            if isinstance(node, ast.ClassDef)
-        }
-        self.arguments: set[str] = set()
-        self.is_equation = False
-        self.visit(tree)
-
-    def add(self, kind, node, new):
-        start = self.starts[node.lineno - 1] + node.col_offset
-        end = self.starts[node.end_lineno - 1] + node.end_col_offset
-        old = " ".join(self.source.encode()[start:end].decode().split())
-        self.changes.append(Change(kind, node.lineno, start, end, old, new))
-
-    def ignore(self, node):
-        pass
-
-    visit_Raise = visit_Assert = visit_JoinedStr = visit_arg = ignore
-    visit_Import = visit_ImportFrom = ignore
-
-    def visit_FunctionDef(self, node):
-        if node.name.lstrip("_").startswith("check") or node.name == "__repr__":
-            return
-        before = self.arguments, self.is_equation
-        args = node.args
-        self.arguments = {x.arg for x in (*args.args, *args.kwonlyargs)}
-        self.is_equation = any(
-            "equation" in ast.unparse(x) for x in node.decorator_list
-        )
-        for default in (*args.defaults, *args.kw_defaults):
-            self.number("default", default)
-        ends = isinstance(node.body[-1], ast.Raise)
-        for statement in node.body:
-            # What is assigned before the last line is for its message.
-            if not (ends and isinstance(statement, ast.Assign)):
-                self.visit(statement)
-        self.arguments, self.is_equation = before
-
-    def visit_AnnAssign(self, node):
-        if isinstance(node.value, ast.Constant):
-            self.number("default", node.value)
-        elif isinstance(node.value, ast.Call):  # eqx.field(default=...)
-            for keyword in node.value.keywords:
-                if keyword.arg == "default":
-                    self.number("default", keyword.value)
-        elif node.value is not None:
-            self.visit(node.value)
-
-    def visit_If(self, node):
-        if not isinstance(node.body[-1], ast.Raise):
-            return self.generic_visit(node)
-        for statement in node.orelse:
-            self.visit(statement)
-
-    def visit_keyword(self, node):
-        if node.arg not in NO_RESULTS:
-            self.visit(node.value)
-
-    def visit_Constant(self, node):
-        self.number("constant", node)
-
-    def number(self, kind, node):
-        value = node.value if isinstance(node, ast.Constant) else None
-        if isinstance(value, bool):
-            self.add(kind, node, str(not value))
-        elif isinstance(value, int):
-            self.add(kind, node, str(value + 1))
-        elif isinstance(value, float):
-            self.add(kind, node, repr(value / 2 or 0.5))
-
-    def visit_BinOp(self, node):
-        parts = ast.List, ast.Tuple, ast.JoinedStr
-        is_text = isinstance(getattr(node.left, "value", None), str)
-        if not is_text and not isinstance(node.left, parts):
-            self.swap_operator(node)
-        self.generic_visit(node)
-
-    def visit_BoolOp(self, node):
-        self.swap_operator(node)
-        self.generic_visit(node)
-
-    def swap_operator(self, node):
-        if other := OTHER.get(type(node.op)):
-            new = copy.copy(node)
-            new.op = other()
-            self.add("operator", node, f"({ast.unparse(new)})")
-
-    def visit_Compare(self, node):
-        if other := OTHER.get(type(node.ops[0])):
-            new = copy.copy(node)
-            new.ops = [other(), *node.ops[1:]]
-            self.add("comparison", node, f"({ast.unparse(new)})")
-        self.generic_visit(node)
-
-    def visit_UnaryOp(self, node):
-        if isinstance(node.op, ast.USub | ast.Not):
-            self.add("sign", node, f"({ast.unparse(node.operand)})")
-        self.generic_visit(node)
-
-    def visit_Assign(self, node):
-        name = getattr(node.targets[0], "id", "")
-        if name in NO_RESULTS:
-            return
-        if name in self.arguments:
-            self.add("slot", node, "pass")
-        self.generic_visit(node)
-
-    def visit_Return(self, node):
-        if self.is_equation and isinstance(node.value, ast.Tuple):
-            first, *slots = map(ast.unparse, node.value.elts)
-            swapped = [first, *slots[::-1]] if len(slots) > 1 else [*slots, first]
-            self.add("slot", node, f"return {', '.join(swapped)}")
-        self.generic_visit(node)
-
-    def visit_Call(self, node):
-        if ast.unparse(node.func) in ("isinstance", "eqx.field", "jax.jit", "TypeVar"):
-            return
-        fields = self.fields.get(getattr(node.func, "id", ""), [])
-        if "state" in self.arguments and fields and node.func.id.endswith("State"):
-            named = [*zip(fields, node.args, strict=False)]
-            named += [(x.arg, x.value) for x in node.keywords]
-            for name, value in named:
-                if isinstance(value, ast.Starred):
-                    break
-                if ast.unparse(value) != f"state.{name}":
-                    self.add("slot", value, f"state.{name}")
-        self.generic_visit(node)
-
-
 def changes_of(source: str) -> list[Change]:
     """All changes of a file that the tests may be asked about."""
-    return _Finder(source).changes
+    data, tree = source.encode(), ast.parse(source)
+    starts = [0, *itertools.accumulate(map(len, data.splitlines(keepends=True)))]
+    changes = []
+    for kind, node, new in _changes(tree, _Inside(_fields_of_states(tree))):
+        start = starts[node.lineno - 1] + node.col_offset
+        end = starts[node.end_lineno - 1] + node.end_col_offset
+        old = " ".join(data[start:end].decode().split())
+        changes.append(Change(kind, node.lineno, start, end, old, new))
+    return changes
+
+
+def _fields_of_states(tree):
+    return {
+        node.name: [x.target.id for x in node.body if isinstance(x, ast.AnnAssign)]
+        for node in tree.body
+        if isinstance(node, ast.ClassDef) and node.name.endswith("State")
+    }
+
+
+class _Inside(NamedTuple):
+    """The states that the file defines, and the function around a node."""
+
+    states: dict[str, list[str]]
+    arguments: frozenset[str] = frozenset()
+    is_equation: bool = False
+
+
+def _changes(node, inside):
+    """The kind, the node and the new text of each change, in the order of the file."""
+    children = ast.iter_child_nodes(node)
+    match node:
+        case ast.Raise() | ast.Assert() | ast.JoinedStr() | ast.arg():
+            return
+        case ast.Call() if ast.unparse(node.func) in NO_CALLS:
+            return
+        case ast.keyword(arg=name) | ast.Assign(targets=[ast.Name(id=name)]) if (
+            name in NO_RESULTS
+        ):
+            return
+        case ast.FunctionDef(name=name) if re.match(r"_*(check|repr__)", name):
+            return
+        case ast.FunctionDef(args=args, body=body):
+            for default in (*args.defaults, *args.kw_defaults):
+                yield from _number("default", default)
+            arguments = frozenset(x.arg for x in (*args.args, *args.kwonlyargs))
+            is_equation = any("equation" in ast.unparse(x) for x in node.decorator_list)
+            inside = _Inside(inside.states, arguments, is_equation)
+            # What is assigned before a last line that raises is for the message.
+            ends = isinstance(body[-1], ast.Raise)
+            children = [x for x in body if not (ends and isinstance(x, ast.Assign))]
+        case ast.If(body=[*_, ast.Raise()]):
+            children = node.orelse
+        case ast.AnnAssign(value=ast.Call(keywords=keywords)):  # eqx.field(default=...)
+            children = []
+            for keyword in keywords:
+                if keyword.arg == "default":
+                    yield from _number("default", keyword.value)
+        case ast.AnnAssign(value=value):
+            children = [] if isinstance(value, ast.Constant) else filter(None, [value])
+            yield from _number("default", value)
+        case ast.Constant():
+            yield from _number("constant", node)
+        case ast.BinOp(
+            left=ast.Constant(value=str()) | ast.JoinedStr() | ast.List() | ast.Tuple()
+        ):
+            pass  # no arithmetic
+        case ast.BinOp(op=op) | ast.BoolOp(op=op) if type(op) in OTHER:
+            new = _with(node, op=OTHER[type(op)]())
+            yield "operator", node, f"({ast.unparse(new)})"
+        case ast.Compare(ops=[op, *rest]) if type(op) in OTHER:
+            new = _with(node, ops=[OTHER[type(op)](), *rest])
+            yield "comparison", node, f"({ast.unparse(new)})"
+        case ast.UnaryOp(op=ast.USub() | ast.Not()):
+            yield "sign", node, f"({ast.unparse(node.operand)})"
+        case ast.Assign(targets=[ast.Name(id=name)]) if name in inside.arguments:
+            yield "slot", node, "pass"
+        case ast.Return(value=ast.Tuple(elts=parts)) if inside.is_equation:
+            first, *slots = map(ast.unparse, parts)
+            swapped = [first, *slots[::-1]] if len(slots) > 1 else [*slots, first]
+            yield "slot", node, f"return {', '.join(swapped)}"
+        case ast.Call(func=ast.Name(id=name)) if "state" in inside.arguments:
+            values = itertools.takewhile(_is_one, node.args)
+            named = [*zip(inside.states.get(name, ()), values, strict=False)]
+            if name in inside.states:
+                named += [(x.arg, x.value) for x in node.keywords]
+            for field, value in named:
+                if ast.unparse(value) != f"state.{field}":
+                    yield "slot", value, f"state.{field}"
+    for child in children:
+        yield from _changes(child, inside)
+
+
+def _is_one(node):
+    return not isinstance(node, ast.Starred)
+
+
+def _with(node, **fields):
+    new = copy.copy(node)
+    vars(new).update(fields)
+    return new
+
+
+def _number(kind, node):
+    value = node.value if isinstance(node, ast.Constant) else None
+    if isinstance(value, bool):
+        yield kind, node, str(not value)
+    elif isinstance(value, int):
+        yield kind, node, str(value + 1)
+    elif isinstance(value, float):
+        yield kind, node, repr(value / 2 or 0.5)
 
 
 class Place(NamedTuple):
