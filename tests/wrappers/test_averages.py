@@ -255,13 +255,3 @@ def test_errors(name):
     call, message = ERRORS[name]
     with pytest.raises((TypeError, ValueError), match=message):
         call()
-
-
-def test_the_first_average_is_the_parameters_to_the_last_bit():
-    """Moved from the initial parameters, it would lose their digits."""
-    opt, params = eqopt.SWA(eqopt.SGD(1.0), 2), jnp.ones(3)
-    state = opt.init(params)
-    for grads in (jnp.ones(3), jnp.full(3, -1e-9)):
-        params, state = opt.step(grads, state, params)
-    np.testing.assert_array_equal(params, np.float32(1e-9))
-    np.testing.assert_array_equal(opt.eval_params(state, params), params)
