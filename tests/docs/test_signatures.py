@@ -100,12 +100,22 @@ def test_every_argument_is_explained_once_and_in_order(name):
         assert not text.lower().startswith("see "), arguments
 
 
+# The default is 2^15 in the text, or "much larger than Adam's".
+OTHERWISE = {("eqopt.DynamicLossScale", "init_scale"), ("eqopt.ScaleByYogi", "eps")}
+
+
 @pytest.mark.parametrize("name", CLASSES)
 def test_every_default_is_explained(name):
     for arguments, text in explained(name):
         for argument in arguments:
-            is_required = defaults(name)[argument] is inspect.Parameter.empty
+            default = defaults(name)[argument]
+            is_required = default is inspect.Parameter.empty
             assert is_required or re.search("[Dd]efault|`None`", text), argument
+            # The number itself, so that a wrong default differs from the text.
+            if isinstance(default, int | float) and (name, argument) not in OTHERWISE:
+                whole = int(default) if default % 1 == 0 else default
+                text = text.replace(",000", "000")
+                assert states(text, default) or states(text, whole), argument
 
 
 def shown(default):

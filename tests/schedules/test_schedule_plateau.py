@@ -117,3 +117,14 @@ def test_no_value():
     schedule = ReduceOnPlateau(0.1)
     with pytest.raises(TypeError, match=r"ReduceOnPlateau.*'value'"):
         schedule.update(schedule.init())
+
+
+def test_a_loss_with_more_digits_than_the_state(x64):
+    """It is rounded before it is compared: the same loss again is no improvement."""
+    opt = eqopt.ReduceLROnPlateau(0.5, patience=1, rtol=0.0)
+    params = jnp.ones(2, jnp.float32)
+    with x64():
+        state, value = opt.init(params), jnp.asarray(0.1, jnp.float64)
+        for _ in range(2):
+            _, state = opt.update(params, state, params, value=value)
+        assert state.scale == 0.5

@@ -7,7 +7,7 @@ calls. Other rooms import all of it from here. Matrices have a room of their own
 """
 
 from .apply import apply_updates, incremental_update
-from .equation import Arguments, Equation, ShapeMismatch, equation
+from .equation import Arguments, Equation, equation
 from .leafwise import Leafwise, add_updates, leafwise, rounded_like, widened
 from .misfits import check_real, check_shapes, check_wide, stateless
 from .reductions import dot, global_norm, inner, sum_over_leaves

@@ -137,11 +137,3 @@ MISFITS = InputError, BeartypeCallHintReturnViolation
 
 # The positional and the keyword-only arguments of an equation.
 Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
-
-
-class ShapeMismatch(InputError):
-    """The leaves of an equation do not match each other."""
-
-
-class WrongResult(ShapeMismatch):
-    """An equation returned another shape, perhaps because its leaves do not match."""

@@ -35,7 +35,7 @@ from .._trees.precision import compute_dtype, widen
 from .._trees.sharding import is_in_shard_map, sharded_like
 from .._trees.stored import is_stored
 from .._types import Mask, Params, PyTree, State, Updates
-from .equation import MISFITS, Equation, ShapeMismatch, WrongResult, equation, is_static
+from .equation import MISFITS, Equation, equation, is_static
 from .misfits import misfit, no_parameter, stateless
 
 
@@ -354,7 +354,7 @@ def _check_shapes(equation: Equation, row: Sequence[Any]) -> None:
             shape = getattr(x, "shape", g.shape)
             is_number = shape == () and name != "p"
             if shape != g.shape and not is_number:
-                raise ShapeMismatch(None, f"`{name}` has another shape than the update")
+                raise InputError(None, f"`{name}` has another shape than the update")
 
 
 def load_row(
@@ -391,7 +391,7 @@ def store_row(
 def stored_like(new: Array, slot: Any) -> Any:
     """`new`, stored like `slot`."""
     if jnp.iscomplexobj(new) and not jnp.issubdtype(slot.dtype, jnp.complexfloating):
-        raise ShapeMismatch(None, "a complex value for a real slot")
+        raise InputError(None, "a complex value for a real slot")
     if is_stored(slot):
         return slot.store(new if slot._is_differentiable else lax.stop_gradient(new))
     new = new.astype(slot.dtype)
@@ -424,8 +424,10 @@ def _check_outputs(
             for tree in (x, like)
         )
         if found != expected:
-            raise WrongResult(
-                None, f"the equation `{name}` turned {expected} into {found}"
+            raise InputError(
+                None,
+                f"the equation `{name}` turned {expected} into {found}. It must return "
+                "the update and the new slots in the shapes of the old ones.",
             )
 
 
@@ -437,7 +439,7 @@ def _check_outputs(
 @equation(elementwise=True)
 def add(g, p):
     if g.shape != p.shape:
-        raise ShapeMismatch(None, f"{g.shape} is added to {p.shape}")
+        raise InputError(None, f"{g.shape} is added to {p.shape}")
     return g, p + g
 
 

@@ -18,7 +18,6 @@ from .._trees.leaves import (
     type_name,
 )
 from .._types import PyTree
-from .equation import WrongResult
 
 
 def misfit(path: str, arrays: Mapping[str, Any], error: Exception) -> Exception:
@@ -38,13 +37,8 @@ def misfit(path: str, arrays: Mapping[str, Any], error: Exception) -> Exception:
     if jnp.iscomplexobj(g) and not all(alike):
         return InputError(None, _complex_for_real(path, found))
     if len(shapes) == 1:
-        advice = (
-            " An equation must return the update and the new slots in the shapes of the "
-            "old ones."
-        )
-        is_result = isinstance(error, WrongResult)
         problem = getattr(error, "problem", error)
-        return InputError(None, f"at `{path}`, {problem}{advice * is_result}")
+        return InputError(None, f"at `{path}`, {problem}")
     return InputError(None, f"shapes do not fit at `{path}`: {found}. {ONE_MODEL}")
 
 

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from .._caches import cached
-from .._core.equation import Arguments, Equation, ShapeMismatch
+from .._core.equation import Arguments, Equation
+from .._errors import InputError
 from ..numerics._numerics import common_dtype
 from .batches import (
     BATCH,
@@ -106,7 +107,7 @@ class _OnMatrices(BatchedEquation):
             ]
         )
         if slots and not any(map(jnp.iscomplexobj, slots)):
-            raise ShapeMismatch(None, "a complex update for real slots")
+            raise InputError(None, "a complex update for real slots")
 
     def batch_key(self, g: Any, *leaves: Any) -> Hashable:
         """A key that two leaves share if their matrices can be in one batch.

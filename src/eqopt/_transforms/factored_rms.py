@@ -13,7 +13,8 @@ from jaxtyping import Array, DTypeLike, Float, Int
 
 from .._arguments.extra import required_params
 from .._arguments.fields import static_choice
-from .._core import AbstractLeafwise, Leafwise, ShapeMismatch, equation
+from .._core import AbstractLeafwise, Leafwise, equation
+from .._errors import InputError
 from .._matrices import (
     DimensionNumbers,
     MatrixDimensionNumbers,
@@ -122,7 +123,7 @@ def squared_product(x, factors):
 def _average(decay, old, new):
     if getattr(old, "shape", None) != new.shape:
         found = getattr(old, "shape", None)
-        raise ShapeMismatch(
+        raise InputError(
             None,
             f"the state has statistics of shape {found}, but these gradients need "
             f"{new.shape}. Make a new state: `opt.init(model)`.",

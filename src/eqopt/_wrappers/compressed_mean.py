@@ -5,9 +5,9 @@ from typing import Any
 import equinox as eqx
 
 from .._core import AbstractTransformation, AbstractWrapper, Call, check_real
-from .._trees.workers import Workers
 from .._types import ClosedUnit, Params, State
 from ..compression._base import AbstractCompressor, compressed, memory_like
+from ..compression._workers import Workers
 from ..tree._like import wide_zeros_like
 from .averages.copies import check_kept
 

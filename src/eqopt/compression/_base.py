@@ -12,8 +12,8 @@ from .._arguments.construction import Module
 from .._trees.leaves import align, flatten_updates, map_parameters
 from .._trees.sharding import on_automatic_axes, shardings_of
 from .._trees.stored import load, store_like
-from .._trees.workers import Workers as Workers
 from .._types import Params, Scalar, Updates
+from ._workers import Workers as Workers
 
 
 class AbstractCompressor(Module):

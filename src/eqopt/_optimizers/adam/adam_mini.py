@@ -9,13 +9,14 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, DTypeLike, Float
 
+from ..._errors import InputError
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core import (
     AbstractLeafwise,
     AbstractOptimizer,
     Leafwise,
-    ShapeMismatch,
+,
     equation,
 )
 from ..._transforms.scale import ScaleByLearningRate
@@ -67,7 +68,7 @@ def _block_means(x: RealLeaf, shape: Sequence[int]) -> OfBlocks:
     """The means of blocks; `shape` gives the number of blocks along each axis."""
     pairs = list(zip(x.shape, shape, strict=False))
     if len(shape) != x.ndim or any(n != m and (m == 0 or n % m) for n, m in pairs):
-        raise ShapeMismatch(
+        raise InputError(
             None, f"an array of shape {x.shape} in blocks of shape {shape}"
         )
     # The mean of an empty block is zero.

@@ -11,7 +11,7 @@ from jaxtyping import Array, DTypeLike, Float, Int
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core import AbstractOptimizer, AbstractTransformation, Leafwise, equation
-from ..._matrices import DimensionNumbers
+from ..._matrices import DimensionNumbers, Work
 from ..._transforms.weight_decay import WeightDecay
 from ..._types import (
     Interval,
@@ -244,6 +244,10 @@ class ScaleByDion2(AbstractOrthogonal):
     ns_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_dimension_numbers: DimensionNumbers | None = None
+
+    @property
+    def _work(self) -> Work:
+        return "few products"
 
     def init(self, params: Params) -> ScaleByDion2State:
         squares = lambda x: jnp.sum(abs_sq(x), 1, keepdims=True)

@@ -11,6 +11,7 @@ import jax.tree_util as jtu
 from jax import lax
 from jaxtyping import Array, Bool, Inexact, Int
 
+from ..._errors import InputError
 from ..._arguments.extra import without_norm
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
@@ -18,7 +19,7 @@ from ..._core import (
     AbstractOptimizer,
     AbstractTransformation,
     Arguments,
-    ShapeMismatch,
+,
     check_real,
     leafwise,
     rounded_like,
@@ -152,7 +153,7 @@ def subspace(
     is_of_others = jnp.iscomplexobj(g) != jnp.iscomplexobj(projector)
     shape = jax.eval_shape(layout.split, g).shape
     if is_of_others or shape[:-1] != projector.shape[:-1]:
-        raise ShapeMismatch(None, "a projector of other matrices")
+        raise InputError(None, "a projector of other matrices")
     # Splits in the branch: outside, XLA on a CPU would transpose all leaves first.
     leading_now = lambda: leading(layout.split(g), projector.shape[-1])
     renewed = lambda: jnp.where(

@@ -24,7 +24,6 @@ from ..._trees.control import filter_cond
 from ..._trees.leaves import flatten_updates, is_leaf, restrict
 from ..._trees.states import check_size, check_state
 from ..._trees.stored import load, store_like
-from ..._trees.workers import Workers
 from ..._types import (
     AtLeast,
     Count,
@@ -36,6 +35,7 @@ from ..._types import (
     Unit,
 )
 from ...compression._base import AbstractCompressor, compressed, memory_like
+from ...compression._workers import Workers
 from ...tree._like import copy, wide_copy, wide_zeros_like
 from .copies import check_kept, take_slow_params
 

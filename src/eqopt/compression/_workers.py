@@ -6,7 +6,7 @@ from jaxtyping import Array, Shaped
 
 from .._arguments.construction import Module
 from .._errors import InputError
-from .sharding import is_in_shard_map
+from .._trees.sharding import is_in_shard_map
 
 
 class Workers(Module):
