@@ -13,7 +13,7 @@ from .._trees.leaves import align, flatten_updates, map_parameters
 from .._trees.sharding import on_automatic_axes, shardings_of
 from .._trees.stored import load, store_like
 from .._types import Params, Scalar, Updates
-from ._workers import Workers as Workers
+from ._workers import Workers
 
 
 class AbstractCompressor(Module):

@@ -9,16 +9,15 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, DTypeLike, Float
 
-from ..._errors import InputError
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core import (
     AbstractLeafwise,
     AbstractOptimizer,
     Leafwise,
-,
     equation,
 )
+from ..._errors import InputError
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._trees.leaves import is_leaf, parameters

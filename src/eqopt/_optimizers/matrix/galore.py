@@ -11,7 +11,6 @@ import jax.tree_util as jtu
 from jax import lax
 from jaxtyping import Array, Bool, Inexact, Int
 
-from ..._errors import InputError
 from ..._arguments.extra import without_norm
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
@@ -19,12 +18,12 @@ from ..._core import (
     AbstractOptimizer,
     AbstractTransformation,
     Arguments,
-,
     check_real,
     leafwise,
     rounded_like,
     widened,
 )
+from ..._errors import InputError
 from ..._matrices import (
     BATCH,
     AbstractContracting,
