@@ -36,6 +36,7 @@ TAKEN = {
     "DynamicLossScale": eqopt.Chain(
         eqopt.DynamicLossScale(CLIP, 0.5, min_scale=0.5), eqopt.Scale(1.0)
     ),
+    "SAM": eqopt.SAM(CLIP, eqopt.SGD(0.0), sync_period=1),
 }
 
 
@@ -57,7 +58,6 @@ NOT_TAKEN = {
     ),
     "Partition": eqopt.Partition({0: CLIP}, 0),
     "MultiSteps": eqopt.MultiSteps(CLIP, 1),
-    "SAM": eqopt.SAM(CLIP, eqopt.SGD(0.0), sync_period=1),
 }
 
 

@@ -226,11 +226,7 @@ def run_rows(
         except MISFITS as error:
             names = ["params" if x == "p" else x for x in equation.leaves]
             arrays = dict(zip(("updates", *names), row, strict=True))
-            path = keystr(updates, i)
-            for name, x in arrays.items():
-                if x is None:
-                    raise stateless(name, path) from None
-            raise misfit(path, arrays, error) from None
+            raise misfit(keystr(updates, i), arrays, error) from None
     return outs
 
 

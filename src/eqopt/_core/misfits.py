@@ -29,6 +29,7 @@ def misfit(path: str, arrays: Mapping[str, Any], error: Exception) -> Exception:
     - `arrays`: the values that meet there, by the names that users know.
     - `error`: what the equation raised.
     """
+    missing = [name for name, x in arrays.items() if x is None]
     arrays = {name: x for name, x in arrays.items() if hasattr(x, "dtype")}
     found = ", ".join(f"`{name}` is {_type(x)}" for name, x in arrays.items())
     shapes, g = {x.shape for x in arrays.values()}, arrays["updates"]
@@ -37,6 +38,8 @@ def misfit(path: str, arrays: Mapping[str, Any], error: Exception) -> Exception:
     if jnp.iscomplexobj(g) and not all(alike):
         return InputError(None, _complex_for_real(path, found))
     if len(shapes) == 1:
+        if missing:
+            return stateless(missing[0], path)
         problem = getattr(error, "problem", error)
         return InputError(None, f"at `{path}`, {problem}")
     return InputError(None, f"shapes do not fit at `{path}`: {found}. {ONE_MODEL}")

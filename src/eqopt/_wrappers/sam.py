@@ -253,9 +253,8 @@ class SAM(AbstractWrapper):
 
     def _ascent(self, call: Call, adv_state: State) -> tuple[Updates, State]:
         """The updates of the adversary, which climbs, not yet rounded."""
-        updates, adv_state = self.adversary.update(
-            widened(call.updates), adv_state, call.params, **call.extra
-        )
+        climb = call._replace(updates=widened(call.updates), is_step=False)
+        updates, adv_state = climb.run(self.adversary, adv_state)
         return leafwise(scale, updates, step_size=-1.0), adv_state
 
     def _restart(self, adv_state, params):
