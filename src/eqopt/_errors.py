@@ -1,7 +1,8 @@
 """The error for what a user passed to a transformation, and the name of its owner.
 
 An error is raised where it is known what was found and what was expected. It names the
-class, the argument or the key path, and the fix. Nothing reads its text afterwards.
+class, the argument or the key path, and the fix if there is one. Nothing guesses from its
+text afterwards.
 """
 
 import contextlib

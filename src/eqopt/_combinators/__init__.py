@@ -1,1 +1,1 @@
-"""Transformations that combine other transformations."""
+"""Chains, masks and groups: transformations of parts, or one after the other."""

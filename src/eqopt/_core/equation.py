@@ -1,4 +1,4 @@
-"""Equations: the mathematics of one leaf, and the precision in which it is computed."""
+"""Equations: the mathematics of one leaf."""
 
 import functools
 import inspect
@@ -35,8 +35,11 @@ class Equation:
             )
         self.leaves, self.elementwise = tuple(leaves[1:]), elementwise
         is_module = lambda x: isinstance(x, type) and issubclass(x, eqx.Module)
-        of_modules = [p.name for p in parameters if is_module(p.annotation)]
-        self.modules = frozenset(of_modules) & {*self.shared}
+        self.modules = frozenset(
+            p.name
+            for p in parameters
+            if p.kind is p.KEYWORD_ONLY and is_module(p.annotation)
+        )
         functools.update_wrapper(self, fn)
         is_annotated = bool(getattr(fn, "__annotations__", None))
         self._fn = checked(fn) if is_annotated else fn
@@ -83,8 +86,8 @@ def equation(fn: Callable[..., Any] | None = None, *, elementwise: bool = False)
     - Each other positional argument is the field of the state with that name. The
         argument `p` is the leaf of the parameters.
     - Keyword-only arguments are values that all leaves share, such as hyperparameters,
-        bias corrections and norms. Bools, strings and functions are static; numbers are
-        traced.
+        bias corrections and norms. Bools, strings, functions and `None` are static;
+        numbers are traced.
 
     The function returns the new update, then the new value of each field of the state,
     in the order of the arguments. If there are no such fields, it returns only the
@@ -94,8 +97,9 @@ def equation(fn: Callable[..., Any] | None = None, *, elementwise: bool = False)
     so an equation never converts a dtype. A slot may have another shape than the leaf,
     or be a small tree of arrays (for example one per axis). An equation is traced once
     per distinct shape and dtype of the leaf, not once per leaf. Annotations of jaxtyping
-    are optional, and are checked then. Without them, the arrays of an elementwise
-    equation and `p` must have the shape of the update.
+    are optional, and are checked then. The arrays of an elementwise equation, and `p` in
+    each equation, must have the shape of the update; in an elementwise equation, other
+    arguments may also be numbers.
 
     **Arguments:**
 
@@ -137,3 +141,7 @@ MISFITS = InputError, BeartypeCallHintReturnViolation
 
 # The positional and the keyword-only arguments of an equation.
 Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+class ShapeMismatch(InputError):
+    """The arrays of a leaf do not fit each other: `misfits.misfit` says which ones."""

@@ -3,7 +3,8 @@
 An equation is a function of the arrays of one leaf. `leafwise` applies it to each leaf of
 the updates, with the leaves of other trees at the same positions. It loads every array in
 at least float32, computes, and stores each result like the array that it replaces. For
-each equation, there is one jitted function, so equal leaves are traced once.
+each equation and each choice of its static arguments, there is one jitted function, so
+equal leaves are traced once.
 """
 
 import dataclasses
@@ -35,7 +36,7 @@ from .._trees.precision import compute_dtype, widen
 from .._trees.sharding import is_in_shard_map, sharded_like
 from .._trees.stored import is_stored
 from .._types import Mask, Params, PyTree, State, Updates
-from .equation import MISFITS, Equation, equation, is_static
+from .equation import MISFITS, Equation, ShapeMismatch, equation, is_static
 from .misfits import misfit, no_parameter, stateless
 
 
@@ -168,7 +169,7 @@ def _map(
 ) -> tuple[Updates, dict[str, PyTree]]:
     """The new updates and the new slots. `params` is for the mask."""
     equation = step.equation
-    check_names(equation, (*step.reads, *step.shared))
+    check_names(equation, step.reads, step.shared)
     leaves, treedef = flatten_updates(updates)
     columns = {}
     for name in equation.leaves:
@@ -192,7 +193,7 @@ def _map(
     operation, values = bind(equation, tuple(slots), step.shared)
 
     def of_each(values, rows):
-        return run_rows(kernel(operation), equation, updates, values, rows)
+        return run_rows(kernel(operation), operation, updates, values, rows)
 
     outs = equation.of_rows(operation, of_each, values, rows)
     for i, (u, *new) in outs.items():
@@ -204,16 +205,19 @@ def _map(
     }
 
 
-def check_names(equation: Equation, names: Iterable[str]) -> None:
-    """Raises an error for a name that is no argument of the equation."""
-    for name in names:
-        if name not in (*equation.leaves, *equation.shared):
-            raise InputError(None, f"`{equation.name}` has no argument `{name}`.")
+def check_names(
+    equation: Equation, reads: Iterable[str], shared: Iterable[str]
+) -> None:
+    """Raises an error for a name that is no argument of the equation of this kind."""
+    for names, known in (reads, equation.leaves), (shared, equation.shared):
+        for name in names:
+            if name not in known:
+                raise InputError(None, f"`{equation.name}` has no argument `{name}`.")
 
 
 def run_rows(
     run: Callable,
-    equation: Equation,
+    operation: "Operation",
     updates: Updates,
     values: "Values",
     rows: Mapping[int, tuple],
@@ -224,7 +228,7 @@ def run_rows(
         try:
             outs[i] = run(values, row)
         except MISFITS as error:
-            names = ["params" if x == "p" else x for x in equation.leaves]
+            names = ["params" if x == "p" else x for x in operation.equation.leaves]
             arrays = dict(zip(("updates", *names), row, strict=True))
             raise misfit(keystr(updates, i), arrays, error) from None
     return outs
@@ -326,7 +330,6 @@ def kernel(operation: Operation) -> Callable:
     equation = operation.equation
 
     def compute(values, row, store):
-        _check_shapes(equation, row)
         arguments, shared = load_row(operation, values, row)
         out = equation(*arguments, **shared)
         return store_row(operation, row, arguments, out, store)
@@ -350,13 +353,14 @@ def _check_shapes(equation: Equation, row: Sequence[Any]) -> None:
             shape = getattr(x, "shape", g.shape)
             is_number = shape == () and name != "p"
             if shape != g.shape and not is_number:
-                raise InputError(None, f"`{name}` has another shape than the update")
+                raise ShapeMismatch(None, f"`{name}` has another shape than the update")
 
 
 def load_row(
     operation: Operation, values: Values, row: Sequence[Any]
 ) -> tuple[tuple, dict[str, Any]]:
     """The arguments of the equation, all in one precision."""
+    _check_shapes(operation.equation, row)
     real, (packed, loose) = compute_dtype(*row), values
     shared = dict(zip(operation.packed, jnp.unstack(packed.astype(real)), strict=False))
     shared |= zip(operation.loose, [widen(x, real) for x in loose], strict=True)
@@ -387,7 +391,7 @@ def store_row(
 def stored_like(new: Array, slot: Any) -> Any:
     """`new`, stored like `slot`."""
     if jnp.iscomplexobj(new) and not jnp.issubdtype(slot.dtype, jnp.complexfloating):
-        raise InputError(None, "a complex value for a real slot")
+        raise ShapeMismatch(None, "a complex value for a real slot")
     if is_stored(slot):
         return slot.store(new if slot._is_differentiable else lax.stop_gradient(new))
     new = new.astype(slot.dtype)
@@ -434,8 +438,6 @@ def _check_outputs(
 
 @equation(elementwise=True)
 def add(g, p):
-    if g.shape != p.shape:
-        raise InputError(None, f"{g.shape} is added to {p.shape}")
     return g, p + g
 
 

@@ -42,7 +42,9 @@ def misfit(path: str, arrays: Mapping[str, Any], error: Exception) -> Exception:
             return stateless(missing[0], path)
         problem = getattr(error, "problem", error)
         return InputError(None, f"at `{path}`, {problem}")
-    return InputError(None, f"shapes do not fit at `{path}`: {found}. {ONE_MODEL}")
+    is_about_results = type(error) is InputError
+    reason = error.problem if is_about_results else ONE_MODEL
+    return InputError(None, f"shapes do not fit at `{path}`: {found}. {reason}")
 
 
 def _type(x: Any) -> str:

@@ -10,8 +10,9 @@ from jaxtyping import Array, Float
 
 from .._arguments.extra import given_norm
 from .._caches import cached
+from .._errors import InputError
 from .._platforms import compute_once, read_apart
-from .._trees.leaves import align, flatten_updates
+from .._trees.leaves import align, flatten_updates, listed
 from .._types import Leaf, PyTree, Scalar, Updates
 from ..numerics._numerics import at_least_float32, common_dtype
 from ..tree import norm
@@ -70,20 +71,22 @@ def sum_over_leaves(
 
     **Raises:**
 
-    A `ValueError` if a tree in `reads` does not fit `updates`.
+    A `ValueError` if a tree in `reads` is missing, or does not fit `updates`.
     """
     reads, shared = reads or {}, shared or {}
     leaves, treedef = flatten_updates(updates)
+    check_names(equation, reads, shared)
+    if missing := [name for name in equation.leaves if name not in reads]:
+        raise InputError(None, f"`{equation.name}` needs {listed(missing)} in `reads`.")
     columns = [align(treedef, reads[k], k, updates) for k in equation.leaves]
     rows = {
         i: row
         for i, row in enumerate(zip(leaves, *columns, strict=True))
         if row[0] is not None
     } or {0: (jnp.zeros(0),) * (1 + len(columns))}
-    check_names(equation, shared)
     operation, values = bind(equation, (), shared)
     run = _kernel(operation, in_own_pass)
-    parts = run_rows(run, equation, updates, values, rows).values()
+    parts = run_rows(run, operation, updates, values, rows).values()
     return tuple(_sum(column) for column in zip(*parts, strict=True))
 
 

@@ -33,7 +33,7 @@ class Call(NamedTuple):
         [`eqopt.AbstractTransformation.update`][].
     - `is_step`: whether it is a call of `step`.
     - `gradients`: the updates whose norm is the extra argument `grad_norm`, if that is
-        given. It is not passed on with other updates.
+        given. The norm is not passed on with other updates.
     """
 
     updates: Updates
@@ -154,11 +154,9 @@ class AbstractComposite(AbstractTransformation):
     def _handled(self, call: Call, state: State) -> tuple[Any, State]:
         check_state(self, state)
 
-        def run(state, params):
-            return self.handle(call._replace(params=params), state)
-
         if self._loads == "nothing":
-            return run(state, call.params)
+            return self.handle(call, state)
+        run = lambda state, params: self.handle(call._replace(params=params), state)
         if self._loads == "all":
             return on_arrays(run, state, call.params, call.is_step)
         of_params = lambda _, params: run(state, params)

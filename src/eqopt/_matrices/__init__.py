@@ -7,8 +7,8 @@ stack of matrices.
 
 `matrixwise.py` is the base class of methods for matrices. It turns an equation of one
 matrix into an equation of a leaf (`on_matrices.py`), which joins equal matrices into
-batches (`batches.py`). Batches take turns (`turns.py`), or devices divide them
-(`division.py`), with their state if that is large (`stacks.py`).
+batches, which take turns (`batches.py`). Or devices divide a batch (`division.py`), with
+its state if that is large (`stacks.py`).
 """
 
 from .axes import (

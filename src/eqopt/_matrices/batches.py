@@ -37,7 +37,7 @@ class Batching(NamedTuple):
     **Attributes:**
 
     - `limits`: the number of elements in a batch, by platform.
-    - `turns`: the platforms on which a batch waits for the results of the last one.
+    - `turns`: the platforms on which a batch waits for the results of the one before.
     - `numbers_wait`: whether the numbers that all batches share wait, too.
     - `results_wait`: the platforms on which the readers of its results wait, too.
     """
@@ -81,9 +81,9 @@ class BatchedEquation(Equation):
         return [self(*leaves, **shared) for leaves, shared in calls]
 
     def batch_key(self, g: Any, *leaves: Any) -> Hashable:
-        """A key that is equal for leaves that `of_all` computes at once.
+        """A key that is equal for leaves that `of_all` may compute at once.
 
-        It is `None` if `of_all` never does this.
+        It is `None` if it never does this.
         """
         return None
 
@@ -96,9 +96,10 @@ class BatchedEquation(Equation):
     ) -> dict[int, tuple]:
         """The results for the rows of all leaves.
 
-        A CPU computes one leaf after the other. There, with 48 matrices of 256 x 256, a
-        step of Muon in batches was a tenth slower, took twice as long to compile, and
-        used three times the memory. An accelerator joins equal matrices into batches.
+        Under `jit`, an accelerator joins equal matrices into batches. A CPU computes one
+        leaf after the other, unless devices divide the matrices. There, with 48 matrices
+        of 256 x 256, a step of Muon in batches was a tenth slower, took twice as long to
+        compile, and used three times the memory.
         """
         if not any(is_traced(row[0]) for row in rows.values()):
             return of_each(values, rows)
@@ -166,7 +167,7 @@ def _take_turns(
     values: Values,
     rows: dict[int, tuple],
 ) -> dict[int, tuple]:
-    """The results for all rows. Each group of rows waits for the results of the last one.
+    """The results for all rows. Each group of rows waits for the one before.
 
     Otherwise, XLA keeps what all groups compute until the end. With 48 matrices of up to
     4096 x 1024, compiled for an H100, Shampoo takes 1.2 sizes of the parameters in

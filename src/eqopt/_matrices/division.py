@@ -21,8 +21,8 @@ from .batches import make_batches
 class Division(NamedTuple):
     """Axes of a mesh: each device along them computes its share of the matrices.
 
-    `is_of_leaves`: whether a leaf has only one matrix, so that no mesh divides the axis
-    along which matrices are joined.
+    `is_of_leaves`: whether the first axis is one along which leaves were joined, which no
+    mesh divides.
     """
 
     mesh: Mesh | AbstractMesh

@@ -182,7 +182,7 @@ class Pieces(eqx.Module):
         return max((x.size_of_one(own) for x, own in pieces), key=math.prod)
 
     def stack(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """None: equal matrices of pieces and of other leaves are in one batch."""
+        """No axes: equal matrices of pieces and of other leaves are in one batch."""
         return ()
 
     def shapes(self, shape: tuple[int, ...]) -> list[tuple[int, ...]]:

@@ -59,7 +59,7 @@ class AbstractContracting(AbstractTransformation):
     def _update(
         self, updates: Updates, state: State, params: Params | None, extra: Any
     ) -> tuple[Updates, State]:
-        """The work of `update` if the mesh has no explicit axes."""
+        """The work of `update`, where no axis of the mesh is explicit."""
 
     def update(
         self,
@@ -137,10 +137,10 @@ class AbstractMatrixwise(AbstractContracting):
     and `step`. They support stacks of matrices, convolution kernels and arrays on many
     devices. Parameters that are not matrices pass unchanged and have no state.
 
-    On accelerators, matrices of the same shape and dtype are computed in batches, with
-    one product or one decomposition for all of them. A stack is a batch by itself, and
-    keeps its axes and their shards. A CPU computes one leaf after the other, and frees
-    the memory in between. For an equation without products and
+    Under `jit`, accelerators compute matrices of the same shape in batches, with one
+    product or one decomposition for all of them. A stack is a batch by itself, if the
+    work is products, and keeps its axes and their shards. A CPU computes one leaf after
+    the other, and frees the memory in between. For an equation without products and
     decompositions, a batch is only a copy: then set `in_batches` to `False`.
 
     The equation is an [`eqopt.equation`][] for a single matrix: its rows are the
@@ -226,8 +226,8 @@ class AbstractMatrixwise(AbstractContracting):
         - `make`: a function of a matrix of zeros, with the shape and dtype in which the
             equation computes. It returns an argument of the equation: an array, which
             starts at zero, or a tuple of arrays or `None`s.
-        - `dtype`: the dtype in which the result is stored. Defaults to the dtype in
-            which the equation computes, at least float32.
+        - `dtype`: the dtype in which an array is stored. A tuple is stored in the
+            dtype in which the equation computes, at least float32, which is the default.
         """
 
         def make_all(own, params):
@@ -259,7 +259,7 @@ class AbstractMatrixwise(AbstractContracting):
         extra: Mapping[str, Any] = {},
         division: Division | None = None,
     ) -> tuple[Updates, State]:
-        """The work of `_update`, if the state is not in stacks."""
+        """The work of `_update`: for all leaves, or for the share of a device."""
         step = filled(self, self.matrixwise(state, params, **extra))
         layouts = self._layouts(updates, params)
         self._check_sizes(state, layouts, updates)

@@ -12,8 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from .._caches import cached
-from .._core.equation import Arguments, Equation
-from .._errors import InputError
+from .._core.equation import Arguments, Equation, ShapeMismatch
 from ..numerics._numerics import common_dtype
 from .batches import (
     BATCH,
@@ -107,12 +106,13 @@ class _OnMatrices(BatchedEquation):
             ]
         )
         if slots and not any(map(jnp.iscomplexobj, slots)):
-            raise InputError(None, "a complex update for real slots")
+            raise ShapeMismatch(None, "a complex update for real slots")
 
     def batch_key(self, g: Any, *leaves: Any) -> Hashable:
         """A key that two leaves share if their matrices can be in one batch.
 
-        It is `None` if two of these matrices are too large for one batch.
+        It is `None` if it is never with others in one: two of these matrices are too
+        large, or the leaf is a batch by itself.
         """
         *arguments, layout = leaves
         sides, stack = layout.size_of_one(g.shape), layout.stack(g.shape)

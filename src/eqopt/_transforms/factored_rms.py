@@ -13,8 +13,7 @@ from jaxtyping import Array, DTypeLike, Float, Int
 
 from .._arguments.extra import required_params
 from .._arguments.fields import static_choice
-from .._core import AbstractLeafwise, Leafwise, equation
-from .._errors import InputError
+from .._core import AbstractLeafwise, Leafwise, ShapeMismatch, equation
 from .._matrices import (
     DimensionNumbers,
     MatrixDimensionNumbers,
@@ -123,7 +122,7 @@ def squared_product(x, factors):
 def _average(decay, old, new):
     if getattr(old, "shape", None) != new.shape:
         found = getattr(old, "shape", None)
-        raise InputError(
+        raise ShapeMismatch(
             None,
             f"the state has statistics of shape {found}, but these gradients need "
             f"{new.shape}. Make a new state: `opt.init(model)`.",

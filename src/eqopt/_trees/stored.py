@@ -19,9 +19,9 @@ from .sharding import unsharded
 class AbstractStored(Module):
     """An object that replaces an array in a state, or among the parameters.
 
-    Kernels load it before an equation runs, and store the results of the equation. No
-    other code looks inside: for trees, masks and checkpoints it is a leaf with the
-    shape and dtype of the array that it replaces.
+    Kernels load it before an equation runs, and store the results of the equation. Code
+    that handles whole trees calls `load` and `store_like` of this module. For trees,
+    masks and checkpoints it is a leaf with the shape and dtype of the replaced array.
 
     !!! example
 
@@ -167,7 +167,7 @@ def is_leaf(x: Any) -> bool:
 
 
 def standard_promotion() -> Any:
-    """A context for `load` and `store`, in kernels too: JAX's standard promotion."""
+    """A context for `load` and `store` outside kernels: JAX's standard promotion."""
     return jax.numpy_dtype_promotion("standard")
 
 

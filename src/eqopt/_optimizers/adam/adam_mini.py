@@ -15,9 +15,9 @@ from ..._core import (
     AbstractLeafwise,
     AbstractOptimizer,
     Leafwise,
+    ShapeMismatch,
     equation,
 )
-from ..._errors import InputError
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._trees.leaves import is_leaf, parameters
@@ -67,7 +67,7 @@ def _block_means(x: RealLeaf, shape: Sequence[int]) -> OfBlocks:
     """The means of blocks; `shape` gives the number of blocks along each axis."""
     pairs = list(zip(x.shape, shape, strict=False))
     if len(shape) != x.ndim or any(n != m and (m == 0 or n % m) for n, m in pairs):
-        raise InputError(
+        raise ShapeMismatch(
             None, f"an array of shape {x.shape} in blocks of shape {shape}"
         )
     # The mean of an empty block is zero.

@@ -18,12 +18,12 @@ from ..._core import (
     AbstractOptimizer,
     AbstractTransformation,
     Arguments,
+    ShapeMismatch,
     check_real,
     leafwise,
     rounded_like,
     widened,
 )
-from ..._errors import InputError
 from ..._matrices import (
     BATCH,
     AbstractContracting,
@@ -152,7 +152,7 @@ def subspace(
     is_of_others = jnp.iscomplexobj(g) != jnp.iscomplexobj(projector)
     shape = jax.eval_shape(layout.split, g).shape
     if is_of_others or shape[:-1] != projector.shape[:-1]:
-        raise InputError(None, "a projector of other matrices")
+        raise ShapeMismatch(None, "a projector of other matrices")
     # Splits in the branch: outside, XLA on a CPU would transpose all leaves first.
     leading_now = lambda: leading(layout.split(g), projector.shape[-1])
     renewed = lambda: jnp.where(
