@@ -57,7 +57,9 @@ def _kind(annotation: Any) -> str:
     if any(x is abc.Callable or hasattr(x, "is_schedule") for x in origins):
         return "own"
     has_number = any(x in _NUMBERS or isinstance(x, _ARRAY_TYPE) for x in found)
-    if has_number and not any(isinstance(x, _TREE_TYPE) for x in found):
+    # Optax's trees are unions of numbers with iterables and mappings of trees.
+    is_tree = any(x in (abc.Iterable, abc.Mapping) for x in origins)
+    if has_number and not is_tree and not any(isinstance(x, _TREE_TYPE) for x in found):
         return "number"
     is_container = typing.get_origin(annotation) in (dict, list, tuple)
     has_fields = any(

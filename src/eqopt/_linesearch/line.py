@@ -140,14 +140,20 @@ def make_line(
             lambda: jnp.asarray(False),
         )
         value = eqx.error_if(value, is_wrong, f"{name}: {_NOT_CONJUGATED}")
+        # Within 60 degrees of steepest descent.
+        downhill = -0.5 * norm(direction) * norm(grad)
+        is_turned = slope_along(conj(direction), grad) < downhill
+        is_uphill = is_first & (slope > 0) & is_turned
+        value = eqx.error_if(value, is_uphill, f"{name}: {_UPHILL}")
     return Line(loss, eqx.combine(arrays, others), direction, value, slope, grad)
 
 
-_NOT_CONJUGATED = (
-    "`grad` is the conjugate of the gradient. For complex parameters, conjugate the "
-    "result of `jax.grad` before you pass it as `updates` and `grad`: `grads = "
-    "eqopt.tree.conj(grads)`."
+_CONJUGATE = (
+    "For complex parameters, conjugate the result of `jax.grad` before you pass it as "
+    "`updates` and `grad`: `grads = eqopt.tree.conj(grads)`."
 )
+_NOT_CONJUGATED = f"`grad` is the conjugate of the gradient. {_CONJUGATE}"
+_UPHILL = f"along the updates of the first step, the loss increases. {_CONJUGATE}"
 
 
 def _is_conjugate(grad: Updates, expected: Updates) -> Bool[Array, ""]:

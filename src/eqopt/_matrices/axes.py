@@ -50,7 +50,7 @@ def resolve_dimension_numbers(
     """
     tree, params = shapes_if_stored(tree), shapes_if_stored(params)
     leaves = jtu.tree_leaves(tree, is_leaf=is_leaf)
-    if is_function(given):
+    if callable(given) and is_function(given):
         whole = parameters(tree if params is None else params)
         if params is None:  # updates may lack some parameters
             given = seeing_part(whole)(given)

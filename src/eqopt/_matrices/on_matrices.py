@@ -206,7 +206,8 @@ class _OnMatrices(BatchedEquation):
                 one = jax.tree.map(lambda x: lax.index_in_dim(x, i, 0, False), x)
                 return leaf.layout.merge(one, leaf.shape)
 
-            update = Slice(u, take) if self._work == "products" else take(u)
+            is_late = self._work == "products" and not self.is_divided
+            update = Slice(u, take) if is_late else take(u)
             results.append((update, *map(take, new)))
         return results
 

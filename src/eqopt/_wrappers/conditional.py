@@ -7,6 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
+from .._arguments.extra import check_flag
 from .._core import AbstractTransformation, AbstractWrapper, Call
 from .._trees.control import filter_cond
 from .._types import Params, State
@@ -131,4 +132,5 @@ def _is_due(
     wrapper: ConditionallyTransform | ConditionallyMask, call: Call, state: State
 ) -> Bool[Array, ""]:
     forwarded = call.extra if wrapper.forward_extra_args else {}
-    return jnp.asarray(wrapper.should_transform_fn(state.step, **forwarded), bool)
+    due = wrapper.should_transform_fn(state.step, **forwarded)
+    return check_flag(wrapper, "should_transform_fn", due)

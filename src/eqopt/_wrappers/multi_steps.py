@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, DTypeLike, Float, Int
 
 from .._arguments.checks import check_interval
-from .._arguments.extra import check_number
+from .._arguments.extra import check_flag, check_number
 from .._combinators.collecting import fill_missing, run_collected
 from .._core import AbstractTransformation, AbstractWrapper, Call, equation, leafwise
 from .._transforms.scale import at
@@ -230,4 +230,5 @@ class MultiSteps(AbstractWrapper):
         # state.
         kept = lambda x, like: jnp.array(x, like.dtype) if eqx.is_array(x) else x
         like = diagnostics if old is None else old
-        return jnp.array(skip, bool), jax.tree.map(kept, diagnostics, like)
+        skip = check_flag(self, "should_skip_update_fn", skip)
+        return jnp.array(skip, copy=True), jax.tree.map(kept, diagnostics, like)

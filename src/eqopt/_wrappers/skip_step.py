@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._arguments.checks import check_no_schedule
 from .._arguments.construction import Module
-from .._arguments.extra import check_number
+from .._arguments.extra import check_flag, check_number
 from .._arguments.fields import static_choice
 from .._core import AbstractTransformation, AbstractWrapper, Call, global_norm
 from .._transforms.clip import check_window, is_known, mark_present, remember
@@ -307,7 +307,7 @@ class SkipStep(AbstractWrapper):
             skip, rule_state = self.rule(value, size, state.rule_state)
         else:
             skip, rule_state = self.rule(value, size), None
-        skip = jnp.asarray(skip, bool)
+        skip = check_flag(self, "rule", skip)
         result, inner_state = call.run_if(~skip, self.inner, state.inner_state)
         total = state.total_skipped
         return result, SkipStepState(

@@ -126,8 +126,9 @@ class StoreState(AbstractWrapper):
         kept = []
         leaves = zip(found_in(params, state), _owners(state), with_paths, strict=True)
         for i, ((_, place, kind), owner, (path, x)) in enumerate(leaves):
-            if kind != "exact" and _can_be_kept(x):
-                is_chosen = place is not None and flags[place]
+            is_chosen = place is not None and flags[place]
+            may_be_kept = kind != "exact" and _can_be_kept(x)
+            if may_be_kept or (is_chosen and is_elsewhere(x)):
                 is_large = x.size >= _LARGE if self.where is None else any(flags)
                 # A vector belongs to no parameter.
                 is_vector = owner == "Flatten" and is_large and x.ndim > 0

@@ -52,9 +52,14 @@ def as_tuple(axes: Axes) -> tuple[int, ...]:
 
 def hashable(axes: Any) -> Any:
     """For a static field: Python integers, in a tuple if there are several, or `None`."""
-    if isinstance(axes, Sequence):
-        return tuple(map(operator.index, axes))
-    return None if axes is None else operator.index(axes)
+    try:
+        if isinstance(axes, Sequence):
+            return tuple(map(operator.index, axes))
+        return None if axes is None else operator.index(axes)
+    except TypeError:
+        raise InputError(
+            None, f"`per_elt_axis` must be one or more integers, but is {axes!r}."
+        ) from None
 
 
 def check_axes(owner: str, axes: Axes | None) -> None:

@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import importlib
 import json
+import numbers
 import os
 import re
 from collections.abc import Collection, Generator
@@ -209,6 +210,10 @@ def _checked(
 
 def _write_leaf(file: Any, x: Any) -> None:
     if not is_saved(x):
+        if isinstance(x, numbers.Number) or hasattr(type(x), "__array__"):
+            raise TypeError(
+                f"A {type(x).__name__} is not saved. Convert it to NumPy's."
+            )
         return
     if isinstance(x, np.ndarray) and type(x) is not np.ndarray:
         raise TypeError(

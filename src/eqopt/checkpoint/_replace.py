@@ -46,7 +46,8 @@ def replacing(path: str | os.PathLike[str]) -> Generator[BinaryIO, None, None]:
 def _unfinished(target: pathlib.Path) -> Generator[BinaryIO, None, None]:
     old = os.lstat(target) if os.path.lexists(target) else None
     if old is not None and not stat.S_ISREG(old.st_mode):
-        raise OSError(errno.EINVAL, "There is something other than a file at the path")
+        code = errno.EISDIR if stat.S_ISDIR(old.st_mode) else errno.EINVAL
+        raise OSError(code, "There is something other than a file at the path")
     unfinished = target.with_name(f"{target.name}.tmp")
     unfinished.unlink(missing_ok=True)  # of a crash
     # The file is new, so nothing is written through an existing link. It has the

@@ -127,7 +127,10 @@ def leaf(predicate: Callable[[Any], bool], *, required: bool = False) -> Selecto
 
 
 def _by_array(params: Params, predicate: Callable[[Any], bool]) -> list[bool]:
-    return [is_parameter(x) and bool(predicate(x)) for _, x in _leaves(params)]
+    found: list[Any] = [is_parameter(x) and predicate(x) for _, x in _leaves(params)]
+    if any(x is None for x in found):
+        raise InputError("leaf", "`predicate` returned None. Does it lack a `return`?")
+    return [*map(bool, found)]
 
 
 def module(*types: type, required: bool = True) -> Selector:

@@ -289,7 +289,10 @@ def find_places(
                 f"{len(passed) - len(names)} positional arguments and the keyword "
                 f"arguments {names}.",
             )
-    return tuple(places[x] for x in wanted)
+    found = tuple(places[x] for x in wanted)
+    if len({*found}) < len(found):
+        raise InputError(None, f"{wanted} names an argument twice.")
+    return found
 
 
 def as_tuple(numbers: int | str | Sequence[int | str]) -> tuple[Any, ...]:
