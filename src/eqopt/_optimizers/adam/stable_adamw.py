@@ -1,5 +1,7 @@
 """StableAdamW: AdamW with shorter steps if the second moment is out of date."""
 
+from typing import Any
+
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import DTypeLike
@@ -151,7 +153,9 @@ class ScaleByStableAdam(AbstractLeafwise):
         check_decay_rate(self)
         return init_moments(self, ScaleByStableAdamState, params)
 
-    def leafwise(self, state: ScaleByStableAdamState, params=None, **extra) -> Leafwise:
+    def leafwise(
+        self, state: ScaleByStableAdamState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         decay = decay_of(self)
         if is_off(decay):
             return counted(self, stable_adam, state)

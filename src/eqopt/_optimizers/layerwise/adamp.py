@@ -1,5 +1,7 @@
 """AdamP: Adam without steps along weights whose norm has no effect."""
 
+from typing import Any
+
 import equinox as eqx
 from jaxtyping import DTypeLike
 
@@ -156,7 +158,9 @@ class ScaleByAdamP(AbstractLeafwise):
         check_decay_rate(self)
         return init_moments(self, ScaleByAdamPState, params)
 
-    def leafwise(self, state: ScaleByAdamPState, params=None, **extra) -> Leafwise:
+    def leafwise(
+        self, state: ScaleByAdamPState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         reads = {"leaf": leaves_of(self, params)}
         return counted(
             self, adamp, state, reads=reads, **shared_decay(self, state.count)

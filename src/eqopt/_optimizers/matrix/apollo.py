@@ -253,7 +253,9 @@ class ScaleByAPOLLO(AbstractMatrixwise):
         (low,) = self._low(x)
         return (_wide(x) @ jnp.conj(low.T) if self.proj == "svd" else None,)
 
-    def matrixwise(self, state: ScaleByAPOLLOState, params=None, **extra) -> Leafwise:
+    def matrixwise(
+        self, state: ScaleByAPOLLOState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         count = safe_increment(state.count)
         every = jnp.asarray(self.update_proj_gap, jnp.int32)
         root = jnp.sqrt(bias_correction(self.b2, count))

@@ -187,7 +187,9 @@ class ScaleByAurora(AbstractOrthogonal):
     def _factor(self, outputs: int, inputs: int) -> float:
         return SCALES[self.scale](outputs, inputs)
 
-    def matrixwise(self, state: ScaleByAuroraState, params=None, **extra) -> Leafwise:
+    def matrixwise(
+        self, state: ScaleByAuroraState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         balanced = Balanced(self._newton_schulz(), self.pp_iterations)
         return Leafwise(aurora, state, {"balanced": balanced})
 

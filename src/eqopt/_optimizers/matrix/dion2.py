@@ -259,7 +259,9 @@ class ScaleByDion2(AbstractOrthogonal):
     def _factor(self, outputs: int, inputs: int) -> float:
         return SCALES[self.scale](outputs, inputs)
 
-    def matrixwise(self, state: ScaleByDion2State, params=None, **extra) -> Leafwise:
+    def matrixwise(
+        self, state: ScaleByDion2State, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         by_row = self.b2 is not None
         shared = {
             "newton_schulz": self._newton_schulz(),

@@ -143,7 +143,9 @@ class CorrectByMARS(AbstractLeafwise):
             zeros_like(params, self.mu_dtype) if is_kept else None
         )
 
-    def leafwise(self, state: CorrectByMARSState, params=None, **extra) -> Leafwise:
+    def leafwise(
+        self, state: CorrectByMARSState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         if self.is_approx:
             return Leafwise(mars, state)
         previous_grad = required(self, extra, "previous_grad")

@@ -1,7 +1,7 @@
 """Muown: Muon turns the rows of a matrix, and Adam changes their norms."""
 
 import dataclasses
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -230,7 +230,9 @@ class ScaleByMuown(AbstractOrthogonal):
             gain_nu=of_rows(),
         )
 
-    def matrixwise(self, state: ScaleByMuownState, params=None, **extra) -> Leafwise:
+    def matrixwise(
+        self, state: ScaleByMuownState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         eta = at(self, "learning_rate", state.count)
         rate = recorded(eta, state.learning_rate)
         new = dataclasses.replace(state, learning_rate=rate)

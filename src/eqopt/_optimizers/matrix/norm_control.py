@@ -179,7 +179,9 @@ class RelativeUpdate(_Stateless):
     per: Per = eqx.field(static=True, default="matrix")
     weight_dimension_numbers: DimensionNumbers | None = None
 
-    def matrixwise(self, state: None, params=None, **extra) -> Leafwise:
+    def matrixwise(
+        self, state: None, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return self._leafwise(relative_update, state, params)
 
 
@@ -219,7 +221,9 @@ class UpdateNormFloor(_Stateless):
     per: Per = eqx.field(static=True, default="matrix")
     weight_dimension_numbers: DimensionNumbers | None = None
 
-    def matrixwise(self, state: None, params=None, **extra) -> Leafwise:
+    def matrixwise(
+        self, state: None, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return self._leafwise(floor_norm, state, params)
 
 
@@ -269,7 +273,9 @@ class RadialBrake(_Stateless):
     of: Brake = eqx.field(static=True, default="norm")
     weight_dimension_numbers: DimensionNumbers | None = None
 
-    def matrixwise(self, state: None, params=None, **extra) -> Leafwise:
+    def matrixwise(
+        self, state: None, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return Leafwise(_BRAKES[self.of])
 
 
@@ -329,7 +335,9 @@ class KeepNorm(_NormControl):
         norms = self._norms(params, params)
         return KeepNormState(map_layouts(start, layouts, norms, zeros_like(params)))
 
-    def matrixwise(self, state: KeepNormState, params=None, **extra) -> Leafwise:
+    def matrixwise(
+        self, state: KeepNormState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         radius = None if isinstance(self.radius, str) else self.radius
         is_first = radius is None and self.radius == "initial"
         if is_first == (state.radius is None):

@@ -120,7 +120,9 @@ class ScaleByRowRMS(AbstractMatrixwise):
     def init(self, params: Params) -> ScaleByRowRMSState:
         return ScaleByRowRMSState(moments_of_rows(self, params))
 
-    def matrixwise(self, state: ScaleByRowRMSState, params=None, **extra) -> Leafwise:
+    def matrixwise(
+        self, state: ScaleByRowRMSState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return Leafwise(scale_by_row_rms, state)
 
 
@@ -280,7 +282,9 @@ class ScaleByNorMuon(AbstractOrthogonal):
     def _factor(self, outputs: int, inputs: int) -> float:
         return SCALES[self.scale](outputs, inputs)
 
-    def matrixwise(self, state: ScaleByNorMuonState, params=None, **extra) -> Leafwise:
+    def matrixwise(
+        self, state: ScaleByNorMuonState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return Leafwise(normuon, state, {"newton_schulz": self._newton_schulz()})
 
 

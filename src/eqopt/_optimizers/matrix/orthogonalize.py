@@ -1,6 +1,7 @@
 """The nearest orthogonal matrix, using only matrix products."""
 
 import math
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -198,7 +199,9 @@ class Orthogonalize(AbstractMatrixwise):
     def _factor(self, outputs: int, inputs: int) -> float:
         return SCALES[self.scale](outputs, inputs)
 
-    def matrixwise(self, state: None, params=None, **extra) -> Leafwise:
+    def matrixwise(
+        self, state: None, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         shared = {"newton_schulz": self.newton_schulz()}
         return Leafwise(orthogonalize, state, shared)
 

@@ -342,7 +342,9 @@ class ScaleByPSGDKron(AbstractMatrixwise):
             made.append(jnp.sum(x.real, 1 - i) if is_diagonal else gram(x, i))
         return tuple(made)
 
-    def matrixwise(self, state: ScaleByPSGDKronState, params=None, **extra) -> Leafwise:
+    def matrixwise(
+        self, state: ScaleByPSGDKronState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         every = jnp.asarray(self.precondition_frequency, jnp.int32)
         reads = {"turn": functools.partial(turns, self, params)}
         return counted(self, psgd_kron, state, reads=reads, steps=state.count % every)

@@ -197,7 +197,9 @@ class ScaleByLMO(AbstractOrthogonal):
     def init(self, params: Params) -> ScaleByLMOState:
         return ScaleByLMOState(self.for_matrices(params, lambda x: x, self.mu_dtype))
 
-    def matrixwise(self, state: ScaleByLMOState, params=None, **extra) -> Leafwise:
+    def matrixwise(
+        self, state: ScaleByLMOState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return Leafwise(lmo, state, {"newton_schulz": self._newton_schulz()})
 
 

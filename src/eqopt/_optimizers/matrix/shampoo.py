@@ -351,7 +351,9 @@ class ScaleByShampoo(AbstractMatrixwise):
         sides = has_side(x.shape, max(x.shape), self.one_sided)
         return tuple(gram(x, i) if has else None for i, has in enumerate(sides))
 
-    def matrixwise(self, state: ScaleByShampooState, params=None, **extra) -> Leafwise:
+    def matrixwise(
+        self, state: ScaleByShampooState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         count = safe_increment(state.count)
         every = jnp.asarray(self.precondition_frequency, jnp.int32)
         start: Any = self.start_preconditioning_step

@@ -261,7 +261,9 @@ class ScaleBySOAP(AbstractMatrixwise):
         sides = has_side(x.shape, self.max_precond_dim, self.one_sided)
         return tuple(gram(x, i) if has else None for i, has in enumerate(sides))
 
-    def matrixwise(self, state: ScaleBySOAPState, params=None, **extra) -> Leafwise:
+    def matrixwise(
+        self, state: ScaleBySOAPState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         count = safe_increment(state.count)
         steps = state.count if self.skip_first else count
         step_size: Any = 1.0

@@ -33,7 +33,7 @@ Name: TypeAlias = Literal[
     "deepseek",
     "simple",
 ]
-Coefficients: TypeAlias = Name | tuple | Array | np.ndarray
+Coefficients: TypeAlias = Name | tuple[Any, ...] | Array | np.ndarray
 
 
 class Table(NamedTuple):
