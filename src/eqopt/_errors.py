@@ -54,12 +54,19 @@ class naming:  # it reads as a statement: `with naming(self):`
         pass
 
     def __exit__(self, _: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, InputError):
-            if self.owner is not None and not error.owners:
-                error.owners = [name_of(self.owner)]
-            error.__traceback__ = _without(trace, _is_of_a_library)
-        elif error is not None:
-            error.__traceback__ = _without(trace, _is_a_check)
+        if error is not None:
+            name_error(error, self.owner)
+
+
+def name_error(error: BaseException, owner: object) -> None:
+    """What `naming` does with an error, for calls that are made in each step."""
+    trace = error.__traceback__
+    if isinstance(error, InputError):
+        if owner is not None and not error.owners:
+            error.owners = [name_of(owner)]
+        error.__traceback__ = _without(trace, _is_of_a_library)
+    else:
+        error.__traceback__ = _without(trace, _is_a_check)
 
 
 _LIBRARIES = {"eqopt", "beartype", "jaxtyping", "equinox", "jax"}

@@ -15,7 +15,7 @@ import jaxtyping
 from beartype import beartype
 from beartype.roar import BeartypeCallHintParamViolation
 
-from ._errors import naming
+from ._errors import name_error
 
 
 if TYPE_CHECKING:
@@ -41,15 +41,18 @@ def checked(fn: Callable) -> Callable:
             return fn(*args, **kwargs)
         if checks is None:
             checks = beartype(fn)  # takes a millisecond: few functions are ever called
-        with naming(None), jaxtyping.jaxtyped("context"):
-            try:
+        try:
+            with jaxtyping.jaxtyped("context"):
                 return checks(*args, **kwargs)
-            except BeartypeCallHintParamViolation:
-                from ._wrong_calls import wrong_argument  # imported only for an error
+        except BeartypeCallHintParamViolation:
+            from ._wrong_calls import wrong_argument  # imported only for an error
 
-                if (wrong := wrong_argument(fn, args, kwargs)) is not None:
-                    raise wrong from None
-                raise
+            if (wrong := wrong_argument(fn, args, kwargs)) is not None:
+                raise wrong from None
+            raise
+        except Exception as error:
+            name_error(error, None)
+            raise
 
     setattr(check, "_is_checked", True)  # noqa: B010
     return check

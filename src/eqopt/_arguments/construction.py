@@ -11,7 +11,7 @@ import jax
 import jax.tree_util as jtu
 import numpy as np
 
-from .._errors import InputError, naming
+from .._errors import InputError, name_error
 from .._typecheck import checked, checked_methods, needs_check
 from .._wrong_calls import written
 from .checks import check_fields
@@ -30,7 +30,7 @@ else:
         def __call__(cls, *args, **kwargs):
             __tracebackhide__ = True
             names = _names(cls)
-            with naming(cls.__name__):
+            try:
                 for name in kwargs:
                     if names is not None and name not in names:
                         from .._names import unknown_argument  # only for an error
@@ -38,6 +38,9 @@ else:
                         advice = unknown_argument(name, names)
                         raise InputError(None, f"no argument `{name}`. {advice}")
                 return super().__call__(*args, **kwargs)
+            except Exception as error:
+                name_error(error, cls.__name__)
+                raise
 
         @property
         def __signature__(cls):

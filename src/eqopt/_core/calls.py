@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 import jax.tree_util as jtu
 import numpy as np
 
-from .._errors import InputError, naming
+from .._errors import InputError, name_error
 from .._trees.leaves import is_leaf, is_parameter, keystr, parameters
 from .._trees.routes import Report
 from .._trees.stored import of_jax
@@ -33,7 +33,7 @@ def check_call(method: _Method) -> _Method:
         given = dict(zip(names, args, strict=False)) | kwargs
         if not {own, updates, state} <= given.keys():
             return method(*args, **kwargs)
-        with naming(given[own]):
+        try:
             if given.get("params") is not None:
                 _check_no_loss(given[updates], updates, given["params"])
                 if not jtu.tree_leaves(given[updates]):
@@ -46,6 +46,9 @@ def check_call(method: _Method) -> _Method:
                 args = *(given[x] for x in names[: len(args)]), *args[len(names) :]
                 kwargs = {x: given[x] for x in kwargs}
             return method(*args, **kwargs)
+        except Exception as error:
+            name_error(error, given[own])
+            raise
 
     return cast(_Method, call)
 

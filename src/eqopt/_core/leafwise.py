@@ -449,7 +449,8 @@ def add_updates(params: Params, updates: Updates) -> Params:
 
 def widened(updates: Updates) -> Updates:
     """`updates` in at least float32, for transformations that follow each other."""
-    if _HALF.isdisjoint(getattr(x, "dtype", None) for x in jax.tree.leaves(updates)):
+    dtypes = {getattr(x, "dtype", None) for x in jax.tree.leaves(updates)}
+    if not dtypes & _HALF:
         return updates
     widen_one = lambda u: u.astype(jnp.float32) if u.dtype in _HALF else u
     return jax.tree.map(widen_one, updates)
