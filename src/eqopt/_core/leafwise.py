@@ -426,7 +426,7 @@ def _check_outputs(
         if found != expected:
             raise InputError(
                 None,
-                f"the equation `{name}` turned {expected} into {found}. It must return "
+                f"the equation `{name}` turned {expected} into {found}, but must return "
                 "the update and the new slots in the shapes of the old ones.",
             )
 

@@ -8,6 +8,7 @@ import jax.tree_util as jtu
 
 from .._errors import InputError
 from .._trees.leaves import (
+    ANOTHER_MODEL,
     ONE_MODEL,
     align,
     briefly,
@@ -43,7 +44,7 @@ def misfit(path: str, arrays: Mapping[str, Any], error: Exception) -> Exception:
         problem = getattr(error, "problem", error)
         return InputError(None, f"at `{path}`, {problem}")
     is_about_results = type(error) is InputError
-    reason = error.problem if is_about_results else ONE_MODEL
+    reason = f"{error.problem} {ANOTHER_MODEL}" if is_about_results else ONE_MODEL
     return InputError(None, f"shapes do not fit at `{path}`: {found}. {reason}")
 
 
