@@ -59,7 +59,7 @@ class naming:  # it reads as a statement: `with naming(self):`
 
 
 def name_error(error: BaseException, owner: object) -> None:
-    """What `naming` does with an error, for calls that are made in each step."""
+    """Does what `naming` does with an error, for calls that are made in each step."""
     trace = error.__traceback__
     if isinstance(error, InputError):
         if owner is not None and not error.owners:

@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import eqopt
-from eqopt._matrices.batches import BATCH
+from eqopt._matrices.batches import BATCHINGS
 from eqopt.testing._check import check
 from eqopt.testing._trial import Trial
 
@@ -117,9 +117,9 @@ def model():
 @pytest.fixture
 def limit_batches(monkeypatch):
     def limit(size):
-        for limits in BATCH.values():
-            for platform in limits:
-                monkeypatch.setitem(limits, platform, size)
+        for batching in BATCHINGS.values():
+            for platform in batching.limits:
+                monkeypatch.setitem(batching.limits, platform, size)
 
     return limit
 

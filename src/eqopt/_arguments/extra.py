@@ -39,7 +39,7 @@ def check_number(owner: object, name: str, value: Any) -> None:
 
 
 def check_flag(owner: object, name: str, value: Any) -> Any:
-    """What the function `name` returned, as a 0-d bool array; raises if it is no bool."""
+    """Returns what the function `name` returned; raises unless it is a 0-d bool."""
     if np.shape(value) != () or jnp.result_type(value) != np.bool_:
         raise InputError(
             owner,

@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 import equinox as eqx
 
-from .._arguments.extra import required_params, without_norm
+from .._arguments.extra import required_params
 from .._core import (
     AbstractTransformation,
     add_updates,
     check_wide,
+    keep_norm,
     rounded_like,
     widened,
 )
 from .._errors import InputError
-from .._trees.leaves import listed, same_leaves
+from .._trees.leaves import listed
 from .._trees.routes import Report
 from .._trees.states import check_keys
 from .._trees.stored import check_nothing_hidden, hides_params
@@ -75,9 +76,9 @@ class AbstractChain(AbstractTransformation):
             required_params(self, params)
             return add_updates(params, grads), state
         *parts, last = self.transformations
-        updates, new, extra = _apply(parts, grads, states[:-1], params, extra)
+        updates, new, more = _apply(parts, grads, states[:-1], params, extra)
         # The last part computes the new parameters.
-        params, own = last.step(updates, states[-1], params, **extra)
+        params, own = last.step(updates, states[-1], params, **more)
         new = [
             part._in_turn(params, x, updates)
             for part, x in zip(parts, new, strict=True)
@@ -99,17 +100,15 @@ def _apply(
     updates: Updates,
     states: Sequence[State],
     params: Params | None,
-    extra: dict[str, Any],
-) -> tuple[Updates, list[State], dict[str, Any]]:
-    """The updates after these parts, their new states, and what is true of `extra`."""
+    extra: Mapping[str, Any],
+) -> tuple[Updates, list[State], Mapping[str, Any]]:
+    """The updates after these parts, their new states, and `extra` for these updates."""
     updates, new = widened(updates), []
     for part, own in zip(parts, states, strict=True):
         before = updates
         updates, own = part.update(updates, own, params, **extra)
         new.append(own)
-        # Other updates than the gradients have another norm.
-        if "grad_norm" in extra and not same_leaves(before, updates):
-            extra = without_norm(extra)
+        extra = keep_norm(extra, updates, before)
     return updates, new, extra
 
 

@@ -1,7 +1,7 @@
 """Transforms only some leaves."""
 
 import abc
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import equinox as eqx
@@ -43,9 +43,12 @@ class _OnPart(AbstractWrapper):
 
     def _run(self, call: Call, inner_state: State) -> tuple[Any, State]:
         check_has_shapes(self, self._flags[0], call)
-        part = part_of(call, self._part)
-        with seeing_part(call.params, call.updates):
-            return part.run(self.inner, inner_state)
+        updates, params, extra, is_step, _ = call
+        part = self._part(params, params)
+        extra = extra_of_part(extra, part, params)
+        inner = Call(self._part(updates, params), part, extra, is_step)
+        with seeing_part(params, updates):
+            return inner.run(self.inner, inner_state)
 
     def eval_params(self, state: State, params: Model) -> Model:
         part = self._part(params, params)
@@ -170,20 +173,6 @@ class SelectiveTransform(_OnPart):
         with report.inside(type(self).__name__):
             super()._route(report, params)
             report.take("frozen", self._rest(params, params))
-
-
-def part_of(
-    call: Call, choose: Callable[[PyTree | None, Params | None], PyTree | None]
-) -> Call:
-    """The call for a transformation that sees part of the parameters.
-
-    `choose` selects that part of its first argument, a tree like the parameters. The
-    second argument is the parameters.
-    """
-    updates, params, extra, is_step, _ = call
-    part = choose(params, params)
-    extra = extra_of_part(extra, part, params)
-    return Call(choose(updates, params), part, extra, is_step)
 
 
 def check_has_shapes(owner: AbstractTransformation, given: Any, call: Call) -> None:

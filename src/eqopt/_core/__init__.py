@@ -18,4 +18,4 @@ from .transformation import (
     AbstractStateless,
     AbstractTransformation,
 )
-from .wrapper import AbstractComposite, AbstractWrapper, Call
+from .wrapper import AbstractComposite, AbstractWrapper, Call, keep_norm

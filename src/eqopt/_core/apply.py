@@ -11,7 +11,7 @@ from .._trees.leaves import keystr, parameters
 from .._types import IntegerLike, Model, Params, RealScalarLike, Updates
 from ..tree._like import copy
 from ..tree._together import together
-from .calls import check_any
+from .calls import check_has_updates
 from .equation import equation
 from .leafwise import add_updates, leafwise
 
@@ -41,7 +41,7 @@ def apply_updates(params: Model, updates: Updates) -> Model:
             "`params` is None. Pass the model and then the updates: "
             "`apply_updates(model, updates)`.",
         )
-    check_any(params, updates)
+    check_has_updates(params, updates)
     with naming("apply_updates"):
         return add_updates(params, updates)
 

@@ -92,8 +92,8 @@ def _check_all_frozen(
 _FREEZING = "Freeze", "SetToZero", "frozen"
 
 
-def check_any(params: PyTree, updates: PyTree) -> None:
-    """The check of gradients in `apply_updates`."""
+def check_has_updates(params: PyTree, updates: PyTree) -> None:
+    """Raises an error in `apply_updates` if there are parameters, but no update."""
     if not jtu.tree_leaves(updates):
         for i, x in enumerate(jtu.tree_leaves(params, is_leaf=is_leaf)):
             if is_parameter(x):

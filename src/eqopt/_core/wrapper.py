@@ -57,9 +57,7 @@ class Call(NamedTuple):
         """
         if not jtu.tree_leaves(self.updates):
             return self.nothing(), state
-        extra = self.extra
-        if "grad_norm" in extra and not same_leaves(self.updates, self.gradients):
-            extra = without_norm(extra)
+        extra = keep_norm(self.extra, self.updates, self.gradients)
         method = inner.step if self.is_step else inner.update
         return method(self.updates, state, self.params, **extra)
 
@@ -106,6 +104,15 @@ class Call(NamedTuple):
         if self.is_step:
             return add_updates(self.params, self.updates)
         return self.updates
+
+
+def keep_norm(
+    extra: Mapping[str, Any], updates: Updates, gradients: Updates
+) -> Mapping[str, Any]:
+    """Returns `extra` for `updates`; `grad_norm` stays if they are the `gradients`."""
+    if "grad_norm" not in extra or same_leaves(updates, gradients):
+        return extra
+    return without_norm(extra)
 
 
 def _zero_update(g: Any, p: Any) -> Any:

@@ -20,7 +20,7 @@ from .axes import (
     resolve_dimension_numbers,
     size,
 )
-from .batches import BATCH, BatchedEquation, Batching, Work, largest_batch, make_batches
+from .batches import BATCHINGS, BatchedEquation, Work, make_batches
 from .dimension_numbers import MatrixDimensionNumbers, Numbers, Unknown, as_tuple
 from .division import AbstractWhole, Division, use_division
 from .layers import axes_of_inputs, find_stacks, is_field, shapes_of_one

@@ -1,6 +1,6 @@
 """Batches of equal matrices, and how batches take turns."""
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import equinox as eqx
@@ -17,19 +17,6 @@ from .._trees.sharding import is_in_shard_map
 # eigendecompositions and such, or QR decompositions.
 Work: TypeAlias = Literal["products", "few products", "decompositions", "QR"]
 
-# The number of elements in a batch of updates, by platform: 64 MB in float32, and on a
-# TPU 16 MB, so that what an iteration computes stays in its fast memory. A larger matrix
-# keeps a device busy on its own, so joining it to others would only take memory. A TPU
-# gets few decompositions, because each one compiles to a large program. A GPU computes
-# QR decompositions one by one, so smaller batches take the same time (SOAP on an H200:
-# 111 ms, not 110), and less memory.
-BATCH: dict[Work, dict[str, int]] = {
-    "products": {"default": 2**24, "tpu": 2**22},
-    "few products": {"default": 2**24, "tpu": 2**22},
-    "decompositions": {"default": 2**24, "tpu": 2**24},
-    "QR": {"default": 2**22, "tpu": 2**24},
-}
-
 
 class Batching(NamedTuple):
     """How equal matrices are computed.
@@ -42,15 +29,35 @@ class Batching(NamedTuple):
     - `results_wait`: the platforms on which the readers of its results wait, too.
     """
 
-    limits: Mapping[str, int]
+    limits: dict[str, int]
     turns: frozenset[str] = frozenset()
     numbers_wait: bool = False
     results_wait: frozenset[str] = frozenset()
 
+    @property
+    def largest(self) -> int:
+        """The number of elements in the largest batch, on any platform."""
+        return max(self.limits.values())
 
-def largest_batch(work: Work) -> int:
-    """The number of elements in the largest batch, on any platform."""
-    return max(BATCH[work].values())
+
+_GPU, _BOTH = frozenset({"default"}), frozenset({"default", "tpu"})
+
+# A batch of updates has 64 MB in float32, and on a TPU 16 MB, so that what an iteration
+# computes stays in its fast memory. A larger matrix keeps a device busy on its own, so
+# joining it to others would only take memory. A TPU gets few decompositions, because each
+# one compiles to a large program; with turns of batches as large, APOLLO would take 1.2
+# sizes of the parameters instead of 0.4. A GPU computes QR decompositions one by one, so
+# smaller batches take the same time (SOAP on an H200: 111 ms, not 110), and less memory.
+# With decompositions, numbers do not wait: compiled for an H100, Shampoo would take 2.4
+# instead of 1.8.
+BATCHINGS: dict[Work, Batching] = {
+    "products": Batching({"default": 2**24, "tpu": 2**22}, _BOTH, True, _BOTH),
+    "few products": Batching(
+        {"default": 2**24, "tpu": 2**22}, _BOTH, True, frozenset({"tpu"})
+    ),
+    "decompositions": Batching({"default": 2**24, "tpu": 2**24}, _GPU, False, _GPU),
+    "QR": Batching({"default": 2**22, "tpu": 2**24}, _GPU),
+}
 
 
 def make_batches(

@@ -22,7 +22,7 @@ from .._trees.states import check_state
 from .._trees.stored import shapes_if_stored
 from .._types import Params, PyTree, State, Updates
 from ..tree import zeros_like
-from .axes import Axes, DimensionNumbers, map_matrices, resolve_dimension_numbers, size
+from .axes import Axes, DimensionNumbers, resolve_dimension_numbers, size
 from .batches import Work
 from .division import Division, current_division
 from .layouts import Layout, Pieces, are_matrices, layout_of, make_slot, map_layouts
@@ -84,34 +84,31 @@ class AbstractContracting(AbstractTransformation):
         Matrices without elements are no matrices.
         """
         block_size = getattr(self, "block_size", None)
+        leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
+        return treedef.unflatten(
+            None
+            if axes is None
+            else layout_of(axes, tuple(x.shape), block_size, self._choose_rows)
+            for axes, x in zip(self._axes(tree, params), leaves, strict=True)
+        )
 
-        def layout(axes, x):
-            if 0 in x.shape:
-                return None
-            return layout_of(axes, tuple(x.shape), block_size, self._choose_rows)
-
-        numbers, takes_blocks = self.weight_dimension_numbers, self._takes_blocks
-        return map_matrices(
-            layout,
-            numbers,
+    def _axes(self, tree: PyTree, params: Params | None) -> list[Axes | None]:
+        """Finds the axes of each leaf; `None` if it is not a matrix, or empty."""
+        found = resolve_dimension_numbers(
+            self.weight_dimension_numbers,
             tree,
             params,
             is_required=True,
-            takes_blocks=takes_blocks,
+            takes_blocks=self._takes_blocks,
         )
+        leaves = jtu.tree_leaves(tree, is_leaf=is_leaf)
+        pairs = zip(found, leaves, strict=True)
+        return [None if axes is None or 0 in x.shape else axes for axes, x in pairs]
 
     def _route(self, report: Report, params: Params) -> None:
-        numbers = self.weight_dimension_numbers
-        blocks = self._takes_blocks
-        axes = resolve_dimension_numbers(
-            numbers, params, params, is_required=True, takes_blocks=blocks
-        )
-        leaves = jtu.tree_leaves(params, is_leaf=is_leaf)
-        pairs = [*zip(axes, leaves, strict=True)]
-        # Matrices without elements are no matrices, as in a step.
-        axes = [None if a is None or 0 in x.shape else a for a, x in pairs]
+        axes = self._axes(params, params)
         report.take(type(self).__name__, params, axes)
-        pairs = zip(axes, leaves, strict=True)
+        pairs = zip(axes, jtu.tree_leaves(params, is_leaf=is_leaf), strict=True)
         report.multiply(
             params,
             [None if a is None else a.of_each(x.shape, self._factor) for a, x in pairs],
@@ -264,9 +261,8 @@ class AbstractMatrixwise(AbstractContracting):
         layouts = self._layouts(updates, params)
         self._check_sizes(state, layouts, updates)
         mask = are_matrices(layouts)
-        slots = [x for x in step.equation.leaves if hasattr(step.state, x)]
-        for name in slots:
-            _check_are_matrices(mask, updates, getattr(step.state, name), name)
+        names = [x for x in step.equation.leaves if hasattr(step.state, x)]
+        _check_are_matrices(mask, updates, {x: getattr(step.state, x) for x in names})
         of_leaves = on_matrices(step.equation, self.in_batches, self._work, division)
         reads = {**step.reads, "layout": layouts}
         step = step._replace(equation=of_leaves, reads=reads, mask=mask)
@@ -298,17 +294,18 @@ class AbstractMatrixwise(AbstractContracting):
 
 
 def _check_are_matrices(
-    mask: PyTree[bool], updates: Updates, slot: PyTree, name: str
+    mask: PyTree[bool], updates: Updates, slots: Mapping[str, PyTree]
 ) -> None:
     """Raises an error for an update that only `init` treated as a matrix."""
     leaves, treedef = flatten_updates(updates)
-    slots = align(treedef, slot, f"state.{name}", updates)
     flags = jtu.tree_leaves(mask)
-    for i, (is_matrix, g, x) in enumerate(zip(flags, leaves, slots, strict=True)):
-        if not is_matrix and g is not None and x is not None:
-            raise InputError(
-                None,
-                f"`{keystr(updates, i)}` was a matrix in `init` (`{name}`), but is not "
-                "one now. Pass the same model to `init`, whose layers say what is a "
-                "matrix, or `weight_dimension_numbers`.",
-            )
+    for name, slot in slots.items():
+        column = align(treedef, slot, f"state.{name}", updates)
+        for i, (is_matrix, g, x) in enumerate(zip(flags, leaves, column, strict=True)):
+            if not is_matrix and g is not None and x is not None:
+                raise InputError(
+                    None,
+                    f"`{keystr(updates, i)}` was a matrix in `init` (`{name}`), but is "
+                    "not one now. Pass the same model to `init`, whose layers say what "
+                    "is a matrix, or `weight_dimension_numbers`.",
+                )

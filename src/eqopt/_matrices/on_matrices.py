@@ -15,26 +15,15 @@ from .._caches import cached
 from .._core.equation import Arguments, Equation, ShapeMismatch
 from ..numerics._numerics import common_dtype
 from .batches import (
-    BATCH,
+    BATCHINGS,
     BatchedEquation,
-    Batching,
     Slice,
     Work,
-    largest_batch,
     make_batches,
     without_slices,
 )
 from .division import AbstractWhole, Division, pass_division
 from .layouts import Layout, Pieces, over_stack
-
-
-_PRODUCTS = "products", "few products"
-_RESULTS_WAIT = {
-    "products": frozenset({"default", "tpu"}),
-    "few products": frozenset({"tpu"}),
-    "decompositions": frozenset({"default"}),
-    "QR": frozenset[str](),
-}
 
 
 class _OnMatrices(BatchedEquation):
@@ -53,21 +42,9 @@ class _OnMatrices(BatchedEquation):
         self._work: Work = work
         self._division = division if in_batches else None
         self.is_divided = is_divided = self._division is not None
-        has_turns = in_batches and not is_divided
-        turns = frozenset(BATCH[work] if has_turns else ())
-        is_of_products = work in _PRODUCTS
-        if not is_of_products:
-            # With the large batches of a TPU, APOLLO would take 1.2 sizes of the
-            # parameters instead of 0.4.
-            turns -= {"tpu"}
-        # With decompositions, numbers do not wait: compiled for an H100, Shampoo would
-        # take 2.4 instead of 1.8.
-        self.batching = Batching(
-            BATCH[work],
-            turns,
-            numbers_wait=is_of_products,
-            results_wait=_RESULTS_WAIT[work],
-        )
+        self.batching = BATCHINGS[work]
+        if is_divided or not in_batches:
+            self.batching = self.batching._replace(turns=frozenset())
         self.leaves = (*equation.leaves, "layout")
         self.shared, self.modules = equation.shared, equation.modules
         parameters = inspect.signature(inspect.unwrap(equation._fn)).parameters
@@ -116,7 +93,7 @@ class _OnMatrices(BatchedEquation):
         """
         *arguments, layout = leaves
         sides, stack = layout.size_of_one(g.shape), layout.stack(g.shape)
-        is_large = 2 * math.prod(sides) > largest_batch(self._work)
+        is_large = 2 * math.prod(sides) > self.batching.largest
         if not self._in_batches or is_large or self._is_batch(stack):
             return None
         # Of updates in several precisions, all are computed in float32 at least.
@@ -129,7 +106,8 @@ class _OnMatrices(BatchedEquation):
         Joining stacks would copy them, and two that are sharded in different ways would
         be exchanged between devices. But each decomposition is another large program.
         """
-        return bool(stack) and self._work in _PRODUCTS and not self._moves_all
+        is_of_products = self._work in ("products", "few products")
+        return bool(stack) and is_of_products and not self._moves_all
 
     def of_all(self, calls: Sequence[Arguments], limit: int) -> list[Any]:
         """The results for several leaves, with equal matrices in batches."""

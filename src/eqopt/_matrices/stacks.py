@@ -16,7 +16,7 @@ from .._trees.sharding import sharded_like
 from .._trees.stacked import Divided, Stacks, is_stacks
 from .._types import Params, PyTree, State, Updates
 from ..numerics._numerics import wide_dtype
-from .axes import Axes, resolve_dimension_numbers
+from .axes import Axes
 from .dimension_numbers import MatrixDimensionNumbers
 from .division import Division
 
@@ -62,14 +62,11 @@ def _stacks(
     self: Any, tree: PyTree, params: Params | None, division: Division
 ) -> list[_Stack]:
     """The matrices in `tree`: equal leaves are one stack, a stack is one by itself."""
-    found = resolve_dimension_numbers(
-        self.weight_dimension_numbers, tree, params, is_required=True
-    )
+    leaves = jtu.tree_leaves(tree, is_leaf=is_leaf)
     groups: dict[Any, list[int]] = {}
-    for i, (axes, x) in enumerate(
-        zip(found, jtu.tree_leaves(tree, is_leaf=is_leaf), strict=True)
-    ):
-        if axes is not None and 0 not in x.shape:
+    pairs = zip(self._axes(tree, params), leaves, strict=True)
+    for i, (axes, x) in enumerate(pairs):
+        if axes is not None:
             key = tuple(x.shape), wide_dtype(x.dtype), axes
             groups.setdefault((*key, i if axes.stack else None), []).append(i)
     return [

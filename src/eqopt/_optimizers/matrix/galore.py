@@ -25,15 +25,13 @@ from ..._core import (
     widened,
 )
 from ..._matrices import (
-    BATCH,
+    BATCHINGS,
     AbstractContracting,
     BatchedEquation,
-    Batching,
     DimensionNumbers,
     Layout,
     Rows,
     are_matrices,
-    largest_batch,
     make_batches,
     map_layouts,
 )
@@ -104,12 +102,12 @@ class _Reshaping(BatchedEquation):
     not take turns: GaLore would move 12 sizes of the parameters instead of 9 on an H100.
     """
 
-    batching = Batching(BATCH["decompositions"])
+    batching = BATCHINGS["decompositions"]._replace(turns=frozenset())
     keeps_shape = False
 
     def batch_key(self, g: Any, *leaves: Any) -> Hashable:
         arrays, treedef = jax.tree.flatten((g, *leaves))
-        is_large = 2 * _largest(arrays) > largest_batch("decompositions")
+        is_large = 2 * _largest(arrays) > self.batching.largest
         return None if is_large else (treedef, tuple(map(jax.typeof, arrays)))
 
     def of_all(self, calls: Sequence[Arguments], limit: int) -> list[Any]:
