@@ -371,10 +371,6 @@ CASES = {
         lambda: eqopt.equation(lambda *, decay: decay),
         "must have a signature such as `(g, mu, p, *, decay)`",
     ),
-    "an equation that lacks a slot": (
-        lambda: update(_equation(lambda g, mu: (g, mu), None)),
-        "takes `mu`, which is not a field of its state, NoneType.",
-    ),
     "an equation that lacks a value": (
         lambda: update(_equation(lambda g, *, beta: g, None)),
         "Broken: the equation `<lambda>` needs `beta`",

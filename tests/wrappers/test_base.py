@@ -237,17 +237,6 @@ class ReturningWrapper(eqopt.AbstractWrapper):
         return self.result
 
 
-def test_a_wrapper_without_a_field_for_the_inner_state():
-    opt = ReturningWrapper(eqopt.SGD(1.0), None)
-    for outer in (opt, eqopt.Chain(opt, eqopt.SGD(1.0))):
-        with pytest.raises(AttributeError) as error:
-            outer.eval_params(outer.init(PARAMS), PARAMS)
-        assert str(error.value) == (
-            "ReturningWrapper.eval_params: a list has no field `inner_state`. Name the "
-            "state of `inner` so, or implement `eval_params`."
-        )
-
-
 SGD = eqopt.SGD(0.1)
 
 

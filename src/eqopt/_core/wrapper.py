@@ -203,10 +203,4 @@ class AbstractWrapper(AbstractComposite):
 
     def eval_params(self, state: State, params: Model) -> Model:
         check_state(self, state)
-        if not hasattr(state, "inner_state"):
-            raise AttributeError(
-                f"{type(self).__name__}.eval_params: a {type(state).__name__} has no "
-                "field `inner_state`. Name the state of `inner` so, or implement "
-                "`eval_params`."
-            )
         return self.inner.eval_params(state.inner_state, params)
