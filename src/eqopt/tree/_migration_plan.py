@@ -15,7 +15,7 @@ from .._trees.leaves import listed, type_name
 from .._types import State
 from ._nbytes import aligned
 from ._search import _name, did_you_mean
-from ._state_parts import Part, parts_of
+from ._slots import Part, parts_of
 
 
 # Classes of states and their names, names of fields such as "ScaleByAdamState.mu", and
