@@ -201,22 +201,6 @@ def test_a_model_that_is_called_a_state():
     assert_equal(new.average, model)
 
 
-@pytest.mark.parametrize("kind", ["Auto", "Explicit"])
-@pytest.mark.slow
-def test_restored_arrays_are_placed_like_the_parameters(kind):
-    # Few devices: a CPU may stall if many small programs communicate at once.
-    mesh = mesh_of(getattr(jax.sharding.AxisType, kind), data=2)
-    sharding = jax.NamedSharding(mesh, jax.P("data"))
-    params = {"w": jax.device_put(jnp.ones((8, 16)), sharding)}
-    state = ADAM.init(params)
-    restored = jax.tree.map(np.asarray, state)
-    in_8_bits = eqopt.StoreState(ADAM, CODES, EVERYWHERE)
-    encoded = eqx.filter_jit(migrate)(in_8_bits, state, params)
-    for new, moved in ((ADAM, migrate(ADAM, restored, params)), (in_8_bits, encoded)):
-        is_placed = lambda x, y: x.sharding.is_equivalent_to(y.sharding, x.ndim)
-        assert all(jax.tree.leaves(jax.tree.map(is_placed, moved, new.init(params))))
-
-
 class Own(eqopt.AbstractTransformation):
     """A state of bare arrays: a weak one, a typed key, one of NumPy, and a number."""
 

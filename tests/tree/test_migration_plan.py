@@ -151,7 +151,7 @@ WRONG = {
         lambda: plan(ADAM, eqopt.ParamEMA(ADAM)),
         "migrate: the new optimizer has no place for these values of the old state: "
         "ParamEMAState at `(the root)`. To omit them, pass "
-        "`drop=['ParamEMAState']`. To say where they belong, pass `take`.",
+        "`drop=['ParamEMAState']`. To move them, pass `take`.",
     ),
     "many parameters less": (
         lambda: plan(ADAM, ADAM, dict.fromkeys("abcdefgh", PARAMS["b"]), old=MANY),
@@ -177,14 +177,12 @@ WRONG = {
     "another shape": (
         lambda: plan(ADAM, ADAM, {**PARAMS, "b": jnp.ones(5)}),
         "migrate: the old state has float32[2] at `[0].mu['b']`, but the new one has "
-        "float32[5] at `[0].mu['b']`, and 1 more differ. Pass the model of the old state "
-        "and the dtypes of the old optimizer, or initialise what differs: "
+        "float32[5] at `[0].mu['b']`, and 1 more differ. To initialise what differs, pass "
         "`drop=[\"[0].mu['b']\", \"[0].nu['b']\"]`.",
     ),
     "several values with other shapes": (
         lambda: plan(ADAM, ADAM, {"w": jnp.ones(5), "b": jnp.ones(5)}),
-        "and 3 more differ. Pass the model of the old state and the dtypes of the old "
-        "optimizer, or initialise what differs: "
+        "and 3 more differ. To initialise what differs, pass "
         "`drop=['ScaleByAdamState.mu', 'ScaleByAdamState.nu']`.",
     ),
     "another dtype": (

@@ -52,7 +52,7 @@ def test_two_trees_that_do_not_fit(fn, other, words):
 
 ARGUMENTS = [
     *(
-        (call, [name, "0-d", "float32[2]", "vmap"])
+        (call, [name, "0-d", "shape (2,)", "vmap"])
         for name, call in {
             "scale: `scalar`": lambda: tree.scale(jnp.ones(2), X),
             "full_like: `fill_value`": lambda: tree.full_like(X, jnp.ones(2)),

@@ -176,7 +176,7 @@ def _check_nothing_left(old: Sequence[Part], left: Sequence[Part]) -> None:
             "migrate",
             "the new optimizer has no place for these values of the old state: "
             f"{listed(lost, quote='')}. To omit them, pass `{_advice(old, left)}`. To "
-            "say where they belong, pass `take`.",
+            "move them, pass `take`.",
         )
 
 
@@ -215,8 +215,7 @@ def _check_types(
             "migrate",
             f"the old state has {type_name(*there[other])} at `{jtu.keystr(other)}`, "
             f"but the new one has {type_name(*here[path])} at `{jtu.keystr(path)}`{more}"
-            ". Pass the model of the old state and the dtypes of the old optimizer, or "
-            f"initialise what differs: `{_advice(old, some)}`.",
+            f". To initialise what differs, pass `{_advice(old, some)}`.",
         )
 
 

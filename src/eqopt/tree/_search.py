@@ -202,8 +202,8 @@ def step_count(state: State) -> Integer[Array | np.ndarray, "..."]:
         outermost = [count for path, count in found if len(path) == depth]
         return functools.reduce(jnp.maximum, outermost)
     fix = (
-        "Pass the state of the whole optimizer, or end your chain with "
-        "`eqopt.ScaleByLearningRate(...)`, which counts them."
+        "Pass the state of the whole optimizer, or end the chain with "
+        "`eqopt.ScaleByLearningRate(...)`."
     )
     if counts:
         path, count = counts[0]
