@@ -251,12 +251,6 @@ def test_table():
             ],
         ),
         (
-            lambda: eqopt.Partition(
-                {"a": eqopt.SGD(0.1)}, groups.label({"a": groups.path("head")})
-            ).init(MODEL),
-            ["`.embedding.weight`, ", "has no label. End", "eqopt.groups.everything"],
-        ),
-        (
             lambda: groups.label({"a": groups.everything, "b": groups.path("head")})(
                 MODEL
             ),

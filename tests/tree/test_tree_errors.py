@@ -70,7 +70,6 @@ ARGUMENTS = [
     (lambda: tree.bias_correction(X, 0.9, 0), ["`count`", "[1, inf)", "0"]),
     (lambda: tree.bias_correction(X, 1, 1), ["`decay`", "[0, 1)", "1"]),
     (lambda: tree.min([None, Z]), ["min", "[1]['x']", "complex", "norm"]),
-    (lambda: tree.norm(X, 3), ["norm: `ord` must be 1, 2 or 'inf', but is 3"]),
     (lambda: tree.dtype([X, Z]), ["dtype", "[0]['x']", "complex64", "cast"]),
     (
         lambda: eqopt.periodic_update(X, {"x": jnp.ones(2, jnp.float16)}, 0, 2),
