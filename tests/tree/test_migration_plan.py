@@ -177,12 +177,13 @@ WRONG = {
     "another shape": (
         lambda: plan(ADAM, ADAM, {**PARAMS, "b": jnp.ones(5)}),
         "migrate: the old state has float32[2] at `[0].mu['b']`, but the new one has "
-        "float32[5] at `[0].mu['b']`, and 1 more differ. To initialise "
-        "what differs, pass `drop=[\"[0].mu['b']\", \"[0].nu['b']\"]`.",
+        "float32[5] at `[0].mu['b']`, and 1 more differ. Pass the old "
+        "model and dtypes, or initialise what differs: "
+        "`drop=[\"[0].mu['b']\", \"[0].nu['b']\"]`.",
     ),
     "several values with other shapes": (
         lambda: plan(ADAM, ADAM, {"w": jnp.ones(5), "b": jnp.ones(5)}),
-        "and 3 more differ. To initialise what differs, pass "
+        "and 3 more differ. Pass the old model and dtypes, or initialise what differs: "
         "`drop=['ScaleByAdamState.mu', 'ScaleByAdamState.nu']`.",
     ),
     "another dtype": (

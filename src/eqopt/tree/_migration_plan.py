@@ -215,7 +215,8 @@ def _check_types(
             "migrate",
             f"the old state has {type_name(*there[other])} at `{jtu.keystr(other)}`, "
             f"but the new one has {type_name(*here[path])} at `{jtu.keystr(path)}`{more}"
-            f". To initialise what differs, pass `{_advice(old, some)}`.",
+            ". Pass the old model and dtypes, or initialise what differs: "
+            f"`{_advice(old, some)}`.",
         )
 
 
