@@ -263,6 +263,8 @@ def test_complex_numbers():
         x, {"z": jnp.zeros(2), "x": jnp.zeros(1)}, 0.5, 2
     )
     np.testing.assert_allclose(real_moments["z"], [2.5, 4.5])
+    cubes = tree.update_moment_per_elem_norm({"z": x["z"]}, {"z": jnp.zeros(2)}, 0.5, 3)
+    np.testing.assert_allclose(cubes["z"], [5**1.5 / 2, 13.5], rtol=1e-6)
     largest = tree.update_infinity_moment(x, tree.zeros_like(tree.real(x)), 0.5, 0)
     np.testing.assert_allclose(largest["z"], [5**0.5, 3])
 
