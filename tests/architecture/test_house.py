@@ -195,8 +195,3 @@ def test_checks_can_be_turned_off():
     )
     assert python(code, JAXTYPING_DISABLE="0") == "InputError"
     assert python(code, JAXTYPING_DISABLE="1") == "passed"
-
-
-def test_unknown_names():
-    with pytest.raises(AttributeError, match="module 'eqopt' has no attribute 'adam'"):
-        eqopt.adam  # noqa: B018

@@ -3,9 +3,6 @@
 import inspect
 import re
 
-import equinox as eqx
-import jax
-import numpy as np
 import pytest
 
 from ..methods import METHODS
@@ -77,34 +74,3 @@ def test_the_box_repeats_the_equations_of_the_building_block(name):
 @pytest.mark.parametrize("name", [name for name in sorted(PUBLIC) if BOXES[name]])
 def test_every_symbol_is_defined(name):
     assert not undefined(BOXES[name])
-
-
-def test_an_iteration_says_whose_eps_is_in_it():
-    """All methods but three have another `eps`, which the iteration does not use."""
-    own = ("Dion2", "ScaleByDion2", "ScaleByMuon")
-    for name, text in BOXES.items():
-        known = (
-            name.removeprefix("eqopt.") in own or r"\varepsilon$ is `eps`" not in text
-        )
-        if r"\operatorname{NS}(X) &= X_N" in text and not known:
-            assert "10^{-7}$" in text, name
-
-
-@pytest.mark.slow
-def test_what_starts_at_zero():
-    """Arrays like the parameters are zero, copies of the parameters, or explained."""
-    model = eqx.nn.Linear(3, 2, key=jax.random.key(0))
-    params = [np.asarray(p) for p in jax.tree.leaves(eqx.filter(model, eqx.is_array))]
-    for method in METHODS.values():
-        text = BOXES[f"eqopt.{method.name}"]
-        state = method.ours(1e-3).init(model)
-        others = [
-            x
-            for x in map(
-                np.asarray, filter(eqx.is_inexact_array, jax.tree.leaves(state))
-            )
-            if any(x.shape == p.shape for p in params)
-            and x.any()
-            and not any(np.array_equal(x, p) for p in params)
-        ]
-        assert not others or "_0$ is `" in text, method.name

@@ -1,7 +1,5 @@
 """Documentation and comments are plain English: CONTRIBUTING.md has the rules."""
 
-import pytest
-
 from .language import files, findings
 from .pages import ROOT
 
@@ -28,27 +26,15 @@ def test_found_across_a_line_break():
 
 
 def test_found_in_docstrings_and_comments():
-    text = 'def f(x):\n    """That of `x`."""\n    return x  # which see\n'
-    assert phrases("a.py", text) == [(2, "That of"), (3, "which see")]
+    text = 'def f(x):\n    """That of `x`."""\n    return x  # likewise\n'
+    assert phrases("a.py", text) == [(2, "That of"), (3, "likewise")]
     text = "# It is there\n# in the\n# place of x.\n"
     assert phrases("a.py", text) == [(2, "in the place of")]
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("a.md", "```python\nthat of\n```\n"),
-        ("a.md", "Write `that of`, or [this](that of).\n"),
-        ("a.md", "<!-- that of -->\n"),
-        ("a.py", 'error = "that of"\n'),
-        (
-            "a.py",
-            'def f():\n    """Meaning.\n\n    ```\n    that of\n    ```\n    """\n',
-        ),
-    ],
-)
-def test_not_found_in_code(name, text):
-    assert not phrases(name, text)
+def test_not_found_in_code():
+    assert not phrases("a.md", "```python\nthat of\n```\nWrite `that of`.\n")
+    assert not phrases("a.py", 'error = "that of"\n')
 
 
 def test_a_reference_may_end_a_list_of_arguments():

@@ -5,7 +5,6 @@ import importlib
 import json
 import operator
 import re
-import string
 
 import pytest
 
@@ -86,31 +85,6 @@ def test_entries_say_which_file_they_are_in(index):
             assert len(sources) == 1 and (ROOT / sources[0]).is_file(), public
 
 
-SEARCH = """
-  document.getElementById("__search").click();
-  const box = document.querySelector(".md-search__input");
-  const list = document.querySelector(".md-search-result__list");
-  const entriesOf = async (query) => {
-    list.replaceChildren();  // what was found for the query before
-    for (let i = 0; i < 100; i++) {
-      if (i % 20 == 0) {
-        box.value = query;
-        box.dispatchEvent(new Event("keyup", { bubbles: true }));
-      }
-      await new Promise(done => setTimeout(done, 1));
-      const links = [...list.querySelectorAll("a.md-search-result__link")];
-      const entries = links.map(link => link.PART).filter(part => part);
-      if (entries.length) return entries.slice(0, 5);
-    }
-    return [];
-  };
-  for (let i = 0; i < 50 && !(await entriesOf("optimizer")).length; i++);
-  const found = {};
-  for (const query of QUERIES) found[query] = await entriesOf(query);
-  return found;
-"""
-
-
 def names_by_entry() -> dict[str, set[str]]:
     """For each name that a user may type, the entries that should come first."""
     typed = collections.defaultdict(set)
@@ -120,12 +94,6 @@ def names_by_entry() -> dict[str, set[str]]:
             if "." in name:
                 typed[name.partition("(")[0].rpartition(".")[2]].add(public)
     return typed
-
-
-def searched(site, profile, queries: list[str], part="hash") -> dict[str, list[str]]:
-    """The first entries that the search box shows for each query: a part of links."""
-    script = SEARCH.replace("QUERIES", json.dumps(queries)).replace("PART", part)
-    return in_chromium(site / "index.html", script, profile)
 
 
 RANKS = """<!doctype html><body>
@@ -164,70 +132,3 @@ def test_names_come_first(site, tmp_path):
         if found[query].partition("#")[2] not in entries
     }
     assert not late
-
-
-@needs_chromium
-@pytest.mark.slow
-def test_every_entry_comes_first_under_each_of_its_names(site, tmp_path):
-    """In the search box, for one name in eight, because each takes 50 ms.
-
-    From the disk, where the browser has no worker for it.
-    """
-    typed = names_by_entry()
-    found = searched(site, tmp_path, sorted(typed)[::8])
-    late = {
-        query: entries
-        for query, entries in found.items()
-        if not entries or entries[0].removeprefix("#") not in typed[query]
-    }
-    assert not late
-
-
-@needs_chromium
-@pytest.mark.slow
-def test_other_entries_and_pages_are_still_found(site, tmp_path):
-    found = searched(site, tmp_path, ["Adam", "successive halving"])
-    assert {"#eqopt.AMSGrad", "#eqopt.RAdam"} & {*found["Adam"]}
-    assert found["successive halving"][0] == "#successive-halving"
-
-
-@needs_chromium
-@pytest.mark.slow
-def test_a_first_letter_or_digit_is_enough(site, tmp_path):
-    """All words of the site are looked up here: one that has no page is an error."""
-    found = searched(site, tmp_path, [*string.ascii_lowercase, *string.digits])
-    assert not [query for query, entries in found.items() if not entries]
-
-
-GUIDES = {
-    "8 bit": "half_precision",
-    "8 bits": "half_precision",
-    "LoRA": "parameter_groups",
-    "adapter": "parameter_groups",
-    "L-BFGS-B": "minimising",
-    "change optimizer": "checkpoints",
-    "checkpoint": "checkpoints",
-    "checkpoints": "checkpoints",
-    "custom optimizer": "writing_a_transformation",
-    "data parallel": "scaling_out",
-    "flax": "plain_jax",
-    "hyperparameter search": "sweeping",
-    "learning rate": "scheduling",
-    "learning rate schedule": "scheduling",
-    "log": "logging",
-    "log gradient norm": "logging",
-    "log learning rate": "logging",
-    "loss spike": "skipping",
-    "multiple GPUs": "scaling_out",
-    "own optimizer": "writing_a_transformation",
-    "wandb": "logging",
-    "weight decay": "transformations",
-}
-
-
-@needs_chromium
-@pytest.mark.slow
-def test_topics_lead_to_their_guides(site, tmp_path):
-    found = searched(site, tmp_path, [*GUIDES], part="pathname")
-    first = {topic: pages[0].rpartition("/")[2] for topic, pages in found.items()}
-    assert first == {topic: f"{guide}.html" for topic, guide in GUIDES.items()}

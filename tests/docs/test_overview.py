@@ -30,33 +30,6 @@ def test_the_page_of_the_family_has_it(family: str):
     assert {method.name for method in BY_FAMILY[family]} <= {*entries}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "AddDecayedWeights",
-        "Cautious",
-        "ClipByHistory",
-        "CompressedMean",
-        "DiLoCo",
-        "EMANesterov",
-        "GPA",
-        "Grokfast",
-        "KeepNorm",
-        "OuterNesterov",
-        "Overwrite",
-        "QKClip",
-        "RadialBrake",
-        "RelativeUpdate",
-        "UpdateNormFloor",
-        "groups.mup",
-    ],
-)
-def test_what_is_no_optimizer_also_says_when_to_use_it(name: str):
-    text = "\n".join(prose(page) for page in (DOCS / "api").rglob("*.md"))
-    entry = rf"^::: eqopt\.{re.escape(name)}\n(?:    .*\n)*\n\*When to use it:\*"
-    assert re.search(entry, text, re.M)
-
-
 def test_every_average_is_in_the_table_of_averages():
     section = (
         prose(DOCS / "evaluating.md").split("## Which average")[1].split("\n## ")[0]

@@ -4,7 +4,6 @@ import re
 
 import jax
 import jax.numpy as jnp
-import pytest
 
 from ..methods import METHODS
 from ..methods.method import Method
@@ -31,18 +30,3 @@ def test_states_with_copies_are_listed():
     [listed] = re.findall(r"^- A copy of a parameter.*?(?=^- )", PAGE, re.M | re.S)
     named = re.findall(r"\[`eqopt\.(\w+)`\]", listed)
     assert named == [name for name, method in METHODS.items() if has_copies(method)]
-
-
-@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
-def test_counts(method: Method):
-    numbers = [x.dtype for x in state(method, jnp.float32).values() if x.shape == ()]
-    integers = {dtype for dtype in numbers if jnp.issubdtype(dtype, jnp.integer)}
-    assert integers <= {jnp.dtype("int32")}
-
-
-@pytest.mark.parametrize("name", METHODS)
-@pytest.mark.costly
-def test_second_moments_of_complex_parameters(name: str):
-    for at, x in state(METHODS[name], jnp.complex64).items():
-        if ".nu[" in at:
-            assert x.dtype == jnp.float32, at

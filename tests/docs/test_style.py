@@ -41,24 +41,3 @@ def test_pictures(site, tmp_path, name, scheme):
         dark = ("invert(1) hue-rotate(180deg)", "screen")
         expected = dark if scheme == "slate" else ("none", "normal")
         assert (picture["filter"], picture["blend"]) == expected
-
-
-TABLES = """
-  return [...document.querySelectorAll("article table:not([class])")].map(table => {
-    const scrolled = table.closest(".md-typeset__scrollwrap");
-    const [name, number] = table.querySelectorAll("tbody td");
-    const places = () => [name, number].map(cell => cell.getBoundingClientRect().left);
-    const before = places();
-    scrolled.scrollLeft = 60;
-    return { by: scrolled.scrollLeft, before, after: places() };
-  });
-"""
-
-
-def test_names_of_rows_stay_where_numbers_are_scrolled(site, tmp_path):
-    tables = in_chromium(site / "benchmarks.html", TABLES, tmp_path)
-    scrolled = [table for table in tables if table["by"] == 60]
-    assert scrolled
-    for table in scrolled:
-        (name, number), (name_after, number_after) = table["before"], table["after"]
-        assert name_after > name - 20 and number_after == number - 60, table

@@ -36,20 +36,3 @@ def test_the_page_shows_its_picture():
     shown = (ROOT / "docs" / "images" / "width_transfer.svg").read_text()
     texts = "width 16", "width 128", "with eqopt.groups.mup", "without", "learning rate"
     assert all(f"<!-- {text} -->" in shown for text in texts)
-
-
-def test_the_picture_has_one_best_learning_rate():
-    """With the factors, all widths have their least loss at the same learning rate."""
-    shown = (ROOT / "docs" / "images" / "width_transfer.svg").read_text()
-    panels = {}
-    for path in re.findall(r'<path d="(M[^"]*)"[^>]*fill: none', shown):
-        points = [tuple(map(float, x.split())) for x in re.split("[ML]", path)[1:]]
-        if len(points) == 8:  # the learning rates
-            losses = [-height for _, height in points]
-            panels.setdefault(points[0][0], []).append(losses)
-    best = {x: [losses.index(min(losses)) for losses in panels[x]] for x in panels}
-    least = {x: [min(losses) for losses in panels[x]] for x in panels}
-    left, right = sorted(panels)
-    assert best == {left: [3] * 4, right: [3, 2, 2, 2]}
-    assert least[left] == sorted(least[left], reverse=True)
-    assert least[right] == sorted(least[right])

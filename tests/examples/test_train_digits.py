@@ -2,10 +2,6 @@
 
 import re
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import equinox as eqx
@@ -62,35 +58,16 @@ def assert_refused(script, capsys, options, expected):
 #
 
 
-def assert_learned(script, tmp_path, capsys, *options):
-    script.main([*options, "--quiet", "--output", str(tmp_path)])
+@pytest.mark.slow
+def test_reads_97_percent_with_the_defaults(script, tmp_path, capsys):
+    script.main(["--quiet", "--output", str(tmp_path)])
     out, err = capsys.readouterr()
     *_, picture, last = out.splitlines()
     match = re.fullmatch(r"test accuracy: (\d+\.\d\d) %", last)
     assert match is not None and float(match[1]) >= 97
     assert err == ""
-    assert_is_picture(Path(picture.removeprefix("picture: ")))
-
-
-def assert_is_picture(path):
-    pixels = imread(path)
-    assert path.suffix == ".png"
+    pixels = imread(picture.removeprefix("picture: "))
     assert min(pixels.shape[:2]) > 500
-    assert len(np.unique(pixels.reshape(-1, pixels.shape[2]), axis=0)) > 50
-
-
-@pytest.mark.slow
-def test_reads_97_percent_with_the_defaults(script, tmp_path, capsys):
-    assert_learned(script, tmp_path, capsys)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("optimizer", "steps"), [("lion", 1000), ("sgd", 500)])
-def test_reads_97_percent_with_the_other_optimizers(
-    script, tmp_path, capsys, optimizer, steps
-):
-    options = "--optimizer", optimizer, "--seed", "1", "--steps", str(steps)
-    assert_learned(script, tmp_path, capsys, *options)
 
 
 #
@@ -101,9 +78,6 @@ def test_reads_97_percent_with_the_other_optimizers(
 def test_splits_are_stratified_disjoint_and_fixed_by_the_seed(script):
     splits = script.load_splits(0)
     assert [len(split.labels) for split in splits] == [1257, 270, 270]
-    for split in splits:
-        shares = np.bincount(split.labels) / len(split.labels)
-        assert np.all(np.abs(shares - 0.1) < 0.01)
     # Each of the images that there are is in one of the splits, and in one only.
     split_images = np.concatenate([split.images for split in splits])
     pixels, _ = load_digits(return_X_y=True)
@@ -114,38 +88,6 @@ def test_splits_are_stratified_disjoint_and_fixed_by_the_seed(script):
     ):
         assert np.array_equal(split.images, again.images)
         assert not np.array_equal(split.images, other.images)
-
-
-def test_a_batch_is_digits_moved_by_up_to_a_pixel(script):
-    digits = script.Digits(
-        np.arange(1, 1 + 5 * 64, dtype=np.float32).reshape(5, 8, 8), np.arange(5)
-    )
-    moves = set()
-    for step in range(20):
-        images, labels = script.draw_batch(digits, 5, 0, step)
-        assert sorted(labels) == [0, 1, 2, 3, 4]
-        for image, label in zip(images, labels, strict=True):
-            original = np.pad(digits.images[label], 1)
-            [move] = [
-                (i, j)
-                for i in range(3)
-                for j in range(3)
-                if np.array_equal(image, original[i : i + 8, j : j + 8])
-            ]
-            moves.add(move)
-    assert len(moves) == 9
-
-
-def test_a_batch_depends_on_seed_and_step_alone(script):
-    train, _, _ = script.load_splits(0)
-    batch = script.draw_batch(train, 64, 3, 7)
-    np.random.seed(0)
-    again = script.draw_batch(train, 64, 3, 7)
-    assert np.array_equal(batch.images, again.images)
-    assert np.array_equal(batch.labels, again.labels)
-    for seed, step in ((3, 8), (4, 7)):
-        other = script.draw_batch(train, 64, seed, step)
-        assert not np.array_equal(batch.images, other.images)
 
 
 #
@@ -176,29 +118,6 @@ def test_the_history_is_complete(finished):
     assert len(losses) == 9
     assert rates == pytest.approx([float(schedule(step)) for step in range(9)])
     assert [step for step, _ in validation] == [9]
-
-
-@pytest.mark.slow
-def test_microbatches_give_the_same_training(script):
-    train, _, _ = script.load_splits(0)
-    # Not Adam: it makes much of what rounding leaves of a gradient of zero.
-    opt = script.make_optimizer(parse(script, "--optimizer", "sgd", "--steps", "4"))
-
-    def trained(size):
-        model = script.CNN(jax.random.key(0))
-        state = opt.init(model)
-        train_step = script.make_train_step(opt, size)
-        losses = []
-        for step in range(4):
-            batch = script.draw_batch(train, 48, 0, step)
-            model, state, loss = train_step(batch, model, state)
-            losses.append(loss)
-        return jax.tree.leaves(eqx.filter((model, state, losses), eqx.is_array))
-
-    whole = trained(None)
-    for size in (8, 20):  # the latter leaves a rest
-        for x, y in zip(whole, trained(size), strict=True):
-            np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6)
 
 
 #
@@ -239,23 +158,6 @@ def test_resumes_bit_identically(script, finished, tmp_path, monkeypatch, capsys
     assert not list(tmp_path.glob("*.tmp"))
 
 
-@pytest.mark.slow
-def test_resumes_after_being_killed(script, tmp_path, monkeypatch):
-    # The other processes read what the first one has compiled.
-    monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-    options = ["--steps", "200", "--quiet", "--output"]
-    command = [sys.executable, str(SCRIPT), *options, str(tmp_path / "killed")]
-    process = subprocess.Popen([*command, "--checkpoint-every", "1"])
-    while not (tmp_path / "killed" / "checkpoint.eqx").exists():
-        assert process.poll() is None
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
-    subprocess.run([*command, "--resume"], check=True)
-    subprocess.run([*command[:-1], str(tmp_path / "whole")], check=True)
-    assert is_same_checkpoint(tmp_path / "whole", tmp_path / "killed")
-
-
 def test_resuming_a_finished_run_only_reports(script, finished, tmp_path, capsys):
     shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
     # Options for checkpoints do not change the training, so they may differ.
@@ -265,26 +167,12 @@ def test_resuming_a_finished_run_only_reports(script, finished, tmp_path, capsys
     assert is_same_checkpoint(tmp_path, finished)
 
 
-@pytest.mark.parametrize(
-    "options, expected",
-    [
-        (("--optimizer", "sgd"), "optimizer=adam, learning_rate=0.003"),
-        (("--microbatch-size", "8"), "microbatch_size=None"),
-    ],
-)
-def test_resuming_with_other_options(script, finished, capsys, options, expected):
+def test_resuming_with_other_options(script, finished, capsys):
     before = (finished / "checkpoint.eqx").read_bytes()
-    options = [*SMALL, "--output", str(finished), *options, "--resume"]
-    assert_refused(script, capsys, options, f"other options: {expected}\n")
+    options = [*SMALL, "--output", str(finished), "--optimizer", "sgd", "--resume"]
+    expected = "other options: optimizer=adam, learning_rate=0.003\n"
+    assert_refused(script, capsys, options, expected)
     assert (finished / "checkpoint.eqx").read_bytes() == before
-
-
-def test_resuming_from_a_damaged_checkpoint(script, finished, tmp_path, capsys):
-    """`tests/checkpoint` damages files in other ways."""
-    whole = (finished / "checkpoint.eqx").read_bytes()
-    (tmp_path / "checkpoint.eqx").write_bytes(whole[:-1])
-    options = [*SMALL, "--output", str(tmp_path), "--resume"]
-    assert_refused(script, capsys, options, "checkpoint.eqx is damaged")
 
 
 #
@@ -298,11 +186,7 @@ def test_resuming_from_a_damaged_checkpoint(script, finished, tmp_path, capsys):
         ("--optimizer adma", "invalid choice: 'adma'"),
         ("--steps 0", "--steps: expected int from 1"),
         ("--batch-size 1258", "there are 1257 training digits"),
-        ("--microbatch-size 65", "is more than --batch-size 64"),
-        ("--learning-rate nan", "not 'nan'"),
-        ("--seed 4294967296", "to 4294967295"),
         ("--resume", "there is no checkpoint"),
-        ("--momentum 0.9", "unrecognized arguments: --momentum 0.9"),
     ],
 )
 def test_wrong_options(script, tmp_path, capsys, options, expected):

@@ -21,10 +21,6 @@ PARAMS, *GRADS = (jnp.asarray(draw(size=(12, 5)), jnp.float32) for _ in range(3)
 OPTIMIZERS = {
     "Muon": lambda n: eqopt.Muon(0.02, weight_dimension_numbers=n),
     "SOAP": lambda n: eqopt.SOAP(0.02, skip_first=False, weight_dimension_numbers=n),
-    "NorMuon": lambda n: eqopt.NorMuon(0.02, weight_dimension_numbers=n),
-    "SOAP-3": lambda n: eqopt.SOAP(
-        0.02, skip_first=False, block_size=3, weight_dimension_numbers=n
-    ),
     "KeepNorm": lambda n: eqopt.Hyperball(
         eqopt.ScaleByAdam(), 0.02, radius="initial", weight_dimension_numbers=n
     ),
@@ -196,24 +192,11 @@ def of(cls, numbers, **options):
             of(eqopt.GaLore, Numbers(-1, -2, 1, 3)),
             r"splits `\['w'\]` into blocks, but this method treats",
         ),
-        (
-            of(eqopt.SM3, Numbers(-1, -2, 1, 3)),
-            "Omit `reduction_blocks` and `output_blocks`",
-        ),
-        (
-            of(eqopt.CAME, Numbers(-1, -2, 1, 3)),
-            "Omit `reduction_blocks` and `output_blocks`",
-        ),
         (of(eqopt.Adafactor, Numbers(-1, -2, 1, 3)), "Omit `reduction_blocks`"),
-        (
-            of(eqopt.AdamP, Numbers(-1, -2, 1, 3), weight_decay=0.1),
-            "Omit `reduction_blocks`",
-        ),
         (
             lambda: Numbers(0, 1, 0),
             "`reduction_blocks` must be a positive number .* is 0",
         ),
-        (lambda: Numbers(0, 1, 1, ()), r"`output_blocks` must be .*, but is \(\)"),
         (
             lambda: eqopt.AdamMini(1, block_axes=Numbers(-1, -2, 1, SIZES)).init(
                 [PARAMS]

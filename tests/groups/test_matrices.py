@@ -184,16 +184,12 @@ def test_a_stack_takes_the_steps_of_its_layers(opt, make):
 
 ARE_OWN = eqopt.groups.path("bias|gain|temperature")
 IN_PARTS = {
-    "Masked": lambda opt: eqopt.Masked(opt, ARE_OWN),
     "Masked twice": lambda opt: eqopt.Masked(
         eqopt.Masked(opt, eqopt.groups.path("gain|bias")), ARE_OWN
     ),
     "Partition": lambda opt: eqopt.Partition(
         {"own": opt, "rest": eqopt.SetToZero()},
         eqopt.groups.label({"own": ARE_OWN, "rest": eqopt.groups.everything}),
-    ),
-    "SelectiveTransform": lambda opt: eqopt.SelectiveTransform(
-        opt, freeze_mask=~ARE_OWN
     ),
 }
 
@@ -227,22 +223,16 @@ def test_own_arrays_of_a_stack_without_its_layers(opt, name):
 
 # A transformer of arrays: all of these are for Muon.
 TRANSFORMER = {
-    "qkv": (8, 3, 2, 4),
-    "o": (2, 4, 8),
-    "up": (8, 32),
-    "experts": (4, 8, 32),
-}
-HIDDEN = {
-    "qkv": Numbers(0, (2, 3)),
-    "o": Numbers((0, 1), 2),
-    "up": INPUTS_FIRST,
-    "experts": STACK,
+    "qkv": ((8, 3, 2, 4), Numbers(0, (2, 3))),
+    "o": ((2, 4, 8), Numbers((0, 1), 2)),
+    "up": ((8, 32), INPUTS_FIRST),
+    "experts": ((4, 8, 32), STACK),
 }
 
 
 def test_muon_does_not_skip_parameters_silently():
     """Muon orthogonalizes all parameters with its label, or `init` raises an error."""
-    params = {name: jnp.ones(shape) for name, shape in TRANSFORMER.items()}
+    params = {name: jnp.ones(shape) for name, (shape, _) in TRANSFORMER.items()}
     params |= {"embedding": jnp.ones((9, 8))}
     labels = {name: "muon" if name in TRANSFORMER else "adam" for name in params}
 
@@ -252,7 +242,8 @@ def test_muon_does_not_skip_parameters_silently():
 
     with pytest.raises(ValueError, match=r"`\['experts'\]`.*`\['o'\]`, `\['qkv'\]`"):
         partition().init(params)
-    opt = partition(weight_dimension_numbers={**HIDDEN, "embedding": None})
+    numbers = {name: numbers for name, (_, numbers) in TRANSFORMER.items()}
+    opt = partition(weight_dimension_numbers={**numbers, "embedding": None})
     ours = lambda opt: opt.init(params).inner_states["muon"]
     momentum = lambda opt: eqopt.tree.get(ours(opt), "ScaleByMuonState").mu
     assert all(momentum(opt)[name] is not None for name in TRANSFORMER)

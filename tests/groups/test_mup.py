@@ -42,10 +42,8 @@ def by_path(tree):
     return {jax.tree_util.keystr(path): x for path, x in leaves}
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "sgd", "muon"])
-@pytest.mark.parametrize("tree", TREES)
-def test_all_ones_for_the_base_model(optimizer, tree):
-    found = factors(mlp(8), mlp(8), optimizer, tree)
+def test_all_ones_for_the_base_model():
+    found = factors(mlp(8), mlp(8))
     paths = by_path(eqx.filter(mlp(8), eqx.is_inexact_array))
     assert found == dict.fromkeys(paths, 1.0)
     assert all(type(factor) is float for factor in found.values())
@@ -109,10 +107,6 @@ def test_layers_and_arrays(name):
     assert [*factors(base, model, "sgd").values()] == [of_sgd]
 
 
-def test_nothing():
-    assert factors({}, {}) == {}
-
-
 def test_cells_and_attention():
     cell = lambda n: nn.GRUCell(3, n, key=KEY)
     assert factors(cell(4), cell(8)) == {
@@ -158,13 +152,10 @@ def test_shapes_do_and_fit_the_model():
 
 def test_stored_parameters():
     """Their shapes count, too."""
-    opt = eqopt.StoreParams(eqopt.Adam(1e-3), eqopt.storage.SplitMasterWeights())
+    storage = eqopt.storage.SplitMasterWeights()
     model = eqopt.tree.cast(mlp(8), jnp.bfloat16)
-    factors_of = mup(mlp(4), model).learning_rate
-    opt = eqopt.StoreParams(
-        eqopt.Chain(opt.inner, eqopt.ScaleByTree(factors_of)), opt.storage
-    )
-    opt.init(model)
+    scale = eqopt.ScaleByTree(mup(mlp(4), model).learning_rate)
+    eqopt.StoreParams(eqopt.Chain(eqopt.Adam(1e-3), scale), storage).init(model)
 
 
 BAD = {
@@ -173,17 +164,11 @@ BAD = {
         {"a": jnp.ones(2), "b": jnp.ones(2)},
         r"Only `model` has a leaf at `\['b'\]`. Create both models with the same func",
     ),
-    "nothing here": (
-        {},
-        jnp.ones(2),
-        "Only `model` has a leaf at `.the root.`. Create",
-    ),
     "no parameter": (
         {"a": jnp.ones(2, int), "b": jnp.ones(2)},
         {"a": jnp.ones(2), "b": jnp.ones(2)},
         r"`\['a'\]` must have as many axes .*, but has None and 1. Create",
     ),
-    "nothing": ({"a": 1}, {"a": 1}, "mup: `params` has no parameters"),
     "axes": (
         {"a": jnp.ones(2)},
         {"a": jnp.ones((2, 2))},
@@ -194,15 +179,10 @@ BAD = {
         conv(4, 8, 5),
         r"`.weight` has shape \(4, 2, 3, 3\) .* \(8, 4, 5, 5\) .* only one input axis",
     ),
-    "vocabulary": (
-        nn.Embedding(7, 4, key=KEY),
-        nn.Embedding(9, 8, key=KEY),
-        "`.weight` has .* or one axis of another array",
-    ),
     "depth": (
         jax.tree.map(lambda x: x[None], nn.Linear(4, 4, key=KEY)),
         jax.tree.map(lambda x: jnp.stack([x, x]), nn.Linear(4, 4, key=KEY)),
-        "`.weight` has .* may differ in width only",
+        "`.weight` has .* may differ, or one axis of another array",
     ),
 }
 
@@ -220,39 +200,6 @@ def test_example_in_the_docstring():
     names = {"eqopt": eqopt, "eqx": eqx, "jax": jax}
     exec(textwrap.dedent(example[1]), names)
     names["opt"].init(names["model"])
-
-
-@pytest.mark.slow
-def test_two_ways_to_decay():
-    """Before the decay, or behind an optimizer whose decay makes up for the factor."""
-    base, model = mlp(4), mlp(12)
-    found = mup(base, model)
-    eta, decay = 0.01, 0.1
-    chain = eqopt.Chain(
-        eqopt.ScaleByAdam(),
-        eqopt.ScaleByTree(found.learning_rate),
-        eqopt.AddDecayedWeights(decay),
-        eqopt.ScaleByLearningRate(eta),
-    )
-    values = sorted({*by_path(found.weight_decay).values()})
-    by_decay = {value: eqopt.AdamW(eta, weight_decay=decay * value) for value in values}
-    labels = jax.tree.map(lambda x: x, found.weight_decay)
-    behind = eqopt.Chain(
-        eqopt.Partition(by_decay, labels), eqopt.ScaleByTree(found.learning_rate)
-    )
-    params = eqx.filter(model, eqx.is_inexact_array)
-    grads = jax.tree.map(jnp.sin, params)
-    here, there = (
-        opt.update(grads, opt.init(params), params)[0] for opt in (chain, behind)
-    )
-    for x, y in zip(jax.tree.leaves(here), jax.tree.leaves(there), strict=True):
-        np.testing.assert_allclose(x, y, rtol=1e-5)
-    # To decay is the same for all.
-    bare, _ = chain.update(
-        jax.tree.map(jnp.zeros_like, grads), chain.init(params), params
-    )
-    for x, p in zip(jax.tree.leaves(bare), jax.tree.leaves(params), strict=True):
-        np.testing.assert_allclose(x, -eta * decay * p, rtol=1e-6)
 
 
 WIDTHS = 32, 128, 512
@@ -288,14 +235,11 @@ class Net(eqx.Module):
         return [*before, self.multiplier * (last.weight @ x) + bias]
 
 
-def changes(optimizer, make, width, with_factors, numbers=None):
+def changes(optimizer, make, width, numbers):
     """Changes in three steps: of the input of each nonlinearity, and of the output."""
     model = Net(width)
-    opt = make()
-    if with_factors:
-        base = eqx.filter_eval_shape(Net, WIDTHS[0])
-        found = mup(base, model, optimizer, numbers)
-        opt = eqopt.Chain(opt, eqopt.ScaleByTree(found.learning_rate))
+    found = mup(eqx.filter_eval_shape(Net, WIDTHS[0]), model, optimizer, numbers)
+    opt = eqopt.Chain(make(), eqopt.ScaleByTree(found.learning_rate))
     x = jax.random.normal(jax.random.key(1), (16, 8))
     y = jax.random.normal(jax.random.key(2), (16, 4))
 
@@ -327,18 +271,6 @@ WAYS = {
 def test_coordinates(optimizer):
     """Steps change what the layers compute by the same amount at all widths."""
     make, numbers = WAYS[optimizer]
-    table = np.array([changes(optimizer, make, w, True, numbers) for w in WIDTHS])
+    table = np.array([changes(optimizer, make, w, numbers) for w in WIDTHS])
     spread = table.max(axis=0) / table.min(axis=0)
     assert (spread < 2).all(), table
-
-
-@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
-@pytest.mark.slow
-def test_coordinates_without_factors(optimizer):
-    make, _ = WAYS[optimizer]
-    table = np.array([changes(optimizer, make, w, False) for w in WIDTHS])
-    growth = table[-1] / table[0]
-    if optimizer == "adam":
-        assert (growth[1:3] > 4).all(), table
-    else:  # of the first layer, and of biases
-        assert growth[0] < 1 / 4, table

@@ -74,16 +74,15 @@ def test_the_rule_of_the_guide_leaves_biases_out():
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("standard_promotion")  # the guide multiplies by vectors
-def test_three_writings_have_the_same_losses():
-    """To rounding: their products sum in another order."""
+def test_two_writings_have_the_same_losses():
+    """To rounding: their products sum in another order. haliax has its own test."""
     guide = guide_of(VOCABULARY=11, WIDTH=8, HEADS=2, LAYERS=2, LENGTH=7)
     made = guide.Transformer(jr.key(0))
-    first, *others = (
-        losses(guide, write(made), RULES[way]) for way, write in WRITINGS.items()
+    first, other = (
+        losses(guide, WRITINGS[way](made), RULES[way]) for way in ("arrays", "layers")
     )
     assert first[-1] < first[0] - 0.05, first
-    for other in others:
-        np.testing.assert_allclose(other, first, rtol=1e-5)
+    np.testing.assert_allclose(other, first, rtol=1e-5)
 
 
 def test_adam_mini_takes_the_same_rules():
@@ -139,7 +138,6 @@ IS_A = {"a": True, "b": False}
 @pytest.mark.parametrize(
     ("opt", "a", "b"),
     [
-        (eqopt.SGD(0.1), "SGD", "SGD"),
         (ADAM, "ScaleByAdam", "ScaleByAdam"),
         (eqopt.Scale(2.0), "-", "-"),
         (
@@ -209,14 +207,6 @@ def test_decay_and_factor(opt, decay, factor):
     assert (route.weight_decay, route.factor) == (decay, factor)
 
 
-@pytest.mark.parametrize("shape", [(0, 3), (3, 0)])
-@pytest.mark.parametrize("opt", [eqopt.NorMuon(0.1), eqopt.Muon(0.1)])
-def test_matrices_without_elements(opt, shape):
-    """They are no matrices, as in a step."""
-    empty, full = groups.routes(opt, [jnp.ones(shape), jnp.ones((3, 3))])
-    assert not empty.matrices and full.matrices == ((1, 3, 3),)
-
-
 def test_factors_of_layers():
     params, factors = (
         jnp.ones((3, 2)),
@@ -229,12 +219,6 @@ def test_factors_of_layers():
     )
     rows = groups.table(factors, params).splitlines()
     assert len(rows) == 5 and rows[1].startswith("0.25 to 1 ")
-
-
-def test_a_factor_without_elements():
-    params = {"a": jnp.ones((0, 3))}
-    assert " - " in str(groups.routes(eqopt.ScaleByTree(params), params))
-    assert groups.table(params, params).splitlines()[1].startswith("- ")
 
 
 GAIN, UP = jnp.ones((3, 4)), jnp.ones((3, 4, 5))
@@ -257,13 +241,6 @@ def muon(rules, params):
             ],
         ),
         (
-            muon(None, {"a": NAMED}),
-            [
-                "`['a'].array` has shape (3, 4, 5)",
-                " and the axes ('layers', 'embed', 'mlp')",
-            ],
-        ),
-        (
             muon(stacked(lambda m: m), {"up": UP, "norm": jnp.ones(4)}),
             [
                 "all arrays of a stack must have the same first axes",
@@ -275,14 +252,6 @@ def muon(rules, params):
             ["no axis 'heads' in `['up'].array`, which has the axes ('layers',"],
         ),
         (
-            muon(matrices(FIRST, "embed", 2), {"up": UP}),
-            ["there is no axis 'embed' in `['up']`, which has no names."],
-        ),
-        (
-            muon(matrices(FIRST, 0, 3), {"up": UP}),
-            ["does not fit `['up']`, which has shape (3, 4, 5)"],
-        ),
-        (
             muon(no_matrices(FIRST) | matrices(FIRST, -2, -1), {"up": UP}),
             ["`path('up')` comes too late: earlier rules match all"],
         ),
@@ -291,20 +260,10 @@ def muon(rules, params):
             ["`where(<lambda>)` matches no parameter."],
         ),
         (
-            lambda: groups.layerwise_decay(0.5, matrices(FIRST, 0, 1))({"up": GAIN}),
-            [
-                "one `eqopt.groups.stacked(...)`, but it is the rules for `path('up')`",
-            ],
-        ),
-        (
             lambda: eqopt.AdamMini(0.1, block_axes=no_matrices(path("gain"))).init(
                 {"gain": GAIN, "up": UP}
             ),
             ["(ScaleByAdamMini): `['up']` has", "Pass `block_axes=eqopt.groups."],
-        ),
-        (
-            lambda: groups.routes(eqopt.Muon(0.1), {"up": UP}),
-            ["Muon (ScaleByMuon): `['up']` has shape (3, 4, 5), and no layer of"],
         ),
     ],
 )

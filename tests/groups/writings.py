@@ -105,17 +105,6 @@ class Linear(eqx.Module):
     In: tuple[Axis, ...] = eqx.field(static=True)
     Out: tuple[Axis, ...] = eqx.field(static=True)
 
-    def __call__(self, x):
-        """Sums over the axes `In`, wherever they are."""
-        w = self.weight
-        rest = [axis for axis in x.axes if axis not in self.In]
-        number = {axis: i for i, axis in enumerate(dict.fromkeys((*x.axes, *w.axes)))}
-        axes = (*rest, *self.Out)
-        of_x, of_w, of_y = (
-            [number[a] for a in some] for some in (x.axes, w.axes, axes)
-        )
-        return NamedArray(jnp.einsum(x.array, of_x, w.array, of_w, of_y), axes)
-
 
 class Embedding(eqx.Module):
     weight: NamedArray
@@ -126,9 +115,6 @@ class Embedding(eqx.Module):
 class Norm(eqx.Module):
     weight: NamedArray
     axis: Axis = eqx.field(static=True)
-
-    def __call__(self, x):
-        return NamedArray(GUIDE.normalized(x.array) * self.weight.array, x.axes)
 
 
 class Stacked(eqx.Module):
@@ -181,28 +167,6 @@ class Named(eqx.Module):
         self.positions = Embedding(table, place, embed)
         self.gain = Norm(NamedArray(model.gain, (embed,)), embed)
         self.head = Linear(NamedArray(model.head, (embed, vocab)), (embed,), (vocab,))
-
-    def __call__(self, tokens):
-        def block(x, arrays):
-            # A layer has no axis of layers.
-            without = lambda x, y: NamedArray(x, y.axes[1:])
-            p = jax.tree.map(without, arrays, self.blocks.stacked, is_leaf=is_named)
-            y = p["qkv"](p["attention_gain"](x))
-            q, k, v = jnp.moveaxis(y.array, 1, 0)
-            q, k = GUIDE.normalized(q), GUIDE.normalized(k)
-            y = dot_product_attention(q, k, v, is_causal=True)
-            y = p["out"](NamedArray(y, (x.axes[0], *p["out"].In)))
-            x = NamedArray(x.array + y.array, x.axes)
-            y = p["up"](p["mlp_gain"](x))
-            y = p["down"](NamedArray(gelu(y.array), y.axes))
-            return NamedArray(x.array + y.array, x.axes), None
-
-        is_named = lambda x: isinstance(x, NamedArray)
-        arrays = jax.tree.map(lambda x: x.array, self.blocks.stacked, is_leaf=is_named)
-        places = self.positions.weight
-        x = self.embedding.weight.array[tokens] + places.array
-        x, _ = jax.lax.scan(block, NamedArray(x, places.axes), arrays)
-        return self.head(self.gain(x)).array
 
 
 WRITINGS = {"arrays": lambda model: model, "layers": Layers, "named": Named}

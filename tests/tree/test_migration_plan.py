@@ -78,11 +78,6 @@ def test_places_relative_to_each_other():
         assert {start + x: x for x in places}.items() <= found.items()
 
 
-def test_arrays_and_shapes_give_the_same_plan():
-    state = jax.jit(ADAM.init)(PARAMS)
-    assert migration_plan(CLIPPED, state, PARAMS) == plan(CLIPPED, ADAM)
-
-
 def test_labels_count_more_than_positions():
     old = groups(a=ADAM, b=ADAM)
     new = eqopt.Chain(eqopt.Clip(1.0), groups(a=eqopt.AdamW(0.1), b=eqopt.AdamW(0.1)))
@@ -156,11 +151,7 @@ WRONG = {
         lambda: plan(ADAM, eqopt.ParamEMA(ADAM)),
         "migrate: the new optimizer has no place for these values of the old state: "
         "ParamEMAState at `(the root)`. To omit them, pass "
-        "`drop=['ParamEMAState']`. To say where they belong, pass `take`.",
-    ),
-    "another optimizer": (
-        lambda: plan(eqopt.Lion(0.1), ADAM),
-        "ScaleByAdamState at `[0]`. To omit them, pass `drop=['ScaleByAdamState']`.",
+        "`drop=['ParamEMAState']`. To move them, pass `take`.",
     ),
     "many parameters less": (
         lambda: plan(ADAM, ADAM, dict.fromkeys("abcdefgh", PARAMS["b"]), old=MANY),
@@ -171,11 +162,6 @@ WRONG = {
     "a layer less": (
         lambda: plan(ADAM, ADAM, {"w": PARAMS}, old={"w": PARAMS, "v": PARAMS}),
         "`drop=[\"[0].mu['v']\", \"[0].nu['v']\"]`.",
-    ),
-    "a parameter less": (
-        lambda: plan(ADAM, ADAM, {"w": PARAMS["w"]}),
-        "ScaleByAdamState at `[0].mu['b']`, ScaleByAdamState at `[0].nu['b']`. To "
-        "omit them, pass `drop=[\"[0].mu['b']\", \"[0].nu['b']\"]`.",
     ),
     "one of several of a class": (
         lambda: plan(ADAM, TWICE, take={"": "[1]"}),
@@ -188,31 +174,17 @@ WRONG = {
         "`[0]`, and the old one `[0][0]`, `[1][0]`. Say which, "
         "`take={'[0]': '[0][0]'}`, or `None` instead of the second path to initialise.",
     ),
-    "two places": (
-        lambda: plan(TWICE, ADAM),
-        "the new state has `[0][0]`, `[1][0]`, and the old one `[0]`. Say which, "
-        "`take={'[0][0]': '[0]'}`",
-    ),
-    "two candidates at other positions": (
-        lambda: plan(eqopt.Chain(eqopt.Clip(1.0), ADAM, ADAM), TWICE),
-        "the new state has `[1][0]`, `[2][0]`, and the old one `[0][0]`, `[1][0]`.",
-    ),
     "another shape": (
         lambda: plan(ADAM, ADAM, {**PARAMS, "b": jnp.ones(5)}),
         "migrate: the old state has float32[2] at `[0].mu['b']`, but the new one has "
-        "float32[5] at `[0].mu['b']`, and 1 more differ. Pass the model of the old state "
-        "and the dtypes of the old optimizer, or initialise what differs: "
+        "float32[5] at `[0].mu['b']`, and 1 more differ. Pass the old "
+        "model and dtypes, or initialise what differs: "
         "`drop=[\"[0].mu['b']\", \"[0].nu['b']\"]`.",
     ),
     "several values with other shapes": (
         lambda: plan(ADAM, ADAM, {"w": jnp.ones(5), "b": jnp.ones(5)}),
-        "and 3 more differ. Pass the model of the old state and the dtypes of the old "
-        "optimizer, or initialise what differs: "
+        "and 3 more differ. Pass the old model and dtypes, or initialise what differs: "
         "`drop=['ScaleByAdamState.mu', 'ScaleByAdamState.nu']`.",
-    ),
-    "one value with another shape": (
-        lambda: plan(eqopt.Trace(0.9), eqopt.Trace(0.9), PARAMS["w"], PARAMS["b"]),
-        "the new one has float32[3,2] at `.trace`. Pass",
     ),
     "another dtype": (
         lambda: plan(eqopt.Chain(BF16), ADAM),
@@ -223,11 +195,6 @@ WRONG = {
         lambda: plan(CLIPPED, ADAM, take={"[0]": "[0]"}),
         "migrate: `take` has the path '[0]', but the new state has no part there. Did "
         "you mean '[1][0]'",
-    ),
-    "a path that the old state lacks": (
-        lambda: plan(CLIPPED, ADAM, take={"[1]": ".inner"}),
-        "migrate: `take` has the path '.inner', but the old state has no part there. "
-        "It has `[0]`, `[1]`.",
     ),
     "paths of different classes": (
         lambda: plan(ADAM, ADAM, take={"[0]": "[1]"}),
@@ -243,10 +210,6 @@ WRONG = {
     "a field to drop without its class": (
         lambda: plan(ADAM, ADAM, drop="nu"),
         "no such class, field or path. It has `ScaleByAdamState.nu`.",
-    ),
-    "no field to drop": (
-        lambda: plan(ADAM, ADAM, drop="momentum"),
-        "It has `ScaleByAdamState`, `[0]`, `ScaleByLearningRateState`, `[1]`.",
     ),
 }
 

@@ -68,12 +68,6 @@ def test_groups_of_a_tuple():
         assert found == [4 * n for n in sizes]
 
 
-def test_a_model_that_is_called_a_state():
-    params = AgentState(jnp.ones(3), jnp.ones(4))
-    counted = eqopt.tree.nbytes(eqopt.Adam(1e-3).init(params), params)
-    assert counted.slots["ScaleByAdamState.mu"] == {"": 28}
-
-
 def test_the_table():
     state = eqopt.Adam(1e-3).init(PARAMS)
     head, *rows, total = str(eqopt.tree.nbytes(state, PARAMS)).splitlines()

@@ -7,156 +7,88 @@ import pytest
 
 import eqopt
 
+from .test_tree_laws import BINARY
+
 
 tree = eqopt.tree
 X = {"x": jnp.ones(2)}
 Z = {"x": jnp.ones(2, complex)}
-BINARY = {
-    "add": tree.add,
-    "sub": tree.sub,
-    "mul": tree.mul,
-    "div": tree.div,
-    "add_scale": lambda x, y: tree.add_scale(x, 2.0, y),
-}
 STRICT = {
     "allclose": tree.allclose,
     "periodic_update": lambda x, y: eqopt.periodic_update(y, x, 0, 2),
     "where": lambda x, y: tree.where(True, x, y),
 }
-PAIRED = (
-    BINARY
-    | STRICT
-    | {
-        "vdot": tree.vdot,
-        "incremental_update": lambda x, y: eqopt.incremental_update(y, x, 0.5),
-        "update_infinity_moment": lambda x, y: tree.update_infinity_moment(
-            y, x, 0.5, 0
-        ),
-        "update_moment": lambda x, y: tree.update_moment(y, x, 0.5, 2),
-    }
-)
-MOMENTS = [tree.update_moment, tree.update_moment_per_elem_norm]
+PAIRED = {
+    **BINARY,
+    **STRICT,
+    "vdot": tree.vdot,
+    "incremental_update": lambda x, y: eqopt.incremental_update(y, x, 0.5),
+    "update_infinity_moment": lambda x, y: tree.update_infinity_moment(y, x, 0.5, 0),
+    "update_moment": lambda x, y: tree.update_moment(y, x, 0.5, 2),
+}
+MISFIT = ["['x']", "float32[2]", "float32[3]", "broadcast"]
 
 WRONG = [
+    *((fn, {"x": jnp.ones(3)}, [name, *MISFIT]) for name, fn in PAIRED.items()),
+    *((fn, {"x": None}, [name, "['x']", "None"]) for name, fn in STRICT.items()),
     *(
-        (
-            lambda fn=fn: fn(X, {"x": jnp.ones(3)}),
-            ValueError,
-            [name, "['x']", "float32[2]", "float32[3]", "broadcast"],
-        )
-        for name, fn in PAIRED.items()
-    ),
-    *(
-        (lambda y=y: tree.add(X, y), ValueError, ["add: ", "['x']", *words])
-        for y, words in (
-            ({"x": jnp.ones(())}, ["float32[]", "broadcast"]),
-            ({"x": 1.0}, ["1.0 of type float"]),
-            ({"x": jnp.arange(2)}, ["int32[2]"]),
-            ({"x": {"y": jnp.ones(2)}}, ["of type dict"]),
-            ({"z": jnp.ones(2)}, ["['z']", "tree structure"]),
-            ([jnp.ones(2)], ["[0]", "tree structure"]),
-        )
-    ),
-    (lambda: tree.add({"x": None}, X), ValueError, ["['x']", "None", "filter"]),
-    *(
-        (lambda fn=fn: fn(X, {"x": None}), ValueError, [name, "['x']", "None"])
-        for name, fn in STRICT.items()
-    ),
-    *(
-        (lambda fn=fn: fn(X, Z), TypeError, [name, "['x']", "complex", "cast"])
+        (fn, Z, [name, "['x']", "complex", "cast"])
         for name, fn in (BINARY | {"where": STRICT["where"]}).items()
     ),
-    (lambda: tree.add(X, X, Z), TypeError, ["add", "['x']", "float32"]),
-    (lambda: tree.add(X, X, []), ValueError, ["add", "`other_trees[0]`", "['x']"]),
-    (lambda: tree.add({"x": "{a}"}, X), ValueError, ["add", "'{a}' of type str"]),
-    (lambda: tree.cast_like(X, []), ValueError, ["cast_like", "`other_tree`", "['x']"]),
-    # Numbers.
+    (tree.add, {"x": jnp.arange(2)}, ["add: ", "['x']", "int32[2]"]),
+    (tree.add, {"x": {"y": jnp.ones(2)}}, ["add: ", "['x']", "of type dict"]),
+    (tree.add, [jnp.ones(2)], ["add: ", "`tree_y`", "[0]", "tree structure"]),
+    (tree.cast_like, [], ["cast_like", "`other_tree`", "['x']"]),
+]
+
+
+@pytest.mark.parametrize(("fn", "other", "words"), WRONG)
+def test_two_trees_that_do_not_fit(fn, other, words):
+    with pytest.raises((TypeError, ValueError)) as info:
+        fn(X, other)
+    for word in words:
+        assert word in str(info.value)
+
+
+ARGUMENTS = [
     *(
-        (lambda fn=fn, s=s: fn(s), error, [name, *words])
-        for name, fn in (
-            ("scale: `scalar`", lambda s: tree.scale(s, X)),
-            ("add_scale: `scalar`", lambda s: tree.add_scale(X, s, X)),
-            ("full_like: `fill_value`", lambda s: tree.full_like(X, s)),
-            ("clip: `min_value`", lambda s: tree.clip(X, s)),
-            ("clip: `max_value`", lambda s: tree.clip(X, max_value=s)),
-            ("allclose: `rtol`", lambda s: tree.allclose(X, X, s)),
-            ("update_moment: `decay`", lambda s: tree.update_moment(X, X, s, 1)),
-        )
-        for s, error, words in (
-            (jnp.ones(2), ValueError, ["0-d", "float32[2]", "vmap"]),
-        )
+        (call, [name, "0-d", "shape (2,)", "vmap"])
+        for name, call in {
+            "scale: `scalar`": lambda: tree.scale(jnp.ones(2), X),
+            "full_like: `fill_value`": lambda: tree.full_like(X, jnp.ones(2)),
+            "clip: `max_value`": lambda: tree.clip(X, max_value=jnp.ones(2)),
+            "update_moment: `decay`": lambda: tree.update_moment(X, X, jnp.ones(2), 1),
+        }.items()
     ),
-    (lambda: tree.scale(1j, X), TypeError, ["scale", "['x']", "complex", "float32"]),
-    (lambda: tree.add_scale(X, 1j, X), TypeError, ["add_scale", "['x']", "complex"]),
-    (lambda: tree.clip(X, jnp.asarray(1j)), TypeError, ["clip", "real", "complex64"]),
-    (lambda: tree.clip(X, 2, 1), ValueError, ["clip", "`min_value`", "2", "1"]),
-    # Moments.
-    *(
-        (
-            lambda fn=fn, d=d: fn(X, X, d, 2),
-            ValueError,
-            ["`decay`", "[0, 1]"],
-        )
-        for fn in MOMENTS
-        for d in (-0.1, 1.5, float("nan"), jnp.asarray(2.0))
-    ),
-    *(
-        (
-            lambda fn=fn, k=k: fn(X, X, 0.9, k),
-            ValueError,
-            ["`order`", str(k)],
-        )
-        for fn in MOMENTS
-        for k in (0, -1.0)
-    ),
-    (lambda: tree.update_moment(Z, X, 0.9, 2), TypeError, ["`moments`", "complex"]),
-    (
-        lambda: tree.update_infinity_moment(X, X, 0.9, -1.0),
-        ValueError,
-        ["update_infinity_moment", "`eps`", "[0, inf)", "-1"],
-    ),
-    (
-        lambda: tree.update_infinity_moment(Z, Z, 0.9, 0.0),
-        TypeError,
-        ["update_infinity_moment", "complex"],
-    ),
-    (
-        lambda: tree.bias_correction(X, 0.9, 0),
-        ValueError,
-        ["`count`", "[1, inf)", "0"],
-    ),
-    (lambda: tree.bias_correction(X, 1, 1), ValueError, ["`decay`", "[0, 1)", "1"]),
-    # Reductions.
-    (lambda: tree.max(Z), TypeError, ["max", "['x']", "complex", "norm"]),
-    (lambda: tree.min([None, Z]), TypeError, ["min", "[1]['x']", "complex"]),
-    (lambda: tree.dtype(X, "largest"), TypeError, ["'largest'", "'promote'"]),
-    (
-        lambda: tree.dtype([X, Z]),
-        ValueError,
-        ["dtype", "[0]['x']", "complex64", "cast"],
-    ),
-    # Updates.
+    (lambda: tree.scale(1j, X), ["scale", "['x']", "complex", "float32"]),
+    (lambda: tree.clip(X, jnp.asarray(1j)), ["clip", "real", "complex64"]),
+    (lambda: tree.clip(X, 2, 1), ["clip", "`max_value`", "[2.0, inf)", "1"]),
+    (lambda: tree.update_moment(X, X, 1.5, 2), ["`decay`", "[0, 1]"]),
+    (lambda: tree.update_moment_per_elem_norm(X, X, 0.9, 0), ["`order`", "0"]),
+    (lambda: tree.update_infinity_moment(X, X, 0.9, -1.0), ["`eps`", "[0, inf)", "-1"]),
+    (lambda: tree.update_infinity_moment(Z, Z, 0.9, 0.0), ["`moments`", "complex"]),
+    (lambda: tree.bias_correction(X, 0.9, 0), ["`count`", "[1, inf)", "0"]),
+    (lambda: tree.bias_correction(X, 1, 1), ["`decay`", "[0, 1)", "1"]),
+    (lambda: tree.min([None, Z]), ["min", "[1]['x']", "complex", "norm"]),
+    (lambda: tree.dtype([X, Z]), ["dtype", "[0]['x']", "complex64", "cast"]),
     (
         lambda: eqopt.periodic_update(X, {"x": jnp.ones(2, jnp.float16)}, 0, 2),
-        TypeError,
         ["periodic_update", "['x']", "float16", "float32", "cast_like"],
     ),
     (
         lambda: eqopt.periodic_update(X, X, 0, 0),
-        ValueError,
         ["periodic_update", "`update_period`", "[1, inf)", "0"],
     ),
     (
-        lambda: eqopt.apply_updates(X, {"x": jnp.ones(3)}),
-        ValueError,
-        ["apply_updates", "['x']", "float32[3]", "float32[2]"],
+        lambda: eqopt.apply_updates({"n": jnp.arange(2)}, {"n": jnp.ones(2)}),
+        ["['n']", "int32", "astype(jnp.float32)"],
     ),
 ]
 
 
-@pytest.mark.parametrize(("call", "error", "words"), WRONG)
-def test_message(call, error, words):
-    with pytest.raises(error) as info:
+@pytest.mark.parametrize(("call", "words"), ARGUMENTS)
+def test_wrong_arguments(call, words):
+    with pytest.raises((TypeError, ValueError)) as info:
         call()
     for word in words:
         assert word in str(info.value)
@@ -180,5 +112,3 @@ def test_traced_values_are_let_through():
     assert run(1.0)["x"].shape == (2,)
     run = jax.jit(lambda s: tree.bias_correction(X, s, s.astype(int)))
     assert run(jnp.asarray(0.5))["x"].shape == (2,)
-    run = eqx.filter_jit(eqopt.periodic_update)
-    assert run(X, X, jnp.asarray(1), jnp.asarray(0))["x"].shape == (2,)

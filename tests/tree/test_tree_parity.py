@@ -13,14 +13,7 @@ import eqopt
 pytestmark = pytest.mark.usefixtures("standard_promotion")
 tree = eqopt.tree
 
-DTYPES = [
-    "float16",
-    "complex64",
-    *(
-        pytest.param(dtype, marks=pytest.mark.slow)
-        for dtype in ("bfloat16", "float32", "float64")
-    ),
-]
+DTYPES = ["float16", "bfloat16", "float32", "float64", "complex64"]
 
 
 def both(cases, x, y):
@@ -160,9 +153,7 @@ def test_mixed_dtypes(handler):
                 module.dtype(halves, handler)
 
 
-@pytest.mark.parametrize(
-    "key", [jr.key(3), jr.PRNGKey(3), jr.key(3, impl="rbg")], ids=str
-)
+@pytest.mark.parametrize("key", [jr.key(3), jr.PRNGKey(3)], ids=str)
 def test_keys_are_those_of_optax(key):
     x = random_tree(0, "float32")
     ours, theirs = (t.split_key_like(key, x) for t in (tree, optax.tree))
@@ -187,7 +178,7 @@ def test_samplers():
     assert_alike(seeded, tree.random_like(jr.key(7), x), 0)
 
 
-@pytest.mark.parametrize("key", ["count", "mu", "nu", "w", "ScaleByAdamState"])
+@pytest.mark.parametrize("key", ["mu", "w", "ScaleByAdamState"])
 def test_named_tuples_are_searched_as_optax_does(key):
     # JAX's one-level flattening gives all fields of a named tuple one name.
     optimizer = optax.chain(optax.clip(1.0), optax.adam(1e-3))

@@ -1,7 +1,12 @@
 from ._blocks import BlockAxes as BlockAxes, layer_blocks as layer_blocks
 from ._layers import layerwise_decay as layerwise_decay
 from ._mup import MupFactors as MupFactors, mup as mup
-from ._routes import Route as Route, Routes as Routes, routes as routes
+from ._routes import (
+    Route as Route,
+    Routes as Routes,
+    routes as routes,
+    table as table,
+)
 from ._rules import (
     MatrixRules as MatrixRules,
     layer_matrices as layer_matrices,
@@ -18,4 +23,3 @@ from ._selectors import (
     path as path,
     where as where,
 )
-from ._table import table as table

@@ -5,6 +5,7 @@ from typing import Any, TypeAlias
 import equinox as eqx
 import jax.tree_util as jtu
 
+from .._arguments.checks import check_fields
 from .._arguments.construction import Explained
 from .._errors import InputError
 from .._matrices import (
@@ -22,7 +23,7 @@ from .._trees.leaves import is_leaf, is_parameter, keystr
 from .._trees.masks import resolve
 from .._trees.stored import shapes_if_stored
 from .._typecheck import checked
-from .._types import Params, PyTree
+from .._types import Params, PyTree, Size
 from ._rules import MatrixRules
 
 
@@ -52,19 +53,14 @@ class BlockAxes(metaclass=Explained):
 
     **Raises:**
 
-    A `ValueError` if `groups` is less than 1, or if there is no axis to split.
+    A `ValueError` if `groups` is less than 1.
     """
 
     axes: int | tuple[int, ...] | None = None
-    groups: int = 1
+    groups: Size = 1
 
     def __post_init__(self) -> None:
-        if self.groups < 1 or (self.groups > 1 and self.axes == ()):
-            raise InputError(
-                self,
-                "`groups` must be at least 1, and needs a first axis to split, but it is "
-                f"{self.groups}, and `axes` is {self.axes}.",
-            )
+        check_fields(self)
 
 
 # A tree of `BlockAxes` like the parameters or a prefix of it, or a function of the

@@ -8,7 +8,7 @@ import jax.tree_util as jtu
 from .._errors import InputError
 from .._trees.leaves import is_leaf, is_parameter, listed
 from .._types import Params, PyTree, RealScalarLike
-from ._rules import MatrixRules
+from ._rules import MatrixRules, check_stack
 from ._selectors import Selector, pointed_at
 
 
@@ -115,7 +115,8 @@ def _factors(decay: Any, parts: tuple[Callable, ...], params: Params) -> PyTree:
 def _layers(part: Any, params: Params) -> list[tuple[list[bool], int | None]]:
     """The leaves of each layer in a part, and its height if it is a stack of layers."""
     if isinstance(part, MatrixRules):
-        flags = part.stack.choose(params)
+        [(selector, _)] = part.rules  # of `stacked`
+        flags = selector.choose(params)
         return [(flags, _height(flags, params))]
     if isinstance(part, Selector):
         return [(part.choose(params), None)]
@@ -130,13 +131,10 @@ def _layers(part: Any, params: Params) -> list[tuple[list[bool], int | None]]:
 
 def _height(flags: list[bool], params: Params) -> int | None:
     """The number of layers in a stack, or `None` if it has no parameters."""
-    leaves = jtu.tree_leaves(params, is_leaf=is_leaf)
-    chosen = [x for x, flag in zip(leaves, flags, strict=True) if flag]
-    heights = {x.shape[:1] for x in chosen if is_parameter(x)}
-    if len(heights) > 1 or () in heights:
-        raise InputError(
-            "layerwise_decay",
-            "all arrays of a stack must have a leading axis of the same size, but these "
-            f"have the leading axes {sorted(heights)}.",
-        )
-    return heights.pop()[0] if heights else None
+    pairs = jtu.tree_leaves_with_path(params, is_leaf=is_leaf)
+    arrays = [
+        pair
+        for pair, flag in zip(pairs, flags, strict=True)
+        if flag and is_parameter(pair[1])
+    ]
+    return check_stack(1, arrays)[0] if arrays else None

@@ -210,8 +210,8 @@ def _ratios(
             "mup",
             f"`{keystr(model, index)}` has shape {base.shape} in `base_model` and "
             f"{x.shape} in `model`, but only one input axis and one output axis of a "
-            "matrix may differ, or one axis of another array: the models may differ in "
-            "width only. Describe matrices with `weight_dimension_numbers`.",
+            "matrix may differ, or one axis of another array. Describe matrices with "
+            "`weight_dimension_numbers`.",
         )
     inputs, outputs = (ratios[side[0]] if side else None for side in infinite)
     return inputs, outputs

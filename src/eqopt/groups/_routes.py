@@ -1,6 +1,10 @@
+"""Tables of what masks, labels and optimizers do to each parameter."""
+
 import collections
 import dataclasses
+import math
 import re
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -9,13 +13,91 @@ import jax.tree_util as jtu
 import numpy as np
 
 from .._matrices import size
-from .._trees.leaves import check_parameters, is_leaf, parameters
-from .._trees.routes import Report
+from .._trees.leaves import check_parameters, is_leaf, is_parameter, parameters
+from .._trees.masks import resolve
+from .._trees.routes import Report, known
 from .._trees.stored import is_stored, shapes_if_stored
-from .._types import Params
+from .._types import Params, PyTree
 from ..tree._nbytes import aligned, bytes_of
 from ..tree._slots import owners_of
-from ._table import _merged, _span
+
+
+def table(groups: PyTree | Callable[[Params], PyTree], params: Params) -> str:
+    """A table of the mask value or label of each parameter, as text.
+
+    Parameters that differ only in their indices, such as the parameters of equal
+    layers, share a line, so that the table of a large model stays readable.
+
+    **Arguments:**
+
+    - `groups`: a mask, labels or factors, as a tree like the parameters, a prefix of one
+        or a function of the parameters.
+    - `params`: the model.
+
+    **Raises:**
+
+    A `ValueError` if `params` has no parameters, or if `groups` does not fit it.
+    """
+    check_parameters("table", params)
+    values = resolve("groups", groups, params, params)
+    leaves, _ = jtu.tree_flatten_with_path(params, is_leaf=is_leaf)
+    rows: list[list[str]] = []
+    sums: dict[str, tuple[int, int]] = {}
+    for (path, x), value in zip(leaves, values, strict=True):
+        if is_parameter(x):
+            name, group = jtu.keystr(path) or "(the root)", _group(value)
+            rows.append([name, str(tuple(x.shape)), str(x.dtype), group])
+            count, elements = sums.get(group, (0, 0))
+            sums[group] = count + 1, elements + math.prod(x.shape)
+    total = [
+        ["group", "arrays", "parameters"],
+        *([group, str(n), f"{elements:,}"] for group, (n, elements) in sums.items()),
+    ]
+    head = ["path", "shape", "dtype", "group"]
+    return f"{aligned(total)}\n\n{aligned([head, *(row for row, _ in _merged(rows))])}"
+
+
+def _group(value: Any) -> str:
+    value = value if isinstance(value, str) else known(value)
+    return _span(value) if isinstance(value, np.ndarray) else str(value)
+
+
+def _span(x: np.ndarray) -> str:
+    """The smallest and the largest number of an array, in one line."""
+    if not x.size:
+        return "-"
+    low, high = float(x.min()), float(x.max())
+    return f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
+
+
+def _merged(rows: list[list[str]]) -> list[tuple[list[str], list[int]]]:
+    """Rows whose paths differ only in indices as one, each with their numbers."""
+    lines: dict[tuple, list[int]] = {}
+    for i, (path, *cells) in enumerate(rows):
+        pattern = re.sub(r"\[\d+\]", "[#]", path)
+        lines.setdefault((pattern, *cells), []).append(i)
+    return [
+        ([_merged_path([rows[i][0] for i in some], pattern), *cells], some)
+        for (pattern, *cells), some in lines.items()
+    ]
+
+
+def _merged_path(names: list[str], pattern: str) -> str:
+    """One path for several: `.layers[0-11].weight` if only one index differs."""
+    if len(names) == 1:
+        return names[0]
+    indices = np.array([re.findall(r"\[(\d+)\]", name) for name in names], int)
+    merged = iter(map(_range, indices.T))
+    return f"{re.sub(re.escape('[#]'), lambda _: next(merged), pattern)}"
+
+
+def _range(column: Any) -> str:
+    values = sorted({*column.tolist()})
+    if len(values) == 1:
+        return f"[{values[0]}]"
+    if values == list(range(values[0], values[-1] + 1)):
+        return f"[{values[0]}-{values[-1]}]"
+    return f"[{','.join(map(str, values))}]"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +133,7 @@ class Route:
     nbytes: int
 
     def __str__(self) -> str:
-        return aligned([_HEAD, [self.path, *_cells(self)]])
+        return str(Routes([self]))
 
 
 class Routes(tuple[Route, ...]):
@@ -62,15 +144,10 @@ class Routes(tuple[Route, ...]):
     """
 
     def __str__(self) -> str:
-        lines: dict[tuple, list[Route]] = {}
-        for route in self:
-            pattern = re.sub(r"\[\d+\]", "[#]", route.path)
-            lines.setdefault((pattern, *_cells(route, 0)), []).append(route)
-        rows = [
-            [_merged([x.path for x in some], key[0]), *_cells(some[0], _bytes(some))]
-            for key, some in lines.items()
-        ]
-        return aligned([_HEAD, *rows])
+        rows = _merged([[route.path, *_cells(route)] for route in self])
+        nbytes = [sum(self[i].nbytes for i in some) for _, some in rows]
+        lines = [[*row, f"{n:,}"] for (row, _), n in zip(rows, nbytes, strict=True)]
+        return aligned([_HEAD, *lines])
 
 
 _HEAD = ["path", "shape", "taken by", "matrices", "axes", "decay", "factor", "state"]
@@ -149,11 +226,7 @@ def _route(path: str, x: Any, found: Any, nbytes: int) -> Route:
     )
 
 
-def _bytes(some: list[Route]) -> int:
-    return sum(route.nbytes for route in some)
-
-
-def _cells(route: Route, nbytes: int | None = None) -> list[str]:
+def _cells(route: Route) -> list[str]:
     made = [f"{n} of {rows} x {columns}" for n, rows, columns in route.matrices]
     axes = f"{_axes(route.outputs)} x {_axes(route.inputs)}" if made else "-"
     return [
@@ -161,9 +234,8 @@ def _cells(route: Route, nbytes: int | None = None) -> list[str]:
         route.taken_by,
         " + ".join(made) or "-",
         axes,
-        _text(route.weight_decay),
-        _text(route.factor),
-        f"{route.nbytes if nbytes is None else nbytes:,}",
+        _number(route.weight_decay),
+        _number(route.factor),
     ]
 
 
@@ -171,7 +243,7 @@ def _axes(axes: tuple[int, ...]) -> str:
     return ",".join(map(str, axes)) or "none"
 
 
-def _text(value: Any) -> str:
+def _number(value: Any) -> str:
     if value is None:
         return "-"
     if isinstance(value, np.ndarray):

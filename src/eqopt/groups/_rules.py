@@ -19,11 +19,10 @@ from .._matrices import (
     of_layers,
     of_own,
 )
-from .._trees.leaves import is_leaf, is_parameter, listed
-from .._trees.parts import sees_part
+from .._trees.leaves import is_leaf, is_parameter
 from .._trees.stored import shapes_if_stored
 from .._types import Params, PyTree
-from ._selectors import Selector, where
+from ._selectors import Selector, check_in_time, check_matches, where
 
 
 def layer_matrices(params: Params) -> PyTree[MatrixDimensionNumbers]:
@@ -112,19 +111,6 @@ class MatrixRules:
     def __or__(self, other: "MatrixRules") -> "MatrixRules":
         return MatrixRules(self.rules + other.rules)
 
-    @property
-    def stack(self) -> Selector:
-        """The selector of a single rule made by `stacked`."""
-        (selector, rule), *others = self.rules
-        if others or not isinstance(rule, _Stack):
-            found = listed([selector.description for selector, _ in self.rules])
-            raise InputError(
-                "layerwise_decay",
-                "a part may be a function of the model, or one "
-                f"`eqopt.groups.stacked(...)`, but it is the rules for {found}.",
-            )
-        return selector
-
     def __call__(self, params: Params) -> PyTree:
         params = shapes_if_stored(params)
         treedef = jtu.tree_structure(params, is_leaf=is_leaf)
@@ -138,17 +124,11 @@ class MatrixRules:
         open_: set[int] = {i for i, x in enumerate(leaves) if is_parameter(x)}
         for selector, rule in self.rules:
             chosen = _chosen(selector, params, leaves)
-            if not open_ & {*chosen}:
-                if sees_part():
-                    continue
-                raise InputError(
-                    "MatrixRules",
-                    f"`{selector.description}` comes too late: earlier rules match all "
-                    "of its parameters, and the first one counts.",
-                )
-            if isinstance(rule, _Stack):
-                _check_stack(rule, [(paths[i], leaves[i]) for i in chosen])
-            for i in open_ & {*chosen}:
+            new = open_ & {*chosen}
+            check_in_time("MatrixRules", selector.description, new)
+            if new and isinstance(rule, _Stack):
+                check_stack(rule.axes, [(paths[i], leaves[i]) for i in chosen])
+            for i in new:
                 if isinstance(rule, _Matrix):
                     found[i] = _numbers(rule, named[i], jtu.keystr(paths[i])), 0
                 elif isinstance(rule, _Stack):
@@ -157,7 +137,7 @@ class MatrixRules:
                     found[i] = own, rule.axes
                 else:
                     found[i] = None, 0
-            open_ -= {*chosen}
+            open_ -= new
         for i in open_:
             if by_layer[i] is Own and leaves[i].ndim == 2:
                 near = [j for j in range(len(leaves)) if paths[j][:-1] == paths[i][:-1]]
@@ -272,26 +252,23 @@ def _paths_and_leaves(params: Params) -> tuple[list[tuple], list[Any]]:
 def _chosen(selector: Selector, params: Params, leaves: list[Any]) -> list[int]:
     flags = selector.choose(params)
     chosen = [i for i, x in enumerate(leaves) if flags[i] and is_parameter(x)]
-    if not (chosen or sees_part()):
-        raise InputError(
-            "MatrixRules", f"`{selector.description}` matches no parameter."
-        )
+    check_matches(selector.description, chosen, params)
     return chosen
 
 
-def _check_stack(rule: _Stack, chosen: list[tuple[tuple, Any]]) -> None:
-    """Raises unless all of these arrays can be stacks of the same size."""
-    path, like = chosen[0]
-    for other, x in chosen:
-        first = tuple(x.shape[: rule.axes])
-        if len(first) == rule.axes and first == tuple(like.shape[: rule.axes]):
-            continue
-        raise InputError(
-            "stacked",
-            f"all arrays of a stack must have the same first axes (here {rule.axes}), "
-            f"but `{jtu.keystr(other)}` has shape {tuple(x.shape)}, and "
-            f"`{jtu.keystr(path)}` has shape {tuple(like.shape)}.",
-        )
+def check_stack(axes: int, arrays: list[tuple[tuple, Any]]) -> tuple[int, ...]:
+    """The first axes of arrays with these paths; raises if they are not the same."""
+    (path, like), *_ = arrays
+    size = tuple(like.shape[:axes])
+    for other, x in arrays:
+        if len(size) < axes or tuple(x.shape[:axes]) != size:
+            raise InputError(
+                "stacked",
+                f"all arrays of a stack must have the same first axes (here {axes}), but "
+                f"`{jtu.keystr(other)}` has shape {tuple(x.shape)}, and "
+                f"`{jtu.keystr(path)}` has shape {tuple(like.shape)}.",
+            )
+    return size
 
 
 def _numbers(rule: _Matrix, named: Named | None, path: str) -> MatrixDimensionNumbers:

@@ -1,6 +1,6 @@
 import dataclasses
 import re
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import Any
 
 import jax.tree_util as jtu
@@ -214,15 +214,37 @@ def _parameters_only(
 ) -> list[bool]:
     chosen = rule(params, *arguments)
     # A rule that names a bias of `None`, or weights in 8 bits, is no typo.
-    if required and not (any(chosen) or sees_part()):
+    if required:
+        advice = " If this is intended, pass `required=False`."
+        check_matches(description, any(chosen), params, advice)
+    pairs = zip(chosen, _leaves(params), strict=True)
+    return [flag and is_parameter(x) for flag, (_, x) in pairs]
+
+
+def check_matches(
+    description: str, has_matches: Any, params: Params, advice: str = ""
+) -> None:
+    """Raises an error if a rule matches nothing in a whole model."""
+    if not (has_matches or sees_part()):
         names = [name for name, x in _leaves(params) if is_parameter(x)]
         raise InputError(
             "groups",
             f"`{description}` matches no parameter. The parameters are "
-            f"{listed(names) or 'none'}. If this is intended, pass `required=False`.",
+            f"{listed(names) or 'none'}.{advice}",
         )
-    pairs = zip(chosen, _leaves(params), strict=True)
-    return [flag and is_parameter(x) for flag, (_, x) in pairs]
+
+
+def check_in_time(owner: str, rule: str, new: Collection[int]) -> None:
+    """Raises an error if earlier rules match all that a rule matches in a whole model.
+
+    `new`: the leaves that only this rule matches.
+    """
+    if not (new or sees_part()):
+        raise InputError(
+            owner,
+            f"the rule `{rule}` comes too late: earlier rules match all of its "
+            "parameters, and the first one counts.",
+        )
 
 
 def _leaves(params: Params) -> list[tuple[str, Any]]:
@@ -274,12 +296,8 @@ class _Labels:
         for name, selector in self.rules:
             chosen = selector.choose(params)
             taken = [i for i, flag in enumerate(chosen) if flag and labels[i] is None]
-            if any(chosen) and not (taken or sees_part()):
-                raise InputError(
-                    "label",
-                    f"the rule for {name!r} comes too late: earlier rules match all of "
-                    "its parameters, and the first one counts.",
-                )
+            if any(chosen):
+                check_in_time("label", str(name), taken)
             for i in taken:
                 labels[i] = name
         return treedef.unflatten(labels)

@@ -13,7 +13,7 @@ from .._arguments.checks import check_integer
 from .._errors import InputError
 from .._types import RealScalarLike
 from ..numerics._numerics import wide_dtype
-from ..tree._norm import largest
+from ..tree._reductions import largest
 from ._arguments import check_array, check_scalar
 
 

@@ -16,7 +16,7 @@ from .._trees.keys import as_key
 from .._trees.leaves import disagreement, map_parameters, parameters
 from .._types import IntegerLike, Key, PyTree, RealScalarLike
 from ..numerics._numerics import common_dtype, wide_dtype
-from ..tree._norm import largest, norm
+from ..tree._reductions import largest, norm
 from ._arguments import check_array, check_scalar, check_square
 
 

@@ -3,14 +3,14 @@
 import dataclasses
 import importlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float, Int
+from jaxtyping import Array, ArrayLike, Float
 
 from .._errors import InputError
 from .._types import RealScalarLike, Schedule
@@ -178,7 +178,6 @@ def _finish(
 
 # As many as there are pixels to tell them apart.
 _MOST_POINTS = 2000
-_LARGEST = np.iinfo(np.int32).max
 
 
 def schedule(
@@ -220,10 +219,11 @@ def schedule(
     """
     axes = _axes_or_current(axes)
     spread = np.linspace(0, steps - 1, min(steps, _MOST_POINTS))
-    counts = np.rint(spread).astype(np.int64)
+    counts = np.rint(spread).astype(np.int32)
     names = default_labels(schedules) if labels is None else labels
     for each, name in zip(schedules, names, strict=True):
-        axes.plot(counts, np.asarray(_curve(each, counts)), label=name)
+        value = lambda count, each=each: jnp.asarray(each(count), jnp.float32)
+        axes.plot(counts, np.asarray(jax.vmap(value)(counts)), label=name)
     axes.set_xlabel("steps")
     axes.set_ylabel("value")
     axes.legend()
@@ -256,14 +256,6 @@ def _differences(each: Schedule, kin: Sequence[Schedule]) -> str:
 def _text(value: Any) -> str:
     is_scalar = isinstance(value, Array | np.ndarray) and value.ndim == 0
     return repr(value.item() if is_scalar else value)
-
-
-def _curve(
-    each: Callable[[Any], Any], counts: Int[np.ndarray, " points"]
-) -> Float[Array, " points"]:
-    value = lambda count: jnp.asarray(each(count)).astype(jnp.float32)
-    # The counts of optimizers also stop at the largest one.
-    return jax.vmap(value)(jnp.asarray(np.minimum(counts, _LARGEST), jnp.int32))
 
 
 def state_memory(counts: Mapping[str, ByteCount], *, axes: Any = None) -> Any:

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Inexact, Real
 
 from .._types import PyTree, RealScalarLike
 from ..numerics._numerics import max_or_nan
-from ..tree._norm import largest, norm
+from ..tree._reductions import largest, norm
 from ._trees import narrowed, scalar, take, widened
 
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Real
 
 from .._types import PyTree, RealScalarLike
-from ..tree._norm import largest
+from ..tree._reductions import largest
 from ._trees import aligned, narrowed, scalar, take, widened
 
 

@@ -35,7 +35,6 @@ from ._moments import (
     update_moment_per_elem_norm as update_moment_per_elem_norm,
 )
 from ._nbytes import ByteCount as ByteCount, nbytes as nbytes
-from ._norm import norm as norm
 from ._random import (
     random_like as random_like,
     split_key_like as split_key_like,
@@ -45,6 +44,7 @@ from ._reductions import (
     allclose as allclose,
     max as max,
     min as min,
+    norm as norm,
     size as size,
     sum as sum,
     vdot as vdot,

@@ -8,6 +8,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, Bool, DTypeLike
 
+from .._arguments.checks import check_interval
 from .._errors import InputError
 from .._jax_internals import is_traced
 from .._trees.leaves import is_leaf, is_parameter, listed, parameters
@@ -76,7 +77,7 @@ def cast_like(tree: Tree, other_tree: PyTree) -> Tree:
 
 
 def _as(x: Any, dtype: Any) -> Any:
-    if dtype is None or is_stored(x):
+    if is_stored(x):
         return x
     if isinstance(x, jax.ShapeDtypeStruct):
         return x.update(dtype=jnp.dtype(dtype))
@@ -186,13 +187,8 @@ def clip(
         None if value is None else number("clip", name, value)
         for name, value in (("min_value", min_value), ("max_value", max_value))
     )
-    is_known = not any(x is None or is_traced(x) for x in (low, high))
-    if is_known and not np.asarray(low) <= np.asarray(high):
-        raise InputError(
-            "clip",
-            "`min_value` must be at most `max_value`, but they are "
-            f"{min_value} and {max_value}.",
-        )
+    if low is not None and high is not None and not is_traced(low):
+        check_interval("clip", "max_value", high, np.asarray(low).item())
     return elementwise("clip", lambda x: _clipped(x, low, high), {"tree": tree})
 
 

@@ -115,9 +115,8 @@ def _inferred(init: Callable, state: State) -> Params:
     if slots:
         raise InputError(
             "map_params",
-            "the parameters cannot be inferred from `state`. Either its trees do not "
-            "contain all shapes, or it belongs to another optimizer. Pass the model: "
-            "`params=model`.",
+            "the parameters cannot be inferred from this `state` of this optimizer. "
+            "Pass the model: `params=model`.",
         )
     return None
 

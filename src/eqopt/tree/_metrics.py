@@ -11,7 +11,7 @@ from jaxtyping import Array
 
 from .._types import State
 from ._search import _name, step_count
-from ._state_parts import Part, parts_of
+from ._slots import Part, parts_of
 
 
 # The fields of states that are numbers to log, by the class if another class may use

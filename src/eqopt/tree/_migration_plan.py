@@ -15,7 +15,7 @@ from .._trees.leaves import listed, type_name
 from .._types import State
 from ._nbytes import aligned
 from ._search import _name, did_you_mean
-from ._state_parts import Part, parts_of
+from ._slots import Part, parts_of
 
 
 # Classes of states and their names, names of fields such as "ScaleByAdamState.mu", and
@@ -176,7 +176,7 @@ def _check_nothing_left(old: Sequence[Part], left: Sequence[Part]) -> None:
             "migrate",
             "the new optimizer has no place for these values of the old state: "
             f"{listed(lost, quote='')}. To omit them, pass `{_advice(old, left)}`. To "
-            "say where they belong, pass `take`.",
+            "move them, pass `take`.",
         )
 
 
@@ -215,8 +215,8 @@ def _check_types(
             "migrate",
             f"the old state has {type_name(*there[other])} at `{jtu.keystr(other)}`, "
             f"but the new one has {type_name(*here[path])} at `{jtu.keystr(path)}`{more}"
-            ". Pass the model of the old state and the dtypes of the old optimizer, or "
-            f"initialise what differs: `{_advice(old, some)}`.",
+            ". Pass the old model and dtypes, or initialise what differs: "
+            f"`{_advice(old, some)}`.",
         )
 
 

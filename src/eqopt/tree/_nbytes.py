@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import jax.tree_util as jtu
 
 from .._errors import InputError
@@ -130,11 +129,7 @@ def nbytes(
 
 
 def bytes_of(x: Any) -> int:
-    if not hasattr(x, "dtype"):
-        return 0
-    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-        return x.size * x.dtype.itemsize
-    return x.size * jnp.dtype(x.dtype).itemsize
+    return x.size * x.dtype.itemsize if hasattr(x, "dtype") else 0
 
 
 def _slot(state: State, path: tuple) -> str:

@@ -9,14 +9,13 @@ import jax.random as jr
 import jax.tree_util as jtu
 from jaxtyping import DTypeLike
 
-from .._errors import InputError
 from .._jax_internals import is_traced
 from .._trees.keys import as_key, split_like
 from .._trees.leaves import is_leaf, is_parameter
 from .._trees.sharding import sharded_like
 from .._types import Key, PyTree
 from ._like import _dtype_for
-from ._together import loaded, own_dtype
+from ._together import loaded
 
 
 def split_key_like(rng_key: Key, target_tree: PyTree) -> PyTree:
@@ -78,12 +77,7 @@ def random_like(
     def sampled(x: Any, key: Any) -> Any:
         if not is_parameter(x):
             return None
-        sample = sampler(key, x.shape, _dtype_for(x, dtype) or own_dtype(x))
-        if jnp.shape(sample) != tuple(x.shape):
-            raise InputError(
-                "random_like",
-                f"`sampler` returned shape {jnp.shape(sample)} for shape {x.shape}.",
-            )
+        sample = sampler(key, x.shape, _dtype_for(x, dtype))
         return _sharded_like(loaded(x), sample)
 
     return treedef.unflatten(map(sampled, leaves, treedef.flatten_up_to(keys)))

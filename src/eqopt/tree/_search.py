@@ -113,14 +113,15 @@ def get(
     A `KeyError` that lists the key paths if several values have that name, and one that
     lists similar names if none has it and there is no `default`.
     """
-    found = get_all_with_path(tree, key, filtering)
+    if default is ...:
+        found = _found("get", tree, key, filtering)
+    else:
+        found = get_all_with_path(tree, key, filtering)
     if len(found) > 1:
         fix = "Pass one of these paths, or `filtering=`."
         if key == "count":
             fix += " For the number of steps, use `tree.step_count(state)`."
         raise KeyError(_several("get", key, found, fix))
-    if not found and default is ...:
-        raise KeyError(_nothing("get", tree, key))
     return found[0][1] if found else default
 
 
@@ -131,15 +132,22 @@ def _several(
     return f"tree.{function}: {len(found)} values have the name {key!r}: {paths}. {fix}"
 
 
-def _nothing(function: str, tree: Any, key: str) -> str:
-    """The message that nothing in `tree` has this name, with similar names."""
+def _found(
+    function: str, tree: Any, key: str, filtering: _Filtering
+) -> list[tuple[tuple, Any]]:
+    """`get_all_with_path`; a `KeyError` with similar names if there is nothing."""
+    found = get_all_with_path(tree, key, filtering)
+    if found:
+        return found
     names = dict.fromkeys(x for x in _names(None, tree) if isinstance(x, str))
     from .._names import ARGUMENTS  # imported only for an error
 
     meant = [x for x in ARGUMENTS.get(key, ()) if x in names]
     close = did_you_mean(meant or difflib.get_close_matches(key, names, n=3))
     name = type(tree).__name__
-    return f"tree.{function}: nothing in this {name} has the name {key!r}.{close}"
+    raise KeyError(
+        f"tree.{function}: nothing in this {name} has the name {key!r}.{close}"
+    )
 
 
 def did_you_mean(names: Sequence[str]) -> str:
@@ -194,8 +202,8 @@ def step_count(state: State) -> Integer[Array | np.ndarray, "..."]:
         outermost = [count for path, count in found if len(path) == depth]
         return functools.reduce(jnp.maximum, outermost)
     fix = (
-        "Pass the state of the whole optimizer, or end your chain with "
-        "`eqopt.ScaleByLearningRate(...)`, which counts them."
+        "Pass the state of the whole optimizer, or end the chain with "
+        "`eqopt.ScaleByLearningRate(...)`."
     )
     if counts:
         path, count = counts[0]
@@ -256,9 +264,7 @@ def set(
     """
     places = {}
     for key, value in values.items():
-        found = get_all_with_path(tree, key, filtering)
-        if not found:
-            raise KeyError(_nothing("set", tree, key))
+        found = _found("set", tree, key, filtering)
         settable = [pair for pair in found if not _is_recorded(tree, pair[0])]
         if not settable:
             raise InputError(

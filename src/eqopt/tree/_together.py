@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 
+from .._arguments.checks import check_scalar
 from .._errors import InputError
 from .._trees.leaves import disagreement, is_leaf, is_parameter, keystr, parameters
 from .._trees.precision import compute_dtype, widen
@@ -56,8 +57,7 @@ def together(owner: str, trees: Mapping[str, PyTree], *, may_lack: bool) -> Rows
                     owner,
                     f"`{name}` has {_shown(x)} at `{keystr(tree, i)}`, but `{other}` "
                     f"has {_shown(y)}. Arrays must have the same shapes, without "
-                    "broadcasting, and everything else must be equal. Use `eqx.filter` "
-                    "to remove arrays from a tree.",
+                    "broadcasting, and everything else must be equal.",
                 )
         rows[i] = ys if is_parameter(x) else None
     return Rows(leaves, rows, treedef)
@@ -153,9 +153,8 @@ def _stored(owner: str, value: Any, x: Any, trees: Mapping, i: int) -> Any:
         name, tree = next(iter(trees.items()))
         raise InputError(
             owner,
-            f"the result is complex at `{keystr(tree, i)}`, but `{name}`, which gives it "
-            f"its dtype, is {x.dtype}. Cast it first: `eqopt.tree.cast({name}, "
-            "jnp.complex64)`.",
+            f"the result is complex at `{keystr(tree, i)}`, but `{name}` is {x.dtype}. "
+            f"Cast it first: `eqopt.tree.cast({name}, jnp.complex64)`.",
         )
     return value.astype(own_dtype(x))
 
@@ -203,13 +202,9 @@ def number(owner: str, name: str, value: Any, complex_too: bool = False) -> Any:
 
     Python numbers keep all digits; arrays get at least the precision of float32.
     """
-    is_kind = complex_too or not jnp.iscomplexobj(value)
-    if np.ndim(value) != 0 or not is_kind:
-        raise InputError(
-            owner,
-            f"`{name}` must be a {'' if complex_too else 'real '}number or a 0-d array, "
-            f"but is {_shown(value)}. For several numbers at once, use `jax.vmap`.",
-        )
+    kind = "number" if complex_too else "real number"
+    start = f"`{name}` must be a {kind} or a 0-d array, but is"
+    check_scalar(owner, start, value.real if complex_too else value)
     if hasattr(value, "dtype"):
         return jnp.asarray(value, wide_dtype(jnp.result_type(value)))
     return float(value) if isinstance(value, int) else value

@@ -1,4 +1,4 @@
-"""Training runs and states: what is drawn, and what is said of what cannot be."""
+"""What is drawn of training runs, states and schedules."""
 
 import sys
 
@@ -7,9 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from matplotlib import pyplot
 from matplotlib.figure import Figure
 
 import eqopt
+from eqopt.schedules import Constant, CosineDecay, Cyclic, Linear, Step
 
 
 @pytest.fixture
@@ -47,14 +49,6 @@ def test_curves_that_leave_out_what_is_not_finite(axes):
     np.testing.assert_array_equal(line.get_xdata(), [1, 2, 3])
     np.testing.assert_array_equal(line.get_ydata(), [-1.0, np.nan, 2.0])
     assert axes.get_yscale() == "linear"
-
-
-@pytest.mark.parametrize("target", [2, np.float32(2), jnp.array(2.0)])
-def test_a_target_is_any_number(axes, target):
-    eqopt.plot.training_curves({"a": [3.0, 1.0]}, target=target, axes=axes)
-    eqopt.plot.learning_rates([0.1, 1.0], {"a": [3.0, 1.0]}, target=target, axes=axes)
-    dashed = [line for line in axes.get_lines() if line.get_linestyle() == "--"]
-    assert [set(map(float, line.get_ydata())) for line in dashed] == [{2.0}, {2.0}]
 
 
 def test_learning_rates(axes):
@@ -105,30 +99,61 @@ def test_memory_without_parameters(axes):
     assert axes.get_xlabel() == "bytes"
 
 
+def test_draws_every_value(axes):
+    fall, flat = CosineDecay(1.0, 50), lambda count: 0.5
+    assert eqopt.plot.schedule(fall, flat, steps=60, axes=axes) is axes
+    first, second = axes.get_lines()
+    np.testing.assert_array_equal(first.get_xdata(), np.arange(60))
+    np.testing.assert_allclose(
+        first.get_ydata(), [float(fall(t)) for t in range(60)], atol=1e-6
+    )
+    np.testing.assert_array_equal(second.get_ydata(), 0.5)
+    assert texts(axes) == ["CosineDecay", "<lambda>"]
+    assert axes.get_xlabel() == "steps"
+
+
+def test_long_schedules(axes):
+    eqopt.plot.schedule(Linear(1.0, 0.0, 2**31 - 2), steps=2**31 - 1, axes=axes)
+    [line] = axes.get_lines()
+    counts = line.get_xdata()
+    assert (counts[0], counts[-1]) == (0, 2**31 - 2)
+    assert 1000 < len(counts) <= 2000
+    assert line.get_ydata()[-1] == 0
+
+
+def test_labels(axes):
+    namesakes = Step(1.0, 5), Step(1.0, jnp.asarray(9)), Constant(0.3)
+    eqopt.plot.schedule(*namesakes, steps=9, axes=axes)
+    assert texts(axes) == ["Step(step_size=5)", "Step(step_size=9)", "Constant"]
+    same = Cyclic(0.0, 1.0, 3), Cyclic(0.0, 1.0, 3)
+    axes = eqopt.plot.schedule(*same, steps=9, axes=Figure().subplots())
+    assert texts(axes) == ["Cyclic", "Cyclic"]
+    axes.clear()
+    eqopt.plot.schedule(*same, steps=9, labels=["a", "b"], axes=axes)
+    assert texts(axes) == ["a", "b"]
+
+
+def test_the_current_axes():
+    try:
+        axes = eqopt.plot.schedule(Constant(1.0), steps=3)
+        assert eqopt.plot.schedule(Step(1.0, 2), steps=3) is axes is pyplot.gca()
+        assert texts(axes) == ["Constant", "Step"]
+    finally:
+        pyplot.close("all")
+
+
 @pytest.mark.parametrize(
     ("call", "match"),
     [
         (
-            lambda: eqopt.plot.training_curves({"a": 1.0}),
-            r"losses of 'a' must have the shape \(points,\) or \(seeds, points\), "
-            r"but have \(\)",
-        ),
-        (
             lambda: eqopt.plot.training_curves({"a": [1.0, 2.0]}, steps=[1, 2, 3]),
-            r"\(3,\) or \(seeds, 3\), but have \(2,\)",
-        ),
-        (
-            lambda: eqopt.plot.learning_rates([0.1], {"a": [1.0, 2.0]}),
-            r"\(1,\) or \(seeds, 1\), but have \(2,\)",
+            r"losses of 'a' must have the shape \(3,\) or \(seeds, 3\), but have \(2,\)",
         ),
         (
             lambda: eqopt.plot.learning_rates([0.0, 1.0], {"a": [1.0, 2.0]}),
             "`rates` must be a vector of positive numbers",
         ),
-        (
-            lambda: eqopt.plot.learning_rates({"a": [1.0]}, [0.1]),  # type: ignore
-            r"learning_rates: `rates` must be .*, but is {'a': \[1.0\]} of type dict",
-        ),
+        (lambda: eqopt.plot.schedule(Constant(1.0), steps=3, labels=[]), "shorter"),
     ],
 )
 def test_bad_input(call, match):
@@ -136,8 +161,7 @@ def test_bad_input(call, match):
         call()
 
 
-@pytest.mark.parametrize("name", ["training_curves", "state_memory"])
-def test_without_matplotlib(monkeypatch, name):
+def test_without_matplotlib(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
     with pytest.raises(ImportError, match=r"matplotlib.* `pip install matplotlib`"):
-        getattr(eqopt.plot, name)({})
+        eqopt.plot.training_curves({})
