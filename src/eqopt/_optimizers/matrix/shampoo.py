@@ -55,7 +55,7 @@ from .parts.eigenbasis import (
     to_basis,
 )
 from .parts.recipe import matrices_and_others
-from .parts.turns import Turn, turns
+from .parts.stagger import Shift, shifts
 
 
 Graft: TypeAlias = Literal["adam", "rmsprop", "adagrad", "sgd"]
@@ -91,7 +91,7 @@ def shampoo(
     nu: Any,
     factors: Any,
     roots: Any,
-    turn: Turn,
+    shift: Shift,
     *,
     b1,
     b2,
@@ -116,7 +116,7 @@ def shampoo(
     g = counts.astype(g.dtype) * g
     mean = (b3 * mu + (1 - b3) * g) / (1 - b3 * mu_left)
     mu = b1 * mu + (1 - b1) * g
-    is_due = is_start | (is_on & turn.is_due(steps, precondition_frequency))
+    is_due = is_start | (is_on & shift.is_due(steps, precondition_frequency))
     u, roots = direction_of(
         mean, factors, roots, is_due, is_start, factor_correction, eps, exponent
     )
@@ -373,7 +373,7 @@ class ScaleByShampoo(AbstractMatrixwise):
             shampoo,
             state,
             count=count,
-            reads={"turn": functools.partial(turns, self, params)},
+            reads={"shift": functools.partial(shifts, self, params)},
             b3=self.b1 if self.b3 is None else self.b3,
             exponent=exponent if self.exponent is None else self.exponent,
             mu_left=mu_left,

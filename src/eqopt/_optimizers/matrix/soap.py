@@ -43,7 +43,7 @@ from .parts.eigenbasis import (
     to_basis,
 )
 from .parts.recipe import matrices_and_others
-from .parts.turns import Turn, turns
+from .parts.stagger import Shift, shifts
 
 
 class ScaleBySOAPState(eqx.Module):
@@ -76,7 +76,7 @@ def soap(
     nu: RealMatrix,
     factors: tuple[Inexact[Array, "m m"] | None, Inexact[Array, "n n"] | None],
     basis: tuple[Inexact[Array, "m m"] | None, Inexact[Array, "n n"] | None],
-    turn: Turn,
+    shift: Shift,
     *,
     b1,
     b2,
@@ -97,7 +97,7 @@ def soap(
     new_mu = b1 * mu + (1 - b1) * h
     new_nu = b2 * nu + (1 - b2) * abs_sq(h)
     u = step_size * from_basis(new_mu / (safe_sqrt(new_nu) + or_tiny(eps)), basis)
-    is_due = turn.is_due(since_refresh, precondition_frequency)
+    is_due = shift.is_due(since_refresh, precondition_frequency)
     if skip_first:
         u, new_mu, new_nu = (
             jnp.where(is_first, old, new)
@@ -276,7 +276,7 @@ class ScaleBySOAP(AbstractMatrixwise):
             soap,
             state,
             count=count,
-            reads={"turn": functools.partial(turns, self, params)},
+            reads={"shift": functools.partial(shifts, self, params)},
             shampoo_beta=self.b2 if self.shampoo_beta is None else self.shampoo_beta,
             step_size=step_size,
             since_refresh=steps % jnp.int32(self.precondition_frequency),

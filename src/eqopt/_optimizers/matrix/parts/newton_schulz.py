@@ -140,10 +140,7 @@ def rows_of(owner: object, coefficients: Any, steps: int | None) -> Table:
 
 def given_rows(owner: object, name: str, coefficients: Any) -> Float[Array, "*steps 3"]:
     """The coefficients in the argument `name`: one row, or one row per step."""
-    try:
-        rows = jnp.asarray(coefficients, float)
-    except (TypeError, ValueError) as error:
-        raise InputError(owner, f"`{name}` must be rows of numbers: {error}") from None
+    rows = jnp.asarray(coefficients, float)
     if rows.ndim not in (1, 2) or rows.shape[-1] != 3 or len(rows) == 0:
         raise InputError(
             owner,
