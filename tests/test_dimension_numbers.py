@@ -229,7 +229,7 @@ def test_ways_to_say_it(given, expected):
             r"shape \(2, 3\). Each axis must be one of",
         ),
         ({"a": Numbers(0, -2), "b": None}, ValueError, "have only one role"),
-        ({"a": 1, "b": None}, TypeError, r"has 1 at `\['a'\]`, but must hold"),
+        ({"a": 1, "b": None}, TypeError, r"1 does not fit `\['a'\]`.*must hold"),
         (
             {"c": LINEAR},
             ValueError,
@@ -240,8 +240,3 @@ def test_ways_to_say_it(given, expected):
 def test_errors(given, error, message):
     with pytest.raises(error, match=message):
         resolve_dimension_numbers(given, PARAMS, None)
-
-
-def test_an_axis_is_one_thing():
-    with pytest.raises(ValueError, match="axis 1 cannot be both a reduction axis and"):
-        Numbers((0, 1), 1)

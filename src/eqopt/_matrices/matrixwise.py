@@ -111,7 +111,10 @@ class AbstractContracting(AbstractTransformation):
         pairs = zip(axes, jtu.tree_leaves(params, is_leaf=is_leaf), strict=True)
         report.multiply(
             params,
-            [None if a is None else a.of_each(x.shape, self._factor) for a, x in pairs],
+            [
+                None if a is None else a.map_blocks(x.shape, self._factor)
+                for a, x in pairs
+            ],
         )
 
     def _factor(self, outputs: int, inputs: int) -> float | None:

@@ -109,13 +109,13 @@ class _OnMatrices(BatchedEquation):
         is_of_products = self._work in ("products", "few products")
         return bool(stack) and is_of_products and not self._moves_all
 
-    def of_all(self, calls: Sequence[Arguments], limit: int) -> list[Any]:
+    def compute_all(self, calls: Sequence[Arguments], limit: int) -> list[Any]:
         """The results for several leaves, with equal matrices in batches."""
         is_alone = len(calls) == 1 and not self._moves_all
         is_cut = any(isinstance(leaves[-1], Pieces) for leaves, _ in calls)
         divides_pieces = is_cut and self._division is not None
         if not self._in_batches or (is_alone and not divides_pieces):
-            return super().of_all(calls, limit)
+            return super().compute_all(calls, limit)
         if is_cut:
             return self._of_pieces(calls, limit)
         results: list[Any] = [None] * len(calls)
@@ -145,7 +145,7 @@ class _OnMatrices(BatchedEquation):
             own = layout.layouts if is_cut else (layout,)
             parts += [((*r, x), shared) for r, x in zip(rows, own, strict=True)]
             counts.append(len(own))
-        found = iter(self.of_all(parts, limit))
+        found = iter(self.compute_all(parts, limit))
         results = []
         for ((_, *others, layout), _), count in zip(calls, counts, strict=True):
             own = [next(found) for _ in range(count)]

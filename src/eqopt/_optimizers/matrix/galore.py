@@ -110,7 +110,7 @@ class _Reshaping(BatchedEquation):
         is_large = 2 * _largest(arrays) > self.batching.largest
         return None if is_large else (treedef, tuple(map(jax.typeof, arrays)))
 
-    def of_all(self, calls: Sequence[Arguments], limit: int) -> list[Any]:
+    def compute_all(self, calls: Sequence[Arguments], limit: int) -> list[Any]:
         results: list[Any] = [None] * len(calls)
         keys = [self.batch_key(*leaves) for leaves, _ in calls]
         elements = [_largest(jax.tree.leaves(leaves)) for leaves, _ in calls]

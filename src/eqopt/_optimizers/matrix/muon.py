@@ -322,7 +322,7 @@ class _ScaleByShape(AbstractStateless):
     def _factors(self, tree: PyTree, params: Params | None) -> PyTree:
         """The factor of each matrix, an array if it differs between blocks of it."""
         of_one = lambda axes, g: np.asarray(
-            axes.of_each(g.shape, self._factor), compute_dtype(g)
+            axes.map_blocks(g.shape, self._factor), compute_dtype(g)
         )
         return map_matrices(of_one, self.weight_dimension_numbers, tree, params)
 
