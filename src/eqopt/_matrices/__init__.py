@@ -22,7 +22,7 @@ from .axes import (
 from .batches import BATCHINGS, BatchedEquation, Work, make_batches
 from .dimension_numbers import MatrixDimensionNumbers, Numbers, Unknown, as_tuple
 from .division import AbstractWhole, Division, use_division
-from .layouts import Layout, Pieces, are_matrices, is_layout, make_slot, map_layouts
+from .layouts import Layout, Pieces, is_layout, make_slot, map_layouts, mask_matrices
 from .matrixwise import AbstractContracting, AbstractMatrixwise, Rows
 from .named import Named, named_leaves
 from .recognition import (

@@ -57,11 +57,11 @@ class _OnMatrices(BatchedEquation):
         self._moves_all = is_divided and not has_whole
 
         @eqx.filter_jit  # traced once for batches of the same types
-        def of_many(shared: dict, count: int, *columns: Any) -> Any:
+        def run_many(shared: dict, count: int, *columns: Any) -> Any:
             fn = functools.partial(equation, **shared)
             return over_stack(fn, columns, count)(*columns)
 
-        self._of_many = of_many
+        self._run_many = run_many
 
     def __call__(self, g: Any, *leaves: Any, **shared: Any) -> Any:
         *arguments, layout = leaves
@@ -117,7 +117,7 @@ class _OnMatrices(BatchedEquation):
         if not self._in_batches or (is_alone and not divides_pieces):
             return super().compute_all(calls, limit)
         if is_cut:
-            return self._of_pieces(calls, limit)
+            return self._compute_pieces(calls, limit)
         results: list[Any] = [None] * len(calls)
         found_at = {}
         for i, (leaves, shared) in enumerate(calls):
@@ -131,12 +131,12 @@ class _OnMatrices(BatchedEquation):
         split = make_batches if self._division is None else self._division.batches
         for batch in split([s.key for s in found], elements, limit):
             _, shared = calls[places[batch[0]]]
-            some = self._in_one_batch(shared, [found[i] for i in batch])
+            some = self._compute_batch(shared, [found[i] for i in batch])
             for i, out in zip(batch, some, strict=True):
                 results[places[i]] = out
         return results
 
-    def _of_pieces(self, calls: Sequence[Arguments], limit: int) -> list[Any]:
+    def _compute_pieces(self, calls: Sequence[Arguments], limit: int) -> list[Any]:
         """The results for leaves some of which are cut into pieces."""
         parts, counts = [], []
         for (*leaves, layout), shared in calls:
@@ -157,7 +157,7 @@ class _OnMatrices(BatchedEquation):
             results.append(own[0])
         return results
 
-    def _in_one_batch(self, shared: dict, found: list["_Leaf"]) -> list[Any]:
+    def _compute_batch(self, shared: dict, found: list["_Leaf"]) -> list[Any]:
         """The results for all matrices, in the layouts of the leaves."""
         columns = [
             column[0]
@@ -169,7 +169,7 @@ class _OnMatrices(BatchedEquation):
         stack = first.shape[:-2]
         division = self._division and self._division._replace(is_of_leaves=True)
         shared = pass_division(division, shared, stack)
-        run = functools.partial(self._of_many, shared, len(stack))
+        run = functools.partial(self._run_many, shared, len(stack))
         if division is None:
             out = run(*columns)
         elif self._moves_all:

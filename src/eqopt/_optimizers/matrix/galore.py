@@ -31,9 +31,9 @@ from ..._matrices import (
     DimensionNumbers,
     Layout,
     Rows,
-    are_matrices,
     make_batches,
     map_layouts,
+    mask_matrices,
 )
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
@@ -302,7 +302,7 @@ class ScaleByGaLore(AbstractContracting):
     ) -> tuple[Updates, ScaleByGaLoreState]:
         given, updates = updates, widened(updates)
         layouts = self._layouts(updates, params)
-        matrices = are_matrices(layouts)
+        matrices = mask_matrices(layouts)
         projectors = self._projectors(updates, state, layouts, matrices)
         reads = {"projector": projectors, "layout": layouts}
         low = leafwise(project, updates, reads=reads, mask=matrices)

@@ -49,7 +49,7 @@ from ..._types import (
 from ...numerics._numerics import abs_sq, bias_correction, safe_increment, safe_sqrt
 from ..adam.adam import ScaleByAdam
 from .parts.eigenbasis import Matrix, gram, short_side
-from .parts.newton_schulz import STANDARD, TABLES, given_rows, iterated
+from .parts.newton_schulz import STANDARD, TABLES, given_rows, iterate
 from .parts.recipe import are_matrices, matrices_and_others
 
 
@@ -78,7 +78,7 @@ class Iteration(AbstractWhole):
     def of_whole(self, x: Matrix, eps: Any) -> Matrix:
         """Orthogonalizes `x`. Zeros stay zero."""
         start = _start(x, eps, self.preconditioning)
-        return iterated(start, self.rows, self.steps, self.ns_dtype, self.ns_dtype)
+        return iterate(start, self.rows, self.steps, self.ns_dtype, self.ns_dtype)
 
 
 def _start(x, eps, preconditioning):

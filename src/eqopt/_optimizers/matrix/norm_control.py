@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 import equinox as eqx
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Inexact
+from jaxtyping import Array, Float
 
 from ..._core import Equation, Leafwise, equation
 from ..._matrices import (
@@ -26,6 +26,7 @@ from ..._types import (
 )
 from ...numerics._numerics import abs_sq, safe_sqrt
 from ...tree import zeros_like
+from .parts.eigenbasis import Matrix
 
 
 Per: TypeAlias = Literal["matrix", "row"]
@@ -33,7 +34,6 @@ Radius: TypeAlias = (
     Literal["current", "initial"]
     | Annotated[RealScalarLike, Interval(0, includes_low=False)]
 )
-Matrix: TypeAlias = Inexact[Array, "m n"]
 
 
 class Norms(eqx.Module):

@@ -40,18 +40,18 @@ from ...numerics._numerics import (
 from ..moments import counted
 from .parts.eigenbasis import (
     Matrix,
-    Sides,
-    accumulated,
-    averaged,
+    PerSide,
+    accumulate,
+    average,
     eigenvalues,
-    followed,
-    found,
+    find_all,
+    follow,
     from_basis,
     gram,
     has_side,
     identities,
     inverse_root,
-    renewed,
+    renew_if_due,
     to_basis,
 )
 from .parts.recipe import matrices_and_others
@@ -126,12 +126,12 @@ def shampoo(
 
 
 def _factors(factors, roots, g, b2, eps):
-    return averaged(factors, (g, g), b2, jnp.where(b2 == 1, 1, 1 - b2))
+    return average(factors, (g, g), b2, jnp.where(b2 == 1, 1, 1 - b2))
 
 
 def _direction(x, factors, roots, is_due, is_start, correction, eps, exponent):
     renew = functools.partial(inverse_root, correction, eps, exponent)
-    roots = renewed(is_due, renew, factors, roots)
+    roots = renew_if_due(is_due, renew, factors, roots)
     return to_basis(x, roots), roots
 
 
@@ -139,16 +139,16 @@ def _direction(x, factors, roots, is_due, is_start, correction, eps, exponent):
 
 
 def _kl_factors(factors, basis, g, b2, eps):
-    """The next factors, and whether the gradient counts: see `accumulated`."""
+    """The next factors, and whether the gradient counts: see `accumulate`."""
     no_start = jnp.asarray(False)  # the factors start as identities
-    return accumulated(_started(factors, g), basis, g, b2, no_start, True, eps)
+    return accumulate(_started(factors, g), basis, g, b2, no_start, True, eps)
 
 
 def _kl_direction(x, factors, basis, is_due, is_start, correction, eps, exponent):
     r"""$L^{-e} X R^{-e}$, in a basis that is updated if due, and that basis."""
     # At the start, all eigenvectors; then one step of iteration.
-    renew = lambda factor, v: lax.cond(is_start, found, followed, factor, v)
-    basis = renewed(is_due, renew, factors, basis)
+    renew = lambda factor, v: lax.cond(is_start, find_all, follow, factor, v)
+    basis = renew_if_due(is_due, renew, factors, basis)
     u = to_basis(x, basis)
     for side, (factor, v) in enumerate(zip(factors, basis, strict=True)):
         if factor is not None:
@@ -157,7 +157,7 @@ def _kl_direction(x, factors, basis, is_due, is_start, correction, eps, exponent
     return from_basis(u, basis), basis
 
 
-def _started(factors: Sides, g: Any) -> Sides:
+def _started(factors: PerSide, g: Any) -> PerSide:
     """Replaces factors that are zero by the identity at the scale of the gradient."""
     there = [x for x in factors if x is not None]
     # The covariance of the gradient is the product of both factors.
@@ -347,7 +347,7 @@ class ScaleByShampoo(AbstractMatrixwise):
     def _moment(self, x: Any) -> Any:
         return () if self.graft in (None, "sgd") else abs_sq(x)
 
-    def _grams(self, x: Any) -> Sides:
+    def _grams(self, x: Any) -> PerSide:
         sides = has_side(x.shape, max(x.shape), self.one_sided)
         return tuple(gram(x, i) if has else None for i, has in enumerate(sides))
 

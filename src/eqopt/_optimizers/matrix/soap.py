@@ -31,15 +31,15 @@ from ...numerics._numerics import abs_sq, bias_correction, safe_increment, safe_
 from ..moments import counted
 from .parts.eigenbasis import (
     Matrix,
+    PerSide,
     RealMatrix,
-    Sides,
-    accumulated,
-    followed,
+    accumulate,
+    follow,
     from_basis,
     gram,
     has_side,
     identities,
-    seeded,
+    start_basis,
     to_basis,
 )
 from .parts.recipe import matrices_and_others
@@ -89,10 +89,10 @@ def soap(
     skip_first,
     kl,
 ) -> tuple[Matrix, Any, Any, Any, Any]:
-    new_factors, counts = accumulated(factors, basis, g, shampoo_beta, is_first, kl)
+    new_factors, counts = accumulate(factors, basis, g, shampoo_beta, is_first, kl)
     if not skip_first:
         # The first gradient initializes the preconditioner, which is then applied to it.
-        basis = seeded(is_first, new_factors, basis)
+        basis = start_basis(is_first, new_factors, basis)
     h = counts.astype(g.dtype) * to_basis(g, basis)
     new_mu = b1 * mu + (1 - b1) * h
     new_nu = b2 * nu + (1 - b2) * abs_sq(h)
@@ -103,13 +103,13 @@ def soap(
             jnp.where(is_first, old, new)
             for old, new in ((0, u), (mu, new_mu), (nu, new_nu))
         )
-        basis = seeded(is_first, new_factors, basis)
+        basis = start_basis(is_first, new_factors, basis)
         is_due = is_due & ~is_first
     basis, new_mu = _refreshed(is_due, new_factors, basis, new_mu)
     return u, new_mu, new_nu, new_factors, basis
 
 
-def _refreshed(is_due, factors: Sides, basis: Sides, mu) -> tuple[Sides, Any]:
+def _refreshed(is_due, factors: PerSide, basis: PerSide, mu) -> tuple[PerSide, Any]:
     """If due, the next basis, and `mu` in it.
 
     One side after the other takes less memory than both at once.
@@ -124,7 +124,7 @@ def _refreshed(is_due, factors: Sides, basis: Sides, mu) -> tuple[Sides, Any]:
 
 
 def _refresh(side: int, factor: Any, v: Any, mu: Any) -> tuple[Any, Any]:
-    new = followed(factor, v)
+    new = follow(factor, v)
     old_pair, new_pair = ((None, x) if side else (x, None) for x in (v, new))
     return new, to_basis(from_basis(mu, old_pair), new_pair)
 
@@ -257,7 +257,7 @@ class ScaleBySOAP(AbstractMatrixwise):
             basis=self.for_matrices(params, lambda x: identities(self._grams(x))),
         )
 
-    def _grams(self, x: Any) -> Sides:
+    def _grams(self, x: Any) -> PerSide:
         sides = has_side(x.shape, self.max_precond_dim, self.one_sided)
         return tuple(gram(x, i) if has else None for i, has in enumerate(sides))
 

@@ -21,7 +21,6 @@ from ....numerics._numerics import abs_sq
 from .eigenbasis import Matrix, gram, short_side
 
 
-Rows: TypeAlias = tuple[tuple[float, float, float], ...]
 Name: TypeAlias = Literal[
     "standard",
     "dion",
@@ -51,7 +50,7 @@ class Table(NamedTuple):
         it: their first polynomial is 2 at 1, and the second has slope 13 at 2.
     """
 
-    rows: Rows | Float[Array, "steps 3"]
+    rows: tuple[tuple[float, float, float], ...] | Float[Array, "steps 3"]
     norm_factor: float = 1.0
     repeats_last: bool = False
     is_coarse: bool = False
@@ -150,7 +149,7 @@ def given_rows(owner: object, name: str, coefficients: Any) -> Float[Array, "*st
     return rows
 
 
-def iterated(
+def iterate(
     x: Matrix,
     rows: Float[Array, "*steps 3"],
     steps: int,
@@ -261,7 +260,7 @@ class NewtonSchulz(AbstractWhole):
             return in_dtype(self.ns_dtype, self._by_gram, x)
         is_coarse = self.is_coarse and self.ns_dtype is None and x.dtype == jnp.float32
         coarse_dtype = jnp.bfloat16 if is_coarse else self.ns_dtype
-        return iterated(x, self.rows, len(self.rows), self.ns_dtype, coarse_dtype)
+        return iterate(x, self.rows, len(self.rows), self.ns_dtype, coarse_dtype)
 
     def _by_gram(self, x: Matrix) -> Matrix:
         r"""With $R = X X^*$, all products except two involve only the short side."""
