@@ -2,7 +2,6 @@
 
 import re
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -129,15 +128,6 @@ def test_a_step_that_leads_beyond_zero_ends_there(of, inward, step):
     np.testing.assert_allclose(p + updates, 0, atol=1e-6)
 
 
-def test_factors_of_one_do_not_brake(x64):
-    """With both factors at one, steps do not change."""
-    brake = eqopt.RadialBrake(1.0, 1.0, **OF_MATRICES)
-    with x64():
-        g, p = jnp.asarray(GRADS[0]), jnp.asarray(P)
-        found, _ = brake.update(g, brake.init(p), p)
-    np.testing.assert_allclose(found, GRADS[0])
-
-
 BLOCKS = {
     "relative": eqopt.RelativeUpdate(),
     "floor": eqopt.UpdateNormFloor(),
@@ -167,49 +157,6 @@ def test_zeros_and_vectors(block):
 
     for slopes in jax.grad(total, (0, 1))(grads, params):
         assert all(np.isfinite(x).all() for x in jax.tree.leaves(slopes))
-
-
-@pytest.mark.parametrize("per", ["matrix", "row"])
-@pytest.mark.parametrize("block", [eqopt.RelativeUpdate, eqopt.UpdateNormFloor])
-@pytest.mark.slow
-def test_matrices_of_a_stack_are_separate(block, per):
-    check_stacked(eqopt.Chain(ADAM, block(per=per), eqopt.ScaleByLearningRate(0.1)))
-
-
-@pytest.mark.parametrize(
-    "opt",
-    [
-        eqopt.Hyperball(ADAM, 0.1),
-        eqopt.Hyperball(ADAM, 0.1, "initial"),
-        eqopt.Hyperball(ADAM, 0.1, "initial", "row"),
-        eqopt.Hyperball(ADAM, 0.1, 2.5),
-        eqopt.Chain(ADAM, eqopt.ScaleByLearningRate(0.1), eqopt.RadialBrake(0.5)),
-    ],
-    ids=["current", "initial", "initial rows", "number", "RadialBrake"],
-)
-@pytest.mark.costly
-def test_each_matrix_of_a_stack_has_a_norm(opt):
-    check_stacked(opt)
-
-
-def check_stacked(opt):
-    """Stacked layers are trained one by one, and not like one large matrix."""
-    keys = jax.random.split(jax.random.key(0), 3)
-    layers = eqx.filter_vmap(lambda key: eqx.nn.Linear(3, 4, key=key))(keys)
-    sizes = jnp.arange(1.0, 4).reshape(3, 1, 1)
-    layers = eqx.tree_at(lambda m: m.bias, layers, None)
-    layers = eqx.tree_at(lambda m: m.weight, layers, sizes * layers.weight)
-
-    def trained(model):
-        state = opt.init(model)
-        for i in range(3):
-            grads = jax.tree.map(lambda x, i=i: jnp.cos(7 * x + i), model)
-            model, state = opt.step(grads, state, model)
-        return model.weight
-
-    together = trained(layers)
-    np.testing.assert_allclose(together, eqx.filter_vmap(trained)(layers), rtol=1e-5)
-    assert not np.allclose(together, layers.weight)
 
 
 @pytest.mark.parametrize(
