@@ -20,6 +20,7 @@ def soap_by_hand(
     b2=B2,
     eps=EPS,
     skips_first=True,
+    correct_bias=True,
     has_basis=lambda side, shape: True,
 ):
     """`has_basis` says whether a side has one, 0 or 1, in a matrix of a shape."""
@@ -51,7 +52,7 @@ def soap_by_hand(
                 continue
             m = b1 * m + (1 - b1) * g
             v = b2 * v + (1 - b2) * (ql.T @ g @ qr) ** 2
-            step_size = np.sqrt(1 - b2**t) / (1 - b1**t)
+            step_size = np.sqrt(1 - b2**t) / (1 - b1**t) if correct_bias else 1
             yield step_size * ql @ ((ql.T @ m @ qr) / (np.sqrt(v) + eps)) @ qr.T
             if t % frequency == 0:
                 if has_left:

@@ -10,14 +10,9 @@ import eqopt
 from ...laws.row import row
 from ...parity.by_hand import B1, B2, EPS
 from ...parity.case import ByHand
-from ...parity.matrices import (
-    NUMBERS,
-    TABLES,
-    eigenvectors,
-    newton_schulz,
-    power_iteration,
-)
+from ...parity.matrices import NUMBERS, TABLES, newton_schulz
 from ..method import Method
+from .soap import soap_by_hand
 
 
 COEFFICIENTS = [*TABLES["standard"][0], *[(1.5, -0.5, 0.0)] * 2]
@@ -25,24 +20,10 @@ BETA, FREQUENCY = 0.9, 3
 
 
 def soap_muon_by_hand(grads, rows=COEFFICIENTS):
-    m = v = gl = gr = 0
-    ql = qr = np.zeros(())
-    for t, g in enumerate(grads):
-        if t > 0:
-            m = B1 * m + (1 - B1) * g
-            v = B2 * v + (1 - B2) * (ql.T @ g @ qr) ** 2
-            u = ql @ ((ql.T @ m @ qr) / (np.sqrt(v) + EPS)) @ qr.T
-            u = newton_schulz(u, rows)
-            yield -np.sqrt(max(1, g.shape[0] / g.shape[1])) * u
-        else:
-            yield 0 * g
-        gl = BETA * gl + (1 - BETA) * g @ g.T
-        gr = BETA * gr + (1 - BETA) * g.T @ g
-        if t == 0:
-            ql, qr = eigenvectors(gl), eigenvectors(gr)
-        elif t % FREQUENCY == 0:
-            ql, v = power_iteration(gl, ql, v, 0)
-            qr, v = power_iteration(gr, qr, v, 1)
+    m, n = grads[0].shape
+    for u in soap_by_hand(BETA, FREQUENCY, correct_bias=False)(grads):
+        # The first update is zero.
+        yield -np.sqrt(max(1, m / n)) * newton_schulz(u, rows)
 
 
 METHODS = [

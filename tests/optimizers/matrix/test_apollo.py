@@ -9,7 +9,6 @@ import pytest
 import eqopt
 
 from ...parity.matrices import NUMBERS
-from .programs import compiled_decompositions, decompositions
 
 
 def scale_by_apollo(rank, **arguments):
@@ -60,13 +59,3 @@ def test_state(proj):
     assert sizes == ([] if proj == "random" else [10])
     mini = eqopt.ScaleByAPOLLO(1, scale_type="tensor").init(jnp.zeros((100, 100)))
     assert sum(x.size for x in jax.tree.leaves(mini)) == 2 * 100 + 2
-
-
-@pytest.mark.parametrize("shape", [(3, 4), (2, 3, 4)])
-@pytest.mark.costly
-def test_decompositions_are_under_conditions(shape):
-    opt, params = scale_by_apollo(2, proj="svd"), jnp.ones(shape)
-    arguments = params, opt.init(params)
-    assert decompositions(opt.update, *arguments) == (set(), {"svd"})
-    if jax.default_backend() == "cpu":
-        assert compiled_decompositions(opt.update, *arguments) == (0, 1)

@@ -1,5 +1,6 @@
 """Blocks that control norms, beyond the laws: of which arrays, and how."""
 
+import functools
 import re
 
 import jax
@@ -78,24 +79,27 @@ def test_the_angle_is_the_learning_rate(x64):
     np.testing.assert_allclose(*found, rtol=1e-9)
 
 
+def floored(p, u, per):
+    return p - 0.1 * u * np.maximum(1, 0.9 * norms(p, per) / norms(u, per))
+
+
+def relative(p, u, per):
+    return p - 0.1 * u * norms(p, per) / norms(u, per)
+
+
 @pytest.mark.parametrize("per", ["matrix", "row"])
-def test_floor(per, x64):
-    floor = eqopt.UpdateNormFloor(0.9, per, **OF_MATRICES)
+@pytest.mark.parametrize(
+    ("block", "by_hand"),
+    [
+        (functools.partial(eqopt.UpdateNormFloor, 0.9), floored),
+        (eqopt.RelativeUpdate, relative),
+    ],
+    ids=["floor", "relative"],
+)
+def test_by_hand(block, by_hand, per, x64):
     step = eqopt.ScaleByLearningRate(0.1)
-    opt = eqopt.Chain(ADAM, floor, step)
-
-    def by_hand(p, u):
-        return p - 0.1 * u * np.maximum(1, 0.9 * norms(p, per) / norms(u, per))
-
-    assert_follows(opt, x64, by_hand)
-
-
-@pytest.mark.parametrize("per", ["matrix", "row"])
-def test_relative_update(per, x64):
-    relative = eqopt.RelativeUpdate(per, **OF_MATRICES)
-    opt = eqopt.Chain(ADAM, relative, eqopt.ScaleByLearningRate(0.1))
-    by_hand = lambda p, u: p - 0.1 * u * norms(p, per) / norms(u, per)
-    assert_follows(opt, x64, by_hand)
+    opt = eqopt.Chain(ADAM, block(per=per, **OF_MATRICES), step)
+    assert_follows(opt, x64, lambda p, u: by_hand(p, u, per))
 
 
 @pytest.mark.parametrize("of", ["norm", "component"])
@@ -103,18 +107,15 @@ def test_brake(of, x64):
     brake = eqopt.RadialBrake(0.25, 0.75, of, **OF_MATRICES)
     opt = eqopt.Chain(ADAM, eqopt.ScaleByLearningRate(0.1), brake)
 
-    def of_norm(p, u):
-        change = norms(p - 0.1 * u) - norms(p)
+    def by_hand(p, u):
         q = p - 0.1 * u
-        return q * (norms(p) + (0.25 if change > 0 else 0.75) * change) / norms(q)
-
-    def of_component(p, u):
         radial = -0.1 * np.sum(u * p) / norms(p)
-        braked = (0.25 if radial > 0 else 0.75) * radial
-        q = p - 0.1 * u + (braked - radial) * p / norms(p)
+        change = norms(q) - norms(p) if of == "norm" else radial
+        braked = (0.25 if change > 0 else 0.75) * change
+        q = q if of == "norm" else q + (braked - radial) * p / norms(p)
         return q * (norms(p) + braked) / norms(q)
 
-    assert_follows(opt, x64, {"norm": of_norm, "component": of_component}[of])
+    assert_follows(opt, x64, by_hand)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +173,6 @@ def test_zeros_and_vectors(block):
             ),
             "but Chain has one",
         ),
-        (lambda: eqopt.Hyperball(eqopt.Prodigy(), 0.1), "but Prodigy has one"),
         (
             lambda: eqopt.Hyperball(eqopt.ScaleByMuown(0.1), 0.1),
             "but ScaleByMuown has one",
@@ -191,8 +191,6 @@ def test_errors(make, message):
         eqopt.Hyperball(ADAM, 0.1, "initial"),
         eqopt.Chain(eqopt.SGD(0.1), eqopt.RadialBrake()),
         eqopt.Chain(eqopt.SGD(0.1), eqopt.RadialBrake(of="component")),
-        eqopt.Chain(eqopt.UpdateNormFloor(), eqopt.Scale(-0.1)),
-        eqopt.Hyperball(ADAM, 0.1, per="row"),
         eqopt.Hyperball(ADAM, 0.1, "initial", per="row"),
         eqopt.Chain(eqopt.UpdateNormFloor(per="row"), eqopt.Scale(-0.1)),
     ],

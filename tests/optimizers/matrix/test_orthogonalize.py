@@ -55,7 +55,7 @@ def test_tables_map_singular_values(name, shape, x64):
     np.testing.assert_allclose(updates, expected, atol=1e-11)
 
 
-@pytest.mark.parametrize("restarts", [(), (0,), (2,), (1, 2), (1, 3), (0, 1, 2, 3, 4)])
+@pytest.mark.parametrize("restarts", [(), (2,), (0, 1, 2, 3, 4)])
 @pytest.mark.parametrize("shape", [(4, 9), (9, 4)])
 @pytest.mark.parametrize("name", TABLES)
 @pytest.mark.costly
@@ -77,32 +77,20 @@ def test_the_gram_iteration_is_not_used_for_square_matrices():
 
 
 COARSE = ["standard", "dion", "polar_express", "aol", "deepseek", "simple"]
-SPECTRA = {
-    "equal": np.ones(16),
-    "two": np.r_[1, 1, np.full(14, 1e-2)],
-    "rank one": np.r_[1, np.zeros(15)],
-    "powers": np.geomspace(1, 1e-4, 16),
-    "evenly spaced": np.linspace(1, 0.01, 16),
-}
 
 
-@pytest.mark.parametrize("spectrum", SPECTRA)
-@pytest.mark.parametrize("shape", [(16, 16), (16, 40), (40, 16)])
 @pytest.mark.parametrize("name", COARSE)
 @pytest.mark.costly
-def test_bfloat16_does_not_diverge(name, shape, spectrum):
-    g = jnp.asarray(with_values(SPECTRA[spectrum], shape)[0], jnp.float32)
-    fine, coarse = (
-        orthogonalized(g, name, dtype=dtype) for dtype in (jnp.float32, jnp.bfloat16)
-    )
-    assert coarse.dtype == jnp.float32
-    assert (coarse != fine).any()
-    assert np.linalg.norm(coarse, 2) < 1.25  # 1.21 without rounding
-    # The directions agree, unless rounding decides them.
-    if spectrum not in ("rank one", "powers"):
-        assert np.vdot(fine, coarse) > 0.98 * np.linalg.norm(fine) * np.linalg.norm(
-            coarse
-        )
+def test_in_16_bits(name):
+    """It does not diverge, and the directions stay."""
+    g = jnp.asarray(with_values(np.linspace(1, 0.01, 16), (16, 40))[0], jnp.float32)
+    fine = orthogonalized(g, name, dtype=jnp.float32)
+    for options in ({"dtype": jnp.bfloat16}, {"dtype": jnp.float16, "gram": True}):
+        coarse = orthogonalized(g, name, **options)
+        assert coarse.dtype == jnp.float32 and (coarse != fine).any()
+        assert np.linalg.norm(coarse, 2) < 1.25  # 1.21 without rounding
+        length = np.linalg.norm(fine) * np.linalg.norm(coarse)
+        assert np.vdot(fine, coarse) > 0.98 * length
 
 
 def products(opt, platform, dtype=jnp.float32):

@@ -7,55 +7,12 @@ import pytest
 
 import eqopt
 
-from ...parity.matrices import NUMBERS
-
 
 # Rows are outputs, as in the formulas.
-
-# The norms that bound the steps, without the factors for the inputs.
-NORMS = {
-    "sign": lambda p: np.abs(p).max(),
-    "row": lambda p: np.linalg.norm(p, axis=1).max(),
-    "col": lambda p: np.sqrt(np.mean(p**2, 0)).max(),
-    "spectral": lambda p: np.linalg.norm(p, 2) / np.sqrt(p.shape[0]),
-}
-FACTORS = {
-    "sign": lambda m, n: n,
-    "row": lambda m, n: np.sqrt(n),
-    "col": lambda m, n: n,
-    "spectral": lambda m, n: np.sqrt(n),
-}
 
 
 def normals(shape, seed=0):
     return jnp.asarray(np.random.default_rng(seed).normal(size=shape), float)
-
-
-@pytest.mark.parametrize("normalized", [False, True])
-@pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.costly
-def test_parameters_stay_in_the_ball(norm, normalized, x64):
-    """In the constrained form, after a first step with a rate of 1."""
-    with x64():
-        opt = eqopt.Scion(
-            0.3,
-            norm,
-            radius=5.0,
-            normalized=normalized,
-            coefficients="polar_express_8",
-            weight_dimension_numbers=NUMBERS,
-        )
-        ball = eqopt.ScaleByLMO(
-            norm, 5.0, 0.0, normalized=normalized, weight_dimension_numbers=NUMBERS
-        )
-        g = normals((4, 6))
-        params = {"w": 0.7 * ball.update(g, ball.init(g))[0]}
-        state = opt.init(params)
-        factor = FACTORS[norm](4, 6) if normalized else 1
-        step = jax.jit(opt.step)
-        for t in range(20):
-            params, state = step({"w": normals((4, 6), t)}, state, params)
-            assert NORMS[norm](np.asarray(params["w"])) * factor <= 5.0 * (1 + 1e-6)
 
 
 @pytest.mark.slow

@@ -10,7 +10,6 @@ import pytest
 import eqopt
 
 from ...parity.matrices import NUMBERS
-from .programs import compiled_decompositions, decompositions, executed_decompositions
 
 
 def run(opt, grads, params=None):
@@ -73,46 +72,6 @@ def test_after_a_zero_gradient(kl, skip_first):
     assert not zero.any()
     for u in updates:
         assert 0.1 < jnp.sqrt(jnp.mean(u**2)) < 1.1
-
-
-@pytest.mark.parametrize("stagger", [False, True])
-@pytest.mark.parametrize("skip_first", [False, True])
-@pytest.mark.slow
-def test_decompositions_are_under_conditions(skip_first, stagger):
-    """Each side takes an eigendecomposition, and a QR decomposition in two calls."""
-    opt = soap(skip_first=skip_first, stagger=stagger)
-    params = [jnp.ones((3, 4)), jnp.ones((2, 4, 5))]
-    arguments = params, opt.init(params)
-    always, sometimes = decompositions(opt.update, *arguments)
-    assert not always and "eigh" in sometimes and len(sometimes) > 1
-    if jax.default_backend() == "cpu":
-        assert compiled_decompositions(opt.update, *arguments) == (0, 12)
-
-
-@pytest.mark.parametrize(
-    ("number", "stagger", "later"),
-    # Of five matrices, at most two have the same turn.
-    [(3, False, [0, 0, 6]), (3, True, [2, 2, 2]), (5, True, [2, 4, 4])],
-)
-@pytest.mark.slow
-def test_decompositions_at_run_time(number, stagger, later, monkeypatch):
-    """Two for each matrix, at first and then every three steps, or by turns."""
-    opt = soap(precondition_frequency=3, stagger=stagger)
-    side = 27 + 2 * stagger + number
-    params = [jnp.zeros((side, side + 1))] * number
-    counts = executed_decompositions(monkeypatch, opt, params, 7)
-    assert counts == [2 * number, *later * 2]
-
-
-def test_decompositions_are_found():
-    """Also inside the kernel of a leaf, so the tests above would find them."""
-    muon = eqopt.ScaleByMuon(preconditioning="spectral")
-    x = jnp.eye(3)
-    state = muon.init(x)
-    for fn in (jnp.linalg.eigh, lambda x: muon.update(x, state)):
-        assert decompositions(fn, x) == ({"eigh"}, set())
-        if jax.default_backend() == "cpu":
-            assert compiled_decompositions(fn, x) == (1, 0)
 
 
 @pytest.mark.slow
