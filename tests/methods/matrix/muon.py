@@ -144,7 +144,7 @@ METHODS = [
                     ),
                     **ENLARGED,
                 )
-                for name in ("spectral", "aol", "schatten")
+                for name in ("aol", "schatten")
             },
         },
     ),

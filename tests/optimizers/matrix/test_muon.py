@@ -19,21 +19,25 @@ STANDARD = (3.4445, -4.775, 2.0315)
 PRECONDITIONINGS = typing.get_args(Preconditioning)
 
 
-def singular_values_mapped(x, steps=5):
+def singular_values_mapped(x, preconditioning):
     """The iteration by its effect on singular values, in float64."""
     u, s, vh = np.linalg.svd(np.asarray(x, np.complex128), full_matrices=False)
-    s /= np.linalg.norm(s, axis=-1, keepdims=True)
-    for a, b, c in [STANDARD] * steps:
+    order = {"frobenius": 2, "spectral": np.inf}[preconditioning]
+    s /= np.linalg.norm(s, order, axis=-1, keepdims=True)
+    for a, b, c in [STANDARD] * 5:
         s = a * s + b * s**3 + c * s**5
     return (u * s[..., None, :]) @ vh
 
 
+@pytest.mark.parametrize("preconditioning", ["frobenius", "spectral"])
 @pytest.mark.parametrize("shape", [(4, 6), (3, 5, 2)])
 @pytest.mark.costly
-def test_complex_by_hand(shape):
+def test_complex_by_hand(shape, preconditioning):
     """The momentum is made orthogonal, with conjugate transposes."""
     numbers = eqopt.MatrixDimensionNumbers(-1, -2)
-    opt = eqopt.ScaleByMuon(beta=0.8, weight_dimension_numbers=numbers)
+    opt = eqopt.ScaleByMuon(
+        beta=0.8, preconditioning=preconditioning, weight_dimension_numbers=numbers
+    )
     state, m = opt.init(jnp.zeros(shape, jnp.complex64)), 0
     for t in range(1, 4):
         g = jr.normal(jr.key(t), shape, jnp.complex64)
@@ -41,7 +45,10 @@ def test_complex_by_hand(shape):
         m = 0.8 * m + 0.2 * np.asarray(g)
         direction = 0.8 * m / (1 - 0.8 ** (t + 1)) + 0.2 * g / (1 - 0.8**t)
         np.testing.assert_allclose(
-            updates, singular_values_mapped(direction), rtol=1e-3, atol=1e-4
+            updates,
+            singular_values_mapped(direction, preconditioning),
+            rtol=1e-3,
+            atol=1e-4,
         )
 
 
