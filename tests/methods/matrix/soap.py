@@ -144,9 +144,6 @@ METHODS = [
             "soap, each step": ByHand(
                 scale_by_soap(0.7, 1), soap_by_hand(0.7, 1), (4, 4)
             ),
-            "soap, KL": ByHand(
-                scale_by_soap(0.7, 3, kl=True), soap_by_hand(0.7, 3, kl=True), (4, 4)
-            ),
             # In longer sides, the null space of the first gradient has many bases.
             "soap, wide": ByHand(scale_by_soap(0.9, 3), soap_by_hand(0.9, 3), (4, 5)),
             "soap, KL, tall": ByHand(
