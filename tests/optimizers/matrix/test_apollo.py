@@ -59,3 +59,11 @@ def test_state(proj):
     assert sizes == ([] if proj == "random" else [10])
     mini = eqopt.ScaleByAPOLLO(1, scale_type="tensor").init(jnp.zeros((100, 100)))
     assert sum(x.size for x in jax.tree.leaves(mini)) == 2 * 100 + 2
+
+
+def test_a_complex_gradient_of_rank_one():
+    """It has the norm of its projection, and elements of the first Adam step are 1."""
+    left, right = jr.normal(jr.key(0), (2, 6), jnp.complex64)
+    g = jnp.outer(left[:4], right)
+    (u,), _ = moved(scale_by_apollo(1, proj="svd"), [g])
+    np.testing.assert_allclose(jnp.linalg.norm(u, axis=0), 1, rtol=1e-4)
