@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import eqopt
-from eqopt._matrices.axes import Axes, resolve_dimension_numbers
+from eqopt._matrices.axes import resolve_dimension_numbers
 from eqopt._matrices.dimension_numbers import Unknown
 from eqopt._matrices.layouts import layout_of
 from eqopt._matrices.matrixwise import AbstractContracting
@@ -37,10 +37,6 @@ def chosen(model):
 LAYERS = {
     "Linear": (lambda: nn.Linear(2, 3, key=KEY), {".weight": LINEAR}),
     "to a scalar": (lambda: nn.Linear(2, "scalar", key=KEY), {".weight": LINEAR}),
-    "Conv1d": (
-        lambda: nn.Conv1d(2, 3, 4, key=KEY),
-        {".weight": Numbers((-2, -1), -3)},
-    ),
     "Conv2d": (
         lambda: nn.Conv2d(2, 3, 4, key=KEY),
         {".weight": Numbers((-3, -2, -1), -4)},
@@ -179,25 +175,19 @@ def test_there_and_back(shape, numbers, matrices):
     x = jnp.arange(np.prod(shape), dtype=jnp.float32).reshape(shape)
     (axes,) = resolve_dimension_numbers([numbers], [x], None)
     stack, lengths = matrices[:-2], matrices[-2:]
-    for rows, expected in ("first", lengths), ("shorter", sorted(lengths)):
+    for rows in ("first", "shorter"):
         sides = sides_of(axes, shape, rows)
-        assert sides.to_matrices(x).shape[:-2] == stack
         there = sides.to_matrices(x)
-        assert sorted(there.shape[-2:]) == sorted(expected)
-        assert rows == "first" or list(there.shape[-2:]) == expected
+        assert there.shape[:-2] == stack
+        assert sorted(there.shape[-2:]) == sorted(lengths)
+        assert rows == "first" or [*there.shape[-2:]] == sorted(lengths)
         assert jnp.array_equal(sides.from_matrices(there, shape), x)
 
 
 def sides_of(axes, shape, rows):
-    choose = AbstractContracting._choose_rows
-    of_rows = functools.partial(choose, types.SimpleNamespace(_rows=rows))
-    return layout_of(axes, shape, None, of_rows).sides
-
-
-def test_squares_stay_as_they_lie_in_memory():
-    (axes,) = resolve_dimension_numbers([LINEAR], [jnp.ones((7, 3, 3))], None)
-    assert axes == Axes((0,), (2,), (1,))
-    assert sides_of(axes, (7, 3, 3), "shorter") == ((0,), (1,), (2,))
+    owner = types.SimpleNamespace(_rows=rows)
+    choose_rows = functools.partial(AbstractContracting._choose_rows, owner)
+    return layout_of(axes, shape, None, choose_rows).sides
 
 
 PARAMS = {"a": jnp.ones((2, 3)), "b": [jnp.ones(3), jnp.ones((4, 2, 3)), None]}
@@ -222,14 +212,13 @@ def test_ways_to_say_it(given, expected):
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [
-        ({"a": LINEAR, "b": LINEAR}, ValueError, r"does not fit `\['b'\]\[0\]`, which"),
         (
             {"a": Numbers(0, 2), "b": None},
             ValueError,
             r"shape \(2, 3\). Each axis must be one of",
         ),
         ({"a": Numbers(0, -2), "b": None}, ValueError, "have only one role"),
-        ({"a": 1, "b": None}, TypeError, r"has 1 at `\['a'\]`, but must hold"),
+        ({"a": 1, "b": None}, TypeError, r"1 does not fit `\['a'\]`.*must hold"),
         (
             {"c": LINEAR},
             ValueError,
@@ -240,8 +229,3 @@ def test_ways_to_say_it(given, expected):
 def test_errors(given, error, message):
     with pytest.raises(error, match=message):
         resolve_dimension_numbers(given, PARAMS, None)
-
-
-def test_an_axis_is_one_thing():
-    with pytest.raises(ValueError, match="axis 1 cannot be both a reduction axis and"):
-        Numbers((0, 1), 1)

@@ -243,7 +243,14 @@ from ._optimizers.matrix.galore import (
     ScaleByGaLore as ScaleByGaLore,
     ScaleByGaLoreState as ScaleByGaLoreState,
 )
-from ._optimizers.matrix.hyperball import Hyperball as Hyperball
+from ._optimizers.matrix.hyperball import (
+    Hyperball as Hyperball,
+    KeepNorm as KeepNorm,
+    KeepNormState as KeepNormState,
+    RadialBrake as RadialBrake,
+    RelativeUpdate as RelativeUpdate,
+    UpdateNormFloor as UpdateNormFloor,
+)
 from ._optimizers.matrix.mars import (
     MARS as MARS,
     CorrectByMARS as CorrectByMARS,
@@ -258,13 +265,6 @@ from ._optimizers.matrix.muown import (
     Muown as Muown,
     ScaleByMuown as ScaleByMuown,
     ScaleByMuownState as ScaleByMuownState,
-)
-from ._optimizers.matrix.norm_control import (
-    KeepNorm as KeepNorm,
-    KeepNormState as KeepNormState,
-    RadialBrake as RadialBrake,
-    RelativeUpdate as RelativeUpdate,
-    UpdateNormFloor as UpdateNormFloor,
 )
 from ._optimizers.matrix.normuon import (
     NorMuon as NorMuon,
@@ -296,8 +296,6 @@ from ._optimizers.matrix.soap import (
     SOAP as SOAP,
     ScaleBySOAP as ScaleBySOAP,
     ScaleBySOAPState as ScaleBySOAPState,
-)
-from ._optimizers.matrix.soap_muon import (
     SOAPMuon as SOAPMuon,
 )
 from ._optimizers.matrix.stateless import (

@@ -190,7 +190,7 @@ def of(cls, numbers, **options):
         ),
         (
             of(eqopt.GaLore, Numbers(-1, -2, 1, 3)),
-            r"splits `\['w'\]` into blocks, but this method treats",
+            r"does not fit `\['w'\]`.*The matrix must be whole. Omit",
         ),
         (of(eqopt.Adafactor, Numbers(-1, -2, 1, 3)), "Omit `reduction_blocks`"),
         (

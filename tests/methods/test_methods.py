@@ -53,7 +53,7 @@ def test_every_optimizer_has_a_row():
 
 # Methods that use more than gradients are compared with NumPy in separate tests.
 PARITY_ELSEWHERE = {
-    "Hyperball": "tests/optimizers/matrix/test_norm_control.py",
+    "Hyperball": "tests/optimizers/matrix/test_hyperball.py",
     "LBFGS": "tests/linesearch/test_search_parity.py",
     "Muown": "tests/optimizers/matrix/test_muown.py",
     "ScheduleFreePlus": "tests/optimizers/schedule_free/test_plus.py",

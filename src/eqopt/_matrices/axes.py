@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 import jax.tree_util as jtu
 import numpy as np
@@ -145,7 +145,7 @@ class Axes(NamedTuple):
             place = tuple(i for i, _ in block)
             yield place, size(own, self.output), size(own, self.reduction)
 
-    def of_each(self, shape: tuple[int, ...], fn: Callable[[int, int], Any]) -> Any:
+    def map_blocks(self, shape: tuple[int, ...], fn: Callable[[int, int], Any]) -> Any:
         """`fn(outputs, inputs)`: a number, or an array if it differs between blocks."""
         found = {place: fn(*sides) for place, *sides in self.matrices(shape)}
         if len({*found.values()}) == 1 or None in found.values():
@@ -169,12 +169,15 @@ def size(shape, axes):
 
 def axes_of(numbers: Any, x: Any, path: str, takes_blocks: bool = True) -> Axes:
     """The axes of an array at this path, checked."""
+
+    def reject(reason: str) -> NoReturn:
+        misfit = f"{numbers!r} does not fit `{path}`, which has shape {x.shape}."
+        raise InputError(None, f"{misfit} {reason}")
+
     if not isinstance(numbers, MatrixDimensionNumbers):
-        raise InputError(
-            None,
-            f"`weight_dimension_numbers` has {numbers!r} at `{path}`, "
-            "but must hold `eqopt.MatrixDimensionNumbers`, or `None` for a leaf that "
-            "is not a matrix.",
+        reject(
+            "`weight_dimension_numbers` must hold `eqopt.MatrixDimensionNumbers`, or "
+            "`None` for a leaf that is not a matrix."
         )
     reduction, output = (
         tuple(axis + x.ndim if axis < 0 else axis for axis in as_tuple(axes))
@@ -182,11 +185,9 @@ def axes_of(numbers: Any, x: Any, path: str, takes_blocks: bool = True) -> Axes:
     )
     named = reduction + output
     if len({*named}) < len(named) or not all(0 <= axis < x.ndim for axis in named):
-        raise InputError(
-            None,
-            f"{numbers} does not fit `{path}`, which has shape "
-            f"{x.shape}. Each axis must be one of the {x.ndim} axes of the array, and "
-            "have only one role.",
+        reject(
+            f"Each axis must be one of the {x.ndim} axes of the array, and have only "
+            "one role."
         )
     stack = tuple(axis for axis in range(x.ndim) if axis not in named)
     given = (reduction, numbers.reduction_blocks), (output, numbers.output_blocks)
@@ -196,20 +197,13 @@ def axes_of(numbers: Any, x: Any, path: str, takes_blocks: bool = True) -> Axes:
         if blocks != 1 and blocks != (x.shape[side[0]] if side else 1,)
     ]
     if blocks and not takes_blocks:
-        raise InputError(
-            None,
-            f"{numbers} splits `{path}` into blocks, but this method "
-            "treats a matrix as a whole. Omit `reduction_blocks` and `output_blocks`.",
-        )
+        reject("The matrix must be whole. Omit `reduction_blocks` and `output_blocks`.")
     for axis, sizes in blocks:
         n = 1 if axis is None else x.shape[axis]
         if n % sizes if isinstance(sizes, int) else sum(sizes) != n:
             what = "divide" if isinstance(sizes, int) else "add up to"
-            raise InputError(
-                None,
-                f"{numbers} does not fit `{path}`, which has shape "
-                f"{x.shape}. The blocks must {what} the size {n} of the first axis of "
-                "their side.",
+            reject(
+                f"The blocks must {what} the size {n} of the first axis of their side."
             )
     return Axes(stack, reduction, output, tuple(_sizes(x, *b) for b in blocks))
 

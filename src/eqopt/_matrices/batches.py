@@ -83,12 +83,12 @@ class BatchedEquation(Equation):
 
     batching: Batching
 
-    def of_all(self, calls: Sequence[Arguments], limit: int) -> list[Any]:
+    def compute_all(self, calls: Sequence[Arguments], limit: int) -> list[Any]:
         """The results for several leaves; a batch has at most `limit` elements."""
         return [self(*leaves, **shared) for leaves, shared in calls]
 
     def batch_key(self, g: Any, *leaves: Any) -> Hashable:
-        """A key that is equal for leaves that `of_all` may compute at once.
+        """A key that is equal for leaves that `compute_all` may compute at once.
 
         It is `None` if it never does this.
         """
@@ -223,7 +223,7 @@ def _compute(
     equation: Any = operation.equation
     with jax.numpy_dtype_promotion("standard"):
         calls = [load_row(operation, values, row) for row in rows]
-        outs = equation.of_all(calls, limit)
+        outs = equation.compute_all(calls, limit)
         results = [
             store_row(operation, row, arguments, without_slices(out), stored_like)
             for row, (arguments, _), out in zip(rows, calls, outs, strict=True)

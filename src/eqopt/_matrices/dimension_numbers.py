@@ -42,8 +42,8 @@ class MatrixDimensionNumbers(metaclass=Explained):
 
     **Raises:**
 
-    A `ValueError` if an axis is both a reduction axis and an output axis, or if there are
-    no blocks, or blocks without elements.
+    A `ValueError` if there are no blocks, or blocks without elements. Methods raise one
+    with the key path if the axes or the blocks do not fit the parameter.
     """
 
     reduction_axis: int | tuple[int, ...] = 0
@@ -57,12 +57,6 @@ class MatrixDimensionNumbers(metaclass=Explained):
         return self.reduction_blocks != 1 or self.output_blocks != 1
 
     def __post_init__(self) -> None:
-        both = {*as_tuple(self.reduction_axis)} & {*as_tuple(self.output_axis)}
-        if both:
-            raise InputError(
-                "MatrixDimensionNumbers",
-                f"axis {min(both)} cannot be both a reduction axis and an output axis.",
-            )
         for name in ("reduction_blocks", "output_blocks"):
             blocks = getattr(self, name)
             if not as_tuple(blocks) or min(as_tuple(blocks)) < 1:

@@ -247,7 +247,7 @@ def map_layouts(
     )
 
 
-def are_matrices(layouts: PyTree[Layout | None]) -> PyTree[bool]:
+def mask_matrices(layouts: PyTree[Layout | None]) -> PyTree[bool]:
     """A mask of the leaves that have a layout."""
     return map_layouts(lambda layout: True, layouts, otherwise=lambda: False)
 

@@ -25,7 +25,7 @@ from ..tree import zeros_like
 from .axes import Axes, DimensionNumbers, resolve_dimension_numbers, size
 from .batches import Work
 from .division import Division, current_division
-from .layouts import Layout, Pieces, are_matrices, layout_of, make_slot, map_layouts
+from .layouts import Layout, Pieces, layout_of, make_slot, map_layouts, mask_matrices
 from .on_matrices import on_matrices
 from .stacks import check_stacks, init_stacks, update_stacks
 
@@ -111,7 +111,10 @@ class AbstractContracting(AbstractTransformation):
         pairs = zip(axes, jtu.tree_leaves(params, is_leaf=is_leaf), strict=True)
         report.multiply(
             params,
-            [None if a is None else a.of_each(x.shape, self._factor) for a, x in pairs],
+            [
+                None if a is None else a.map_blocks(x.shape, self._factor)
+                for a, x in pairs
+            ],
         )
 
     def _factor(self, outputs: int, inputs: int) -> float | None:
@@ -260,7 +263,7 @@ class AbstractMatrixwise(AbstractContracting):
         step = filled(self, self.matrixwise(state, params, **extra))
         layouts = self._layouts(updates, params)
         self._check_sizes(state, layouts, updates)
-        mask = are_matrices(layouts)
+        mask = mask_matrices(layouts)
         names = [x for x in step.equation.leaves if hasattr(step.state, x)]
         _check_are_matrices(mask, updates, {x: getattr(step.state, x) for x in names})
         of_leaves = on_matrices(step.equation, self.in_batches, self._work, division)

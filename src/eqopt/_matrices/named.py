@@ -89,7 +89,7 @@ def _of(array: Any, owner: Any, blocks: tuple[str, ...]) -> Named:
     return found._replace(is_known=len(own) < 2 or is_norm)
 
 
-def block_size(node: Any) -> tuple[int, ...]:
+def named_stack(node: Any) -> tuple[int, ...]:
     """The size of the stack of layers with named axes that a node is, empty if none."""
     blocks = _names(node, "Block") if isinstance(node, eqx.Module) else ()
     arrays = jtu.tree_leaves(node, is_leaf=is_named) if blocks else []

@@ -57,11 +57,11 @@ class _OnMatrices(BatchedEquation):
         self._moves_all = is_divided and not has_whole
 
         @eqx.filter_jit  # traced once for batches of the same types
-        def of_many(shared: dict, count: int, *columns: Any) -> Any:
+        def run_many(shared: dict, count: int, *columns: Any) -> Any:
             fn = functools.partial(equation, **shared)
             return over_stack(fn, columns, count)(*columns)
 
-        self._of_many = of_many
+        self._run_many = run_many
 
     def __call__(self, g: Any, *leaves: Any, **shared: Any) -> Any:
         *arguments, layout = leaves
@@ -109,15 +109,15 @@ class _OnMatrices(BatchedEquation):
         is_of_products = self._work in ("products", "few products")
         return bool(stack) and is_of_products and not self._moves_all
 
-    def of_all(self, calls: Sequence[Arguments], limit: int) -> list[Any]:
+    def compute_all(self, calls: Sequence[Arguments], limit: int) -> list[Any]:
         """The results for several leaves, with equal matrices in batches."""
         is_alone = len(calls) == 1 and not self._moves_all
         is_cut = any(isinstance(leaves[-1], Pieces) for leaves, _ in calls)
         divides_pieces = is_cut and self._division is not None
         if not self._in_batches or (is_alone and not divides_pieces):
-            return super().of_all(calls, limit)
+            return super().compute_all(calls, limit)
         if is_cut:
-            return self._of_pieces(calls, limit)
+            return self._compute_pieces(calls, limit)
         results: list[Any] = [None] * len(calls)
         found_at = {}
         for i, (leaves, shared) in enumerate(calls):
@@ -131,12 +131,12 @@ class _OnMatrices(BatchedEquation):
         split = make_batches if self._division is None else self._division.batches
         for batch in split([s.key for s in found], elements, limit):
             _, shared = calls[places[batch[0]]]
-            some = self._in_one_batch(shared, [found[i] for i in batch])
+            some = self._compute_batch(shared, [found[i] for i in batch])
             for i, out in zip(batch, some, strict=True):
                 results[places[i]] = out
         return results
 
-    def _of_pieces(self, calls: Sequence[Arguments], limit: int) -> list[Any]:
+    def _compute_pieces(self, calls: Sequence[Arguments], limit: int) -> list[Any]:
         """The results for leaves some of which are cut into pieces."""
         parts, counts = [], []
         for (*leaves, layout), shared in calls:
@@ -145,7 +145,7 @@ class _OnMatrices(BatchedEquation):
             own = layout.layouts if is_cut else (layout,)
             parts += [((*r, x), shared) for r, x in zip(rows, own, strict=True)]
             counts.append(len(own))
-        found = iter(self.of_all(parts, limit))
+        found = iter(self.compute_all(parts, limit))
         results = []
         for ((_, *others, layout), _), count in zip(calls, counts, strict=True):
             own = [next(found) for _ in range(count)]
@@ -157,7 +157,7 @@ class _OnMatrices(BatchedEquation):
             results.append(own[0])
         return results
 
-    def _in_one_batch(self, shared: dict, found: list["_Leaf"]) -> list[Any]:
+    def _compute_batch(self, shared: dict, found: list["_Leaf"]) -> list[Any]:
         """The results for all matrices, in the layouts of the leaves."""
         columns = [
             column[0]
@@ -169,7 +169,7 @@ class _OnMatrices(BatchedEquation):
         stack = first.shape[:-2]
         division = self._division and self._division._replace(is_of_leaves=True)
         shared = pass_division(division, shared, stack)
-        run = functools.partial(self._of_many, shared, len(stack))
+        run = functools.partial(self._run_many, shared, len(stack))
         if division is None:
             out = run(*columns)
         elif self._moves_all:

@@ -58,7 +58,7 @@ class _Stack(NamedTuple):
         return [x] if self.divided else jnp.unstack(x)
 
 
-def _stacks(
+def _find_stacks(
     self: Any, tree: PyTree, params: Params | None, division: Division
 ) -> list[_Stack]:
     """The matrices in `tree`: equal leaves are one stack, a stack is one by itself."""
@@ -70,12 +70,12 @@ def _stacks(
             key = tuple(x.shape), wide_dtype(x.dtype), axes
             groups.setdefault((*key, i if axes.stack else None), []).append(i)
     return [
-        _stack(axes, shape, dtype, tuple(leaves), division)
+        _make_stack(axes, shape, dtype, tuple(leaves), division)
         for (shape, dtype, axes, _), leaves in groups.items()
     ]
 
 
-def _stack(axes: Axes, shape, dtype, leaves, division: Division) -> _Stack:
+def _make_stack(axes: Axes, shape, dtype, leaves, division: Division) -> _Stack:
     divided, count = None, len(leaves)
     if axes.stack:
         number = division.best([shape[i] for i in axes.stack])
@@ -97,8 +97,8 @@ def init_stacks(
     self: Any, params: Params, division: Division, make: Callable[[Any, Any], PyTree]
 ) -> Stacks:
     """`make(own, zeros)`, for stacks of zeros: `own` is `self` with their axes."""
-    stacks = _stacks(self, params, params, division)
-    own = _of_stacks(self, stacks)
+    stacks = _find_stacks(self, params, params, division)
+    own = _with_axes_of(self, stacks)
 
     def of_share():
         share = lambda x: (division.pad(x.size) // division.size, *x.shape)
@@ -124,14 +124,14 @@ def update_stacks(
     them, and devices would exchange them in each step. Here, `params` only says which
     leaves are matrices.
     """
-    stacks = _stacks(self, updates, params, division)
+    stacks = _find_stacks(self, updates, params, division)
     _check_fits(self, state, stacks, division)
     leaves, treedef = jtu.tree_flatten(updates, is_leaf=is_leaf)
     given = [x.join(leaves) for x in stacks]
     slots = jax.tree.map(
         lambda x: x.arrays if is_stacks(x) else x, state, is_leaf=is_stacks
     )
-    own = _of_stacks(self, stacks)
+    own = _with_axes_of(self, stacks)
     arrays, others = eqx.partition((own, slots), eqx.is_array)
     specs = jax.tree.map(lambda x: division.spec if x.ndim else P(), arrays)
 
@@ -153,19 +153,19 @@ def update_stacks(
     return treedef.unflatten(leaves), state
 
 
-def _of_stacks(self: Any, stacks: list[_Stack]) -> Any:
+def _with_axes_of(self: Any, stacks: list[_Stack]) -> Any:
     numbers = [x.numbers for x in stacks]
     return dataclasses.replace(self, weight_dimension_numbers=numbers)
 
 
-def _found(state: State) -> list[Stacks]:
+def _slots(state: State) -> list[Stacks]:
     slots = jax.tree.leaves(state, is_leaf=is_stacks)
     return [x for x in slots if is_stacks(x)]
 
 
 def check_stacks(self: Any, state: State, division: Division | None) -> None:
     """Raises an error if only one of state and step has stacks."""
-    if bool(_found(state)) == (division is None):
+    if bool(_slots(state)) == (division is None):
         made = "with" if division is None else "without"
         raise InputError(
             self,
@@ -178,7 +178,7 @@ def _check_fits(
     self: Any, state: State, stacks: Sequence[_Stack], division: Division
 ) -> None:
     expected = tuple(x.leaves for x in stacks)
-    for slot in _found(state):
+    for slot in _slots(state):
         if slot.leaves != expected:
             raise InputError(
                 self,

@@ -1,16 +1,12 @@
 """Muon: orthogonal steps for matrices, another optimizer for all other parameters."""
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 import optax
 
 import eqopt
 
 from ...laws.row import LINEAR, row
-from ...parity.by_hand import B1, EPS
-from ...parity.case import COSINES, LINEARS, OF_TWO_AXES, ByHand, Case, is_matrix
-from ...parity.matrices import NUMBERS, TABLES
+from ...parity.case import COSINES, LINEARS, OF_TWO_AXES, Case, is_matrix
 from ..method import Method
 
 
@@ -34,43 +30,6 @@ ENLARGED = {"rtol": 5e-5}
 
 
 THREE_STEPS = (4.0, -6.9, 2.9), (3.7, -5.6, 2.3), (2.9, -3.1, 1.2)
-
-# What $X$ is divided by, after the Frobenius norm.
-DIVISORS = {
-    "frobenius": lambda a: 1.0,
-    "spectral": lambda a: np.sqrt(np.linalg.eigvalsh(a)[-1]),
-    "aol": lambda a: np.sqrt(np.abs(a).sum(1, keepdims=True)),
-    "schatten": lambda a: np.sqrt(np.linalg.norm(a)),
-}
-
-
-def muon_by_hand(rows, nesterov=True, adaptive=False, preconditioning="frobenius"):
-    """Corrected for its start at zero."""
-
-    def updates(grads):
-        m = 0
-        for t, g in enumerate(grads, 1):
-            g = g.T if g.shape[0] > g.shape[1] else g
-            m = B1 * m + (1 - B1) * g
-            mean = m / (1 - B1**t)
-            if nesterov:
-                mean = B1 * m / (1 - B1 ** (t + 1)) + (1 - B1) * g / (1 - B1**t)
-            x = mean / (np.linalg.norm(mean) + EPS)
-            x = x / DIVISORS[preconditioning](x @ x.T)
-            for a, b, c in rows:
-                square = x @ x.T
-                x = a * x + b * square @ x + c * square @ square @ x
-            u = np.vdot(mean, x) * x if adaptive else x
-            yield u.T if grads[0].shape[0] > grads[0].shape[1] else u
-
-    return updates
-
-
-def by_hand(shape, coefficients, rows, **options):
-    opt = eqopt.ScaleByMuon(
-        coefficients, beta=B1, eps=EPS, weight_dimension_numbers=NUMBERS, **options
-    )
-    return ByHand(opt, muon_by_hand(rows, **options), shape)
 
 
 METHODS = [
@@ -172,11 +131,6 @@ METHODS = [
                 ),
                 **ENLARGED,
             ),
-            "muon, float16 mu": Case(
-                eqopt.Muon(0.1, mu_dtype=jnp.float16, **OF_TWO_AXES),
-                optax.contrib.muon(0.1, mu_dtype=jnp.float16),
-                rtol=1e-2,  # Optax multiplies the float16 moment by beta in float16
-            ),
             "muon, adaptive": Case(
                 eqopt.Muon(0.1, ns_steps=3, adaptive=True, **OF_TWO_AXES),
                 optax.contrib.muon(0.1, ns_steps=3, adaptive=True),
@@ -191,19 +145,6 @@ METHODS = [
                     **ENLARGED,
                 )
                 for name in ("aol", "schatten")
-            },
-        },
-        by_hand={
-            "muon, tall": by_hand((6, 4), "standard", TABLES["standard"][0]),
-            "muon, wide, without Nesterov": by_hand(
-                (3, 5), THREE_STEPS, THREE_STEPS, nesterov=False
-            ),
-            "muon, adaptive": by_hand((4, 4), "dion", TABLES["dion"][0], adaptive=True),
-            **{
-                f"muon, {name}": by_hand(
-                    (5, 4), "dion", TABLES["dion"][0], preconditioning=name
-                )
-                for name in ("spectral", "aol", "schatten")
             },
         },
     ),

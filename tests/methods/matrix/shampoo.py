@@ -196,14 +196,12 @@ METHODS = [
             "shampoo, one-sided, tall": by_hand(
                 1, None, (6, 4), one_sided=True, start_preconditioning_step=1
             ),
-            "shampoo, one-sided, square": by_hand(0.9, "adam", (4, 4), one_sided=True),
             "shampoo, one-sided, inputs first": by_hand(
                 0.9, "adam", (4, 4), numbers=INPUTS_FIRST, one_sided=True
             ),
             "shampoo, uncorrected": by_hand(0.9, "adam", (4, 4), correct_bias=False),
-            # Larger than some eigenvalues, and than all of them.
+            # Larger than some eigenvalues.
             "shampoo, eps": by_hand(0.9, "adam", (4, 4), eps=3.0),
-            "shampoo, large eps": by_hand(0.9, "adam", (3, 5), eps=30.0),
             "shampoo, exponent": by_hand(0.9, "adam", (5, 4), exponent=0.4),
             "shampoo, blocks": by_hand(0.9, "adam", (6, 4), (2, 2), block_size=3),
             # The fifth row is in a block of three, of which one is empty.

@@ -1,4 +1,6 @@
-"""SOAP: Adam in the eigenbasis of Shampoo's preconditioner."""
+"""SOAP: Adam in the eigenbasis of Shampoo's preconditioner; also made orthogonal."""
+
+import functools
 
 import numpy as np
 import optax
@@ -8,7 +10,14 @@ import eqopt
 from ...laws.row import IN_TURNS, LINEAR, is_matrix, row
 from ...parity.by_hand import B1, B2, EPS
 from ...parity.case import ByHand
-from ...parity.matrices import NUMBERS, eigenvectors, in_blocks, power_iteration
+from ...parity.matrices import (
+    NUMBERS,
+    TABLES,
+    eigenvectors,
+    in_blocks,
+    newton_schulz,
+    power_iteration,
+)
 from ..method import Method
 
 
@@ -20,6 +29,7 @@ def soap_by_hand(
     b2=B2,
     eps=EPS,
     skips_first=True,
+    correct_bias=True,
     has_basis=lambda side, shape: True,
 ):
     """`has_basis` says whether a side has one, 0 or 1, in a matrix of a shape."""
@@ -51,7 +61,7 @@ def soap_by_hand(
                 continue
             m = b1 * m + (1 - b1) * g
             v = b2 * v + (1 - b2) * (ql.T @ g @ qr) ** 2
-            step_size = np.sqrt(1 - b2**t) / (1 - b1**t)
+            step_size = np.sqrt(1 - b2**t) / (1 - b1**t) if correct_bias else 1
             yield step_size * ql @ ((ql.T @ m @ qr) / (np.sqrt(v) + eps)) @ qr.T
             if t % frequency == 0:
                 if has_left:
@@ -78,6 +88,17 @@ def inputs_first(updates):
 def scale_by_soap(beta, frequency, **options):
     options = {"weight_dimension_numbers": NUMBERS} | options
     return eqopt.ScaleBySOAP(B1, B2, beta, EPS, frequency, **options)
+
+
+COEFFICIENTS = [*TABLES["standard"][0], *[(1.5, -0.5, 0.0)] * 2]
+BETA, FREQUENCY = 0.9, 3
+
+
+def soap_muon_by_hand(grads, rows=COEFFICIENTS):
+    m, n = grads[0].shape
+    for u in soap_by_hand(BETA, FREQUENCY, correct_bias=False)(grads):
+        # The first update is zero.
+        yield -np.sqrt(max(1, m / n)) * newton_schulz(u, rows)
 
 
 METHODS = [
@@ -123,9 +144,6 @@ METHODS = [
             "soap, each step": ByHand(
                 scale_by_soap(0.7, 1), soap_by_hand(0.7, 1), (4, 4)
             ),
-            "soap, KL": ByHand(
-                scale_by_soap(0.7, 3, kl=True), soap_by_hand(0.7, 3, kl=True), (4, 4)
-            ),
             # In longer sides, the null space of the first gradient has many bases.
             "soap, wide": ByHand(scale_by_soap(0.9, 3), soap_by_hand(0.9, 3), (4, 5)),
             "soap, KL, tall": ByHand(
@@ -162,6 +180,43 @@ METHODS = [
                 in_blocks(soap_by_hand(0.9, 3), (2, 2)),
                 (6, 6),
             ),
+        },
+    ),
+    Method(
+        eqopt.SOAPMuon,
+        idea="the direction of SOAP, made orthogonal",
+        theirs=lambda rate: optax.contrib.muon(rate),
+        deviates="Optax has no SOAP-Muon; beside it is its Muon",
+        nearest="Muon",
+        rates=(0.0032, 0.001, 0.001, 0.0032),
+        ratio=None,
+        laws=[
+            row(
+                eqopt.SOAPMuon,
+                at=0.01,
+                learning_rate=0.1,
+                b1=0.5,
+                shampoo_beta=0.7,
+                eps=1e-3,
+                weight_decay=0.3,
+            ),
+        ],
+        by_hand={
+            f"soap_muon, {shape}": ByHand(
+                eqopt.SOAPMuon(
+                    1.0,
+                    B1,
+                    B2,
+                    BETA,
+                    EPS,
+                    steps=steps,
+                    precondition_frequency=FREQUENCY,
+                    weight_dimension_numbers=NUMBERS,
+                ),
+                functools.partial(soap_muon_by_hand, rows=COEFFICIENTS[:steps]),
+                shape,
+            )
+            for shape, steps in (((4, 4), None), ((4, 5), None), ((5, 4), 3))
         },
     ),
 ]

@@ -1,5 +1,7 @@
 """SinkGD and SCALE: rows, or rows and columns, of one length."""
 
+import functools
+
 import numpy as np
 import optax
 
@@ -43,16 +45,10 @@ def spectral_by_hand(target):
     return updates
 
 
-def of_width_by_hand(grads):
-    """Updates of zero parameters with 4 inputs, for a base width of 9."""
-    for u in sinkhorn_by_hand(grads):
-        yield -0.5 * 0.2 * (9 / 4) ** 1.5 * u
-
-
-def sinkgd_by_hand(grads):
+def sinkgd_by_hand(grads, factor=1.0):
     """Updates of zero parameters, which do not decay, with a learning rate of 0.5."""
     for u in sinkhorn_by_hand(grads):
-        yield -0.5 * 0.2 * u
+        yield -0.5 * 0.2 * factor * u
 
 
 def scale_by_hand(grads):
@@ -120,7 +116,7 @@ METHODS = [
                     fallback=eqopt.Identity(),
                     **SINKHORN,
                 ),
-                of_width_by_hand,
+                functools.partial(sinkgd_by_hand, factor=(9 / 4) ** 1.5),
                 (6, 4),
             ),
             **{

@@ -1,4 +1,4 @@
-"""How rotations, signs and scales of all gradients change the updates."""
+"""How rotations, phases and scales of all gradients change the updates."""
 
 import functools
 
@@ -93,18 +93,19 @@ def test_rotated_gradients_give_rotated_updates(name, x64):
 
 
 @pytest.mark.parametrize("name", SCALED)
-def test_signs_and_scales(name, x64):
+def test_phases_and_scales(name, x64):
     opt, power = SCALED[name]
     shape = (4, 4) if name in SQUARE else (6, 4)
 
     @settings(max_examples=8, deadline=None)
-    @given(SEEDS, st.floats(-3, 3), st.sampled_from([-1, 1]))
-    def check(seed, exponent, sign):
-        grads = np.random.default_rng(seed).normal(size=(6, *shape))
+    @given(SEEDS, st.floats(-3, 3), st.sampled_from([-1, 1j]))
+    def check(seed, exponent, phase):
+        rng = np.random.default_rng(seed)
+        grads = rng.normal(size=(6, *shape)) + 1j * rng.normal(size=(6, *shape))
         grads *= SIZES.get(name, 1.0)
         scale = 10.0**exponent
-        plain, scaled = updates_of(opt, grads), updates_of(opt, sign * scale * grads)
-        expected = sign * scale**power * plain
+        plain, scaled = updates_of(opt, grads), updates_of(opt, phase * scale * grads)
+        expected = phase * scale**power * plain
         size = np.abs(expected).max()
         np.testing.assert_allclose(scaled, expected, rtol=1e-5, atol=1e-6 * size)
 

@@ -19,62 +19,54 @@ STANDARD = (3.4445, -4.775, 2.0315)
 PRECONDITIONINGS = typing.get_args(Preconditioning)
 
 
-def singular_values_mapped(x, steps=5):
+def singular_values_mapped(x, preconditioning):
     """The iteration by its effect on singular values, in float64."""
     u, s, vh = np.linalg.svd(np.asarray(x, np.complex128), full_matrices=False)
-    s /= np.linalg.norm(s, axis=-1, keepdims=True)
-    for a, b, c in [STANDARD] * steps:
+    order = {"frobenius": 2, "spectral": np.inf}[preconditioning]
+    s /= np.linalg.norm(s, order, axis=-1, keepdims=True)
+    for a, b, c in [STANDARD] * 5:
         s = a * s + b * s**3 + c * s**5
     return (u * s[..., None, :]) @ vh
 
 
-@pytest.mark.parametrize("nesterov", [False, True])
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.complex64])
-@pytest.mark.parametrize("shape", [(4, 6), (6, 4), (3, 5, 2)])
+@pytest.mark.parametrize("preconditioning", ["frobenius", "spectral"])
+@pytest.mark.parametrize("shape", [(4, 6), (3, 5, 2)])
 @pytest.mark.costly
-def test_by_hand(shape, dtype, nesterov):
-    """The momentum is made orthogonal, with conjugate transposes if it is complex."""
+def test_complex_by_hand(shape, preconditioning):
+    """The momentum is made orthogonal, with conjugate transposes."""
+    numbers = eqopt.MatrixDimensionNumbers(-1, -2)
     opt = eqopt.ScaleByMuon(
-        beta=0.8,
-        nesterov=nesterov,
-        weight_dimension_numbers=eqopt.MatrixDimensionNumbers(-1, -2),
+        beta=0.8, preconditioning=preconditioning, weight_dimension_numbers=numbers
     )
-    params = jnp.zeros(shape, dtype)
-    state, m = opt.init(params), 0
+    state, m = opt.init(jnp.zeros(shape, jnp.complex64)), 0
     for t in range(1, 4):
-        g = jr.normal(jr.key(t), shape, dtype)
+        g = jr.normal(jr.key(t), shape, jnp.complex64)
         updates, state = opt.update(g, state)
         m = 0.8 * m + 0.2 * np.asarray(g)
-        direction = m
-        if nesterov:
-            direction = 0.8 * m / (1 - 0.8 ** (t + 1)) + 0.2 * g / (1 - 0.8**t)
+        direction = 0.8 * m / (1 - 0.8 ** (t + 1)) + 0.2 * g / (1 - 0.8**t)
         np.testing.assert_allclose(
-            updates, singular_values_mapped(direction), rtol=1e-3, atol=1e-4
+            updates,
+            singular_values_mapped(direction, preconditioning),
+            rtol=1e-3,
+            atol=1e-4,
         )
 
 
-@pytest.mark.parametrize("preconditioning", PRECONDITIONINGS)
-@pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])
-@pytest.mark.costly
-def test_singular_values_are_near_one(preconditioning, scale):
-    opt = eqopt.ScaleByMuon(eps=0.0, preconditioning=preconditioning)
-    g = scale * jr.normal(jr.key(0), (8, 20))
-    updates, _ = opt.update(g, opt.init(g))
-    values = jnp.linalg.svd(updates, compute_uv=False)
-    assert values.min() > 0.6 and values.max() < 1.3
+def test_a_kernel_is_a_matrix():
+    """Of a convolution: its outputs, and all others."""
+    kernel = eqx.nn.Conv1d(3, 4, 2, use_bias=False, key=jr.key(0))
+    linear = eqx.nn.Linear(6, 4, use_bias=False, key=jr.key(0))
+    opt, flat = eqopt.Muon(0.1), kernel.weight.reshape(4, 6)
+    updates, _ = opt.update(kernel, opt.init(kernel), kernel)
+    grads = eqx.tree_at(lambda m: m.weight, linear, flat)
+    expected, _ = opt.update(grads, opt.init(linear), linear)
+    np.testing.assert_allclose(updates.weight.reshape(4, 6), expected.weight, 1e-6)
 
 
 def module_for(platform, opt, params):
     step = jax.jit(lambda grads, state: opt.update(grads, state, params))
     exported = jax.export.export(step, platforms=[platform])
     return exported(params, opt.init(params)).mlir_module()
-
-
-def test_program_for_other_platforms():
-    params = [jnp.ones((2, 3)), jnp.ones((2, 3)), jnp.ones(2)]
-    for platform, joins in (("cpu", False), ("cuda", True), ("tpu", True)):
-        module = module_for(platform, eqopt.Muon(0.1), params)
-        assert ("tensor<2x2x3xf32>" in module) is joins
 
 
 @pytest.mark.parametrize("platform", ["cpu", "cuda", "tpu"])
@@ -107,60 +99,6 @@ def test_both_sides_are_alike(name, dtype):
     np.testing.assert_allclose(tall.conj().T, wide, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("preconditioning", PRECONDITIONINGS)
-def test_empty_matrices(preconditioning):
-    params = [jnp.ones((0, 3)), jnp.ones((2, 0))]
-    opt = eqopt.Muon(0.1, preconditioning=preconditioning)
-    updates, _ = opt.update(params, opt.init(params))
-    assert [u.shape for u in updates] == [(0, 3), (2, 0)]
-
-
-class Model(eqx.Module):
-    embedding: eqx.nn.Embedding
-    conv: eqx.nn.Conv1d
-    layers: eqx.nn.Linear  # stacked
-    norms: eqx.nn.LayerNorm  # stacked
-    scale: jax.Array
-
-    def __init__(self, key):
-        keys = jr.split(key, 4)
-        self.embedding = eqx.nn.Embedding(7, 3, key=keys[0])
-        self.conv = eqx.nn.Conv1d(3, 4, 2, key=keys[1])
-        make = lambda key: eqx.nn.Linear(4, 6, key=key)
-        self.layers = eqx.filter_vmap(make)(jr.split(keys[2], 3))
-        self.norms = eqx.filter_vmap(lambda _: eqx.nn.LayerNorm(4))(jnp.arange(3))
-        self.scale = jnp.ones(())
-
-
-@pytest.mark.slow
-def test_models():
-    """Matrices take orthogonal steps, and all other parameters take Adam's steps."""
-    model = Model(jr.key(0))
-    grads = jax.tree.map(
-        lambda p: jnp.cos(jnp.arange(p.size, dtype=p.dtype) ** 2).reshape(p.shape),
-        eqx.filter(model, eqx.is_inexact_array),
-    )
-    opt, adam = eqopt.Muon(0.1), eqopt.Adam(0.1, nesterov=True)
-    state = opt.init(model)
-    updates, state = opt.update(grads, state, model)
-    expected, _ = adam.update(grads, adam.init(model), model)
-    is_matrix = lambda m: (m.conv.weight, m.layers.weight)
-    others = lambda m: eqx.tree_at(is_matrix, m, (None, None))
-    assert bool(eqx.tree_equal(others(updates), others(expected), rtol=1e-5))
-    for weight, g, out in [
-        (updates.conv.weight.reshape(4, 6), grads.conv.weight.reshape(4, 6), 4),
-        (updates.layers.weight, grads.layers.weight, 6),
-    ]:
-        factor = 0.1 * max(1, out / weight.shape[-1]) ** 0.5
-        expected = -factor * singular_values_mapped(g)
-        np.testing.assert_allclose(weight, expected, rtol=1e-3, atol=1e-4)
-    # Neither stores state for the other's parameters, and there is one learning rate.
-    assert len(jax.tree.leaves(eqopt.tree.get(state, "ScaleByMuonState").mu)) == 2
-    adam_state = eqopt.tree.get(state, "ScaleByAdamState")
-    assert adam_state.mu.conv.weight is None
-    assert eqopt.tree.get(state, "learning_rate") == jnp.float32(0.1)
-
-
 def test_the_fallback_is_any_optimizer():
     params = {"matrix": jnp.ones((2, 2)), "vector": jnp.ones(2)}
     opt = eqopt.Muon(0.1, weight_decay=0.5, fallback=eqopt.SGD(1.0))
@@ -175,48 +113,6 @@ def test_the_fallback_is_any_optimizer():
     new, _ = opt.step(zeros, opt.init(params), params)
     for x in new.values():
         np.testing.assert_allclose(x, 0.95, rtol=1e-6)
-
-
-@pytest.mark.parametrize("shape", [(16, 64), (64, 16), (2, 32, 32)])
-@pytest.mark.slow
-def test_consistent_rms(shape):
-    numbers = eqopt.MatrixDimensionNumbers(-2, -1)
-    opt = eqopt.Muon(1.0, consistent_rms=0.2, weight_dimension_numbers=numbers)
-    g = jr.normal(jr.key(0), shape)
-    updates, _ = opt.update(g, opt.init(g))
-    assert 0.15 < jnp.sqrt(jnp.mean(updates**2)) < 0.25
-
-
-def test_the_iteration_is_in_float32():
-    """For bfloat16 matrices, only the result is rounded."""
-    g = jr.normal(jr.key(0), (8, 8)).astype(jnp.bfloat16)
-    opt = eqopt.ScaleByMuon()
-    updates, _ = opt.update(g, opt.init(g))
-    wide = g.astype(jnp.float32)
-    expected, _ = opt.update(wide, opt.init(wide))
-    np.testing.assert_array_equal(
-        updates.astype(jnp.float32), expected.astype(jnp.bfloat16).astype(jnp.float32)
-    )
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"ns_coeffs": (1.0, 2.0)}, r"shape \(3,\), or \(steps, 3\) .* shape \(2,\)"),
-        ({"ns_coeffs": jnp.ones((0, 3))}, r"has shape \(0, 3\)"),
-    ],
-)
-def test_errors(arguments, message):
-    for make in (eqopt.ScaleByMuon, lambda **kwargs: eqopt.Muon(0.1, **kwargs)):
-        with pytest.raises(ValueError, match=message):
-            make(**arguments)
-
-
-def test_error_of_a_matrix_without_state():
-    opt = eqopt.ScaleByMuon()
-    state = opt.init([jnp.ones(2)])
-    with pytest.raises(ValueError, match=r"has a value at `\[0\]`, which has no"):
-        opt.update([jnp.ones((2, 2))], state)
 
 
 @pytest.mark.slow

@@ -72,20 +72,6 @@ def test_a_gain_that_becomes_negative(x64):
     np.testing.assert_allclose(found, [*expected], 1e-3, 1e-5)
 
 
-def test_it_starts_as_muon_does(x64):
-    """Steps much smaller than the rows: Muon on the part orthogonal to each row."""
-    rate = 1e-6
-    opt = eqopt.ScaleByMuown(rate, steps=3, eps=1e12, **OF_MATRICES)
-    with x64():
-        ((w, state),) = trained(opt, jnp.asarray(P), GRADS[:1])
-    rows = P / norms(P)
-    tangent = lambda x: x - rows * np.sum(rows * x, axis=1, keepdims=True)
-    o = SCALES["match_rms"](4, 3) * newton_schulz(tangent(GRADS[0]), STANDARD[:3])
-    np.testing.assert_allclose((w - P) / rate, -tangent(o), 1e-2, 1e-4)
-    np.testing.assert_allclose(norms(w), norms(P), 1e-8)
-    assert (np.asarray(state.lengths) > 0).all()
-
-
 def test_rows_of_zeros_take_a_step_of_muon(x64):
     """In the whole matrix, or in one row; without gradients, zeros stay zeros."""
     rate, scale = 0.1, SCALES["match_rms"](4, 3)

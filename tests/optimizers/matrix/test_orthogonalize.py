@@ -55,20 +55,7 @@ def test_tables_map_singular_values(name, shape, x64):
     np.testing.assert_allclose(updates, expected, atol=1e-11)
 
 
-@pytest.mark.parametrize(
-    ("name", "tolerance"), [("polar_express", 0.2), ("polar_express_8", 1e-9)]
-)
-def test_polar_express_maps_near_one(name, tolerance, x64):
-    """All values from 1e-3 to 1; a second value makes the norm of each matrix one."""
-    with x64():
-        for value in np.geomspace(1e-3, np.sqrt(0.5), 10):
-            g, _, _ = with_values(np.array([np.sqrt(1 - value**2), value]), (2, 3))
-            updates = orthogonalized(jnp.asarray(g), name, eps=0.0)
-            values = np.linalg.svd(updates, compute_uv=False)
-            np.testing.assert_allclose(values, 1, rtol=tolerance)
-
-
-@pytest.mark.parametrize("restarts", [(), (0,), (2,), (1, 2), (1, 3), (0, 1, 2, 3, 4)])
+@pytest.mark.parametrize("restarts", [(), (2,), (0, 1, 2, 3, 4)])
 @pytest.mark.parametrize("shape", [(4, 9), (9, 4)])
 @pytest.mark.parametrize("name", TABLES)
 @pytest.mark.costly
@@ -90,42 +77,20 @@ def test_the_gram_iteration_is_not_used_for_square_matrices():
 
 
 COARSE = ["standard", "dion", "polar_express", "aol", "deepseek", "simple"]
-SPECTRA = {
-    "equal": np.ones(16),
-    "two": np.r_[1, 1, np.full(14, 1e-2)],
-    "rank one": np.r_[1, np.zeros(15)],
-    "powers": np.geomspace(1, 1e-4, 16),
-    "evenly spaced": np.linspace(1, 0.01, 16),
-}
 
 
-@pytest.mark.parametrize("spectrum", SPECTRA)
-@pytest.mark.parametrize("shape", [(16, 16), (16, 40), (40, 16)])
 @pytest.mark.parametrize("name", COARSE)
 @pytest.mark.costly
-def test_bfloat16_does_not_diverge(name, shape, spectrum):
-    g = jnp.asarray(with_values(SPECTRA[spectrum], shape)[0], jnp.float32)
-    fine, coarse = (
-        orthogonalized(g, name, dtype=dtype) for dtype in (jnp.float32, jnp.bfloat16)
-    )
-    assert coarse.dtype == jnp.float32
-    assert (coarse != fine).any()
-    assert np.linalg.norm(coarse, 2) < 1.25  # 1.21 without rounding
-    # The directions agree, unless rounding decides them.
-    if spectrum not in ("rank one", "powers"):
-        assert np.vdot(fine, coarse) > 0.98 * np.linalg.norm(fine) * np.linalg.norm(
-            coarse
-        )
-
-
-@pytest.mark.parametrize("name", ["standard", "dion", "polar_express", "aol"])
-@pytest.mark.costly
-def test_gram_in_float16(name):
-    g = jnp.asarray(with_values(SPECTRA["evenly spaced"], (16, 40))[0], jnp.float32)
-    fine = orthogonalized(g, name, gram=True)
-    coarse = orthogonalized(g, name, gram=True, dtype=jnp.float16)
-    assert (coarse != fine).any()
-    np.testing.assert_allclose(coarse, fine, atol=0.02)
+def test_in_16_bits(name):
+    """It does not diverge, and the directions stay."""
+    g = jnp.asarray(with_values(np.linspace(1, 0.01, 16), (16, 40))[0], jnp.float32)
+    fine = orthogonalized(g, name, dtype=jnp.float32)
+    for options in ({"dtype": jnp.bfloat16}, {"dtype": jnp.float16, "gram": True}):
+        coarse = orthogonalized(g, name, **options)
+        assert coarse.dtype == jnp.float32 and (coarse != fine).any()
+        assert np.linalg.norm(coarse, 2) < 1.25  # 1.21 without rounding
+        length = np.linalg.norm(fine) * np.linalg.norm(coarse)
+        assert np.vdot(fine, coarse) > 0.98 * length
 
 
 def products(opt, platform, dtype=jnp.float32):
@@ -201,40 +166,6 @@ def test_more_and_fewer_steps_than_rows(name, x64):
             updates = orthogonalized(jnp.asarray(g), name, steps, eps=0.0)
             expected = (u * composed(start, some)) @ vh
             np.testing.assert_allclose(updates, expected, atol=1e-10)
-
-
-@pytest.mark.parametrize("options", [{}, {"row_normalize": True, "renormalize": True}])
-@pytest.mark.slow
-def test_stacks_are_made_orthogonal_one_by_one(options):
-    g = jnp.asarray(np.random.default_rng(0).normal(size=(3, 4, 5)), jnp.float32)
-    expected = [orthogonalized(x, scale="spectral", **options) for x in g]
-    updates = orthogonalized(g, scale="spectral", **options)
-    np.testing.assert_allclose(updates, np.stack(expected), rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("shape", [(4, 6), (6, 4)])
-@pytest.mark.costly
-def test_norms_before_and_after(shape, x64):
-    """Lengths of rows have no effect; the norm is as for an orthogonal matrix."""
-    rng = np.random.default_rng(0)
-    lengths = 10.0 ** rng.uniform(-3, 3, size=(shape[0], 1))
-    with x64():
-        g = jnp.asarray(rng.normal(size=shape))
-        options = {"row_normalize": True, "renormalize": True, "eps": 0.0}
-        updates = orthogonalized(g, **options)
-        same = orthogonalized(lengths * g, **options)
-    np.testing.assert_allclose(same, updates, atol=1e-9)
-    np.testing.assert_allclose(np.linalg.norm(updates), 2, rtol=1e-12)
-
-
-@pytest.mark.parametrize("options", [{}, {"row_normalize": True, "renormalize": True}])
-@pytest.mark.slow
-def test_zeros_stay_zero(options):
-    zeros = jnp.zeros((3, 4))
-    opt = eqopt.Orthogonalize(**options)
-    total = lambda g: jnp.sum(opt.update(g, opt.init(g))[0])
-    assert not opt.update(zeros, opt.init(zeros))[0].any()
-    assert jnp.isfinite(jax.grad(total)(zeros)).all()
 
 
 @pytest.mark.parametrize(

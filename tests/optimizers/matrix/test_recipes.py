@@ -33,72 +33,31 @@ def orthogonal_soap(weight_dimension_numbers, **options):
     )
 
 
-KL_SHAMPOO = functools.partial(eqopt.ScaleByShampoo, graft=None, kl=True)
-SOAP = {"b1": 0.8, "b2": 0.9, "shampoo_beta": 0.7, "precondition_frequency": 3}
-SINKHORN = functools.partial(eqopt.ScaleBySinkhorn, eps=1e-6)
-# Each recipe, its block (other tests compare it with formulas), arguments of both.
-RECIPES = {
-    "AdaMuon": (
-        eqopt.AdaMuon,
-        eqopt.ScaleByAdaMuon,
-        {"beta": 0.8, "eps": 1e-3, "consistent_rms": 0.3, "coefficients": "dion"},
-    ),
-    "APOLLO": (
-        eqopt.APOLLO,
-        eqopt.ScaleByAPOLLO,
-        {"rank": 2, "scale": 1.5, "b1": 0.8, "b2": 0.9, "eps": 1e-3, "proj": "svd"},
-    ),
-    "Aurora": (
-        eqopt.Aurora,
-        eqopt.ScaleByAurora,
-        {"beta": 0.8, "pp_iterations": 3, "pp_beta": 0.7, "nesterov": False},
-    ),
-    "Dion2": (
-        eqopt.Dion2,
-        eqopt.ScaleByDion2,
-        {"fraction": 0.5, "ef_decay": 0.8, "b2": 0.9, "scale": "match_rms"},
-    ),
-    "KLShampoo": (
-        eqopt.KLShampoo,
-        KL_SHAMPOO,
-        {"b1": 0.8, "b2": 0.9, "eps": 1e-3, "precondition_frequency": 3},
-    ),
-    "NorMuon": (
-        eqopt.NorMuon,
-        eqopt.ScaleByNorMuon,
-        {"beta": 0.8, "b2": 0.9, "side": "long", "scale": "spectral"},
-    ),
-    "PSGDKron": (
-        eqopt.PSGDKron,
-        eqopt.ScaleByPSGDKron,
-        {"b1": 0.8, "preconditioner_lr": 0.2, "max_rms": 0.9, "whiten_momentum": True},
-    ),
-    "Scion": (
-        eqopt.Scion,
-        eqopt.ScaleByLMO,
-        {"norm": "row", "radius": 3.0, "beta": 0.8, "eps": 1e-3},
-    ),
-    "SCALE": (eqopt.SCALE, row_norms_of_a_mean, {"eps": 1e-3}),
-    "Shampoo": (
-        eqopt.Shampoo,
-        eqopt.ScaleByShampoo,
-        {
-            "b1": 0.8,
-            "b2": 0.9,
-            "b3": 0.7,
-            "graft": "rmsprop",
-            "precondition_frequency": 3,
-        },
-    ),
-    "SinkGD": (eqopt.SinkGD, SINKHORN, {"steps": 3}),
-    "SOAP": (eqopt.SOAP, eqopt.ScaleBySOAP, SOAP),
-    "SOAPMuon": (eqopt.SOAPMuon, orthogonal_soap, {**SOAP, "eps": 1e-3}),
+# The block of each recipe, unless it is `ScaleBy` and the name of the recipe. (Other
+# tests compare blocks with formulas.)
+BLOCKS = {
+    "KLShampoo": functools.partial(eqopt.ScaleByShampoo, graft=None, kl=True),
+    "Scion": eqopt.ScaleByLMO,
+    "SCALE": row_norms_of_a_mean,
+    "SinkGD": functools.partial(eqopt.ScaleBySinkhorn, eps=1e-6),
+    "SOAPMuon": orthogonal_soap,
 }
-# Arguments of only the recipe.
-EXTRA: dict = {
-    "SCALE": {"momentum": 0.8, "last_layer": True},
-    "SinkGD": {"scale": 0.1},  # a factor of the update for matrices
-    "SOAPMuon": {"coefficients": "standard"},
+KRON = {"b1": 0.8, "b2": 0.9, "precondition_frequency": 3}
+# Arguments of both.
+RECIPES = {
+    "AdaMuon": {"beta": 0.8, "eps": 1e-3, "consistent_rms": 0.3},
+    "APOLLO": {"rank": 2, "scale": 1.5, "b1": 0.8, "eps": 1e-3, "proj": "svd"},
+    "Aurora": {"beta": 0.8, "pp_iterations": 3, "pp_beta": 0.7, "nesterov": False},
+    "Dion2": {"fraction": 0.5, "ef_decay": 0.8, "b2": 0.9, "scale": "match_rms"},
+    "KLShampoo": {"eps": 1e-3, **KRON},
+    "NorMuon": {"beta": 0.8, "b2": 0.9, "side": "long", "scale": "spectral"},
+    "PSGDKron": {"preconditioner_lr": 0.2, "max_rms": 0.9, "whiten_momentum": True},
+    "Scion": {"norm": "row", "radius": 3.0, "beta": 0.8, "eps": 1e-3},
+    "SCALE": {"eps": 1e-3},
+    "Shampoo": {"b3": 0.7, "graft": "rmsprop", **KRON},
+    "SinkGD": {"steps": 3},
+    "SOAP": {"shampoo_beta": 0.7, **KRON},
+    "SOAPMuon": {"shampoo_beta": 0.7, "eps": 1e-3, **KRON},
 }
 DECAY, RATES = 0.3, 0.1 / np.arange(1, 13)
 
@@ -107,19 +66,27 @@ def rate(count):
     return jnp.asarray(RATES)[count]
 
 
+# Arguments of only the recipe. The fallback is AdamW, with $\beta_2 = 0.95$.
+EXTRA: dict = {
+    "SCALE": {"momentum": 0.8, "last_layer": True},
+    "Scion": {"fallback": eqopt.AdamW(rate, b2=0.95, weight_decay=DECAY)},
+    "SinkGD": {"scale": 0.1},  # a factor of the update for matrices
+    "SOAPMuon": {"coefficients": "standard"},
+}
+
+
 @pytest.mark.parametrize("name", RECIPES)
 def test_steps(name, x64):
-    make, block, options = RECIPES[name]
     rng = np.random.default_rng(0)
     w, b = rng.normal(size=(4, 4)), rng.normal(size=5)
     grads = [{"w": rng.normal(size=w.shape), "b": rng.normal(size=5)} for _ in RATES]
     others = adam_by_hand([g["b"] for g in grads], 0.9, 0.95, 1e-8)
     with x64():
-        names = {**options, "weight_dimension_numbers": NUMBERS}
+        names = {**RECIPES[name], "weight_dimension_numbers": NUMBERS}
         extra = EXTRA.get(name, {})
-        fallback = eqopt.AdamW(rate, b2=0.95, weight_decay=DECAY)
-        opt = make(rate, weight_decay=DECAY, fallback=fallback, **names, **extra)
-        direction = block(**names)
+        opt = getattr(eqopt, name)(rate, weight_decay=DECAY, **names, **extra)
+        make = BLOCKS.get(name) or getattr(eqopt, f"ScaleBy{name}")
+        direction = make(**names)
         params = {"w": jnp.asarray(w), "b": jnp.asarray(b)}
         state, own = opt.init(params), direction.init(params["w"])
         step, update = jax.jit(opt.step), jax.jit(direction.update)

@@ -10,7 +10,6 @@ import pytest
 import eqopt
 
 from ...parity.matrices import NUMBERS
-from .programs import compiled_decompositions, decompositions, executed_decompositions
 
 
 def run(opt, grads, params=None):
@@ -28,24 +27,8 @@ def normal(steps, *shape, seed=0):
     return np.random.default_rng(seed).normal(size=(steps, *shape))
 
 
-def orthogonal(n, seed):
-    return np.linalg.qr(normal(n, n, seed=seed))[0]
-
-
 def soap(**arguments):
     return eqopt.ScaleBySOAP(weight_dimension_numbers=NUMBERS, **arguments)
-
-
-@pytest.mark.parametrize("kl", [False, True])
-@pytest.mark.slow
-def test_rotated_gradients_give_rotated_updates(kl, x64):
-    opt = soap(precondition_frequency=2, kl=kl)
-    grads, u, v = normal(8, 4, 4), orthogonal(4, 1), orthogonal(4, 2)
-    with x64():
-        plain, _ = run(opt, [jnp.asarray(g) for g in grads])
-        turned, _ = run(opt, [jnp.asarray(u @ g @ v.T) for g in grads])
-        for a, b in zip(plain, turned, strict=True):
-            np.testing.assert_allclose(u @ a @ v.T, b, rtol=1e-6, atol=1e-8)
 
 
 def test_without_a_preconditioner_it_is_adam_one_step_later(x64):
@@ -78,24 +61,6 @@ def test_bases_stay_orthogonal(dtype, x64):
                 np.testing.assert_allclose(product, np.eye(len(q)), rtol=0, atol=1e-12)
 
 
-@pytest.mark.slow
-def test_scale_of_the_gradients_with_kl(x64):
-    """The covariance grows with its square, once the first gradients are forgotten.
-
-    The first gradient is not whitened, so the factors start with another scale.
-    """
-    opt = soap(kl=True, shampoo_beta=0.9, precondition_frequency=1)
-    with x64():
-        grads = jnp.asarray(normal(400, 4, 4))
-        step = lambda state, g: (opt.update(g, state)[1], None)
-        last = jax.jit(lambda grads: jax.lax.scan(step, opt.init(grads[0]), grads)[0])
-        covariance = np.kron(*last(grads).factors)
-        size = np.abs(covariance).max()
-        for scale in (1e-2, 1e2):
-            found = np.kron(*last(scale * grads).factors) / scale**2
-            np.testing.assert_allclose(found, covariance, rtol=1e-4, atol=1e-4 * size)
-
-
 @pytest.mark.parametrize("skip_first", [False, True])
 @pytest.mark.parametrize("kl", [False, True])
 @pytest.mark.slow
@@ -107,114 +72,6 @@ def test_after_a_zero_gradient(kl, skip_first):
     assert not zero.any()
     for u in updates:
         assert 0.1 < jnp.sqrt(jnp.mean(u**2)) < 1.1
-
-
-@pytest.mark.parametrize("stagger", [False, True])
-@pytest.mark.slow
-def test_which_bases_change_in_each_step(stagger):
-    """If staggered, one of four matrices gets a new basis in each step."""
-    opt = soap(precondition_frequency=4, stagger=stagger)
-    params = [jnp.zeros((3, 3)), jnp.zeros(2), *[jnp.zeros((2, 3))] * 3]
-    state, update = opt.init(params), jax.jit(opt.update)
-    refreshed = []
-    for t in range(13):
-        key = jr.key(t)
-        grads = jax.tree.map(lambda p, key=key: jr.normal(key, p.shape), params)
-        _, new = update(grads, state)
-        pairs = [(state.basis[i][0], new.basis[i][0]) for i in (0, 2, 3, 4)]
-        refreshed.append([not jnp.array_equal(a, b) for a, b in pairs])
-        state = new
-    refreshed = np.array(refreshed)
-    assert refreshed[0].all()
-    if stagger:
-        assert (refreshed[1:].sum(1) == 1).all()
-        assert (refreshed[1:].reshape(3, 4, 4).sum(1) == 1).all()
-    else:
-        assert (refreshed[1:].sum(1) == [0, 0, 0, 4] * 3).all()
-
-
-@pytest.mark.parametrize("stagger", [False, True])
-@pytest.mark.parametrize("skip_first", [False, True])
-@pytest.mark.slow
-def test_decompositions_are_under_conditions(skip_first, stagger):
-    """Each side takes an eigendecomposition, and a QR decomposition in two calls."""
-    opt = soap(skip_first=skip_first, stagger=stagger)
-    params = [jnp.ones((3, 4)), jnp.ones((2, 4, 5))]
-    arguments = params, opt.init(params)
-    always, sometimes = decompositions(opt.update, *arguments)
-    assert not always and "eigh" in sometimes and len(sometimes) > 1
-    if jax.default_backend() == "cpu":
-        assert compiled_decompositions(opt.update, *arguments) == (0, 12)
-
-
-@pytest.mark.parametrize(
-    ("number", "stagger", "later"),
-    # Of five matrices, at most two have the same turn.
-    [(3, False, [0, 0, 6]), (3, True, [2, 2, 2]), (5, True, [2, 4, 4])],
-)
-@pytest.mark.slow
-def test_decompositions_at_run_time(number, stagger, later, monkeypatch):
-    """Two for each matrix, at first and then every three steps, or by turns."""
-    opt = soap(precondition_frequency=3, stagger=stagger)
-    side = 27 + 2 * stagger + number
-    params = [jnp.zeros((side, side + 1))] * number
-    counts = executed_decompositions(monkeypatch, opt, params, 7)
-    assert counts == [2 * number, *later * 2]
-
-
-def test_decompositions_are_found():
-    """Also inside the kernel of a leaf, so the tests above would find them."""
-    muon = eqopt.ScaleByMuon(preconditioning="spectral")
-    x = jnp.eye(3)
-    state = muon.init(x)
-    for fn in (jnp.linalg.eigh, lambda x: muon.update(x, state)):
-        assert decompositions(fn, x) == ({"eigh"}, set())
-        if jax.default_backend() == "cpu":
-            assert compiled_decompositions(fn, x) == (1, 0)
-
-
-@pytest.mark.slow
-def test_blocks_are_matrices():
-    grads = jr.normal(jr.key(0), (6, 4, 6))
-    arguments = {"precondition_frequency": 2, "kl": True}
-    updates, state = run(soap(block_size=3, **arguments), grads)
-    assert state.factors[0].shape == (2, 2, 2, 2)
-    assert state.factors[1].shape == (2, 2, 3, 3)
-    for i in (slice(0, 2), slice(2, 4)):
-        for j in (slice(0, 3), slice(3, 6)):
-            own, _ = run(soap(**arguments), [g[i, j] for g in grads])
-            for whole, block in zip(updates, own, strict=True):
-                np.testing.assert_allclose(whole[i, j], block, rtol=1e-3, atol=1e-4)
-
-
-@pytest.mark.slow
-def test_stacked_layers_are_matrices():
-    grads = jr.normal(jr.key(0), (6, 3, 4, 5))
-    opt = soap(precondition_frequency=2, one_sided=True)
-    updates, state = run(opt, grads)
-    assert state.factors[0].shape == (3, 4, 4) and state.factors[1] is None
-    for i in range(3):
-        own, _ = run(opt, grads[:, i])
-        for whole, layer in zip(updates, own, strict=True):
-            np.testing.assert_allclose(whole[i], layer, rtol=1e-3, atol=1e-4)
-
-
-@pytest.mark.slow
-def test_frozen_parts():
-    """Nothing changes without an update, and other leaves train as if alone."""
-    grads = jr.normal(jr.key(0), (6, 3, 4))
-    opt = soap(precondition_frequency=2)
-    params = {"trained": grads[0], "frozen": jnp.ones((2, 3))}
-    frozen = [{"trained": g, "frozen": None} for g in grads]
-    updates, state = run(opt, frozen, params)
-    alone, own = run(opt, grads)
-    assert all(u["frozen"] is None for u in updates)
-    for u, expected in zip(updates, alone, strict=True):
-        np.testing.assert_allclose(u["trained"], expected, rtol=1e-5, atol=1e-6)
-    assert jnp.array_equal(state.factors["trained"][0], own.factors[0])
-    start = opt.init(params)
-    for new, old in ((state.mu, start.mu), (state.basis, start.basis)):
-        assert eqx.tree_equal(new["frozen"], old["frozen"])
 
 
 @pytest.mark.slow

@@ -75,7 +75,7 @@ class Largest(eqx.Module):
         axis = 0 if self.always_rows else short_side(x.shape)
         # The selection is not a smooth function of the gradients.
         sizes = jnp.sum(jnp.abs(lax.stop_gradient(x)), 1 - axis)
-        count = max(1, math.ceil(self.fraction * x.shape[axis]))
+        count = math.ceil(self.fraction * x.shape[axis])
         return lax.top_k(sizes, count)[1], axis
 
 

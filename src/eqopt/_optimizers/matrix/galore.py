@@ -31,9 +31,9 @@ from ..._matrices import (
     DimensionNumbers,
     Layout,
     Rows,
-    are_matrices,
     make_batches,
     map_layouts,
+    mask_matrices,
 )
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
@@ -110,7 +110,7 @@ class _Reshaping(BatchedEquation):
         is_large = 2 * _largest(arrays) > self.batching.largest
         return None if is_large else (treedef, tuple(map(jax.typeof, arrays)))
 
-    def of_all(self, calls: Sequence[Arguments], limit: int) -> list[Any]:
+    def compute_all(self, calls: Sequence[Arguments], limit: int) -> list[Any]:
         results: list[Any] = [None] * len(calls)
         keys = [self.batch_key(*leaves) for leaves, _ in calls]
         elements = [_largest(jax.tree.leaves(leaves)) for leaves, _ in calls]
@@ -302,7 +302,7 @@ class ScaleByGaLore(AbstractContracting):
     ) -> tuple[Updates, ScaleByGaLoreState]:
         given, updates = updates, widened(updates)
         layouts = self._layouts(updates, params)
-        matrices = are_matrices(layouts)
+        matrices = mask_matrices(layouts)
         projectors = self._projectors(updates, state, layouts, matrices)
         reads = {"projector": projectors, "layout": layouts}
         low = leafwise(project, updates, reads=reads, mask=matrices)

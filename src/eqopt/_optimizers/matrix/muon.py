@@ -49,7 +49,7 @@ from ..._types import (
 from ...numerics._numerics import abs_sq, bias_correction, safe_increment, safe_sqrt
 from ..adam.adam import ScaleByAdam
 from .parts.eigenbasis import Matrix, gram, short_side
-from .parts.newton_schulz import STANDARD, TABLES, given_rows, iterated
+from .parts.newton_schulz import STANDARD, TABLES, given_rows, iterate
 from .parts.recipe import are_matrices, matrices_and_others
 
 
@@ -78,7 +78,7 @@ class Iteration(AbstractWhole):
     def of_whole(self, x: Matrix, eps: Any) -> Matrix:
         """Orthogonalizes `x`. Zeros stay zero."""
         start = _start(x, eps, self.preconditioning)
-        return iterated(start, self.rows, self.steps, self.ns_dtype, self.ns_dtype)
+        return iterate(start, self.rows, self.steps, self.ns_dtype, self.ns_dtype)
 
 
 def _start(x, eps, preconditioning):
@@ -322,7 +322,7 @@ class _ScaleByShape(AbstractStateless):
     def _factors(self, tree: PyTree, params: Params | None) -> PyTree:
         """The factor of each matrix, an array if it differs between blocks of it."""
         of_one = lambda axes, g: np.asarray(
-            axes.of_each(g.shape, self._factor), compute_dtype(g)
+            axes.map_blocks(g.shape, self._factor), compute_dtype(g)
         )
         return map_matrices(of_one, self.weight_dimension_numbers, tree, params)
 

@@ -33,7 +33,7 @@ from ...numerics._numerics import abs_sq, safe_root_mean_squares, safe_sqrt
 from ..moments import counted
 from .parts.eigenbasis import Matrix, gram
 from .parts.recipe import matrices_and_others
-from .parts.turns import Turn, turns
+from .parts.stagger import Shift, shifts
 
 
 # The decay of the estimate of a Lipschitz constant, and the longest step of a rotation.
@@ -73,7 +73,7 @@ def psgd_kron(
     mu: Matrix,
     factors: Any,
     lipschitz: Any,
-    turn: Turn,
+    shift: Shift,
     *,
     b1,
     mu_correction,
@@ -89,7 +89,7 @@ def psgd_kron(
     mean = mu / mu_correction
     seen = mean if whiten_momentum else g
     factors = _at_scale(factors, seen, damping)
-    is_due = turn.is_due(steps, precondition_frequency)
+    is_due = shift.is_due(steps, precondition_frequency)
     old = factors, lipschitz
     fit = functools.partial(_fitted, preconditioner_lr, damping, seen, *old)
     factors, lipschitz = cond(is_due, fit, lambda: old)
@@ -346,7 +346,7 @@ class ScaleByPSGDKron(AbstractMatrixwise):
         self, state: ScaleByPSGDKronState, params: Params | None = None, **extra: Any
     ) -> Leafwise:
         every = jnp.asarray(self.precondition_frequency, jnp.int32)
-        reads = {"turn": functools.partial(turns, self, params)}
+        reads = {"shift": functools.partial(shifts, self, params)}
         return counted(self, psgd_kron, state, reads=reads, steps=state.count % every)
 
 

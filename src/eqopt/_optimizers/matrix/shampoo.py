@@ -40,22 +40,22 @@ from ...numerics._numerics import (
 from ..moments import counted
 from .parts.eigenbasis import (
     Matrix,
-    Sides,
-    accumulated,
-    averaged,
+    PerSide,
+    accumulate,
+    average,
     eigenvalues,
-    followed,
-    found,
+    find_all,
+    follow,
     from_basis,
     gram,
     has_side,
     identities,
     inverse_root,
-    renewed,
+    renew_if_due,
     to_basis,
 )
 from .parts.recipe import matrices_and_others
-from .parts.turns import Turn, turns
+from .parts.stagger import Shift, shifts
 
 
 Graft: TypeAlias = Literal["adam", "rmsprop", "adagrad", "sgd"]
@@ -91,7 +91,7 @@ def shampoo(
     nu: Any,
     factors: Any,
     roots: Any,
-    turn: Turn,
+    shift: Shift,
     *,
     b1,
     b2,
@@ -116,7 +116,7 @@ def shampoo(
     g = counts.astype(g.dtype) * g
     mean = (b3 * mu + (1 - b3) * g) / (1 - b3 * mu_left)
     mu = b1 * mu + (1 - b1) * g
-    is_due = is_start | (is_on & turn.is_due(steps, precondition_frequency))
+    is_due = is_start | (is_on & shift.is_due(steps, precondition_frequency))
     u, roots = direction_of(
         mean, factors, roots, is_due, is_start, factor_correction, eps, exponent
     )
@@ -126,12 +126,12 @@ def shampoo(
 
 
 def _factors(factors, roots, g, b2, eps):
-    return averaged(factors, (g, g), b2, jnp.where(b2 == 1, 1, 1 - b2))
+    return average(factors, (g, g), b2, jnp.where(b2 == 1, 1, 1 - b2))
 
 
 def _direction(x, factors, roots, is_due, is_start, correction, eps, exponent):
     renew = functools.partial(inverse_root, correction, eps, exponent)
-    roots = renewed(is_due, renew, factors, roots)
+    roots = renew_if_due(is_due, renew, factors, roots)
     return to_basis(x, roots), roots
 
 
@@ -139,16 +139,16 @@ def _direction(x, factors, roots, is_due, is_start, correction, eps, exponent):
 
 
 def _kl_factors(factors, basis, g, b2, eps):
-    """The next factors, and whether the gradient counts: see `accumulated`."""
+    """The next factors, and whether the gradient counts: see `accumulate`."""
     no_start = jnp.asarray(False)  # the factors start as identities
-    return accumulated(_started(factors, g), basis, g, b2, no_start, True, eps)
+    return accumulate(_started(factors, g), basis, g, b2, no_start, True, eps)
 
 
 def _kl_direction(x, factors, basis, is_due, is_start, correction, eps, exponent):
     r"""$L^{-e} X R^{-e}$, in a basis that is updated if due, and that basis."""
     # At the start, all eigenvectors; then one step of iteration.
-    renew = lambda factor, v: lax.cond(is_start, found, followed, factor, v)
-    basis = renewed(is_due, renew, factors, basis)
+    renew = lambda factor, v: lax.cond(is_start, find_all, follow, factor, v)
+    basis = renew_if_due(is_due, renew, factors, basis)
     u = to_basis(x, basis)
     for side, (factor, v) in enumerate(zip(factors, basis, strict=True)):
         if factor is not None:
@@ -157,7 +157,7 @@ def _kl_direction(x, factors, basis, is_due, is_start, correction, eps, exponent
     return from_basis(u, basis), basis
 
 
-def _started(factors: Sides, g: Any) -> Sides:
+def _started(factors: PerSide, g: Any) -> PerSide:
     """Replaces factors that are zero by the identity at the scale of the gradient."""
     there = [x for x in factors if x is not None]
     # The covariance of the gradient is the product of both factors.
@@ -347,7 +347,7 @@ class ScaleByShampoo(AbstractMatrixwise):
     def _moment(self, x: Any) -> Any:
         return () if self.graft in (None, "sgd") else abs_sq(x)
 
-    def _grams(self, x: Any) -> Sides:
+    def _grams(self, x: Any) -> PerSide:
         sides = has_side(x.shape, max(x.shape), self.one_sided)
         return tuple(gram(x, i) if has else None for i, has in enumerate(sides))
 
@@ -373,7 +373,7 @@ class ScaleByShampoo(AbstractMatrixwise):
             shampoo,
             state,
             count=count,
-            reads={"turn": functools.partial(turns, self, params)},
+            reads={"shift": functools.partial(shifts, self, params)},
             b3=self.b1 if self.b3 is None else self.b3,
             exponent=exponent if self.exponent is None else self.exponent,
             mu_left=mu_left,

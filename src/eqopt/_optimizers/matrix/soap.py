@@ -1,5 +1,6 @@
-"""SOAP: Adam in the eigenbasis of Shampoo's preconditioner."""
+"""SOAP: Adam in the eigenbasis of Shampoo's preconditioner; also made orthogonal."""
 
+import dataclasses
 import functools
 from typing import Any, ClassVar
 
@@ -29,21 +30,23 @@ from ..._types import (
 )
 from ...numerics._numerics import abs_sq, bias_correction, safe_increment, safe_sqrt
 from ..moments import counted
+from .orthogonalize import Orthogonalize
 from .parts.eigenbasis import (
     Matrix,
+    PerSide,
     RealMatrix,
-    Sides,
-    accumulated,
-    followed,
+    accumulate,
+    follow,
     from_basis,
     gram,
     has_side,
     identities,
-    seeded,
+    start_basis,
     to_basis,
 )
+from .parts.newton_schulz import STANDARD, Coefficients, Scale
 from .parts.recipe import matrices_and_others
-from .parts.turns import Turn, turns
+from .parts.stagger import Shift, shifts
 
 
 class ScaleBySOAPState(eqx.Module):
@@ -76,7 +79,7 @@ def soap(
     nu: RealMatrix,
     factors: tuple[Inexact[Array, "m m"] | None, Inexact[Array, "n n"] | None],
     basis: tuple[Inexact[Array, "m m"] | None, Inexact[Array, "n n"] | None],
-    turn: Turn,
+    shift: Shift,
     *,
     b1,
     b2,
@@ -89,27 +92,27 @@ def soap(
     skip_first,
     kl,
 ) -> tuple[Matrix, Any, Any, Any, Any]:
-    new_factors, counts = accumulated(factors, basis, g, shampoo_beta, is_first, kl)
+    new_factors, counts = accumulate(factors, basis, g, shampoo_beta, is_first, kl)
     if not skip_first:
         # The first gradient initializes the preconditioner, which is then applied to it.
-        basis = seeded(is_first, new_factors, basis)
+        basis = start_basis(is_first, new_factors, basis)
     h = counts.astype(g.dtype) * to_basis(g, basis)
     new_mu = b1 * mu + (1 - b1) * h
     new_nu = b2 * nu + (1 - b2) * abs_sq(h)
     u = step_size * from_basis(new_mu / (safe_sqrt(new_nu) + or_tiny(eps)), basis)
-    is_due = turn.is_due(since_refresh, precondition_frequency)
+    is_due = shift.is_due(since_refresh, precondition_frequency)
     if skip_first:
         u, new_mu, new_nu = (
             jnp.where(is_first, old, new)
             for old, new in ((0, u), (mu, new_mu), (nu, new_nu))
         )
-        basis = seeded(is_first, new_factors, basis)
+        basis = start_basis(is_first, new_factors, basis)
         is_due = is_due & ~is_first
     basis, new_mu = _refreshed(is_due, new_factors, basis, new_mu)
     return u, new_mu, new_nu, new_factors, basis
 
 
-def _refreshed(is_due, factors: Sides, basis: Sides, mu) -> tuple[Sides, Any]:
+def _refreshed(is_due, factors: PerSide, basis: PerSide, mu) -> tuple[PerSide, Any]:
     """If due, the next basis, and `mu` in it.
 
     One side after the other takes less memory than both at once.
@@ -124,7 +127,7 @@ def _refreshed(is_due, factors: Sides, basis: Sides, mu) -> tuple[Sides, Any]:
 
 
 def _refresh(side: int, factor: Any, v: Any, mu: Any) -> tuple[Any, Any]:
-    new = followed(factor, v)
+    new = follow(factor, v)
     old_pair, new_pair = ((None, x) if side else (x, None) for x in (v, new))
     return new, to_basis(from_basis(mu, old_pair), new_pair)
 
@@ -257,7 +260,7 @@ class ScaleBySOAP(AbstractMatrixwise):
             basis=self.for_matrices(params, lambda x: identities(self._grams(x))),
         )
 
-    def _grams(self, x: Any) -> Sides:
+    def _grams(self, x: Any) -> PerSide:
         sides = has_side(x.shape, self.max_precond_dim, self.one_sided)
         return tuple(gram(x, i) if has else None for i, has in enumerate(sides))
 
@@ -276,7 +279,7 @@ class ScaleBySOAP(AbstractMatrixwise):
             soap,
             state,
             count=count,
-            reads={"turn": functools.partial(turns, self, params)},
+            reads={"shift": functools.partial(shifts, self, params)},
             shampoo_beta=self.b2 if self.shampoo_beta is None else self.shampoo_beta,
             step_size=step_size,
             since_refresh=steps % jnp.int32(self.precondition_frequency),
@@ -424,3 +427,217 @@ class SOAP(AbstractOptimizer):
     @property
     def chain(self) -> Chain:
         return matrices_and_others(self, self.part(ScaleBySOAP))
+
+
+# The five steps of Muon, then two steps that converge.
+_ROWS = (STANDARD,) * 5 + ((1.5, -0.5, 0.0),) * 2
+
+
+class SOAPMuon(AbstractOptimizer):
+    r"""SOAP-Muon: orthogonalizes the update of SOAP for each matrix.
+
+    !!! abstract "One step"
+
+        For each matrix $G_t$ with $m$ outputs and $n$ inputs,
+
+        $$\begin{aligned}
+          \mu_t &= \beta_1 \mu_{t-1} + (1 - \beta_1)\, Q_L^* G_t Q_R &
+          \nu_t &= \beta_2 \nu_{t-1} + (1 - \beta_2)\, |Q_L^* G_t Q_R|^2 \\
+          L_t &= \beta L_{t-1} + (1 - \beta)\, G_t G_t^* &
+          R_t &= \beta R_{t-1} + (1 - \beta)\, G_t^* G_t
+        \end{aligned}$$
+
+        $$u_t = \frac{\sqrt{1 - \beta_2^t}}{1 - \beta_1^t}\;
+          Q_L \left( \frac{\mu_t}{\sqrt{\nu_t} + \varepsilon} \right) Q_R^*,$$
+
+        where the columns of $Q_L$ and $Q_R$ are the eigenvectors of $L$ and $R$. They
+        start as the eigenvectors for the first gradient. After every $k$ steps, they
+        follow by a step of orthogonal iteration, in the order of their Rayleigh
+        quotients, and $\mu$ is transformed to the new basis. The first call only
+        initializes the preconditioner: its updates are zero, and $t$ does not count it.
+
+        $$\begin{aligned}
+          \operatorname{NS}(X) &= X_N, & X_0 &= X / (c\, \|X\|_F + \varepsilon), \\
+          X_k &= \big(a_k I + b_k A_k + c_k A_k^2\big) X_{k-1}, &
+          A_k &= X_{k-1} X_{k-1}^*
+        \end{aligned}$$
+
+        with coefficients $(a_k, b_k, c_k)$ for each of the $N$ steps, and a factor $c$
+        that belongs to them, usually 1.
+
+        $$p_t = p_{t-1} - \eta_t\, \big(s \operatorname{NS}(v_t) + \lambda p_{t-1}\big),
+          \qquad v_t = Q_L \left( \frac{\mu_t}{\sqrt{\nu_t} +
+              \varepsilon} \right) Q_R^*,$$
+
+        with $\mu_t$, $\nu_t$, $Q_L$ and $Q_R$ of [`eqopt.ScaleBySOAP`][], and
+        $\operatorname{NS}$ and $s$ of [`eqopt.Orthogonalize`][]. $\operatorname{NS}$
+        has its own $\varepsilon$, $10^{-7}$.
+
+        $G_t$ is the gradient, $p_t$ the parameter after step $t$. At the start,
+        $\mu_0 = \nu_0 = L_0 = R_0 = 0$. $\eta$ is `learning_rate`, $\beta_1$ is `b1`
+        (0.95), $\beta_2$ is `b2` (0.98), $\beta$ is `shampoo_beta`, $\varepsilon$ is
+        `eps` (1e-15), $s$ is `scale` (`"shape"`), $\lambda$ is `weight_decay` (0.0),
+        $k$ is `precondition_frequency` (10). Parameters that are not matrices use
+        `fallback`, by default [`eqopt.AdamW`][].
+
+    With $Q = I$ and a constant $\nu$, this is Muon without Nesterov momentum. The first
+    step only initializes the preconditioner and applies weight decay. SOAP-Muon is this
+    chain, followed by weight decay and the learning rate:
+
+    ```python
+    eqopt.Chain(
+        eqopt.ScaleBySOAP(0.95, 0.98, eps=1e-15, correct_bias=False),
+        eqopt.Orthogonalize(rows, scale="shape"),
+    )
+    ```
+
+    It follows the authors' code for modded-nanogpt with one exception: the authors
+    multiply the orthogonal update by Adam's bias correction
+    $\sqrt{1 - \beta_2^t} / (1 - \beta_1^t)$, which is 2.8 in the first step and near 1
+    after ten. Their code for OLMo uses five more quintic steps, and finally divides by
+    the root mean square. The effect is similar to `scale="spectral"`.
+
+    The record of the speedrun (track 3, #46) differs. It applies Nesterov momentum
+    first. $\nu$ is the mean of the squared projected momentum, with $\beta_2 = 0.9$,
+    and is at least $\varepsilon^2$. $Q$ is recomputed in each step, and $v_t$ is
+    rescaled to the norm of the momentum. $\operatorname{NS}$ has 12 steps of
+    $(2, -\frac32, \frac12)$, here `coefficients="simple"`. The first step is a Muon
+    step.
+
+    Derivatives through the step treat the bases $Q_L$ and $Q_R$ as constants.
+
+    !!! example
+
+        ```python
+        opt = eqopt.SOAPMuon(1e-3)
+        state = opt.init(model)
+        model, state = opt.step(grads, state, model)
+        ```
+
+    **Arguments:**
+
+    - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. The authors use
+        0.001.
+    - `b1`, `b2`: $\beta_1, \beta_2 \in [0, 1)$. Default to 0.95 and 0.98.
+    - `shampoo_beta`: $\beta \in [0, 1)$. Defaults to `None`, which means $\beta_2$.
+    - `eps`: $\varepsilon \ge 0$. Defaults to 1e-15.
+    - `coefficients`: $(a, b, c)$ for all steps, or one row for each step, as a tuple or
+        an array; or the name of a published set: `"standard"` (the set of Muon),
+        `"dion"`, `"polar_express"` (5 steps), `"polar_express_8"`, `"cans"`, `"aol"`,
+        `"cubic"`, `"deepseek"` or `"simple"` ($2, -\frac32, \frac12$, 12 steps). The
+        name also determines the factor $c$ of the norm, which is otherwise 1. Defaults
+        to the five quintic steps of Muon and two steps of $(\frac32, -\frac12, 0)$.
+    - `steps`: the number of steps. Defaults to `None`, which means the number of rows,
+        or 5 for a single row. If there are more steps than rows, the rows start again;
+        Polar Express, CANS and DeepSeek repeat the last row.
+    - `scale`: $s$, for $m$ outputs and $n$ inputs: `"none"`, 1; `"shape"`,
+        $\sqrt{\max(1, m / n)}$; `"spectral"`, $\sqrt{\max(m, n)}$; `"unit_rms"`,
+        $\sqrt{m / n}$; `"match_rms"`, $0.2 \sqrt{\max(m, n)}$, about the size of the
+        updates of Adam. Defaults to `"shape"`.
+    - `weight_decay`: $\lambda$, for all parameters: a number, a 0-d array, a schedule,
+        or an [`eqopt.AddDecayedWeights`][] for more options. Defaults to 0.0.
+    - `precondition_frequency`: $k$, an integer or an integer 0-d array. Defaults to 10.
+    - `max_precond_dim`: the largest side with a factor. Without any factor, this is
+        Adam. Defaults to 10000.
+    - `one_sided`: whether only the shorter side of a matrix has a factor; of a square
+        matrix, the outputs. Defaults to `False`.
+    - `block_size`: larger sides are split into equal blocks of at most this size, and
+        each block is a separate matrix. Defaults to `None`, for whole matrices.
+    - `kl`: whether each factor is whitened by the other one (KL-SOAP). With the
+        eigenvalues $\lambda_R$ of $R$, $G_t G_t^*$ becomes
+        $\frac{1}{n}\, G_t Q_R \operatorname{diag}(\lambda_R)^{-1} Q_R^* G_t^*$, and
+        similarly for $R$, with eigenvalues of at least $10^{-8}$. The first gradient is
+        not whitened, and the start is not corrected for: only in the long run does
+        $L \otimes R$ scale with the squares of the gradients. Defaults to `False`.
+    - `stagger`: whether matrices take turns: in each step, about one in $k$ refreshes
+        its eigenvectors. A stack has one turn. The first refresh is in the same step.
+        Defaults to `False`.
+    - `mask`: which parameters decay: a tree of Python bools like the parameters or a
+        prefix of it, or a function of the parameters that returns one. Defaults to
+        `None`, which means all parameters.
+    - `ns_dtype`: the dtype of the iteration. Defaults to `None`: with the default
+        coefficients, the matrix then keeps its dtype on all platforms. If you name a
+        set of coefficients, accelerators iterate in bfloat16 with `"standard"`,
+        `"dion"`, `"polar_express"`, `"aol"`, `"deepseek"` and `"simple"`.
+    - `mu_dtype`: the dtype in which $\mu$ is stored. Defaults to `None`, which means
+        the dtype of each parameter, at least float32.
+    - `weight_dimension_numbers`: which parameters are matrices, and which of their axes
+        are outputs and inputs. It is a tree of [`eqopt.MatrixDimensionNumbers`][] and
+        `None` with the structure of the parameters or a prefix of it, or a function of
+        the parameters that returns one. A single `MatrixDimensionNumbers` applies to
+        all arrays with at least two axes. Defaults to `None`, which means
+        [`eqopt.groups.layer_matrices`][]: the weights of Equinox's linear, convolution
+        and recurrent layers, and arrays with two axes (inputs first) outside the layers
+        of `equinox.nn`. Embeddings are not matrices. Other arrays with three or more
+        axes outside these layers, such as your own stack of matrices, are then an
+        error. Describe them with [`eqopt.groups.matrices`][] and
+        [`eqopt.groups.stacked`][].
+    - `fallback`: the optimizer for all parameters that are not matrices. Defaults to
+        `None`, which means [`eqopt.AdamW`][] with the same `learning_rate`,
+        `weight_decay` and `mask`, and with $\beta_2 = 0.95$. Your own has its own
+        decay.
+
+    ??? cite "References"
+
+        ```bibtex
+        @misc{vyas2025soapmuon,
+            author = {Vyas, Nikhil and others},
+            title = {{SOAP-Muon}},
+            url = {https://github.com/nikhilvyas/SOAP_MUON},
+            year = {2025},
+        }
+        ```
+
+        ```bibtex
+        @inproceedings{vyas2025soap,
+            author = {Vyas, Nikhil and Morwani, Depen and Zhao, Rosie and Kwun, Mujin
+                      and Shapira, Itai and Brandfonbrener, David and Janson, Lucas and
+                      Kakade, Sham},
+            title = {{SOAP}: Improving and Stabilizing {Shampoo} using {Adam}},
+            booktitle = {International Conference on Learning Representations},
+            year = {2025},
+        }
+
+        @article{lin2025understanding,
+            author = {Lin, Wu and Lowe, Scott C. and Dangel, Felix and Eschenhagen, Runa
+                      and Xu, Zikun and Grosse, Roger B.},
+            title = {Understanding and Improving {Shampoo} and {SOAP} via
+                     {Kullback-Leibler} Minimization},
+            journal = {arXiv:2509.03378},
+            year = {2025},
+        }
+        ```
+    """
+
+    learning_rate: ScalarOrSchedule
+    b1: Unit = 0.95
+    b2: Unit = 0.98
+    shampoo_beta: Unit | None = None
+    eps: ZeroOrMore = 1e-15
+    coefficients: Coefficients = _ROWS
+    steps: Size | None = static_choice(static=True, default=None)
+    scale: Scale = eqx.field(static=True, default="shape")
+    weight_decay: WeightDecay = 0.0
+    precondition_frequency: Count = 10
+    max_precond_dim: SizeOrZero = static_choice(static=True, default=10_000)
+    one_sided: bool = static_choice(static=True, default=False)
+    block_size: Size | None = static_choice(static=True, default=None)
+    kl: bool = False
+    stagger: bool = static_choice(static=True, default=False)
+    mask: Mask | None = static_choice(default=None)
+    ns_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    weight_dimension_numbers: DimensionNumbers | None = None
+    fallback: AbstractTransformation | None = None
+
+    @property
+    def chain(self) -> Chain:
+        soap = dataclasses.replace(self.part(ScaleBySOAP), correct_bias=False)
+        orthogonalize = Orthogonalize(
+            coefficients=self.coefficients,
+            steps=self.steps,
+            scale=self.scale,
+            dtype=self.ns_dtype,
+            weight_dimension_numbers=self.weight_dimension_numbers,
+        )
+        return matrices_and_others(self, soap, orthogonalize)

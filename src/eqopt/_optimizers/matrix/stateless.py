@@ -286,7 +286,7 @@ def _width_factors(
     base, exponent = (jnp.asarray(x, jnp.result_type(float)) for x in (base, exponent))
     inputs = lambda outputs, inputs: inputs
     return map_matrices(
-        lambda axes, x: (base / axes.of_each(x.shape, inputs)) ** exponent,
+        lambda axes, x: (base / axes.map_blocks(x.shape, inputs)) ** exponent,
         numbers,
         params,
         params,

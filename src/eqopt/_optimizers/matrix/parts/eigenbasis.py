@@ -15,7 +15,7 @@ from ....numerics._numerics import abs_sq
 
 
 # One value for each side of a matrix, rows first; `None` for a side without one.
-Sides: TypeAlias = tuple[Any, ...]
+PerSide: TypeAlias = tuple[Any, ...]
 # What equations of matrices are about.
 Matrix: TypeAlias = Inexact[Array, "m n"]
 RealMatrix: TypeAlias = Float[Array, "m n"]
@@ -58,14 +58,14 @@ def _precision() -> str | None:
     return "high" if of_user is None else None
 
 
-def to_basis(x: Matrix, basis: Sides) -> Matrix:
+def to_basis(x: Matrix, basis: PerSide) -> Matrix:
     r"""$V_L X V_R^\top$, for bases with the eigenvectors, conjugated, as rows."""
     left, right = basis
     x = x if left is None else times(left, x)
     return x if right is None else times(x, right.T)
 
 
-def from_basis(x: Matrix, basis: Sides) -> Matrix:
+def from_basis(x: Matrix, basis: PerSide) -> Matrix:
     r"""$V_L^* X \bar V_R$, the inverse of `to_basis`."""
     left, right = basis
     x = x if left is None else times(jnp.conj(left.T), x)
@@ -82,19 +82,19 @@ def _rayleigh(v: Any, product: Any) -> Float[Array, " n"]:
     return jnp.sum((jnp.conj(v) * product).real, 1)
 
 
-def accumulated(
-    factors: Sides,
-    basis: Sides,
+def accumulate(
+    factors: PerSide,
+    basis: PerSide,
     g: Any,
     beta: Any,
     is_first: Any,
     kl: bool,
     least: Any = 1e-8,
-) -> tuple[Sides, Scalar]:
+) -> tuple[PerSide, Scalar]:
     r"""$\beta L + (1 - \beta) G G^*$, and similarly for the other side.
 
     A side without a factor stays `None`. With `kl`, each side is whitened by the other
-    one, with eigenvalues of at least `least`. For the second result, see `averaged`.
+    one, with eigenvalues of at least `least`. For the second result, see `average`.
     """
     seen = []
     for side in range(2):
@@ -109,12 +109,12 @@ def accumulated(
         if kl:
             x = x / jnp.sqrt(float(g.shape[other]))
         seen.append(x)
-    return averaged(factors, seen, beta, 1 - beta)
+    return average(factors, seen, beta, 1 - beta)
 
 
-def averaged(
-    factors: Sides, seen: Sequence[Matrix], beta: Any, weight: Any
-) -> tuple[Sides, Scalar]:
+def average(
+    factors: PerSide, seen: Sequence[Matrix], beta: Any, weight: Any
+) -> tuple[PerSide, Scalar]:
     """The next factors, from the `gram` of a matrix for each; and a number.
 
     It is 0 if the square of a matrix overflows, which then counts as zero, and otherwise
@@ -132,7 +132,7 @@ def averaged(
     return tuple(new), counts
 
 
-def found(factor: Any, v: Any) -> Any:
+def find_all(factor: Any, v: Any) -> Any:
     """All eigenvectors, as rows, in the order of descending eigenvalues; ignores `v`."""
     return _eigh(factor)[1][::-1]
 
@@ -148,7 +148,7 @@ def _eigh(factor: Any) -> tuple[Any, Any]:
     return values, jnp.conj(q.T)
 
 
-def followed(factor: Any, v: Any) -> Any:
+def follow(factor: Any, v: Any) -> Any:
     """The next `v` after one step of orthogonal iteration, its rows in the same order.
 
     The iteration converges if the first row has the largest eigenvalue, and so on. So
@@ -178,7 +178,7 @@ def _q(x: Any) -> Any:
 _one_by_one = jax.custom_batching.sequential_vmap(_q)
 
 
-def identities(factors: Sides) -> Sides:
+def identities(factors: PerSide) -> PerSide:
     """The initial basis, in which matrices stay unchanged."""
     return tuple(
         None if f is None else f + jnp.eye(f.shape[-1], dtype=f.dtype) for f in factors
@@ -199,7 +199,9 @@ def inverse_root(
     return jnp.where(jnp.all(jnp.isfinite(root)), root, old)
 
 
-def renewed(is_due: Any, renew: Callable, factors: Sides, old: Sides) -> Sides:
+def renew_if_due(
+    is_due: Any, renew: Callable, factors: PerSide, old: PerSide
+) -> PerSide:
     """If due, `renew` of each factor and its old value; otherwise the old values."""
     new = []
     for factor, x in zip(factors, old, strict=True):
@@ -210,6 +212,6 @@ def renewed(is_due: Any, renew: Callable, factors: Sides, old: Sides) -> Sides:
     return tuple(new)
 
 
-def seeded(is_first: Any, factors: Sides, basis: Sides) -> Sides:
+def start_basis(is_first: Any, factors: PerSide, basis: PerSide) -> PerSide:
     """The first basis, with all eigenvectors, at the first call; later, `basis`."""
-    return renewed(is_first, found, factors, basis)
+    return renew_if_due(is_first, find_all, factors, basis)

@@ -21,7 +21,6 @@ from ....numerics._numerics import abs_sq
 from .eigenbasis import Matrix, gram, short_side
 
 
-Rows: TypeAlias = tuple[tuple[float, float, float], ...]
 Name: TypeAlias = Literal[
     "standard",
     "dion",
@@ -51,7 +50,7 @@ class Table(NamedTuple):
         it: their first polynomial is 2 at 1, and the second has slope 13 at 2.
     """
 
-    rows: Rows | Float[Array, "steps 3"]
+    rows: tuple[tuple[float, float, float], ...] | Float[Array, "steps 3"]
     norm_factor: float = 1.0
     repeats_last: bool = False
     is_coarse: bool = False
@@ -140,10 +139,7 @@ def rows_of(owner: object, coefficients: Any, steps: int | None) -> Table:
 
 def given_rows(owner: object, name: str, coefficients: Any) -> Float[Array, "*steps 3"]:
     """The coefficients in the argument `name`: one row, or one row per step."""
-    try:
-        rows = jnp.asarray(coefficients, float)
-    except (TypeError, ValueError) as error:
-        raise InputError(owner, f"`{name}` must be rows of numbers: {error}") from None
+    rows = jnp.asarray(coefficients, float)
     if rows.ndim not in (1, 2) or rows.shape[-1] != 3 or len(rows) == 0:
         raise InputError(
             owner,
@@ -153,7 +149,7 @@ def given_rows(owner: object, name: str, coefficients: Any) -> Float[Array, "*st
     return rows
 
 
-def iterated(
+def iterate(
     x: Matrix,
     rows: Float[Array, "*steps 3"],
     steps: int,
@@ -264,7 +260,7 @@ class NewtonSchulz(AbstractWhole):
             return in_dtype(self.ns_dtype, self._by_gram, x)
         is_coarse = self.is_coarse and self.ns_dtype is None and x.dtype == jnp.float32
         coarse_dtype = jnp.bfloat16 if is_coarse else self.ns_dtype
-        return iterated(x, self.rows, len(self.rows), self.ns_dtype, coarse_dtype)
+        return iterate(x, self.rows, len(self.rows), self.ns_dtype, coarse_dtype)
 
     def _by_gram(self, x: Matrix) -> Matrix:
         r"""With $R = X X^*$, all products except two involve only the short side."""

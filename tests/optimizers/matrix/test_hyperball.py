@@ -1,8 +1,8 @@
 """Blocks that control norms, beyond the laws: of which arrays, and how."""
 
+import functools
 import re
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -79,24 +79,27 @@ def test_the_angle_is_the_learning_rate(x64):
     np.testing.assert_allclose(*found, rtol=1e-9)
 
 
+def floored(p, u, per):
+    return p - 0.1 * u * np.maximum(1, 0.9 * norms(p, per) / norms(u, per))
+
+
+def relative(p, u, per):
+    return p - 0.1 * u * norms(p, per) / norms(u, per)
+
+
 @pytest.mark.parametrize("per", ["matrix", "row"])
-def test_floor(per, x64):
-    floor = eqopt.UpdateNormFloor(0.9, per, **OF_MATRICES)
+@pytest.mark.parametrize(
+    ("block", "by_hand"),
+    [
+        (functools.partial(eqopt.UpdateNormFloor, 0.9), floored),
+        (eqopt.RelativeUpdate, relative),
+    ],
+    ids=["floor", "relative"],
+)
+def test_by_hand(block, by_hand, per, x64):
     step = eqopt.ScaleByLearningRate(0.1)
-    opt = eqopt.Chain(ADAM, floor, step)
-
-    def by_hand(p, u):
-        return p - 0.1 * u * np.maximum(1, 0.9 * norms(p, per) / norms(u, per))
-
-    assert_follows(opt, x64, by_hand)
-
-
-@pytest.mark.parametrize("per", ["matrix", "row"])
-def test_relative_update(per, x64):
-    relative = eqopt.RelativeUpdate(per, **OF_MATRICES)
-    opt = eqopt.Chain(ADAM, relative, eqopt.ScaleByLearningRate(0.1))
-    by_hand = lambda p, u: p - 0.1 * u * norms(p, per) / norms(u, per)
-    assert_follows(opt, x64, by_hand)
+    opt = eqopt.Chain(ADAM, block(per=per, **OF_MATRICES), step)
+    assert_follows(opt, x64, lambda p, u: by_hand(p, u, per))
 
 
 @pytest.mark.parametrize("of", ["norm", "component"])
@@ -104,18 +107,15 @@ def test_brake(of, x64):
     brake = eqopt.RadialBrake(0.25, 0.75, of, **OF_MATRICES)
     opt = eqopt.Chain(ADAM, eqopt.ScaleByLearningRate(0.1), brake)
 
-    def of_norm(p, u):
-        change = norms(p - 0.1 * u) - norms(p)
+    def by_hand(p, u):
         q = p - 0.1 * u
-        return q * (norms(p) + (0.25 if change > 0 else 0.75) * change) / norms(q)
-
-    def of_component(p, u):
         radial = -0.1 * np.sum(u * p) / norms(p)
-        braked = (0.25 if radial > 0 else 0.75) * radial
-        q = p - 0.1 * u + (braked - radial) * p / norms(p)
+        change = norms(q) - norms(p) if of == "norm" else radial
+        braked = (0.25 if change > 0 else 0.75) * change
+        q = q if of == "norm" else q + (braked - radial) * p / norms(p)
         return q * (norms(p) + braked) / norms(q)
 
-    assert_follows(opt, x64, {"norm": of_norm, "component": of_component}[of])
+    assert_follows(opt, x64, by_hand)
 
 
 @pytest.mark.parametrize(
@@ -127,15 +127,6 @@ def test_a_step_that_leads_beyond_zero_ends_there(of, inward, step):
     p = jnp.asarray(P, jnp.float32)
     updates, _ = brake.update(-step * p, brake.init(p), p)
     np.testing.assert_allclose(p + updates, 0, atol=1e-6)
-
-
-def test_factors_of_one_do_not_brake(x64):
-    """With both factors at one, steps do not change."""
-    brake = eqopt.RadialBrake(1.0, 1.0, **OF_MATRICES)
-    with x64():
-        g, p = jnp.asarray(GRADS[0]), jnp.asarray(P)
-        found, _ = brake.update(g, brake.init(p), p)
-    np.testing.assert_allclose(found, GRADS[0])
 
 
 BLOCKS = {
@@ -169,72 +160,18 @@ def test_zeros_and_vectors(block):
         assert all(np.isfinite(x).all() for x in jax.tree.leaves(slopes))
 
 
-@pytest.mark.parametrize("per", ["matrix", "row"])
-@pytest.mark.parametrize("block", [eqopt.RelativeUpdate, eqopt.UpdateNormFloor])
-@pytest.mark.slow
-def test_matrices_of_a_stack_are_separate(block, per):
-    check_stacked(eqopt.Chain(ADAM, block(per=per), eqopt.ScaleByLearningRate(0.1)))
-
-
 @pytest.mark.parametrize(
-    "opt",
+    "inner",
     [
-        eqopt.Hyperball(ADAM, 0.1),
-        eqopt.Hyperball(ADAM, 0.1, "initial"),
-        eqopt.Hyperball(ADAM, 0.1, "initial", "row"),
-        eqopt.Hyperball(ADAM, 0.1, 2.5),
-        eqopt.Chain(ADAM, eqopt.ScaleByLearningRate(0.1), eqopt.RadialBrake(0.5)),
+        eqopt.Adam(0.1),
+        eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), eqopt.Muon(0.1)),
+        eqopt.ScaleByMuown(0.1),
     ],
-    ids=["current", "initial", "initial rows", "number", "RadialBrake"],
+    ids=lambda x: type(x).__name__,
 )
-@pytest.mark.costly
-def test_each_matrix_of_a_stack_has_a_norm(opt):
-    check_stacked(opt)
-
-
-def check_stacked(opt):
-    """Stacked layers are trained one by one, and not like one large matrix."""
-    keys = jax.random.split(jax.random.key(0), 3)
-    layers = eqx.filter_vmap(lambda key: eqx.nn.Linear(3, 4, key=key))(keys)
-    sizes = jnp.arange(1.0, 4).reshape(3, 1, 1)
-    layers = eqx.tree_at(lambda m: m.bias, layers, None)
-    layers = eqx.tree_at(lambda m: m.weight, layers, sizes * layers.weight)
-
-    def trained(model):
-        state = opt.init(model)
-        for i in range(3):
-            grads = jax.tree.map(lambda x, i=i: jnp.cos(7 * x + i), model)
-            model, state = opt.step(grads, state, model)
-        return model.weight
-
-    together = trained(layers)
-    np.testing.assert_allclose(together, eqx.filter_vmap(trained)(layers), rtol=1e-5)
-    assert not np.allclose(together, layers.weight)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (
-            lambda: eqopt.Hyperball(eqopt.Adam(0.1), 0.1),
-            r"but Adam has one. Pass `eqopt.ScaleByAdam\(\)`",
-        ),
-        (
-            lambda: eqopt.Hyperball(
-                eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), eqopt.Muon(0.1)), 0.1
-            ),
-            "but Chain has one",
-        ),
-        (lambda: eqopt.Hyperball(eqopt.Prodigy(), 0.1), "but Prodigy has one"),
-        (
-            lambda: eqopt.Hyperball(eqopt.ScaleByMuown(0.1), 0.1),
-            "but ScaleByMuown has one",
-        ),
-    ],
-)
-def test_errors(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
+def test_a_second_learning_rate(inner):
+    with pytest.raises(ValueError, match=f"but {type(inner).__name__} has one. Pass"):
+        eqopt.Hyperball(inner, 0.1)
 
 
 @pytest.mark.parametrize(
@@ -244,8 +181,6 @@ def test_errors(make, message):
         eqopt.Hyperball(ADAM, 0.1, "initial"),
         eqopt.Chain(eqopt.SGD(0.1), eqopt.RadialBrake()),
         eqopt.Chain(eqopt.SGD(0.1), eqopt.RadialBrake(of="component")),
-        eqopt.Chain(eqopt.UpdateNormFloor(), eqopt.Scale(-0.1)),
-        eqopt.Hyperball(ADAM, 0.1, per="row"),
         eqopt.Hyperball(ADAM, 0.1, "initial", per="row"),
         eqopt.Chain(eqopt.UpdateNormFloor(per="row"), eqopt.Scale(-0.1)),
     ],

@@ -1,0 +1,150 @@
+"""Which decompositions a step has, whether they always run, and how many run."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import eqopt
+
+from ...interpreter import is_condition, opened, programs_in
+from ...parity.matrices import NUMBERS
+
+
+DECOMPOSITIONS = {"eigh", "geqrf", "householder_product", "qr", "svd"}
+
+
+def decompositions(fn, *arguments, names=DECOMPOSITIONS):
+    """The named primitives that `fn` always runs, and those under a condition."""
+    always, sometimes = set(), set()
+
+    def walk(program, found):
+        _, _, equations, _ = opened(program)
+        for equation in equations:
+            found |= {equation.name} & names
+            for inner in programs_in(equation):
+                walk(inner, sometimes if is_condition(equation) else found)
+
+    walk(jax.make_jaxpr(lambda *x: fn(*x))(*arguments), always)
+    return always, sometimes
+
+
+def compiled_decompositions(fn, *arguments):
+    """The same for the compiled program, by the number of calls of LAPACK."""
+    text = jax.jit(fn).lower(*arguments).compile().as_text()
+    bodies = re.findall(r"^(ENTRY )?%?([\w.\-]+) \(.*?\{\n(.*?)^\}", text, re.M | re.S)
+    program = {name: body for _, name, body in bodies}
+    todo, always = [name for entry, name, _ in bodies if entry], set()
+    assert len(todo) == 1
+    while todo:
+        name = todo.pop()
+        if name not in always:
+            always.add(name)
+            callees = r"(?:calls|to_apply|body|condition)=%?([\w.\-]+)"
+            todo += re.findall(callees, program[name])
+    count = lambda names: sum(
+        program[x].count('custom_call_target="lapack') for x in names
+    )
+    return count(always), count(program.keys() - always)
+
+
+def of(cls, *args, **kwargs):
+    return cls(*args, **kwargs, weight_dimension_numbers=NUMBERS)
+
+
+EIGH, SVD, QR = {"eigh"}, {"svd"}, {"eigh", "qr"}
+KL = {"graft": None, "kl": True, "b2": 0.9}
+# Transformations, what they have for each side or matrix, and the calls of LAPACK. (PSGD
+# has no decompositions; searching for the longest column marks a fit.)
+CONDITIONS = {
+    "Shampoo": (of(eqopt.ScaleByShampoo, b2=0.9), EIGH, 4),
+    "Shampoo, staggered": (of(eqopt.ScaleByShampoo, b2=0.9, stagger=True), EIGH, 4),
+    "KL-Shampoo": (of(eqopt.ScaleByShampoo, **KL), QR, 12),
+    "KL-Shampoo, staggered": (of(eqopt.ScaleByShampoo, **KL, stagger=True), QR, 12),
+    "SOAP": (of(eqopt.ScaleBySOAP), QR, 12),
+    "SOAP, staggered": (of(eqopt.ScaleBySOAP, stagger=True), QR, 12),
+    "SOAP, from the first step": (of(eqopt.ScaleBySOAP, skip_first=False), QR, 12),
+    "APOLLO": (of(eqopt.ScaleByAPOLLO, 2, proj="svd"), SVD, 2),
+    "GaLore": (of(eqopt.ScaleByGaLore, 2), SVD, 2),
+    "PSGD": (of(eqopt.ScaleByPSGDKron, max_skew=None), {"argmax"}, 0),
+    "PSGD, staggered": (
+        of(eqopt.ScaleByPSGDKron, max_skew=None, stagger=True),
+        {"argmax"},
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CONDITIONS)
+@pytest.mark.slow
+def test_decompositions_are_under_conditions(name):
+    """An eigendecomposition is one call, a QR decomposition two."""
+    opt, names, calls = CONDITIONS[name]
+    params = [jnp.ones((3, 4)), jnp.ones((2, 4, 5))]
+    arguments = params, opt.init(params)
+    found = decompositions(opt.update, *arguments, names=DECOMPOSITIONS | names)
+    assert found == (set(), names)
+    if jax.default_backend() == "cpu":
+        assert compiled_decompositions(opt.update, *arguments) == (0, calls)
+
+
+def test_decompositions_are_found():
+    """Also inside the kernel of a leaf, so the test above would find them."""
+    muon = eqopt.ScaleByMuon(preconditioning="spectral")
+    x = jnp.eye(3)
+    state = muon.init(x)
+    for fn in (jnp.linalg.eigh, lambda x: muon.update(x, state)):
+        assert decompositions(fn, x) == ({"eigh"}, set())
+        if jax.default_backend() == "cpu":
+            assert compiled_decompositions(fn, x) == (1, 0)
+
+
+def executed_decompositions(monkeypatch, opt, params, steps):
+    """The number of decompositions that run in each step, so only in taken branches.
+
+    `params` must have new shapes, so that nothing has been traced before.
+    """
+    calls = []
+    for name in ("eigh", "qr"):
+        plain = getattr(jnp.linalg, name)
+
+        def counted(*args, plain=plain, **kwargs):
+            jax.debug.callback(lambda: calls.append(None))
+            return plain(*args, **kwargs)
+
+        monkeypatch.setattr(jnp.linalg, name, counted)
+    state, update, counts = opt.init(params), jax.jit(opt.update), []
+    for t in range(steps):
+        grads = [jax.random.normal(jax.random.key(t), p.shape) for p in params]
+        _, state = update(grads, state)
+        jax.effects_barrier()
+        counts.append(len(calls))
+        calls.clear()
+    return counts
+
+
+SOAP = {"precondition_frequency": 3}
+SHAMPOO = {**SOAP, "start_preconditioning_step": 3, "b2": 0.9}
+AT_ONCE, IN_TURN = [0, 0, 6, 0, 0, 6, 0, 0], [0, 0, 6, 2, 2, 2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("opt", "number", "counts"),
+    [
+        (eqopt.ScaleBySOAP(**SOAP), 3, [6, 0, 0, 6, 0, 0, 6]),
+        (eqopt.ScaleBySOAP(**SOAP, stagger=True), 3, [6, 2, 2, 2, 2, 2, 2]),
+        # Of five matrices, at most two have the same turn.
+        (eqopt.ScaleBySOAP(**SOAP, stagger=True), 5, [10, 2, 4, 4, 2, 4, 4]),
+        (eqopt.ScaleByShampoo(**SHAMPOO), 3, AT_ONCE),
+        (eqopt.ScaleByShampoo(**SHAMPOO, stagger=True), 3, IN_TURN),
+        (eqopt.ScaleByShampoo(**SHAMPOO | KL), 3, AT_ONCE),
+        (eqopt.ScaleByShampoo(**SHAMPOO | KL, stagger=True), 3, IN_TURN),
+    ],
+)
+@pytest.mark.slow
+def test_decompositions_at_run_time(opt, number, counts, monkeypatch):
+    """Two for each matrix: every three steps, or by turns."""
+    side = 20 + number + 2 * opt.stagger + 10 * hasattr(opt, "graft") + 4 * opt.kl
+    params = [jnp.zeros((side, side + 1))] * number
+    assert executed_decompositions(monkeypatch, opt, params, len(counts)) == counts
