@@ -317,7 +317,7 @@ DEEPER = eqx.nn.MLP(2, "scalar", 4, 2, key=jax.random.key(0))
             eqopt.DoG(),
             optax.adam(0.1),
             MODEL,
-            "eqopt has something else at `[0].distance",
+            "eqopt has something else at `[1].is_init_step`, but Optax has a ScaleByAdam",
         ),
         (
             ADAM,

@@ -210,8 +210,7 @@ def _checked(
 def _write_leaf(file: Any, x: Any) -> None:
     is_subclass = isinstance(x, np.ndarray) and type(x) is not np.ndarray
     if not is_saved(x) or is_subclass:
-        is_numeric = isinstance(x, numbers.Number) or hasattr(type(x), "__array__")
-        if is_numeric:
+        if isinstance(x, numbers.Number) or hasattr(type(x), "__array__"):
             raise TypeError(
                 f"A {type(x).__qualname__} could not be restored exactly. Save it as an "
                 "array of NumPy, and the mask of a masked array separately."

@@ -219,38 +219,34 @@ class Converter:
         return node
 
     def _field(self, node: Any, field: str, path: tuple) -> Any:
-        place = f"{jtu.keystr(path)}.{field}"
-        fill = lambda p, x: self._leaf(node, field, jtu.keystr(p), x, path, place)
-        return jtu.tree_map_with_path(fill, getattr(node, field))
+        kind, place = type(node).__name__, f"{jtu.keystr(path)}.{field}"
 
-    def _leaf(
-        self, node: Any, field: str, name: str, x: Array, path: tuple, place: str
-    ) -> Array:
-        what = f"The state at `{place}{name}`"
-        take = lambda key, x: self._taken(
-            node, name, key, x, f"{what}, `{key}` of torch,"
-        )
-        kind = type(node).__name__
-        if kind == "ScaleByFactoredRMSState":
-            return self._statistics(node, field, name, take, x)
-        value = take(_FIELDS[kind][field], x)
-        if kind == "ScaleByRpropState" and field == "prev_updates":
-            return jnp.sign(value) * take("step_size", x)
-        if kind == "TraceState" and self._follows_rate(path):
-            rate = number(self.groups[self.where.given[name].group]["lr"])
-            return -jnp.asarray(rate, value.dtype) * value
-        return value
+        def leaf(path_of_leaf: tuple, x: Array) -> Array:
+            name = jtu.keystr(path_of_leaf)
+            take = lambda key, x: self._taken(kind, name, key, x, place)
+            if kind == "ScaleByFactoredRMSState":
+                return self._statistics(node, field, name, take, x)
+            value = take(_FIELDS[kind][field], x)
+            if kind == "ScaleByRpropState" and field == "prev_updates":
+                return jnp.sign(value) * take("step_size", x)
+            if kind == "TraceState" and self._follows_rate(path):
+                rate = number(self.groups[self.where.given[name].group]["lr"])
+                return -jnp.asarray(rate, value.dtype) * value
+            return value
 
-    def _taken(self, node: Any, name: str, key: str, x: Any, what: str) -> Array:
+        return jtu.tree_map_with_path(leaf, getattr(node, field))
+
+    def _taken(self, kind: str, name: str, key: str, x: Any, place: str) -> Array:
         entry = self._entry(name)
         if key not in entry:
             fix = _OTHER if entry else _FREEZE
             raise InputError(
                 _OWNER,
-                f"the {type(node).__name__} of `opt` needs `{key}` for `{name}`, but "
-                f"torch's state has {listed(sorted(entry)) or 'nothing'} for it. {fix}",
+                f"the {kind} of `opt` needs `{key}` for `{name}`, but torch's state has "
+                f"{listed(sorted(entry)) or 'nothing'} for it. {fix}",
             )
         self.used.add((name, key))
+        what = f"The state at `{place}{name}`, `{key}` of torch,"
         return fitted(entry[key], x, what, name in self.where.transposed)
 
     def _entry(self, name: str) -> Mapping[str, np.ndarray]:
