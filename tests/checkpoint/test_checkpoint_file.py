@@ -398,16 +398,6 @@ def test_no_file(path):
 #
 
 
-def assert_not_saved(path, error, reason, number):
-    """The error says why, and the old checkpoint can be loaded."""
-    old = load(path, model()) if path.exists() else None
-    with pytest.raises(error, match=rf"{reason}, so nothing was saved") as raised:
-        save(path, model(scale=0.5))
-    assert raised.value.errno == number and raised.value.filename == str(path)
-    if old is not None:
-        assert_same(load(path, model()), old)
-
-
 def test_disk_that_becomes_full(path):
     """The system stops the file at a size, somewhere within the leaves."""
     large = {"x": jnp.arange(100_000.0), "y": jnp.arange(5)}
@@ -426,14 +416,22 @@ def test_disk_that_becomes_full(path):
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
-def test_disk_that_fails_at_the_end(path, monkeypatch, call):
+@pytest.mark.parametrize(
+    "error", [OSError(errno.EIO, "Input/output error"), KeyboardInterrupt()], ids=repr
+)
+def test_what_fails_at_the_end(path, monkeypatch, call, error):
     def fails(*args):
-        raise OSError(errno.EIO, "Input/output error")
+        raise error
 
     save(path, model())
     with monkeypatch.context() as patch:
         patch.setattr(os, call, fails)
-        assert_not_saved(path, OSError, "Input/output error", errno.EIO)
+        with pytest.raises(type(error)) as raised:
+            save(path, model(scale=0.5))
+    if isinstance(error, OSError):
+        assert "Input/output error, so nothing was saved" in str(raised.value)
+        assert raised.value.errno == errno.EIO and raised.value.filename == str(path)
+    assert_same(load(path, model()), model())
     assert os.listdir(path.parent) == ["run.eqx"]
 
 
@@ -463,22 +461,9 @@ def test_directories_that_cannot_be_synced(path, monkeypatch, call, code):
     assert os.listdir(path.parent) == ["run.eqx"]
 
 
-def test_interrupted(path, monkeypatch):
-    def interrupts(*args):
-        raise KeyboardInterrupt
-
-    save(path, model())
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", interrupts)
-        with pytest.raises(KeyboardInterrupt):
-            save(path, model(scale=0.5))
-    assert_same(load(path, model()), model())
-    assert os.listdir(path.parent) == ["run.eqx"]
-
-
 def test_a_directory_that_does_not_exist(path):
-    missing = path.parent / "missing" / "run.eqx"
-    assert_not_saved(missing, FileNotFoundError, "No such file.*", errno.ENOENT)
+    with pytest.raises(FileNotFoundError, match=r"No such file.*, so nothing was sav"):
+        save(path.parent / "missing" / "run.eqx", 1.5)
 
 
 def test_the_temporary_file_of_a_crash_is_overwritten(path):

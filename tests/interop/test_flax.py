@@ -88,15 +88,3 @@ def test_several_arrays_for_a_parameter_in_nnx(opt):
         apply = lambda p: jnp.mean((X @ p["kernel"] + p["bias"] - Y) ** 2)
         params, state = opt.step(jax.grad(apply)(params), state, params)
     assert_close(nnx.to_pure_dict(nnx.state(model)), params)
-
-
-def test_extra_arguments_through_nnx():
-    nnx = pytest.importorskip("flax.nnx")
-    model = nnx.Linear(2, 1, rngs=nnx.Rngs(0))
-    before = model.kernel.get_value()
-    optimizer = nnx.Optimizer(model, to_optax(eqopt.PolyakSGD(1.0)), wrt=nnx.Param)
-    loss = lambda model: jnp.mean((model(X) - Y) ** 2)
-    value, grads = nnx.value_and_grad(loss)(model)
-    optimizer.update(model, grads, value=value)
-    assert loss(model) < value
-    assert not jnp.array_equal(model.kernel.get_value(), before)

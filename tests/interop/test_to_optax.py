@@ -5,7 +5,6 @@ import importlib
 import pickle
 import sys
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -79,10 +78,6 @@ def test_the_state_is_that_of_the_optimizer():
     grads = grads_of(params, 0)
     given = tx.update(grads, tx.init(params), params)
     assert_equal(given, opt.update(grads, opt.init(params), params))
-    average = eqopt.ScheduleFree(eqopt.SGD(0.1), 0.1)
-    params, state = train(to_optax(average), params)
-    evaluated = average.eval_params(state, params)
-    assert not eqx.tree_equal(evaluated, params)
 
 
 def test_extra_arguments_of_others():
@@ -119,16 +114,6 @@ def test_equality():
             init(to_optax(make(rate)), params_of())
         assert count == expected
     assert pickle.loads(pickle.dumps(to_optax(eqopt.Adam(0.1)))) is not None
-
-
-def test_an_optimizer_that_needs_the_loss():
-    params, value = params_of(), jnp.asarray(0.7)
-    grads = grads_of(params, 0)
-    updates = []
-    for tx in (to_optax(eqopt.PolyakSGD(0.3)), optax.polyak_sgd(0.3)):
-        tx = optax.chain(optax.clip(1.0), tx)
-        updates.append(tx.update(grads, tx.init(params), params, value=value)[0])
-    assert_close(*updates)
 
 
 @pytest.mark.parametrize("with_params", [True, False])

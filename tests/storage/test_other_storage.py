@@ -11,7 +11,6 @@ from jaxtyping import Array
 
 import eqopt
 from eqopt.storage import (
-    AbstractHidden,
     AbstractParamStorage,
     AbstractStateStorage,
     AbstractStored,
@@ -70,19 +69,10 @@ class Halves(AbstractStateStorage):
         return Halved(x / 2)
 
 
-class Own(AbstractHidden):
-    """A hidden part of a user."""
-
-
 class NeverKeeps(AbstractStateStorage):
     """What it returns is known before its first call."""
 
     def keep(self, x, slot) -> "Halved":
-        raise NotImplementedError  # the check reads only the annotation
-
-
-class NeverHides(AbstractParamStorage):
-    def hide(self, p, slot) -> "Own | None":
         raise NotImplementedError  # the check reads only the annotation
 
 
@@ -132,8 +122,6 @@ def test_another_storage_of_users():
         step(eqopt.StoreState, Float8(), Halves())
     with pytest.raises(TypeError, match=r"is NeverKeeps\(\), but Float8 made"):
         step(eqopt.StoreState, NeverKeeps(), Float8())
-    with pytest.raises(TypeError, match=r"is NeverHides\(\), but KahanSummation made"):
-        step(eqopt.StoreParams, NeverHides(), KahanSummation())
 
 
 class Wrong(AbstractStateStorage, AbstractParamStorage):

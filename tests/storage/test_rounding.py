@@ -98,13 +98,6 @@ def test_no_two_draws_are_the_same():
     assert (other["a"] != first["a"]).any()
 
 
-@pytest.mark.slow
-def test_keys_of_another_kind():
-    found, later = steps(jr.key(0, impl="rbg"))
-    assert (found["a"] != later["a"]).any()
-    assert (found["a"] != steps(0, 1)[0]["a"]).any()
-
-
 def walk(opt, count=10_000, size=1):
     """1, to which 1e-4 is added again and again, and what is known of it in the end."""
 

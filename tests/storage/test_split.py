@@ -228,15 +228,3 @@ def test_full_parameters_share_no_buffer_with_the_state():
     full = opt.full_params(state, model)
     own = [x.unsafe_buffer_pointer() for x in jax.tree.leaves(state)]
     assert all(x.unsafe_buffer_pointer() not in own for x in jax.tree.leaves(full))
-
-
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
-@pytest.mark.costly
-def test_arrays_of_numpy(dtype):
-    opt = eqopt.StoreParams(SGD, eqopt.storage.MasterWeights())
-    model = {"a": np.ones(3, dtype), "b": jnp.ones(3, jnp.bfloat16)}
-    state = opt.init(model)
-    opt.full_params(state, model)
-    new, state = opt.step(jax.tree.map(jnp.ones_like, model), state, model)
-    np.testing.assert_array_equal(opt.full_params(state, new)["a"], np.float32(0.9))
-    assert new["a"].dtype == dtype
