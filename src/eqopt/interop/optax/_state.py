@@ -188,7 +188,7 @@ def _paired(ours: list, theirs: list) -> Iterator[tuple[str, Any, str, Any]]:
                 "learning rates, schedules and parts without state. `state_from_optax` "
                 "lists the states that can be converted.",
             )
-        # Without a way to the end, go on to what does not fit.
+        # Without a way to the end, continue up to what does not fit.
         after = next((x for x in choices if x in fitting), choices[0])
         if after[0] > i:
             path, node = ours[i]

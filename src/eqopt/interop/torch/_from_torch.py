@@ -100,7 +100,7 @@ def from_torch(
         given = given_in(groups, lambda tensor: tuple(tensor.shape))
         where = places("from_torch", given, params, paths, transpose)
     numbers = _numbers(params, where)
-    opts = [_recipe(kind, _plain(group), numbers) for group in groups]
+    opts = [_recipe(kind, {**_plain(group), "numbers": numbers}) for group in groups]
     are_equal = all(opt == opts[0] for opt in opts)
     if where is None:
         if not are_equal:
@@ -116,13 +116,12 @@ def from_torch(
 
 def _kind(optimizer: Any) -> str:
     cls = type(optimizer)
-    supported = sorted([*_RECIPES, "Muon"])
     is_torch = cls.__module__.startswith("torch.optim")
-    if not (is_torch and cls.__name__ in supported):
+    if not (is_torch and cls.__name__ in _RECIPES):
         reason = _WITHOUT_RECIPE.get(cls.__name__, "") if is_torch else ""
         raise InputError(
             "from_torch",
-            f"`optimizer` must be one of {', '.join(supported)} of torch.optim, but is a "
+            f"`optimizer` must be one of {', '.join(_RECIPES)} of torch.optim, but is a "
             f"{cls.__module__}.{cls.__qualname__}. {reason}".rstrip(),
         )
     return cls.__name__
@@ -217,7 +216,8 @@ class RelativeRate:
             return jnp.minimum(self.most, (count + 1.0) ** -0.5)
 
 
-# The hyperparameters of a group by their names in torch, as Python numbers.
+# The hyperparameters of a group by their names in torch, as Python numbers. `numbers`
+# describe the axes of matrices.
 Group = Mapping[str, Any]
 
 
@@ -360,7 +360,7 @@ _SCALES: Mapping[Any, Any] = {
 }
 
 
-def _muon(g: Group, numbers: DimensionNumbers) -> AbstractTransformation:
+def _muon(g: Group) -> AbstractTransformation:
     return Chain(
         Scale(1 - g["momentum"]),
         Trace(g["momentum"], bool(g["nesterov"])),
@@ -369,7 +369,7 @@ def _muon(g: Group, numbers: DimensionNumbers) -> AbstractTransformation:
             steps=g["ns_steps"],
             scale=_SCALES[g["adjust_lr_fn"]],
             eps=0.0,
-            weight_dimension_numbers=numbers,
+            weight_dimension_numbers=g["numbers"],
         ),
         AddDecayedWeights(g["weight_decay"]),
         ScaleByLearningRate(g["lr"]),
@@ -391,6 +391,7 @@ _RECIPES: Mapping[str, Callable[[Group], AbstractTransformation]] = {
     "Adam": _adam,
     "AdamW": lambda g: _adam({**g, "decoupled_weight_decay": True}),
     "Adamax": _adamax,
+    "Muon": _muon,
     "NAdam": _nadam,
     "RAdam": _radam,
     "RMSprop": _rmsprop,
@@ -405,9 +406,7 @@ _WITHOUT_RECIPE: Mapping[str, str] = {
 }
 
 
-def _recipe(
-    kind: str, group: Group, numbers: DimensionNumbers
-) -> AbstractTransformation:
-    """The optimizer of a group; `numbers` describe the axes of matrices."""
-    opt = _muon(group, numbers) if kind == "Muon" else _RECIPES[kind](group)
+def _recipe(kind: str, group: Group) -> AbstractTransformation:
+    """The optimizer of a group."""
+    opt = _RECIPES[kind](group)
     return Chain(Scale(-1.0), opt) if group.get("maximize") else opt
