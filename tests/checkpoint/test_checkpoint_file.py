@@ -4,11 +4,8 @@ import errno
 import functools
 import hashlib
 import os
-import pathlib
 import resource
-import shutil
 import stat
-import tempfile
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -18,7 +15,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
-from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec as P
 
 import eqopt
 from eqopt.checkpoint import (
@@ -88,9 +85,7 @@ def path(tmp_path):
 #
 
 
-@pytest.mark.parametrize(
-    "dtype", ["float32", "bfloat16", "float8_e4m3fn", "int4", "bool", "complex64"]
-)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_everything_comes_back_to_the_bit(path, dtype):
     saved = model(dtype)
     save(path, saved)
@@ -117,22 +112,6 @@ def test_leaves_that_are_not_numbers_come_from_like(path):
     assert load(path, model(activation=None)).activation is None
 
 
-def test_paths(path, monkeypatch):
-    save(str(path), 1.5)
-    assert load(str(path), 0.0) == 1.5
-    monkeypatch.chdir(path.parent)
-    save("without_suffix", 2)
-    assert load("without_suffix", 0) == 2
-    assert sorted(os.listdir()) == ["run.eqx", "without_suffix"]
-
-
-def test_a_link_stays_a_link(path):
-    link = path.with_name("latest.eqx")
-    link.symlink_to(path)
-    save(link, 1.5)
-    assert link.is_symlink() and load(path, 0.0) == 1.5
-
-
 def test_metadata(path):
     save(path, 1.5, {"losses": [0.5, float("inf")], "name": "ä"})
     assert read_metadata(path) == {"losses": [0.5, float("inf")], "name": "ä"}
@@ -140,11 +119,10 @@ def test_metadata(path):
     assert read_metadata(path) is None
 
 
-@pytest.mark.parametrize("metadata", [{"losses": [jnp.ones(2)]}, {(1, 2): 3}])
-def test_metadata_that_is_not_json(path, metadata):
+def test_metadata_that_is_not_json(path):
     save(path, 1.5)
     with pytest.raises(TypeError):
-        save(path, 2.5, metadata)
+        save(path, 2.5, {"losses": [jnp.ones(2)]})
     assert load(path, 0.0) == 1.5 and os.listdir(path.parent) == [path.name]
 
 
@@ -191,12 +169,6 @@ def test_equinox_reads_the_leaves(path):
     assert_same(loaded, model(key=None))
 
 
-def test_the_bytes_depend_only_on_the_tree(path, tmp_path):
-    save(path, model(), [1])
-    save(tmp_path / "again.eqx", model(), [1])
-    assert path.read_bytes() == (tmp_path / "again.eqx").read_bytes()
-
-
 #
 # What does not fit
 #
@@ -236,19 +208,9 @@ class Pair(NamedTuple):
             r"Only `like` has .*nu_max",
         ),
         (
-            lambda: eqopt.ScaleByAdam().init(mlp()),
-            lambda: eqopt.ScaleByBelief().init(mlp()),
-            r"`\(the root\)` \(ScaleByAdamState against ScaleByBeliefState\)",
-        ),
-        (
             adam,
             lambda: run_of(eqopt.SGD(0.1, momentum=0.9)),
             r"Only the checkpoint has `\['state'\]\[0\]\.count`",
-        ),
-        (
-            adam,
-            lambda: run_of(eqopt.MultiSteps(eqopt.Adam(0.1), 2)),
-            r"`\['state'\]` \(tuple against MultiStepsState\)",
         ),
         (
             adam,
@@ -262,17 +224,6 @@ class Pair(NamedTuple):
             r"Only `like` has `\['model'\]\.layers\[2\]`.* and \d+ more",
         ),
         (
-            adam,
-            lambda: run_of(eqopt.Adam(0.1, mu_dtype=jnp.bfloat16)),
-            r"`\['state'\]\[0\]\.mu\.layers\[0\]\.weight` "
-            r"\(float32\[4,2\] against bfloat16\[4,2\]\)",
-        ),
-        (
-            lambda: (1.0, 2.0),
-            lambda: [1.0, 2.0],
-            r"`\(the root\)` \(tuple against list\)",
-        ),
-        (
             lambda: (1.0, 2.0),
             lambda: Pair(1.0, 2.0),
             r"\(tuple against Pair\).*Only the checkpoint has `\[0\]`",
@@ -284,8 +235,6 @@ class Pair(NamedTuple):
             r"`\.shapes\[0\]` \(shape \[2\] against shape \[3\]\)",
         ),
         (lambda: 1, lambda: 1.0, r"\(int against float\)"),
-        (lambda: 1.0, lambda: jnp.ones(()), r"\(float against float32\[\]\)"),
-        (lambda: jr.key(0), lambda: jr.key_data(jr.key(0)), r"\(key<fry>\[\] against"),
         (lambda: jr.key(0), lambda: jr.key(0, impl="rbg"), r"against key<rbg>\[\]\)"),
     ],
 )
@@ -328,6 +277,39 @@ def test_padded_arrays_of_other_sizes():
     message = r"`\.shapes\[0\]` \(shape \[9\] against shape \[15\]\)"
     with pytest.raises(CheckpointError, match=message):
         check_layout(layout(nine), fifteen)
+
+
+THREE = {name: jnp.ones((6, 4)) for name in "abc"}
+DIVIDED = {
+    "DistributeMatrices": lambda mesh: eqopt.DistributeMatrices(
+        eqopt.SOAP(0.1), mesh=mesh
+    ),
+    "ZeRO1": lambda mesh: eqopt.ZeRO1(eqopt.Adam(0.1), mesh=mesh),
+}
+
+
+def abstract(devices):
+    return AbstractMesh((devices,), ("data",), (AxisType.Auto,))
+
+
+@pytest.mark.parametrize("make", DIVIDED.values(), ids=DIVIDED)
+def test_states_for_another_number_of_devices(make, path):
+    mesh = jax.make_mesh((8,), ("data",), (AxisType.Auto,))
+    save(path, jax.jit(make(mesh).init)(THREE))
+    of_4, of_8 = (eqx.filter_eval_shape(make(abstract(n)).init, THREE) for n in (4, 8))
+    with pytest.raises(CheckpointError, match="AbstractMesh` of as many"):
+        load(path, of_4)
+
+    # What the message says.
+    few = jax.make_mesh((4,), ("data",), (AxisType.Auto,), devices=jax.devices()[:4])
+    state = eqopt.tree.migrate(make(few), load(path, of_8), THREE)
+    assert eqx.tree_equal(state, make(few).init(THREE))
+
+
+def test_advice_about_devices(path):
+    save(path, eqopt.Adam(0.1).init(THREE))
+    with pytest.raises(CheckpointError, match=r"another path\.$"):
+        load(path, eqopt.Lion(0.1).init(THREE))
 
 
 def test_fields_in_another_order(path):
@@ -390,12 +372,11 @@ def test_flipped_bits(path, whole):
         assert_refused(path, bytes(data), "damaged|has format")
 
 
-@pytest.mark.parametrize("number", [0, 2])
-def test_another_format(path, whole, number):
-    start = whole[:101].replace(b"checkpoint 1 0.1.0", b"checkpoint %d 0.0.7" % number)
+def test_another_format(path, whole):
+    start = whole[:101].replace(b"checkpoint 1 0.1.0", b"checkpoint 2 0.0.7")
     digest = hashlib.sha256(start.rpartition(b" ")[0] + b" " + whole[101:]).hexdigest()
     data = start.rpartition(b" ")[0] + b" " + digest.encode() + b"\n" + whole[101:]
-    expected = rf"has format {number}, of eqopt 0\.0\.7, but eqopt .* reads format 1\."
+    expected = r"has format 2, of eqopt 0\.0\.7, but eqopt .* reads format 1\."
     assert_refused(path, data, expected)
 
 
@@ -417,35 +398,13 @@ def test_no_file(path):
 #
 
 
-def assert_not_saved(path, error, reason, number):
-    """The error says why, and the old checkpoint can be loaded."""
-    old = load(path, model()) if path.exists() else None
-    with pytest.raises(error, match=rf"{reason}, so nothing was saved") as raised:
-        save(path, model(scale=0.5))
-    assert raised.value.errno == number and raised.value.filename == str(path)
-    if old is not None:
-        assert_same(load(path, model()), old)
-
-
-def test_disk_full(path, monkeypatch):
-    save(path, model())
-    with monkeypatch.context() as patch:
-        open_file = os.open
-        full = lambda name, flags, mode: open_file("/dev/full", os.O_WRONLY)
-        patch.setattr(os, "open", full)
-        assert_not_saved(path, OSError, "No space left on device", errno.ENOSPC)
-    assert os.listdir(path.parent) == ["run.eqx"]
-    save(path, model(scale=0.5))
-
-
-@pytest.mark.parametrize("limit", [0, 50, 1000, 200_000])
-def test_disk_that_becomes_full(path, limit):
+def test_disk_that_becomes_full(path):
     """The system stops the file at a size, somewhere within the leaves."""
     large = {"x": jnp.arange(100_000.0), "y": jnp.arange(5)}
     save(path, large)
     negative = jax.tree.map(lambda x: -x, large)  # JAX stores programs in files, too
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, before[1]))
     try:
         with pytest.raises(OSError, match="File too large, so nothing was") as raised:
             save(path, negative)
@@ -457,14 +416,22 @@ def test_disk_that_becomes_full(path, limit):
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
-def test_disk_that_fails_at_the_end(path, monkeypatch, call):
+@pytest.mark.parametrize(
+    "error", [OSError(errno.EIO, "Input/output error"), KeyboardInterrupt()], ids=repr
+)
+def test_what_fails_at_the_end(path, monkeypatch, call, error):
     def fails(*args):
-        raise OSError(errno.EIO, "Input/output error")
+        raise error
 
     save(path, model())
     with monkeypatch.context() as patch:
         patch.setattr(os, call, fails)
-        assert_not_saved(path, OSError, "Input/output error", errno.EIO)
+        with pytest.raises(type(error)) as raised:
+            save(path, model(scale=0.5))
+    if isinstance(error, OSError):
+        assert "Input/output error, so nothing was saved" in str(raised.value)
+        assert raised.value.errno == errno.EIO and raised.value.filename == str(path)
+    assert_same(load(path, model()), model())
     assert os.listdir(path.parent) == ["run.eqx"]
 
 
@@ -494,47 +461,9 @@ def test_directories_that_cannot_be_synced(path, monkeypatch, call, code):
     assert os.listdir(path.parent) == ["run.eqx"]
 
 
-def test_interrupted(path, monkeypatch):
-    def interrupts(*args):
-        raise KeyboardInterrupt
-
-    save(path, model())
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", interrupts)
-        with pytest.raises(KeyboardInterrupt):
-            save(path, model(scale=0.5))
-    assert_same(load(path, model()), model())
-    assert os.listdir(path.parent) == ["run.eqx"]
-
-
-@pytest.fixture
-def read_only():
-    """A directory with a checkpoint that this process may only read, also as root."""
-    # Not below `tmp_path`, which only its owner may enter.
-    directory = pathlib.Path(tempfile.mkdtemp())
-    save(directory / "run.eqx", model())
-    directory.chmod(0o555)
-    user = os.geteuid()
-    if user == 0:  # which no permission holds back
-        os.seteuid(65534)
-    try:
-        yield directory
-    finally:
-        os.seteuid(user)
-        directory.chmod(0o755)
-        shutil.rmtree(directory)
-
-
-def test_read_only_directory(read_only):
-    path = read_only / "run.eqx"
-    assert_not_saved(path, PermissionError, "Permission denied", errno.EACCES)
-
-
-def test_paths_that_are_not_directories(path):
-    missing = path.parent / "missing" / "run.eqx"
-    assert_not_saved(missing, FileNotFoundError, "No such file.*", errno.ENOENT)
-    path.touch()
-    assert_not_saved(path / "x", NotADirectoryError, "Not a directory", errno.ENOTDIR)
+def test_a_directory_that_does_not_exist(path):
+    with pytest.raises(FileNotFoundError, match=r"No such file.*, so nothing was sav"):
+        save(path.parent / "missing" / "run.eqx", 1.5)
 
 
 def test_the_temporary_file_of_a_crash_is_overwritten(path):

@@ -1,6 +1,5 @@
 """A training that is killed again and again ends as if it had never been killed."""
 
-import argparse
 import functools
 import os
 import random
@@ -140,20 +139,6 @@ def cache(tmp_path_factory):
     return tmp_path_factory.mktemp("cache")
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    """The checkpoint after 300 steps. It runs in this process, which is faster."""
-    path = tmp_path_factory.mktemp("undisturbed") / "run.eqx"
-    options = argparse.Namespace(steps=300, every=100, checkpoint=path)
-    runpy.run_path(str(PROGRAM))["run"](options)
-    return path.read_bytes()
-
-
-@pytest.fixture
-def trainer(tmp_path, cache):
-    return Trainer(tmp_path, 300, cache)
-
-
 def test_killed_10_times(tmp_path_factory, cache):
     undisturbed, trainer = (
         Trainer(tmp_path_factory.mktemp(name), 2000, cache)
@@ -170,18 +155,3 @@ def test_killed_10_times(tmp_path_factory, cache):
     assert is_same
     assert trainer.output.read_text().startswith(f"goes on after {reached} steps\n")
     assert sorted(os.listdir(trainer.output.parent)) == ["output", "run.eqx"]
-
-
-def test_disk_full_while_training(trainer, undisturbed):
-    """It stops with an error and a status, and continues from the last checkpoint."""
-    rng = random.Random(0)
-    while not (before := trainer.saved_steps()):
-        kill(trainer, anywhere, rng)
-    # Blocks of 512 or 1024 bytes, as the shell has it. A checkpoint has 9609 bytes.
-    small = ["sh", "-c", 'ulimit -f 6 && exec "$0" "$@"', sys.executable]
-    assert trainer.start(*small).wait(PATIENCE) == 1
-    expected = "error: [Errno 27] eqopt.checkpoint.save: File too large, so nothing was"
-    assert expected in trainer.output.read_text()
-    assert trainer.saved_steps() == before
-    is_same = trainer.finish() == undisturbed
-    assert is_same

@@ -39,17 +39,9 @@ RESTORED = {
     "enum": Color.RED,
     "NumPy's scalar": np.float32(0.1),
     "NumPy's bool": np.bool_(True),
-    "NumPy's time": np.datetime64("2026-01-02T03:04:05", "ns"),
-    "extended scalar": jnp.bfloat16.dtype.type(1.5),
-    "times": np.array(["2026-01-02", "NaT"], "datetime64[D]"),
-    "time differences": np.array([3, -4], "timedelta64[us]"),
-    "text": np.array(["a", "äö"]),
-    "structured": np.zeros(2, "i4,f8"),
-    "bytes": np.array([b"ab", b"c"]),
     "Fortran's order": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
     "strides": np.arange(12.0).reshape(3, 4)[::2, ::-1],
     "big end first": np.array([1.5, 2.5], ">f4"),
-    "long double": np.array([1, 3], np.longdouble) / 3,
     "nothing of NumPy": np.zeros((0, 3), np.int16),
     "one of NumPy": np.array(1.5),
     "special": jnp.array(SPECIAL),
@@ -63,7 +55,7 @@ RESTORED = {
     "keys": jr.split(jr.key(1), (2, 3)),
     "no keys": jr.split(jr.key(1, impl="rbg"), 0),
     **{name: jnp.array([0, 1, 1], name) for name in NAMES},
-    **{f"{name} of NumPy": np.array([0, 1, 1], jnp.dtype(name)) for name in NAMES},
+    "bfloat16 of NumPy": np.array([0, 1, 1], jnp.bfloat16),
 }
 
 
@@ -95,7 +87,6 @@ def deleted():
 LOST = {
     "masked": lambda: np.ma.masked_less(np.arange(3.0), 1),
     "objects": lambda: np.array([None]),
-    "beyond 64 bits": lambda: 2**64,
     "shape": lambda: jax.ShapeDtypeStruct((), "float32"),
     "deleted": deleted,
 }
@@ -108,22 +99,6 @@ def test_is_refused(path, name):
         save(path, {"a": [1.0, LOST[name]()]})
     assert "`['a'][1]`" in raised.value.__notes__[0]
     assert load(path, 0.0) == 1.5 and os.listdir(path.parent) == [path.name]
-
-
-def test_tracers_are_refused(path):
-    with pytest.raises(jax.errors.TracerArrayConversionError):
-        jax.jit(lambda x: save(path, (x,)))(1.5)
-    assert not path.exists()
-
-
-def test_weak_types_of_other_precision(path, x64):
-    with x64():
-        wide = jnp.asarray(0.1)
-        save(path, wide)
-        assert load(path, wide).weak_type
-    expected = r"`\(the root\)` has dtype float64.*jax_enable_x64=False"
-    with pytest.raises(CheckpointError, match=expected):
-        load(path, wide)
 
 
 def test_precision_that_jax_does_not_have(path):

@@ -3,7 +3,6 @@
 import concurrent.futures
 import errno
 import os
-import socket
 import stat
 
 import numpy as np
@@ -21,24 +20,6 @@ def make_pipe(path):
     os.mkfifo(path)
 
 
-def make_device(path):
-    try:
-        os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, 3))  # as /dev/null
-    except PermissionError:
-        pytest.skip("only root makes devices")
-
-
-def make_socket(path):
-    # The name of a socket must be short, so use a relative one.
-    before = os.getcwd()
-    os.chdir(path.parent)
-    try:
-        with socket.socket(socket.AF_UNIX) as made:
-            made.bind(path.name)
-    finally:
-        os.chdir(before)
-
-
 def make_directory(path):
     path.mkdir()
 
@@ -47,10 +28,7 @@ def make_loop(path):
     path.symlink_to(path)
 
 
-KINDS = [make_pipe, make_device, make_socket, make_directory, make_loop]
-
-
-@pytest.mark.parametrize("make", KINDS)
+@pytest.mark.parametrize("make", [make_pipe, make_directory, make_loop])
 @pytest.mark.parametrize("through_link", [False, True])
 def test_no_file(path, make, through_link):
     make(path)
@@ -84,24 +62,6 @@ def test_links_at_the_temporary_path(path, is_hard):
     assert path.is_file() and not path.is_symlink()
 
 
-def test_what_appears_meanwhile_is_left_alone(path, monkeypatch):
-    """A link that is made just after the old file was deleted is not followed."""
-    other = path.with_name("other")
-    other.write_bytes(b"precious")
-    open_file = os.open
-
-    def plant(name, *args):
-        if str(name).endswith(".tmp"):
-            os.symlink(other, name)
-        return open_file(name, *args)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "open", plant)
-        with pytest.raises(FileExistsError, match="so nothing was saved"):
-            save(path, 1.5)
-    assert other.read_bytes() == b"precious"
-
-
 def test_through_links(path):
     """Also if links lead to other directories, or to a file that does not exist yet."""
     directory = path.with_name("elsewhere")
@@ -124,7 +84,7 @@ def test_threads_that_save_to_one_path(path):
     assert len({*load(path, np.zeros(99, int)).tolist()}) == 1
 
 
-@pytest.mark.parametrize("mode", [0o600, 0o644, 0o664, 0o440])
+@pytest.mark.parametrize("mode", [0o600, 0o664])
 def test_permissions_stay(path, mode):
     save(path, 1.5)
     path.chmod(mode)
@@ -132,14 +92,13 @@ def test_permissions_stay(path, mode):
     assert stat.S_IMODE(path.stat().st_mode) == mode and load(path, 0.0) == 2.5
 
 
-@pytest.mark.parametrize("mask", [0o022, 0o077])
-def test_permissions_of_new_files(path, mask):
-    before = os.umask(mask)
+def test_permissions_of_new_files(path):
+    before = os.umask(0o027)
     try:
         save(path, 1.5)
     finally:
         os.umask(before)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~mask
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
 
 
 def test_a_private_file_is_private_while_it_is_written(path, monkeypatch):

@@ -35,8 +35,6 @@ def close(left, right, atol=1e-3):
 
 PAIRS = {
     "adam": (eqopt.Adam(0.1), optax.adam(0.1)),
-    "momentum": (eqopt.SGD(0.01, 0.9), optax.sgd(0.01, 0.9)),
-    "adabelief": (eqopt.AdaBelief(0.1), optax.adabelief(0.1)),
     "polyak": (eqopt.PolyakSGD(0.3), optax.polyak_sgd(0.3)),
     "schedule": (
         eqopt.AMSGrad(eqopt.schedules.Linear(0.2, 0.01, 50)),
@@ -46,10 +44,7 @@ PAIRS = {
 
 
 @pytest.mark.usefixtures("standard_promotion")
-@pytest.mark.parametrize(
-    "name",
-    [p if p == "adam" else pytest.param(p, marks=pytest.mark.slow) for p in PAIRS],
-)
+@pytest.mark.parametrize("name", PAIRS)
 def test_step_by_step_like_that_for_optax(name):
     ours, theirs = PAIRS[name]
     solvers = (
@@ -95,8 +90,6 @@ def test_step_by_step_like_that_for_optax(name):
         eqopt.SAM(eqopt.Adam(0.1)),  # takes turns, and needs to be told the gradients
         eqopt.Sophia(0.05),  # needs `value_fn`
         eqopt.MoMo(0.5),  # needs `value`
-        eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), eqopt.Muon(0.02)),
-        eqopt.Prodigy(1.0),
     ],
     ids=lambda opt: type(opt).__name__,
 )
@@ -142,111 +135,6 @@ def test_the_solution_is_what_to_evaluate_with():
     assert abs(solution.value["a"][0] - y["a"][0]) > 1e-3
 
 
-def test_a_model_with_an_auxiliary_output():
-    model = eqx.nn.MLP(1, 1, 8, 1, key=jax.random.key(0))
-    params, rest = eqx.partition(model, eqx.is_inexact_array)
-    x = jnp.linspace(-1, 1, 16)[:, None]
-
-    def fn(params, args):
-        prediction = jax.vmap(eqx.combine(params, rest))(x)
-        return jnp.mean((prediction - jnp.sin(2 * x)) ** 2), prediction
-
-    solver = Minimiser(eqopt.AdamW(0.05, weight_decay=0.0), rtol=1e-4, atol=1e-4)
-    solution = optx.minimise(
-        fn, solver, params, has_aux=True, max_steps=300, throw=False
-    )
-    assert jax.tree.structure(solution.value) == jax.tree.structure(params)
-    assert solution.aux.shape == (16, 1)
-    assert fn(solution.value, None)[0] < 0.02
-
-
-def test_when_steps_run_out():
-    solver = Minimiser(eqopt.Adam(1e-3), rtol=1e-6, atol=1e-6)
-    solution = optx.minimise(bowl, solver, START, TARGET, max_steps=7, throw=False)
-    assert solution.result == optx.RESULTS.nonlinear_max_steps_reached
-    assert solution.stats["num_steps"] == 7
-    close(solution.value["b"], 7e-3, 1e-5)
-
-
-@pytest.mark.parametrize("verbose", [True, False])
-def test_printing(verbose, capfd):
-    solver = Minimiser(eqopt.SGD(0.1), rtol=1e-3, atol=1e-3, verbose=verbose)
-    optx.minimise(bowl, solver, START, TARGET, max_steps=3, throw=False)
-    jax.effects_barrier()
-    printed = capfd.readouterr().out
-    assert ("step: 2, loss: " in printed) is verbose
-
-
-def test_reports_to_a_function():
-    names = []
-    report = lambda **values: names.append({k: v[0] for k, v in values.items()})
-    solver = Minimiser(eqopt.SGD(0.1), rtol=1e-3, atol=1e-3, verbose=report)
-    optx.minimise(bowl, solver, START, TARGET, max_steps=3, throw=False)
-    assert names[0] == {"num_steps": "step", "loss_this_step": "loss", "y": "y"}
-
-
-def test_implicit_differentiation():
-    """The minimum moves with the target, no matter how it was found."""
-    solver = Minimiser(eqopt.Adam(0.1), rtol=1e-6, atol=1e-6)
-
-    def fn(y, t):
-        return jnp.sum((y - t**2) ** 2)
-
-    minimum = lambda t: optx.minimise(fn, solver, jnp.zeros(2), t, max_steps=2000).value
-    t = jnp.array([0.5, 1.5])
-    np.testing.assert_allclose(minimum(t), t**2, atol=1e-3)
-    np.testing.assert_allclose(jax.jacobian(minimum)(t), jnp.diag(2 * t), atol=1e-3)
-
-
-def test_derivative_with_respect_to_the_learning_rate():
-    """Through the steps, where a finite difference says the same."""
-
-    def final(learning_rate):
-        solver = Minimiser(eqopt.Adam(learning_rate), rtol=1e-6, atol=1e-6)
-        adjoint = optx.RecursiveCheckpointAdjoint()
-        solution = optx.minimise(
-            bowl, solver, START, TARGET, max_steps=5, adjoint=adjoint, throw=False
-        )
-        return bowl(solution.value, TARGET)
-
-    slope = jax.grad(final)(jnp.asarray(0.1))
-    low, high = final(jnp.asarray(0.099)), final(jnp.asarray(0.101))
-    np.testing.assert_allclose(slope, (high - low) / 0.002, rtol=1e-2)
-
-
-def test_the_best_so_far():
-    """With steps so large that the last point is not the best."""
-    solver = Minimiser(eqopt.SignSGD(0.7), rtol=1e-6, atol=1e-6)
-    last, best = (
-        optx.minimise(bowl, s, START, TARGET, max_steps=8, throw=False)
-        for s in (solver, optx.BestSoFarMinimiser(solver))
-    )
-    assert bowl(best.value, TARGET) < bowl(last.value, TARGET)
-
-
-def test_least_squares():
-    residuals = lambda y, args: jnp.stack([y[0] - 1, 2 * (y[1] + y[0])])
-    solver = Minimiser(eqopt.Adam(0.1), rtol=1e-5, atol=1e-5)
-    solution = optx.least_squares(residuals, solver, jnp.zeros(2), max_steps=2000)
-    np.testing.assert_allclose(solution.value, [1, -1], atol=1e-2)
-
-
-def test_vmap():
-    """Over starts, over targets and over optimizers."""
-    starts = jax.tree.map(lambda x: jnp.stack([x, x + 1]), START)
-    targets = jax.tree.map(lambda x: jnp.stack([x, -x]), TARGET)
-
-    def solve(start, target, learning_rate):
-        solver = Minimiser(eqopt.Adam(learning_rate), rtol=1e-4, atol=1e-4)
-        return optx.minimise(bowl, solver, start, target, max_steps=1000)
-
-    rates = jnp.array([0.1, 0.2])
-    together = jax.vmap(lambda *x: solve(*x).value)(starts, targets, rates)
-    for i in range(2):
-        one = solve(*jax.tree.map(lambda x, i=i: x[i], (starts, targets, rates)))
-        close(jax.tree.map(lambda x, i=i: x[i], together), one.value, 1e-5)
-
-
 def test_a_new_learning_rate_compiles_nothing():
     traces = []
 
@@ -265,40 +153,21 @@ def test_a_new_learning_rate_compiles_nothing():
     assert not eqx.tree_equal(one.value, other.value)
 
 
-def test_small_floats():
-    """In float16, with tolerances that are Python floats or float32 arrays."""
-    start, target = (
-        jax.tree.map(lambda x: x.astype(jnp.float16), t) for t in (START, TARGET)
-    )
-    for tolerance in (1e-2, jnp.asarray(1e-2)):
-        solver = Minimiser(eqopt.SGD(0.05), rtol=tolerance, atol=tolerance)
-        solution = optx.minimise(bowl, solver, start, target, max_steps=100)
-        close(solution.value, target, 0.2)
+def test_reports(capfd):
+    """To a function, or printed."""
+    names = []
+    report = lambda **values: names.append({k: v[0] for k, v in values.items()})
+    for verbose in (report, True):
+        solver = Minimiser(eqopt.SGD(0.1), 1e-3, 1e-3, verbose=verbose)
+        optx.minimise(bowl, solver, START, TARGET, max_steps=3, throw=False)
+        jax.effects_barrier()
+        assert ("step: 2, loss: " in capfd.readouterr().out) is (verbose is True)
+    assert names[0] == {"num_steps": "step", "loss_this_step": "loss", "y": "y"}
 
 
-@pytest.mark.parametrize(
-    ("make", "error", "message"),
-    [
-        (
-            lambda: Minimiser(optax.adam(0.1), 1e-3, 1e-3),
-            TypeError,
-            "`opt` must be an eqopt transformation, .* use `optimistix.OptaxMin",
-        ),
-        (
-            lambda: Minimiser(eqopt.Adam(0.1), -1e-3, 1e-3),
-            ValueError,
-            r"Minimiser: `rtol` must be in \[0, inf\), but is -0.001",
-        ),
-        (
-            lambda: Minimiser(eqopt.Adam(0.1), 1e-3, float("nan")),
-            ValueError,
-            r"Minimiser: `atol` must be in \[0, inf\), but is nan",
-        ),
-    ],
-)
-def test_bad_arguments(make, error, message):
-    with pytest.raises(error, match=message):
-        make()
+def test_bad_arguments():
+    with pytest.raises(ValueError, match=r"Minimiser: `rtol` must be in \[0, inf\)"):
+        Minimiser(eqopt.Adam(0.1), -1e-3, 1e-3)
 
 
 @pytest.mark.filterwarnings("ignore:Complex support in Optimistix")

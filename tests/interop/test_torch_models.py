@@ -181,18 +181,6 @@ def test_an_optimizer_of_the_user(name):
     assert_same(current, parameters)
 
 
-def test_scheduled_values_are_recorded():
-    """The same values are recorded as if eqopt had taken the last step."""
-    [x] = tensors([(2,)])
-    optimizer = torch.optim.RAdam([x], eps=0.1)
-    torch_steps(optimizer, [x], range(4))
-    current = params_from_torch([x], jnp.zeros(2))
-    opt = from_torch(optimizer)
-    _, own = eqopt_steps(opt, jnp.zeros(2), opt.init(jnp.zeros(2)), range(4))
-    state = state_from_torch(opt, optimizer.state_dict(), current)
-    assert state.hyperparams == own.hyperparams
-
-
 def test_arrays_of_numpy_and_a_count():
     """A checkpoint may have NumPy arrays. A given count replaces torch's count."""
     [x] = tensors([(2,)])

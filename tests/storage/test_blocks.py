@@ -103,13 +103,6 @@ def test_again_it_is_the_same(name):
         np.testing.assert_array_equal(twice.scales, once.scales, err_msg=what)
 
 
-def test_a_negative_maximum_shrinks_once():
-    x = -np.linspace(0.1, 1, 64, dtype=np.float32)
-    once = kept("4 bits, signed", x)
-    twice = store(once, load(once))
-    np.testing.assert_allclose(twice.scales, 0.8875 * once.scales, 1e-6)
-
-
 def test_float8_is_that_of_jax():
     x = np.random.default_rng(0).normal(size=64).astype(np.float32)
     stored = kept("float8", x)
@@ -209,14 +202,13 @@ def test_shapes(name, shape):
     np.testing.assert_array_equal(load(stored).ravel(), loaded(name, x.ravel()))
 
 
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, pytest.param(jnp.float16, marks=SLOW)])
-def test_dtypes(dtype):
+def test_half_precision():
     """What stands for an array of half precision is loaded in float32."""
-    stored = kept("8 bits, signed", jnp.linspace(-1, 2, 100, dtype=dtype))
-    assert stored.dtype == dtype and load(stored).dtype == jnp.float32
+    stored = kept("8 bits, signed", jnp.linspace(-1, 2, 100, dtype=jnp.bfloat16))
+    assert stored.dtype == jnp.bfloat16 and load(stored).dtype == jnp.float32
     new = store(stored, jnp.linspace(0, 1, 100))
     assert jax.tree.map(jnp.shape, new) == jax.tree.map(jnp.shape, stored)
-    assert new.dtype == dtype
+    assert new.dtype == jnp.bfloat16
 
 
 @SLOW
@@ -228,20 +220,6 @@ def test_float64(name, x64):
         stored = kept(name, 1e200 * x)
         assert stored.scales.dtype == jnp.float64 == load(stored).dtype
         np.testing.assert_allclose(load(stored) / 1e200, loaded(name, x), 1e-12)
-
-
-@SLOW
-def test_blocks_in_a_state_of_one_element():
-    """A scale of its own is an exact number: what is left of it is its sign."""
-    everything = eqopt.groups.everything
-    opt = eqopt.StoreState(eqopt.Adam(0.1), BlockwiseQuantized(), everything)
-    params = {"a": jnp.ones(()), "b": jnp.ones(1)}
-    state, plain = opt.init(params), (inner := eqopt.Adam(0.1)).init(params)
-    for _ in range(2):
-        found, state = opt.step(params, state, params)
-        expected, plain = inner.step(params, plain, params)
-        np.testing.assert_allclose(found["a"], expected["a"], 1e-6)
-        np.testing.assert_allclose(found["b"], expected["b"], 1e-6)
 
 
 @pytest.mark.parametrize(

@@ -86,16 +86,6 @@ def test_parameters(storage, expected):
     assert expected <= found < expected + 0.001
 
 
-def test_all_of_it_in_six_bytes():
-    """A bfloat16 model, its other half, and two moments of 8 bits: 6 bytes, not 16."""
-    model = language_model(dtype=jnp.bfloat16)
-    opt = eqopt.StoreParams(
-        eqopt.StoreState(ADAMW, BlockwiseQuantized()), SplitMasterWeights()
-    )
-    found = (nbytes(model) + nbytes(jax.eval_shape(opt.init, model))) / count(model)
-    assert found < 6.05
-
-
 BLOCKS, SPLIT = BlockwiseQuantized(), SplitMasterWeights()
 
 

@@ -98,23 +98,6 @@ def test_no_two_draws_are_the_same():
     assert (other["a"] != first["a"]).any()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "key",
-    [np.int64(0), jnp.uint32(0), jr.key(0), jr.PRNGKey(0)],
-    ids=["NumPy's seed", "an array", "a typed key", "bits of a key"],
-)
-def test_keys(key):
-    np.testing.assert_array_equal(steps(key, 1)[0]["a"], steps(0, 1)[0]["a"])
-
-
-@pytest.mark.slow
-def test_keys_of_another_kind():
-    found, later = steps(jr.key(0, impl="rbg"))
-    assert (found["a"] != later["a"]).any()
-    assert (found["a"] != steps(0, 1)[0]["a"]).any()
-
-
 def walk(opt, count=10_000, size=1):
     """1, to which 1e-4 is added again and again, and what is known of it in the end."""
 
@@ -128,11 +111,6 @@ def walk(opt, count=10_000, size=1):
         return params, opt.full_params(state, params)
 
     return map(np.float64, jax.jit(run)(jnp.ones(size, jnp.bfloat16)))
-
-
-def test_rounded_to_the_nearest_it_stands_still():
-    found, _ = walk(eqopt.SGD(1.0))
-    assert found == 1
 
 
 def test_a_kahan_sum_arrives():

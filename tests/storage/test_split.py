@@ -114,10 +114,7 @@ def same_bits(x, y):
 QUICK = {"AdamW split"}
 OPTIMIZERS = {
     "AdamW": eqopt.AdamW(0.01, weight_decay=0.1),
-    "Lion": eqopt.Lion(0.003, weight_decay=0.1),
-    "SGD": eqopt.SGD(0.1, momentum=0.9),
     "Muon": eqopt.Muon(0.01, weight_decay=0.1),
-    "Adafactor": eqopt.Adafactor(0.01),
     "clipped": eqopt.Chain(eqopt.ClipByGlobalNorm(0.5), eqopt.AdamW(0.01)),
 }
 STORAGES = {"split": SplitMasterWeights(), "master": MasterWeights()}
@@ -184,16 +181,13 @@ def test_leaves_in_full_precision_stay():
     assert full["name"] == "x" and full["half"].dtype == jnp.float32
 
 
-@pytest.mark.parametrize("name", ["alone", "in a chain", "a chain around it", "masked"])
-@pytest.mark.parametrize("storage", STORAGES)
+@pytest.mark.parametrize("name", ["in a chain", "masked"])
 @pytest.mark.costly
-def test_hidden_parts_of_one_vector(name, storage):
+def test_hidden_parts_of_one_vector(name):
     """`Flatten` around it shows one vector, to which the hidden part belongs."""
-    inner = eqopt.StoreParams(eqopt.AdamW(0.01), STORAGES[storage])
+    inner = eqopt.StoreParams(eqopt.AdamW(0.01), SplitMasterWeights())
     opt, expected = {
-        "alone": (eqopt.Flatten(inner), inner),
         "in a chain": (eqopt.Flatten(eqopt.Chain(eqopt.Clip(1.0), inner)), inner),
-        "a chain around it": (eqopt.Chain(eqopt.Flatten(inner)), inner),
         "masked": (
             eqopt.Masked(eqopt.Flatten(inner), {"a": True, "b": False, "f": False}),
             eqopt.Masked(inner, {"a": True, "b": False, "f": False}),
@@ -227,12 +221,6 @@ def test_what_is_hidden_is_no_state():
 SGD = eqopt.SGD(0.1)
 
 
-def test_float64_without_x64_copies_nothing():
-    opt = eqopt.StoreParams(SGD, eqopt.storage.MasterWeights(jnp.float64))
-    hidden = opt.init({"a": jnp.ones(3), "b": jnp.ones(3, jnp.bfloat16)}).hidden
-    assert hidden["a"] is None and hidden["b"].dtype == jnp.float32
-
-
 def test_full_parameters_share_no_buffer_with_the_state():
     opt = eqopt.StoreParams(SGD, eqopt.storage.MasterWeights())
     model = jnp.ones(3, jnp.bfloat16)
@@ -240,15 +228,3 @@ def test_full_parameters_share_no_buffer_with_the_state():
     full = opt.full_params(state, model)
     own = [x.unsafe_buffer_pointer() for x in jax.tree.leaves(state)]
     assert all(x.unsafe_buffer_pointer() not in own for x in jax.tree.leaves(full))
-
-
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
-@pytest.mark.costly
-def test_arrays_of_numpy(dtype):
-    opt = eqopt.StoreParams(SGD, eqopt.storage.MasterWeights())
-    model = {"a": np.ones(3, dtype), "b": jnp.ones(3, jnp.bfloat16)}
-    state = opt.init(model)
-    opt.full_params(state, model)
-    new, state = opt.step(jax.tree.map(jnp.ones_like, model), state, model)
-    np.testing.assert_array_equal(opt.full_params(state, new)["a"], np.float32(0.9))
-    assert new["a"].dtype == dtype

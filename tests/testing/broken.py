@@ -103,15 +103,6 @@ class WeakCount(Counting):
 
 
 @breaks(
-    "state",
-    "has 1 of type int at `['count']`, expected 0 of type int as in",
-)
-class PythonCount(Counting):
-    def init(self, params):
-        return {"count": 0}
-
-
-@breaks(
     "abstract_init",
     "it raised ConcretizationTypeError (Abstract tracer value encountered",
 )

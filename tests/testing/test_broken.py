@@ -101,17 +101,8 @@ def test_names():
     laws = {"other_model": "it is for one model"}
     testing.check_laws(Momentum(), Model(), skip=laws, only=["other_model", "state"])
     testing.check_laws(Momentum(), Model(), skip="other_model", only="other_model")
-    for argument in ("only", "skip"):
-        with pytest.raises(
-            ValueError,
-            match=rf"`{argument}` has 'x', .* not the name.* The laws are up",
-        ):
-            testing.check_laws(Momentum(), Model(), **{argument: ["x"]})
-
-
-def test_a_wrong_model_is_not_a_broken_law():
-    with pytest.raises(ValueError, match="`params` has no parameters"):
-        testing.check_laws(eqopt.SGD(0.1), {"a": 1.0})
+    with pytest.raises(ValueError, match=r"`skip` has 'x', .* The laws are up"):
+        testing.check_laws(Momentum(), Model(), skip=["x"])
 
 
 class NeedsValue(Stateless):
@@ -131,16 +122,6 @@ def test_extra_arguments():
             only=["state", "hyperparameters", "vmap", "scan", "donation"],
         )
     assert "missing" in sentences_of(NeedsValue(), Model(), only="state")["state"]
-
-
-@pytest.mark.parametrize(
-    "model",
-    [jnp.ones(3), [jnp.ones((2, 2)), {"a": jnp.ones((), jnp.complex64)}]],
-    ids=["array", "list"],
-)
-def test_any_tree(model):
-    laws = ("state", "untrained", "partly_trained", "half_precision", "step", "scan")
-    testing.check_laws(eqopt.SGD(0.1, momentum=0.9), model, only=laws)
 
 
 @pytest.mark.slow
@@ -168,18 +149,19 @@ def test_random_keys_in_the_model_and_in_the_state():
     testing.check_laws(Noise(), model, skip="other_model")
 
 
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 @pytest.mark.costly
-def test_models_in_half_precision(dtype):
-    model = {"w": jnp.ones((2, 2), dtype), "b": jnp.ones(2)}
+def test_models_in_half_precision():
+    model = {"w": jnp.ones((2, 2), jnp.float16), "b": jnp.ones(2)}
     only = ["updates", "numpy_arrays", "derivatives", "zero_gradients"]
     testing.check_laws(eqopt.Adam(1e-3), model, only=only)
 
 
-@pytest.mark.parametrize("model", [{}, jnp.arange(3), {"f": jnp.tanh}])
-def test_a_model_without_parameters(model):
+def test_a_model_without_parameters():
+    """It is an error of the call, and not a broken law."""
     with pytest.raises(ValueError, match="floating-point or complex arrays"):
-        testing.check_laws(Stateless(), model)
+        testing.check_laws(Stateless(), {"f": jnp.tanh})
+    with pytest.raises(ValueError, match="`params` has no parameters"):
+        testing.check_laws(eqopt.SGD(0.1), {"a": 1.0})
 
 
 def test_no_step_is_possible():

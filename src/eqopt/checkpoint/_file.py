@@ -194,32 +194,28 @@ def _checked(
             writer = version.decode(errors="replace")
             raise CheckpointError(
                 f"{path} has format {int(number)}, of eqopt {writer}, but eqopt "
-                f"{_VERSION} reads format {_FORMAT}. Load it with the version that "
-                "wrote it."
+                f"{_VERSION} reads format {_FORMAT}. Load it with that version."
             )
         body = file.tell()
         found = hashlib.file_digest(file, lambda: hashlib.sha256(start))
         if found.hexdigest().encode() != digest:
             raise CheckpointError(
                 f"{path} is damaged: its {os.path.getsize(path)} bytes are not the "
-                "bytes that were saved. Use an older checkpoint or a copy."
+                "bytes that were saved."
             )
         file.seek(body)
         yield file, json.loads(file.readline())
 
 
 def _write_leaf(file: Any, x: Any) -> None:
-    if not is_saved(x):
+    is_subclass = isinstance(x, np.ndarray) and type(x) is not np.ndarray
+    if not is_saved(x) or is_subclass:
         if isinstance(x, numbers.Number) or hasattr(type(x), "__array__"):
             raise TypeError(
-                f"A {type(x).__name__} is not saved. Convert it to NumPy's."
+                f"A {type(x).__qualname__} could not be restored exactly. Save it as an "
+                "array of NumPy, and the mask of a masked array separately."
             )
         return
-    if isinstance(x, np.ndarray) and type(x) is not np.ndarray:
-        raise TypeError(
-            f"Of a {type(x).__module__}.{type(x).__qualname__}, only the values would be "
-            "saved. Save `np.asarray(x)`, and the mask of a masked array separately."
-        )
     x = np.asarray(jr.key_data(x) if is_key(x) else x)
     np.save(file, x.view(_stored(x.dtype)), allow_pickle=False)
 
@@ -256,7 +252,7 @@ def _read_leaf(
         is_wide: bool = jax.config.jax_enable_x64  # type: ignore  # added at run time
         raise CheckpointError(
             f"`{path or '(the root)'}` has dtype {like.dtype}, which JAX cannot create "
-            f"with jax_enable_x64={is_wide}. Set it to its value in the saved run."
+            f"with jax_enable_x64={is_wide}. Set it as in the saved run."
         )
     return made
 

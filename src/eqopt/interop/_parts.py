@@ -1,7 +1,8 @@
-"""The transformations in an optimizer, in the order of its state."""
+"""The transformations in an optimizer, and the states in its state."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
@@ -51,3 +52,44 @@ def checked_count(given: Any) -> Array:
     """The `count` that the user passed, as an array for a state."""
     check_interval("interop", "count", given, 0)
     return jnp.asarray(given, jnp.int32)
+
+
+# The fields of wrappers that have the states of other transformations.
+INNER = "inner_state", "inner_opt_state"
+
+
+def nodes_of(state: Any, is_node: Callable[[Any], bool]) -> list[tuple[tuple, Any]]:
+    """The states in a state that hold arrays, with their key paths.
+
+    A wrapper comes before its inner states.
+    """
+    found = []
+    map_nodes(lambda *pair: found.append(pair) or pair[1], state, is_node)
+    return found
+
+
+def map_nodes(
+    fn: Callable[[tuple, Any], Any],
+    state: Any,
+    is_node: Callable[[Any], bool],
+    before: tuple = (),
+) -> Any:
+    """`state` with `fn` applied to each state in it that holds arrays.
+
+    The result for a wrapper then gets the results for its inner states.
+    """
+
+    def visit(path: tuple, node: Any) -> Any:
+        path = (*before, *path)
+        if not jtu.tree_leaves(node):
+            return node
+        new = fn(path, node)
+        for name in INNER:
+            if hasattr(node, name):
+                within = (*path, jtu.GetAttrKey(name))
+                inner = map_nodes(fn, getattr(node, name), is_node, within)
+                replace = getattr(new, "_replace", partial(dataclasses.replace, new))
+                new = replace(**{name: inner})
+        return new
+
+    return jtu.tree_map_with_path(visit, state, is_leaf=is_node)

@@ -1,9 +1,10 @@
 """Continues a training run of one library with the other."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
@@ -17,17 +18,15 @@ from ..._jax_internals import is_traced
 from ..._trees.leaves import ANOTHER_MODEL, listed
 from ..._types import IntegerLike, Params, PyTree, State
 from ...tree import get_all_with_path
-from .._parts import checked_count, learning_rates, with_rate
-from ._from_optax import FromOptax, FromOptaxState
-from ._pairs import (
-    PARTNERS,
-    WITHOUT_PARTNER,
-    is_ours,
-    is_theirs,
+from .._parts import (
+    INNER,
+    checked_count,
+    learning_rates,
     map_nodes,
     nodes_of,
-    their_fields,
+    with_rate,
 )
+from ._from_optax import FromOptax, FromOptaxState
 
 
 def state_from_optax(
@@ -103,7 +102,8 @@ def state_from_optax(
         return FromOptaxState(taken(expected, optax_state, ".optax_state", ""))
     counted = lambda: count_of(count, optax_state)
     rates = learning_rates(opt)
-    ours, theirs = nodes_of(template, is_ours), nodes_of(optax_state, is_theirs)
+    ours = _sorted_nodes(template, is_ours)
+    theirs = _sorted_nodes(optax_state, is_theirs)
     new = {
         path: _converted(node, other, path, their_path, counted)
         for path, node, their_path, other in _paired(ours, theirs)
@@ -151,7 +151,7 @@ def state_to_optax(
     template = FromOptax(tx).init(params).optax_state
     if isinstance(state, FromOptaxState):
         return taken(template, state.optax_state, "", ".optax_state")
-    ours, theirs = nodes_of(state, is_ours), nodes_of(template, is_theirs)
+    ours, theirs = _sorted_nodes(state, is_ours), _sorted_nodes(template, is_theirs)
     new = {
         their_path: _inverted(node, other, path, their_path)
         for path, node, their_path, other in _paired(ours, theirs)
@@ -160,83 +160,67 @@ def state_to_optax(
     counted = lambda: count_of(count, state)
 
     def found(path: tuple, node: Any) -> Any:
+        if is_injection(node):
+            return _counted(node, counted())
         made = new.get(jtu.keystr(path))
         return node._replace(count=jnp.array(counted())) if made is None else made
 
-    return map_nodes(found, template, is_theirs, counted)
+    return map_nodes(found, template, is_theirs)
 
 
 def _paired(ours: list, theirs: list) -> Iterator[tuple[str, Any, str, Any]]:
     """The states of both libraries that belong together, `None` for a missing one."""
-    after, j = _after(ours, theirs), 0
-    for i, (path, node) in enumerate(ours):
-        name = type(node).__name__
-        if not is_ours(node):
+    mine, others = ([type(node).__name__ for _, node in x] for x in (ours, theirs))
+    end = len(mine), len(others)
+    fitting = {end}  # each $(i, j)$ for which `ours[i:]` and `theirs[j:]` fit
+    for i in reversed(range(len(mine))):
+        for j in reversed(range(len(others) + 1)):
+            if not fitting.isdisjoint(_choices(mine, others, i, j)):
+                fitting.add((i, j))
+    i = j = 0
+    while (i, j) != end:
+        choices = _choices(mine, others, i, j)
+        if not choices:
             raise InputError(
                 None,
-                f"The state of eqopt has a part at `{path or _ROOT}` that has no "
-                f"counterpart in Optax. {_SUPPORTED}",
+                f"eqopt has {_shown(ours[i:])}, but Optax has {_shown(theirs[j:])}. Both "
+                "optimizers must have the same parts in the same order, except for "
+                "learning rates, schedules and parts without state. `state_from_optax` "
+                "lists the states that can be converted.",
             )
-        while after.get((i, j)) == (i, j + 1):
-            j += 1
-        rest = theirs[j:]
-        is_pair = rest and type(rest[0][1]).__name__ in PARTNERS[name]
-        if is_pair and after.get((i, j)) != (i + 1, j):
-            yield path, node, *rest[0]
-            j += 1
-        elif name in WITHOUT_PARTNER:
-            yield path, node, "", None
-        else:
-            found = f"{_shown(rest)} instead" if rest else "no state is left there"
-            raise InputError(
-                None,
-                f"The {name} of eqopt at `{path or _ROOT}` needs a "
-                f"{' or '.join(PARTNERS[name])} of Optax, but {found}. {_ORDER}",
-            )
-    if rest := theirs[j:]:
-        fix = _ORDER if is_theirs(rest[0][1]) else _SUPPORTED
-        raise InputError(
-            None,
-            f"{_shown(rest)} of Optax, which has no counterpart in the state of eqopt. "
-            f"{fix}",
-        )
+        # Without a way to the end, continue up to what does not fit.
+        after = next((x for x in choices if x in fitting), choices[0])
+        if after[0] > i:
+            path, node = ours[i]
+            their_path, other = theirs[j] if after[1] > j else ("", None)
+            yield path, node, their_path, other
+        i, j = after
 
 
-def _after(ours: list, theirs: list) -> dict[tuple[int, int], tuple[int, int]]:
-    """The next pair after each $(i, j)$ for which `ours[i:]` and `theirs[j:]` fit."""
-    mine, other = ([type(node).__name__ for _, node in x] for x in (ours, theirs))
-    end = len(mine), len(other)
-    after = {end: end}
-    for i, name in reversed([*enumerate(mine)]):
-        for j in reversed(range(len(other) + 1)):
-            kind = other[j] if j < len(other) else ""
-            choices = {
-                (i + 1, j + 1): kind in PARTNERS.get(name, ()),
-                (i + 1, j): name in WITHOUT_PARTNER,
-                # Where eqopt has one schedule, Optax may have one for each group.
-                (i, j + 1): kind == "ScaleByScheduleState" and kind in other[j + 1 :],
-            }
-            fitting = [x for x, is_one in choices.items() if is_one and x in after]
-            if fitting:
-                after[i, j] = fitting[0]
-    return after
+def _choices(
+    mine: list[str], others: list[str], i: int, j: int
+) -> list[tuple[int, int]]:
+    """What may come after $(i, j)$, the best choice first."""
+    name, kind = (x[n] if n < len(x) else "" for x, n in ((mine, i), (others, j)))
+    choices = {
+        (i + 1, j + 1): kind in PARTNERS.get(name, ()),
+        (i + 1, j): name in WITHOUT_PARTNER,
+        # Where eqopt has one schedule, Optax may have one for each group.
+        (i, j + 1): kind == "ScaleByScheduleState" and kind in others[j + 1 :],
+    }
+    return [x for x, is_one in choices.items() if is_one]
 
 
 def _shown(rest: list) -> str:
+    if not rest:
+        return "no more states"
     path, node = rest[0]
-    kind = f"a {type(node).__name__}" if is_theirs(node) else "something"
-    return f"there is {kind} at `{path or _ROOT}`"
+    is_state = is_ours(node) or is_theirs(node)
+    kind = f"a {type(node).__name__}" if is_state else "something else"
+    return f"{kind} at `{path or _ROOT}`"
 
 
 _ROOT = "(the root)"
-_ORDER = (
-    "Both optimizers must have the same parts in the same order, except for learning "
-    "rates, schedules and parts without state."
-)
-_SUPPORTED = (
-    "`state_from_optax` lists the states that can be converted. `from_optax(tx)` runs "
-    "any Optax transformation itself."
-)
 
 
 def _converted(ours: Any, other: Any, path: str, their_path: str, counted: Any) -> Any:
@@ -289,13 +273,20 @@ def taken(expected: PyTree, given: PyTree, path: str, given_path: str) -> PyTree
     if missing or surplus:
         raise InputError(
             None,
-            f"The state to convert does not fit the parameters at `{path or _ROOT}`: it "
+            f"The state to convert does not fit the parameters at `{path or _ROOT}`. It "
             f"has no array at {listed(missing) or '-'}, and only it has one at "
             f"{listed(surplus) or '-'}. {ANOTHER_MODEL}",
         )
     used = {p: _array(there[p]) for p in here if p not in unused}
     for p, x in used.items():
-        _check_array(here[p], x, path + p, given_path + p)
+        found, wanted = (f"{y.dtype}{list(np.shape(y))}" for y in (x, here[p]))
+        if found != wanted:
+            raise InputError(
+                None,
+                f"The state to convert has {found} at `{given_path + p}`, but the "
+                f"optimizer has {wanted} at `{path + p}`. Use its model and dtypes, such "
+                "as `mu_dtype=...`.",
+            )
     return treedef.unflatten(
         _typed_like(x, used[p]) if p in used else x for p, x in here.items()
     )
@@ -308,17 +299,6 @@ def _array(x: Any) -> Array:
 def _typed_like(expected: Array, x: Array) -> Array:
     # With another weak type, the second step would be compiled again.
     return jnp.asarray(x, x.dtype) if x.weak_type and not expected.weak_type else x
-
-
-def _check_array(expected: Any, given: Any, path: str, given_path: str) -> None:
-    found, wanted = (f"{x.dtype}{list(np.shape(x))}" for x in (given, expected))
-    if found != wanted:
-        raise InputError(
-            None,
-            f"The state to convert has {found} at `{given_path}`, but the optimizer has "
-            f"{wanted} at `{path}`. Use the model and the dtypes of the state, such as "
-            "`mu_dtype=...`.",
-        )
 
 
 def count_of(given: Any, state: Any) -> Array:
@@ -335,8 +315,8 @@ def count_of(given: Any, state: Any) -> Array:
         found = ", ".join(f"`{path}` is {int(x)}" for path, x in counts.items())
         raise InputError(
             None,
-            "A count is needed for a part that has none in the other library, but the "
-            f"others differ: {found}. Pass the number of steps: `count=...`.",
+            f"The counts of the state to convert differ: {found}. Pass `count=...`, the "
+            "number of steps, for the parts that have none.",
         )
     return jnp.asarray(next(iter(counts.values()), 0), jnp.int32)
 
@@ -347,3 +327,109 @@ _COUNTS = ("count", "t")  # as the fields of states are called
 def _is_count(x: Any) -> bool:
     is_array = isinstance(x, jax.Array | np.ndarray)
     return is_array and x.ndim == 0 and jnp.issubdtype(x.dtype, jnp.integer)
+
+
+#
+# The equivalent states of the two libraries, and the names of their fields.
+#
+
+
+# The states of eqopt, and the corresponding states of Optax. (In Optax, several
+# optimizers share Adam's state.)
+PARTNERS: Mapping[str, tuple[str, ...]] = {
+    "AddDecayedWeightsState": ("WeightDecaySchedule",),
+    "ApplyIfFiniteState": ("ApplyIfFiniteState",),
+    "ConditionallyMaskState": ("ConditionallyMaskState",),
+    "ConditionallyTransformState": ("ConditionallyTransformState",),
+    "EMAState": ("EmaState",),
+    "MultiStepsState": ("MultiStepsState",),
+    "ProximalDecayState": ("ScaleByScheduleState",),
+    "ScaleByAMSGradState": ("ScaleByAmsgradState",),
+    "ScaleByAdEMAMixState": ("ScaleByAdemamixState",),
+    "ScaleByAdadeltaState": ("ScaleByAdaDeltaState",),
+    "ScaleByAdamState": ("ScaleByAdamState",),
+    "ScaleByAdamaxState": ("ScaleByAdamState",),
+    "ScaleByAdanState": ("ScaleByAdanState",),
+    "ScaleByBeliefState": ("ScaleByBeliefState",),
+    "ScaleByFactoredRMSState": ("FactoredState",),
+    "ScaleByLearningRateState": ("ScaleByScheduleState",),
+    "ScaleByLionState": ("ScaleByLionState",),
+    "ScaleByMuonState": ("MuonState",),
+    "ScaleByNovoGradState": ("ScaleByNovogradState",),
+    "ScaleByRAdamState": ("ScaleByAdamState",),
+    "ScaleByRMSState": ("ScaleByRmsState", "ScaleByRmsWithCountState"),
+    "ScaleByRSSState": ("ScaleByRssState",),
+    "ScaleByScheduleState": ("ScaleByScheduleState",),
+    "ScaleBySimplifiedAdEMAMixState": ("ScaleBySimplifiedAdEMAMixState",),
+    "ScaleByStddevState": ("ScaleByRStdDevState", "ScaleByRStdDevWithCountState"),
+    "ScaleByYogiState": ("ScaleByAdamState",),
+    "TraceState": ("TraceState",),
+}
+
+# Optax has no state for a learning rate that is a number.
+WITHOUT_PARTNER = {"ProximalDecayState", "ScaleByLearningRateState"}
+
+# Fields with different names in the states of Optax and eqopt.
+RENAMED: Mapping[str, Mapping[str, str]] = {
+    "ScaleByAdanState": {"t": "count", "g": "previous_gradient"},
+    "ScaleByAdemamixState": {"count_m2": "count"},
+    "ScaleBySimplifiedAdEMAMixState": {"t": "count", "m": "mu", "n": "nu"},
+}
+
+_THEIRS = {name for names in PARTNERS.values() for name in names}
+
+
+# Types are not checked, because these are called for each node.
+
+
+def is_ours(node):
+    return isinstance(node, eqx.Module) and type(node).__name__ in PARTNERS
+
+
+def is_theirs(node):
+    is_partner = hasattr(node, "_fields") and type(node).__name__ in _THEIRS
+    return is_partner or is_injection(node)
+
+
+def is_injection(node):
+    """Whether it is the state of `optax.inject_hyperparams`."""
+    fields = getattr(node, "_fields", ())
+    return "hyperparams" in fields and "inner_state" in fields
+
+
+def their_fields(node: Any) -> dict[str, str]:
+    """The fields of a state of Optax without inner states, and their names in eqopt."""
+    renamed, names = RENAMED.get(type(node).__name__, {}), getattr(node, "_fields", ())
+    return {x: renamed.get(x, x) for x in names if x not in INNER}
+
+
+def _sorted_nodes(state: Any, is_node: Callable[[Any], bool]) -> list[tuple[str, Any]]:
+    """The states in a state that hold arrays, except the ones of injections, in order.
+
+    JAX sorts the keys of a dictionary, but not the keys of an `OrderedDict`.
+    """
+    found = nodes_of(state, is_node)
+    found.sort(key=lambda item: [_rank(entry) for entry in item[0]])
+    return [(jtu.keystr(p), node) for p, node in found if not is_injection(node)]
+
+
+def _rank(entry: Any) -> str:
+    if isinstance(entry, jtu.SequenceKey):
+        return f"{entry.idx:09}"
+    # `eqopt.Muon` begins with the matrices, which are a group in `optax.contrib.muon`.
+    is_label = isinstance(entry, jtu.DictKey) and entry.key != "muon"
+    return str(entry.key) if is_label else ""
+
+
+def _counted(injection: Any, count: Any) -> Any:
+    """A state of `optax.inject_hyperparams` and of its schedules after `count` steps."""
+    states = {
+        name: state._replace(count=jnp.array(count))
+        if getattr(state, "_fields", ()) == ("count",)
+        else state
+        for name, state in getattr(injection, "hyperparams_states", {}).items()
+    }
+    changed = {"count": jnp.array(count), "hyperparams_states": states}
+    return injection._replace(
+        **{name: changed[name] for name in injection._fields if name in changed}
+    )

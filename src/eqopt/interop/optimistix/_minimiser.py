@@ -11,7 +11,6 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ..._arguments.checks import check_fields
 from ..._core import AbstractTransformation, apply_updates
-from ..._errors import InputError
 from ..._linesearch.value_and_grad import searches_in
 from ..._types import Interval, Params, PyTree, RealScalarLike, State, Updates
 from ...tree import conj
@@ -80,28 +79,13 @@ class Minimiser(optx.AbstractMinimiser[PyTree, PyTree, MinimiserState]):
     """
 
     opt: AbstractTransformation
-    rtol: Annotated[RealScalarLike, Interval(0)]
-    atol: Annotated[RealScalarLike, Interval(0)]
-    norm: Callable[[PyTree], Any]
-    verbose: bool | Callable[..., Any] = eqx.field(static=True)
+    # Optimistix declares `float`, but also accepts arrays.
+    rtol: Annotated[RealScalarLike, Interval(0)]  # type: ignore
+    atol: Annotated[RealScalarLike, Interval(0)]  # type: ignore
+    norm: Callable[[PyTree], Any] = optx.max_norm
+    verbose: bool | Callable[..., Any] = eqx.field(static=True, default=False)
 
-    def __init__(
-        self,
-        opt: Any,
-        rtol: RealScalarLike,
-        atol: RealScalarLike,
-        norm: Callable[[PyTree], Any] = optx.max_norm,
-        verbose: bool | Callable[..., Any] = False,
-    ):
-        if not isinstance(opt, AbstractTransformation):
-            raise InputError(
-                self,
-                f"`opt` must be an eqopt transformation, but is a {type(opt).__name__}. "
-                "For an Optax optimizer, use `optimistix.OptaxMinimiser`.",
-            )
-        self.opt, self.norm, self.verbose = opt, norm, verbose
-        # Optimistix declares `float`, but also accepts arrays.
-        self.rtol, self.atol = rtol, atol  # type: ignore
+    def __check_init__(self) -> None:
         check_fields(self)
 
     def init(

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -18,14 +18,20 @@ from ..._trees.leaves import listed
 from ..._types import IntegerLike, Mask, Params, State
 from ..._wrappers.averages.param_averages import SWA
 from ..._wrappers.scheduled import Scheduled
-from .._parts import checked_count, instances_of, learning_rates, with_rate
-from ._arrays import SCALARS, array_of, fitted, number, shape_of
-from ._places import Places, given_in, places
+from .._parts import (
+    checked_count,
+    instances_of,
+    learning_rates,
+    map_nodes,
+    nodes_of,
+    with_rate,
+)
+from ._places import Places, array_of, fitted, given_in, number, places
 
 
 def state_from_torch(
     opt: AbstractTransformation,
-    state_dict: Any,
+    state_dict: Mapping[str, Any],
     params: Params,
     *,
     paths: Sequence[str | None] | None = None,
@@ -77,28 +83,19 @@ def state_from_torch(
 
     **Raises:**
 
-    A `TypeError` if `state_dict` is something else. A `ValueError` that names key paths
-    if it is the state of another optimizer or model, if arrays have other shapes, or
-    more digits than the state of `opt`, if torch counted different numbers of steps in
-    one group, if a count is needed and torch has none, and in the same cases as for
+    A `ValueError` that names key paths if `state_dict` is the state of another
+    optimizer or model, if arrays have other shapes, or more digits than the state of
+    `opt`, if torch counted different numbers of steps in one group, if a count is
+    needed and torch has none, and in the same cases as for
     [`eqopt.interop.torch.params_from_torch`][].
     """
-    if not isinstance(state_dict, Mapping) or not (
-        {"state", "param_groups"} <= state_dict.keys()
-    ):
-        raise InputError(
-            "state_from_torch",
-            "`state_dict` must be the result of `optimizer.state_dict()` of torch, with "
-            f"`state` and `param_groups`, but is of type {type(state_dict).__name__}.",
-        )
     groups = state_dict["param_groups"]
     entries = {
         key: {name: array_of(x) for name, x in entry.items() if x is not None}
         for key, entry in state_dict["state"].items()
     }
     entries = {key: entry for key, entry in entries.items() if entry}
-    shapes = {key: shape_of(entry) for key, entry in entries.items()}
-    given = given_in(groups, shapes)
+    given = given_in(groups, lambda key: _shape_of(entries.get(key, {})))
     where = places("state_from_torch", given, params, paths, transpose)
     template = opt.init(params)
     converter = Converter(opt, template, where, entries, groups, count)
@@ -109,10 +106,15 @@ def state_from_torch(
 
 
 _OWNER = "state_from_torch"
+_OTHER = "Was it made by another optimizer, or with other options?"
+_FREEZE = (
+    "If it is not trained there, freeze it: `from_torch(optimizer, model, paths=...)`, "
+    "with `None` for it."
+)
 _ADAM = {"mu": "exp_avg", "nu": "exp_avg_sq"}
 
 # The fields of states that have an array for each parameter, by its name in torch.
-FIELDS: Mapping[str, Mapping[str, str]] = {
+_FIELDS: Mapping[str, Mapping[str, str]] = {
     "AddDecayedWeightsState": {},
     "SWAState": {"average": "ax"},
     "ScaleByAMSGradState": {**_ADAM, "nu_max": "max_exp_avg_sq"},
@@ -135,12 +137,20 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
     "TraceState": {"trace": "momentum_buffer"},
 }
 
-# States that contain the state of another transformation.
-_WRAPPERS = ("SWAState", "ScheduledState")
+# The entries of torch for a parameter that do not have its shape.
+_SCALARS = {"step", "mu_product", "eta", "mu"}
+
+
+def _shape_of(entry: Mapping[str, Any]) -> tuple[int, ...] | None:
+    """The shape of the parameter that torch's `entry` is for, if the entry has it."""
+    if "row_var" in entry:
+        return (*entry["row_var"].shape[:-1], entry["col_var"].shape[-1])
+    shapes = [x.shape for key, x in entry.items() if key not in _SCALARS]
+    return tuple(shapes[0]) if shapes else None
 
 
 def _is_known(node):
-    return isinstance(node, eqx.Module) and type(node).__name__ in FIELDS
+    return isinstance(node, eqx.Module) and type(node).__name__ in _FIELDS
 
 
 class Converter:
@@ -156,127 +166,93 @@ class Converter:
         count: IntegerLike | None,
     ):
         self.opt, self.where, self.entries, self.groups = opt, where, entries, groups
-        self.template, self.nodes = template, list(self._nodes(template))
+        self.template = template
+        self.nodes = [x for x in nodes_of(template, _is_known) if _is_known(x[1])]
         self.count = None if count is None else checked_count(count)
         self.used: set[tuple[str, str]] = set()
 
     @functools.cached_property
     def needs_count(self) -> bool:
         """Whether numbers depend on a count that torch's state may not have."""
-        names = {type(node).__name__ for _, node in self.nodes}
         scheduled = {"ScaleByScheduleState", "ScheduledState", "SWAState"}
-        counts = [
-            node.count
+        decays = {"AddDecayedWeightsState"}  # these count only if there is a schedule
+        return any(callable(x.learning_rate) for x in learning_rates(self.opt)) or any(
+            type(node).__name__ in scheduled
+            or (type(node).__name__ in decays and node.count is not None)
             for _, node in self.nodes
-            if type(node).__name__ == "AddDecayedWeightsState"
-        ]
-        return (
-            bool(names & scheduled)
-            or any(x is not None for x in counts)
-            or any(callable(rate.learning_rate) for rate in learning_rates(self.opt))
         )
 
     def converted(self) -> Any:
         self.rates = learning_rates(self.opt)
         self.scheduled = instances_of(self.opt, Scheduled)
         self.averages = instances_of(self.opt, SWA)
-        new = self._walk(self.template, ())
+        new = map_nodes(self._node, self.template, _is_known)
         self._check_all_used()
         return new
 
-    def _walk(self, state: Any, before: tuple) -> Any:
-        def visit(path: tuple, node: Any) -> Any:
-            path = (*before, *path)
-            if _is_known(node) and not getattr(node, "hyperparams_states", None):
-                return self._node(node, path)
+    def _node(self, path: tuple, node: Any) -> Any:
+        if not _is_known(node) or getattr(node, "hyperparams_states", None):
             raise InputError(
                 _OWNER,
                 f"the state of `opt` has a part at `{jtu.keystr(path)}` that has no "
                 "counterpart in torch. Use an optimizer as `from_torch` returns it.",
             )
-
-        return jtu.tree_map_with_path(visit, state, is_leaf=_is_known)
-
-    def _nodes(self, state: Any, before: tuple = ()) -> Iterable[tuple[tuple, Any]]:
-        """The known states in `state` with their paths, from the outside in."""
-        for path, node in jtu.tree_leaves_with_path(state, _is_known):
-            path = (*before, *path)
-            if _is_known(node):
-                yield path, node
-            if type(node).__name__ in _WRAPPERS:
-                inside = (*path, jtu.GetAttrKey("inner_state"))
-                yield from self._nodes(node.inner_state, inside)
-
-    def _node(self, node: Any, path: tuple) -> Any:
         name = type(node).__name__
-        new = {field: self._field(node, field, path) for field in FIELDS[name]}
+        new = {field: self._field(node, field, path) for field in _FIELDS[name]}
         if getattr(node, "count", None) is not None:
             # Two counts of a state must not share a buffer, which would be donated
             # twice.
             new["count"] = jnp.array(self._count(path))
         if name == "ScheduledState":
-            new["hyperparams"] = self._hyperparams(next(self.scheduled), new["count"])
+            last = jnp.maximum(new["count"] - 1, 0)
+            values = next(self.scheduled)._values(last, {}, {})
+            new["hyperparams"] = {
+                name: jnp.array(x, jnp.float32) for name, x in values.items()
+            }
         if name == "SWAState":
             swa = next(self.averages)
             n = (new["count"] - swa.start) // swa.period + 1
             new["n_averaged"] = jnp.maximum(n, 0).astype(jnp.int32)
-        if name in _WRAPPERS:
-            inside = (*path, jtu.GetAttrKey("inner_state"))
-            new["inner_state"] = self._walk(node.inner_state, inside)
         node = dataclasses.replace(node, **new)
         if name == "ScaleByLearningRateState":
             node = with_rate(node, next(self.rates, None))
         return node
 
-    def _hyperparams(self, scheduled: Scheduled, count: Array) -> dict[str, Array]:
-        """The values of schedules in the last step."""
-        values = scheduled._values(jnp.maximum(count - 1, 0), {}, {})
-        return {name: jnp.array(x, jnp.float32) for name, x in values.items()}
-
     def _field(self, node: Any, field: str, path: tuple) -> Any:
-        place = f"{jtu.keystr(path)}.{field}"
-        fill = lambda p, x: self._leaf(node, field, jtu.keystr(p), x, path, place)
-        return jtu.tree_map_with_path(fill, getattr(node, field))
+        kind, place = type(node).__name__, f"{jtu.keystr(path)}.{field}"
 
-    def _leaf(
-        self, node: Any, field: str, name: str, x: Array, path: tuple, place: str
-    ) -> Array:
-        what = f"The state at `{place}{name}`"
-        take = lambda key, x: self._taken(
-            node, name, key, x, f"{what}, `{key}` of torch,"
-        )
-        kind = type(node).__name__
-        if kind == "ScaleByFactoredRMSState":
-            return self._statistics(node, field, name, take, x)
-        value = take(FIELDS[kind][field], x)
-        if kind == "ScaleByRpropState" and field == "prev_updates":
-            return jnp.sign(value) * take("step_size", x)
-        if kind == "TraceState" and self._follows_rate(path):
-            rate = number(self.groups[self.where.given[name].group]["lr"])
-            return -jnp.asarray(rate, value.dtype) * value
-        return value
+        def leaf(path_of_leaf: tuple, x: Array) -> Array:
+            name = jtu.keystr(path_of_leaf)
+            take = lambda key, x: self._taken(kind, name, key, x, place)
+            if kind == "ScaleByFactoredRMSState":
+                return self._statistics(node, field, name, take, x)
+            value = take(_FIELDS[kind][field], x)
+            if kind == "ScaleByRpropState" and field == "prev_updates":
+                return jnp.sign(value) * take("step_size", x)
+            if kind == "TraceState" and self._follows_rate(path):
+                rate = number(self.groups[self.where.given[name].group]["lr"])
+                return -jnp.asarray(rate, value.dtype) * value
+            return value
 
-    def _taken(self, node: Any, name: str, key: str, x: Any, what: str) -> Array:
+        return jtu.tree_map_with_path(leaf, getattr(node, field))
+
+    def _taken(self, kind: str, name: str, key: str, x: Any, place: str) -> Array:
         entry = self._entry(name)
         if key not in entry:
+            fix = _OTHER if entry else _FREEZE
             raise InputError(
                 _OWNER,
-                f"the {type(node).__name__} of `opt` needs `{key}` for `{name}`, but "
-                f"torch's state has {listed(sorted(entry))} for it. Was it made by "
-                "another optimizer, or with other options?",
+                f"the {kind} of `opt` needs `{key}` for `{name}`, but torch's state has "
+                f"{listed(sorted(entry)) or 'nothing'} for it. {fix}",
             )
         self.used.add((name, key))
+        what = f"The state at `{place}{name}`, `{key}` of torch,"
         return fitted(entry[key], x, what, name in self.where.transposed)
 
     def _entry(self, name: str) -> Mapping[str, np.ndarray]:
+        """What torch has for the parameter at this key path."""
         given = self.where.given.get(name)
-        if given is None or given.key not in self.entries:
-            raise InputError(
-                _OWNER,
-                f"torch has no state for `{name}`. If it is not trained there, freeze "
-                "it: `from_torch(optimizer, model, paths=...)`, with `None` for it.",
-            )
-        return self.entries[given.key]
+        return {} if given is None else self.entries.get(given.key, {})
 
     def _statistics(
         self,
@@ -305,9 +281,8 @@ class Converter:
         if sorted(sizes) != sorted(theirs):
             raise InputError(
                 _OWNER,
-                f"torch factors the last two axes of `{name}`, but `opt` does not. "
-                "Create it with `weight_dimension_numbers="
-                "eqopt.MatrixDimensionNumbers(-2, -1)`.",
+                f"torch factors the last two axes of `{name}`, but `opt` does not. Pass "
+                "`weight_dimension_numbers=eqopt.MatrixDimensionNumbers(-2, -1)` to it.",
             )
         is_square = sizes[0] == sizes[1]
         turned = name in self.where.transposed if is_square else sizes != theirs
@@ -331,7 +306,7 @@ class Converter:
                 jtu.keystr(p)
                 for other, node in self.nodes
                 if other[:n] == path[:n]
-                for field in FIELDS[type(node).__name__]
+                for field in _FIELDS[type(node).__name__]
                 for p, _ in jtu.tree_leaves_with_path(getattr(node, field))
             }
             if names:
@@ -340,37 +315,35 @@ class Converter:
 
     def _counted(self, names: Sequence[str]) -> Array:
         steps = {
-            name: int(self.entries[given.key]["step"])
+            name: int(self._entry(name)["step"])
             for name in names
-            if (given := self.where.given.get(name)) is not None
-            and "step" in self.entries.get(given.key, {})
+            if "step" in self._entry(name)
         }
         if len({*steps.values()}) > 1:
             found = listed([f"{n} for `{name}`" for name, n in steps.items()], quote="")
             raise InputError(
                 _OWNER,
                 f"torch counted different numbers of steps: {found}. Put them into "
-                "groups of a `Partition`, or pass the number of steps: `count=...`.",
+                "groups of a `Partition`, or pass `count=...`.",
             )
         if not steps and self.needs_count:
             raise InputError(
                 _OWNER,
-                "torch's state has no step count, but `opt` has a schedule. Pass the "
-                "number of steps taken so far: `count=...`.",
+                "torch's state has no step count, but `opt` has a schedule. Pass "
+                "`count=...`, the number of steps taken so far.",
             )
         return jnp.asarray(next(iter(steps.values()), 0), jnp.int32)
 
     def _check_all_used(self) -> None:
-        for name, given in self.where.given.items():
+        for name in self.where.given:
             rest = {
                 key
-                for key in self.entries.get(given.key, {})
-                if (name, key) not in self.used and key not in SCALARS
+                for key in self._entry(name)
+                if (name, key) not in self.used and key not in _SCALARS
             }
             if rest:
                 raise InputError(
                     _OWNER,
                     f"torch's state has {listed(sorted(rest))} for `{name}`, which has "
-                    "no counterpart in `opt`. Was it made by another optimizer, or with "
-                    "other options?",
+                    f"no counterpart in `opt`. {_OTHER}",
                 )

@@ -2,18 +2,19 @@
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
+from jaxtyping import Array
 
 from ..._errors import InputError
 from ..._trees.leaves import is_leaf, is_parameter, listed
 from ..._trees.masks import resolve
 from ..._types import Mask, Params
-from ._arrays import array_of, fitted, same_shape
+from ...numerics._numerics import common_dtype
 
 
 def params_from_torch(
@@ -107,14 +108,14 @@ class Places:
     transposed: frozenset[str]
 
 
-def given_in(groups: Iterable[dict], shapes: dict[Any, Any]) -> list[Given]:
-    """The parameters in `param_groups`, in order; `shapes` by their keys."""
+def given_in(groups: Iterable[dict], shape_of: Callable[[Any], Any]) -> list[Given]:
+    """The parameters in `param_groups`, in order, with their shapes by their keys."""
     found = []
     for i, group in enumerate(groups):
         keys = group["params"]
         names = group.get("param_names") or [None] * len(keys)
         for key, name in zip(keys, names, strict=True):
-            found.append(Given(key, i, shapes.get(key), name))
+            found.append(Given(key, i, shape_of(key), name))
     return found
 
 
@@ -136,16 +137,31 @@ def places(
         path: _swapped(x.shape) if path in transposed else tuple(x.shape)
         for path, x in leaves.items()
     }
+    name, places = ("the model", leaves) if paths is None else ("`paths`", paths)
+    if len(places) != len(given):
+        raise InputError(
+            owner,
+            f"torch has {len(given)} parameters, but {name} has {len(places)}. "
+            f"{_how_to(leaves)}",
+        )
     if paths is None:
         chosen = _named(given, leaves) or _shaped(owner, given, shapes)
     else:
-        chosen = _checked(owner, given, shapes, list(paths))
+        chosen = list(paths)
+        known = [path for path in chosen if path is not None]
+        wrong = [x for x in known if x not in leaves or known.count(x) > 1]
+        if wrong:
+            raise InputError(
+                owner,
+                f"`paths` has {listed(wrong)} more than once, or the model has no such "
+                f"parameter. {_how_to(leaves)}",
+            )
     for path in chosen:
         if path is not None and jnp.issubdtype(leaves[path].dtype, np.complexfloating):
             raise InputError(
                 owner,
-                f"`{path}` is complex. torch's optimizers treat a complex number as two "
-                "real numbers, but eqopt's do not.",
+                f"`{path}` is complex, which torch's optimizers treat as two numbers, "
+                "but eqopt's do not.",
             )
     pairs = zip(chosen, given, strict=True)
     return Places({path: one for path, one in pairs if path is not None}, transposed)
@@ -181,12 +197,6 @@ def _shaped(
 ) -> list[str]:
     """In order if the shapes agree, otherwise by shape if each shape occurs once."""
     paths = list(shapes)
-    if len(given) != len(paths):
-        raise InputError(
-            owner,
-            f"torch has {len(given)} parameters, but the model has {len(paths)}. "
-            f"{_how_to(paths)}",
-        )
     theirs = {one.shape for one in given}
 
     def fits(one: Given, path: str) -> bool:
@@ -215,46 +225,61 @@ def _shaped(
     name = f" ({one.name})" if one.name else ""
     raise InputError(
         owner,
-        f"parameter {i} of torch{name} has shape {one.shape}, but the parameter at this "
-        f"position in the model, `{path}`, has shape {shapes[path]}, and they cannot be "
-        f"matched by shape. {_how_to(paths)} If matrices are transposed, pass "
-        "`transpose`.",
+        f"parameter {i} of torch{name} has shape {one.shape}, but `{path}` has shape "
+        f"{shapes[path]}. {_how_to(paths)} If matrices are transposed, pass `transpose`.",
     )
 
 
-def _checked(
-    owner: str,
-    given: Sequence[Given],
-    shapes: dict[str, tuple[int, ...]],
-    paths: list[str | None],
-) -> list[str | None]:
-    if len(paths) != len(given):
-        raise InputError(
-            owner,
-            f"`paths` has {len(paths)} entries, but torch has {len(given)} parameters. "
-            f"{_how_to(list(shapes))}",
-        )
-    known = [path for path in paths if path is not None]
-    wrong = [x for x in dict.fromkeys(known) if x not in shapes or known.count(x) > 1]
-    if wrong:
-        raise InputError(
-            owner,
-            f"`paths` has {listed(wrong)} more than once, or the model has no such "
-            f"parameter. It has {listed(list(shapes))}.",
-        )
-    for i, (one, path) in enumerate(zip(given, paths, strict=True)):
-        if path and one.shape is not None and not same_shape(one.shape, shapes[path]):
-            raise InputError(
-                owner,
-                f"`paths[{i}]` is `{path}`, which has shape {shapes[path]} in torch's "
-                f"layout, but parameter {i} of torch has shape {one.shape}. If matrices "
-                "are transposed, pass `transpose`.",
-            )
-    return paths
-
-
-def _how_to(paths: list[str]) -> str:
+def _how_to(paths: Iterable[str]) -> str:
     return (
         "Pass `paths`, the key path of each parameter of torch, or `None`. The model has "
-        f"{listed(paths)}."
+        f"{listed(list(paths))}."
     )
+
+
+#
+# Tensors as JAX arrays.
+#
+
+
+def array_of(tensor: Any) -> np.ndarray:
+    """The values of a tensor, on any device, or of an array."""
+    if not hasattr(tensor, "detach"):
+        return np.asarray(tensor)
+    tensor = tensor.detach().cpu()
+    if str(tensor.dtype) == "torch.bfloat16":  # not supported by NumPy
+        import torch
+
+        return tensor.contiguous().view(torch.int16).numpy().view(jnp.bfloat16)
+    return tensor.numpy()
+
+
+def number(x: Any) -> Any:
+    """A hyperparameter of torch, a number or a tensor, as a Python number."""
+    return x.item() if hasattr(x, "item") else x
+
+
+def fitted(
+    given: np.ndarray, expected: Any, what: str, transposed: bool = False
+) -> Array:
+    """A copy of `given` with the shape and dtype of `expected`.
+
+    Axes of length 1 may be missing or surplus, and an array may become wider.
+    """
+    if transposed and given.ndim > 1:
+        given = given.swapaxes(-1, -2)
+    theirs, ours = ([n for n in x.shape if n != 1] for x in (given, expected))
+    if theirs != ours:
+        raise InputError(
+            None,
+            f"{what} has shape {given.shape} in torch, expected {expected.shape}. If the "
+            "matrix is transposed, pass `transpose`.",
+        )
+    if common_dtype(given.dtype, expected.dtype) != expected.dtype:
+        raise InputError(
+            None,
+            f"{what} has dtype {given.dtype} in torch, expected {expected.dtype}, which "
+            "would lose digits. Make the model or the state wider (`mu_dtype=...`), or "
+            "convert torch's tensors.",
+        )
+    return jnp.array(given.reshape(expected.shape), expected.dtype, copy=True)
