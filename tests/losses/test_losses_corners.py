@@ -42,7 +42,7 @@ HOT = np.eye(2)[None]  # the classes of two pixels
 NO_CLASS = jnp.zeros((1, 2, 2)).at[..., 1].set(-INF)  # the second one is nowhere
 SURE = f32(INF, 0, -INF, 0).reshape(1, 2, 2)
 NOTHING = jnp.zeros((1, 2, 2))
-PROBABILITIES = {"apply_softmax": False, "smooth": 0.0}
+NO_TARGETS = {"targets": NOTHING, "smooth": 0.0}
 FRAME = {"logit_paddings": np.zeros((1, 1)), "label_paddings": np.zeros((1, 1))}
 
 # The loss, its floating arguments, the others, and the value that it must have.
@@ -114,13 +114,8 @@ CORNERS = [
     ("generalized_kl_divergence", [f32(NAN, 0), f32(NAN, 1)], {"where": NO}, 0),
     ("ranking_softmax_loss", [f32(NAN, 0), f32(0, NAN)], {"where": NO}, 0),
     ("smooth_labels", [f32(1, 0)], {"alpha": 0.1, "where": NO}, 0),
-    ("dice_loss", [NOTHING], {"targets": NOTHING} | PROBABILITIES, 0),
-    (
-        "multiclass_generalized_dice_loss",
-        [NOTHING],
-        {"targets": NOTHING, "smooth": 0.0},
-        1,
-    ),
+    ("dice_loss", [NOTHING], NO_TARGETS | {"apply_softmax": False}, 0),
+    ("multiclass_generalized_dice_loss", [NOTHING], NO_TARGETS, 1),
 ]
 
 
