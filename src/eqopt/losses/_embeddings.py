@@ -271,8 +271,9 @@ def triplet_margin_loss(
         ```
     """
     owner = "triplet_margin_loss"
-    others = {"positives": positives, "negatives": negatives}
-    a, p, n = widen_alike(owner, anchors=anchors, **others)
+    a, p, n = widen_alike(
+        owner, anchors=anchors, positives=positives, negatives=negatives
+    )
     axes = as_axes(owner, axis, a.ndim)
     from_one = Interval(1, includes_high=False)
     degree = as_scalar(owner, "norm_degree", norm_degree, a.dtype, from_one)
