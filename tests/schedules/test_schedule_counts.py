@@ -55,7 +55,7 @@ def test_any_number_of_steps_may_be_beyond_all_counts(case, x64):
             try:
                 schedule = dataclasses.replace(case.ours, **{field.name: steps})
             except ValueError as error:  # longer than what it is a part of
-                assert "must be" in str(error)
+                assert "must" in str(error)
                 parts = "warmup_steps", "cooldown_steps", "warmup", "decay", "rewarmup"
                 assert field.name in parts
                 continue
