@@ -130,3 +130,9 @@ def test_steps_beyond_all_counts_without_jit():
         values = [schedules.CosineDecay(1.0, HUGE)(10**9), LONG["sgdr_sum"](10**9)]
     np.testing.assert_allclose(values[0], 0.75, rtol=1e-6)
     np.testing.assert_allclose(values[1], LONG["sgdr_sum"](10**9), rtol=1e-4)
+
+
+def test_sums_of_arrays_saturate():
+    cycle = schedules.WarmupCosineDecay(0.0, 1.0, 0, jnp.asarray(2**31 - 1))
+    for count in (10**9, 2**31 - 2):
+        assert schedules.SGDR([cycle] * 3)(count) == cycle(count)
