@@ -114,7 +114,7 @@ def test_the_largest_or_nan(axis):
     np.testing.assert_array_equal(slope, x == np.max(x, axis, keepdims=True))
 
 
-@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint32"])
+@pytest.mark.parametrize("dtype", ["uint8", "int32"])
 def test_counts_saturate(dtype):
     last = jnp.asarray(jnp.iinfo(dtype).max, dtype)
     for count in (last, last - 1, jnp.asarray(3, dtype)):

@@ -5,14 +5,13 @@ import re
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 import scipy.optimize
 
 from eqopt.assignment import base_hungarian_algorithm, hungarian_algorithm
 
 
-SHAPES = [(1, 4), (6, 6), (4, 7), (7, 4)]
+SHAPES = [(1, 4), (6, 6), (4, 7), (7, 4), (40, 60)]
 COSTS = {
     "normal": lambda random, shape: random.normal(size=shape),
     "negative": lambda random, shape: -100 * random.exponential(size=shape),
@@ -51,17 +50,9 @@ def _check(solve, costs):
 @pytest.mark.costly
 def test_sum_is_the_least(solve, kind, shape):
     random = np.random.default_rng(0)
-    for _ in range(5):
+    for _ in range(5 if min(shape) < 9 else 1):
         costs = COSTS[kind](random, shape)
         _check(solve, costs.astype(np.int32 if costs.dtype.kind == "i" else np.float32))
-
-
-@pytest.mark.parametrize("kind", ["normal", "integer"])
-@pytest.mark.slow
-def test_larger(solve, kind):
-    random = np.random.default_rng(1)
-    for shape in ((60, 60), (40, 90)):
-        _check(solve, COSTS[kind](random, shape).astype(np.float32))
 
 
 @pytest.mark.slow
@@ -107,7 +98,7 @@ def test_integers_beyond_float32_under_x64(solve, x64):
         _check(solve, np.asarray(costs))
 
 
-@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, jnp.int8, jnp.uint8])
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.uint8])
 @pytest.mark.costly
 def test_dtypes(solve, dtype):
     costs = jnp.asarray(np.random.default_rng(2).integers(0, 100, (6, 6)), dtype)
@@ -134,20 +125,6 @@ def test_derivative_of_the_least_sum(solve):
     chosen = np.zeros((4, 5))
     chosen[solve(costs)] = 1
     np.testing.assert_array_equal(jax.grad(least)(costs), chosen)
-
-
-@pytest.mark.slow
-def test_sum_is_that_of_optax(solve, standard_promotion):
-    random = np.random.default_rng(5)
-    for shape in ((3, 6), (6, 3)):
-        costs = jnp.asarray(random.normal(size=shape), jnp.float32)
-        for theirs in (
-            optax.assignment.hungarian_algorithm,
-            optax.assignment.base_hungarian_algorithm,
-        ):
-            np.testing.assert_allclose(
-                costs[solve(costs)].sum(), costs[theirs(costs)].sum(), rtol=1e-5
-            )
 
 
 @pytest.mark.slow

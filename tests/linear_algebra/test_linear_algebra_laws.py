@@ -51,3 +51,14 @@ def test_constants_of_a_trace(call):
     """Numbers that are arrays with values are checked, although JAX is tracing."""
     number = jnp.asarray(1.0)
     jax.eval_shape(lambda a, b: call(a, b, number), *map(jnp.asarray, (A, B)))
+
+
+@calls
+@pytest.mark.costly
+def test_vmap(call):
+    stack = jnp.stack([A, 2 * A]).astype(jnp.float32), jnp.stack([B, -B])
+    mapped = jax.jit(jax.vmap(lambda a, b: call(a, b, 1.0)))(*stack)
+    for i in range(2):
+        expected = call(stack[0][i], stack[1][i], 1.0)
+        for x, y in zip(*map(jax.tree.leaves, (mapped, expected)), strict=True):
+            np.testing.assert_allclose(x[i], y, rtol=1e-4, atol=1e-5)

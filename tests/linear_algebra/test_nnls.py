@@ -78,18 +78,3 @@ def test_derivative():
     expected = np.zeros((4, 6))
     expected[active] = np.linalg.pinv(np.asarray(a)[:, active])
     np.testing.assert_allclose(slope, expected, atol=1e-4)
-
-
-def test_dtypes_and_transformations(x64):
-    a, b = _problem((6, 4), ())
-    b = -b  # the solution for `b` is zero
-    x = nnls(a, b, 500)
-    for dtype in (jnp.bfloat16, jnp.float16):
-        half = nnls(a.astype(dtype), b.astype(dtype), 500)
-        assert half.dtype == dtype
-        np.testing.assert_allclose(half.astype(jnp.float32), x, atol=0.05)
-    mapped = jax.jit(jax.vmap(lambda b: nnls(a, b, 500)))(jnp.stack([b, 2 * b]))
-    np.testing.assert_allclose(mapped, [x, 2 * x], atol=1e-5)
-    with x64():
-        for dtype in (jnp.float32, jnp.float64):
-            assert nnls(*_problem((6, 4), (), dtype), 5, L=9).dtype == dtype

@@ -57,13 +57,7 @@ def run(opt, steps, loss=loss_of):
         yield params, state
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        next(iter(OPTIMIZERS)),
-        *(pytest.param(x, marks=pytest.mark.slow) for x in [*OPTIMIZERS][1:]),
-    ],
-)
+@pytest.mark.parametrize("name", OPTIMIZERS)
 def test_steps_are_those_of_pairs(name):
     opt, steps = OPTIMIZERS[name], 15
     pairs = (jnp.zeros(3), jnp.zeros(3), jnp.zeros(()))
@@ -105,19 +99,13 @@ def test_both_conjugated(wrap):
     np.testing.assert_allclose(z, 1 + 2j, 1e-3)
 
 
-@pytest.mark.parametrize(
-    "conjugated, expected",
-    [
-        ((False, False), "`grad` is the conjugate of the gradient"),
-        ((True, False), "`grad` is the conjugate of the gradient"),
-    ],
-)
+@pytest.mark.parametrize("conjugated", [(False, False), (True, False)])
 @pytest.mark.parametrize(
     "search, jit",
     [(ZOOM, eqx.filter_jit), (BACKTRACKING, eqx.filter_jit), (ZOOM, lambda fn: fn)],
     ids=["wolfe", "armijo", "eager"],
 )
-def test_other_conventions_are_errors(search, jit, conjugated, expected):
+def test_other_conventions_are_errors(search, jit, conjugated):
     opt = eqopt.LBFGS(linesearch=search)
     value, grads = jax.value_and_grad(loss_of)(start())
     grads, grad = (eqopt.tree.conj(grads) if c else grads for c in conjugated)
@@ -128,7 +116,9 @@ def test_other_conventions_are_errors(search, jit, conjugated, expected):
     step = jit(
         lambda p, s: opt.step(grads, s, p, value=value, grad=grad, value_fn=loss_of)
     )
-    with pytest.raises(Exception, match=rf"(?s){name}: {expected}.*{advice}"):
+    with pytest.raises(
+        Exception, match=rf"(?s){name}: `grad` is the conjugate.*{advice}"
+    ):
         jax.block_until_ready(step(start(), opt.init(start())))
 
 

@@ -62,14 +62,7 @@ def test_value_and_gradient_are_those_of_the_new_parameters(search):
         )
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "rosenbrock",
-        pytest.param("quadratic", marks=pytest.mark.slow),
-        pytest.param("logistic", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("name", ["rosenbrock", "quadratic", "logistic"])
 @pytest.mark.slow
 def test_the_wolfe_conditions_hold(name, x64):
     with x64():
@@ -173,82 +166,6 @@ def test_backtracking_takes_a_small_decrease_but_no_increase():
     assert found(state).guess == 0.25
 
 
-@both
-def test_a_masked_search_and_a_part_of_the_parameters(search):
-    loss = lambda p: jnp.sum((p["a"] - 1) ** 2) + jnp.sum((p["b"] - 2) ** 2)
-    params = {"a": jnp.zeros(2), "b": jnp.zeros(3)}
-    opt = eqopt.Partition(
-        {"searched": descent(search), "plain": eqopt.SGD(0.1)},
-        {"a": "searched", "b": "plain"},
-    )
-    value, grads = jax.value_and_grad(loss)(params)
-    new, state = opt.step(
-        grads, opt.init(params), params, value=value, grad=grads, value_fn=loss
-    )
-    np.testing.assert_allclose(new["b"], 0.4, 1e-6)
-    assert jnp.all(new["a"] > 0)
-    assert set(jax.tree.leaves(found(state).grad)[0].shape) == {2}
-
-
-@pytest.mark.slow
-@both
-def test_all_parameters_as_one_vector(search):
-    model = eqx.nn.MLP(2, "scalar", 4, 1, key=jr.key(0))
-    loss = lambda model: jnp.mean(jax.vmap(model)(jnp.eye(2)) ** 2)
-    value, grads = eqx.filter_value_and_grad(loss)(model)
-    extra = {"value": value, "grad": grads, "value_fn": loss}
-    new = []
-    for opt in (descent(search), eqopt.Flatten(descent(search))):
-        new.append(opt.step(grads, opt.init(model), model, **extra)[0])
-    jax.tree.map(
-        lambda x, y: np.testing.assert_allclose(x, y, 1e-5, 1e-6),
-        *(eqx.filter(model, eqx.is_array) for model in new),
-    )
-    assert loss(new[0]) < value
-
-
-@both
-@pytest.mark.slow
-def test_slopes_of_complex_parameters(search):
-    """Along the conjugate of JAX's gradient the loss falls."""
-    loss = lambda z: jnp.sum(jnp.abs(z - (1 + 2j)) ** 2)
-    z = jnp.zeros(2, jnp.complex64)
-    opt, state = descent(search), descent(search).init(z)
-    for _ in range(3):
-        value, grad = jax.value_and_grad(loss)(z)
-        grad = grad.conj()
-        z, state = opt.step(grad, state, z, value=value, grad=grad, value_fn=loss)
-    assert loss(z) < 1
-    assert found(state).info.decrease_error == 0
-
-
-@both
-@pytest.mark.slow
-@pytest.mark.parametrize("split", [False, True])
-def test_complex_parameters_as_pairs(search, split):
-    loss = lambda z: jnp.sum(jnp.abs(z - (1 + 2j)) ** 2)
-    z = jnp.zeros(2, jnp.complex64)
-    opt = descent(search)
-    opt = eqopt.SplitRealAndImaginary(opt) if split else opt
-    value, grad = jax.value_and_grad(loss)(z)
-    grad = grad.conj()
-    new, state = opt.step(grad, opt.init(z), z, value=value, grad=grad, value_fn=loss)
-    assert loss(new) < loss(z)
-    assert found(state).info.decrease_error == 0
-
-
-@both
-@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
-@pytest.mark.costly
-def test_half_precision(search, dtype):
-    params = jnp.zeros(4, dtype)
-    loss = lambda p: jnp.mean((p.astype(jnp.float32) - 1) ** 2)
-    *_, (params, state) = minimise(descent(search), loss, params, 4)
-    assert params.dtype == dtype
-    assert found(state).value.dtype == jnp.float32
-    assert loss(params) < 5e-3
-
-
 def test_the_step_size_is_a_constant_for_derivatives():
     """Also if the loss depends on the variable of the derivative."""
 
@@ -334,11 +251,12 @@ def test_value_and_grad_takes_other_arguments():
     assert jnp.array_equal(grad, jnp.full(2, -4.0))
 
 
+@both
 @pytest.mark.slow
-def test_in_a_partition_all_gradients_are_computed():
+def test_in_a_partition_all_gradients_are_computed(search):
     """The other group needs its gradient, and has moved since the search."""
     loss = lambda p: jnp.sum((p["a"] - 1) ** 2) + jnp.sum((p["b"] - 2) ** 2)
-    groups = {"search": descent(ZOOM), "other": eqopt.SGD(0.1)}
+    groups = {"search": descent(search), "other": eqopt.SGD(0.1)}
     opt = eqopt.Partition(groups, {"a": "search", "b": "other"})
     step, params = stepper(opt, loss), {"a": jnp.zeros(2), "b": jnp.zeros(3)}
     state = opt.init(params)
@@ -347,6 +265,7 @@ def test_in_a_partition_all_gradients_are_computed():
         assert value == loss(params)
         np.testing.assert_allclose(grads["b"], 2 * (params["b"] - 2), 1e-6)
         params, state = step(params, state)
+    assert jax.tree.leaves(found(state).grad)[0].shape == (2,)
     np.testing.assert_allclose(params["b"], 2 - 2 * 0.8**3, 1e-6)
 
 

@@ -1,7 +1,6 @@
-"""CTC, against torch, against a sum over all alignments, and at its corners."""
+"""CTC, against torch and Optax, and at its corners."""
 
 import functools
-import itertools
 
 import jax
 import jax.numpy as jnp
@@ -57,28 +56,13 @@ def value_and_grad(*example, blank_id=0):
     return value, vjp(jnp.ones_like(value))[0]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("blank_id", [0, 2, 5])
-@pytest.mark.parametrize("seed", [0, 1])
-def test_right_by_torch(by_torch, seed, blank_id):
-    example = problem(seed, blank_id=blank_id)
+def test_right_by_torch(by_torch, blank_id):
+    example = problem(blank_id, blank_id=blank_id)
     loss, grad = value_and_grad(*example, blank_id=blank_id)
     expected, slope = by_torch(*example, blank_id=blank_id)
     np.testing.assert_allclose(loss, expected, rtol=1e-5)
     np.testing.assert_allclose(grad, slope, rtol=1e-4, atol=1e-5)
-
-
-def test_right_by_all_alignments():
-    logits, logit_paddings, _, label_paddings = problem(0, (5,), (2,), classes=3)
-    p = np.exp(logits[0]) / np.exp(logits[0]).sum(-1, keepdims=True)
-    for y in ([1, 1], [1, 2], [2, 1]):
-        total = 0.0
-        for path in itertools.product(range(3), repeat=5):
-            runs = [k for k, _ in itertools.groupby(path)]
-            if [k for k in runs if k] == y:
-                total += np.prod([p[t, k] for t, k in enumerate(path)])
-        loss = losses.ctc_loss(logits, logit_paddings, np.array([y]), label_paddings)
-        np.testing.assert_allclose(loss, [-np.log(total)], rtol=1e-5)
 
 
 @pytest.mark.parametrize("blank_id", [0, 3])
@@ -111,15 +95,6 @@ def test_forward_probabilities_have_derivatives():
     difference = (fn(x + step * direction) - fn(x - step * direction)) / (2 * step)
     np.testing.assert_allclose(slope, difference, rtol=2e-3)
     np.testing.assert_allclose(jnp.vdot(jax.grad(fn)(x), direction), slope, rtol=1e-4)
-
-
-def test_hessian_vector_product():
-    logits, *rest = problem(0, (4, 3), (2, 1), classes=3)
-    x, v = jnp.asarray(logits), jnp.cos(jnp.asarray(logits))
-    grad = jax.jit(jax.grad(lambda x: jnp.sum(losses.ctc_loss(x, *rest))))
-    _, product = jax.jvp(grad, (x,), (v,))
-    difference = (grad(x + 1e-2 * v) - grad(x - 1e-2 * v)) / 2e-2
-    np.testing.assert_allclose(product, difference, rtol=1e-2, atol=1e-3)
 
 
 def test_without_labels_all_is_blank():
@@ -204,15 +179,6 @@ def test_impossible_classes():
     loss, grad = value_and_grad(logits, logit_paddings, labels, label_paddings)
     assert loss[0] > 1e4 and loss[1] < 1e3
     assert jnp.all(jnp.isfinite(grad))
-
-
-@pytest.mark.slow
-def test_large_logits(by_torch):
-    logits, *rest = problem(0)
-    loss, grad = value_and_grad(logits * 300, *rest)
-    expected, slope = by_torch(logits * 300, *rest)
-    np.testing.assert_allclose(loss, expected, rtol=1e-5)
-    np.testing.assert_allclose(grad, slope, atol=5e-3)  # the loss is 1e4
 
 
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])

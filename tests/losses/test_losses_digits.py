@@ -76,17 +76,53 @@ def excess(x):
         return np.where(np.abs(x) < 1e-2, series, x + np.expm1(-x))
 
 
-def huber(e):
+def huber(predictions):
+    e = np.abs(predictions)
     return np.where(e < 1, e**2 / 2, e - 0.5)
 
 
-def log_cosh(e):
+def log_cosh(predictions):
+    e = np.abs(predictions)
     small = np.log1p(2 * np.sinh(np.minimum(e, 1) / 2) ** 2)
     return np.where(e < 1, small, softplus(-2 * e) + e - np.log(2))
 
 
+def binary(logits, labels):
+    return softplus(np.where(labels == 1, -logits, logits))
+
+
+def hinge(predictor_outputs, targets):
+    return np.maximum(1 - targets * predictor_outputs, 0)
+
+
+def perceptron(predictor_outputs, targets):
+    return np.maximum(-targets * predictor_outputs, 0)
+
+
+def binary_sparsemax(logits, labels):
+    scores = np.stack([0 * logits, logits], -1)
+    return sparsemax(scores, np.full(len(logits), labels))
+
+
 def cross_entropy(logits, labels):
     return -np.sum(np.where(labels == 0, 0, labels * log_softmax(logits)), -1)
+
+
+def of_integers(logits, labels):
+    return cross_entropy(logits, np.eye(4)[labels])
+
+
+def ranking(logits, labels, reduce_fn):
+    return cross_entropy(logits, labels)
+
+
+def fenchel_young(scores, targets):
+    return cross_entropy(scores, targets)
+
+
+def rounding_of_maxima(eps, scores):
+    """It cannot know more than `max_fun`, which returns a large number."""
+    return 2 * EPS * np.max(np.abs(scores), -1)
 
 
 def poly(logits, labels, epsilon):
@@ -147,8 +183,16 @@ def cosine(predictions, targets):
     return np.sum(unit(predictions) * unit(targets), -1)
 
 
+def rounding_of_cosine(eps, **vectors):
+    return 4 * EPS
+
+
 def distance(predictions, targets):
     return np.sum((unit(predictions) - unit(targets)) ** 2, -1) / 2
+
+
+def rounding_of_distance(eps, **vectors):
+    return 4 * EPS * np.sqrt(distance(**vectors)) + EPS**2
 
 
 def ntxent(embeddings, labels, temperature):
@@ -200,6 +244,10 @@ def multiclass_perceptron(scores, labels):
     return np.max(scores - own, -1)
 
 
+def rounding_of_pixels(eps, predictions):
+    return EPS  # of 1 - p, for each pixel
+
+
 def dice_of(p, q, t, axis):
     right, wrong = np.sum(p * t, axis), np.sum(p * (1 - t) + q * t, axis) / 2
     return wrong / (right + wrong + 1)
@@ -244,6 +292,8 @@ def ctc(logits, logit_paddings, labels, label_paddings):
 GAPS = [0.5, 8.0, 17.0, 40.0, 80.0, 1e3, 3e4]
 LABELS = np.tile([2, 0], len(GAPS) + 1)  # right ones and wrong ones
 HOT = np.eye(4)[LABELS]
+OF_CLASSES = {"labels": LABELS}
+MINUS_ONE = {"labels": HOT, "epsilon": -1.0}
 
 
 def sure(limit, axis=None):
@@ -261,11 +311,32 @@ def scores(limit):
     return np.repeat(np.array(rows, float), 2, 0)
 
 
-SCORE_LABELS = np.tile([2, 0], 10)
+SCORE_LABELS = {"labels": np.tile([2, 0], 10)}
+
+
+def score_rows(limit):
+    return {"scores": scores(limit)}
+
+
+def logits(limit):
+    return {"logits": sure(limit)}
+
+
+def errors(limit):
+    return {"predictions": np.array([*ERRORS, -limit])}
 
 
 ONE = np.array([-1, 1 - 1 / 256, 1 - 1 / 16, 1, 0.5, *GAPS])
 BOTH = np.concatenate([ONE, -ONE])
+SIDES = {"labels": np.repeat([1, 0], [len(ONE), len(ONE) + 1])}
+
+
+def both_sides(limit):
+    return {"logits": np.array([*BOTH, limit])}
+
+
+def one_side(name):
+    return lambda limit: {name: np.array([*BOTH, -limit])}
 
 
 def pixels(limit):
@@ -346,117 +417,37 @@ def frames(limit):
 
 
 SUBJECTS = [
+    Subject("squared_error", errors, lambda predictions: predictions**2),
+    Subject("l2_loss", errors, lambda predictions: predictions**2 / 2),
+    Subject("huber_loss", errors, huber),
+    Subject("log_cosh", errors, log_cosh),
     Subject(
-        "squared_error",
-        lambda limit: {"predictions": np.array([*ERRORS, -limit])},
-        lambda predictions: predictions**2,
+        "cosine_similarity", vectors, cosine, low=-1, high=1, noise=rounding_of_cosine
     ),
+    Subject("cosine_distance", vectors, distance, high=2, noise=rounding_of_distance),
+    Subject("sigmoid_binary_cross_entropy", both_sides, binary, SIDES),
+    Subject("sigmoid_focal_loss", both_sides, focal, SIDES),
+    Subject("hinge_loss", one_side("predictor_outputs"), hinge, {"targets": 1}),
     Subject(
-        "l2_loss",
-        lambda limit: {"predictions": np.array([*ERRORS, -limit])},
-        lambda predictions: predictions**2 / 2,
+        "perceptron_loss", one_side("predictor_outputs"), perceptron, {"targets": 1}
     ),
+    Subject("sparsemax_loss", one_side("logits"), binary_sparsemax, {"labels": 1}),
+    Subject("softmax_cross_entropy", logits, cross_entropy, {"labels": HOT}),
+    Subject("safe_softmax_cross_entropy", logits, cross_entropy, {"labels": HOT}),
     Subject(
-        "huber_loss",
-        lambda limit: {"predictions": np.array([*ERRORS, -limit])},
-        lambda predictions: huber(np.abs(predictions)),
+        "softmax_cross_entropy_with_integer_labels", logits, of_integers, OF_CLASSES
     ),
+    Subject("poly_loss_cross_entropy", logits, poly, {"labels": HOT, "epsilon": 2.0}),
+    Subject("poly_loss_cross_entropy", logits, poly, MINUS_ONE, label="-1"),
     Subject(
-        "log_cosh",
-        lambda limit: {"predictions": np.array([*ERRORS, -limit])},
-        lambda predictions: log_cosh(np.abs(predictions)),
-    ),
-    Subject(
-        "cosine_similarity",
-        vectors,
-        cosine,
-        low=-1,
-        high=1,
-        noise=lambda *a, **k: 4 * EPS,
-    ),
-    Subject(
-        "cosine_distance",
-        vectors,
-        distance,
-        high=2,
-        noise=lambda eps, **x: 4 * EPS * np.sqrt(distance(**x)) + EPS**2,
-    ),
-    Subject(
-        "sigmoid_binary_cross_entropy",
-        lambda limit: {"logits": np.array([*BOTH, limit])},
-        lambda logits, labels: softplus(np.where(labels == 1, -logits, logits)),
-        {"labels": np.repeat([1, 0], [len(ONE), len(ONE) + 1])},
-    ),
-    Subject(
-        "sigmoid_focal_loss",
-        lambda limit: {"logits": np.array([*BOTH, limit])},
-        focal,
-        {"labels": np.repeat([1, 0], [len(ONE), len(ONE) + 1])},
-    ),
-    Subject(
-        "hinge_loss",
-        lambda limit: {"predictor_outputs": np.array([*BOTH, -limit])},
-        lambda predictor_outputs, targets: np.maximum(1 - predictor_outputs, 0),
-        {"targets": 1},
-    ),
-    Subject(
-        "perceptron_loss",
-        lambda limit: {"predictor_outputs": np.array([*BOTH, -limit])},
-        lambda predictor_outputs, targets: np.maximum(-predictor_outputs, 0),
-        {"targets": 1},
-    ),
-    Subject(
-        "sparsemax_loss",
-        lambda limit: {"logits": np.array([*BOTH, -limit])},
-        lambda logits, labels: sparsemax(
-            np.stack([0 * logits, logits], -1), np.ones(len(logits), int)
-        ),
-        {"labels": 1},
-    ),
-    Subject(
-        "softmax_cross_entropy",
-        lambda limit: {"logits": sure(limit)},
-        cross_entropy,
-        {"labels": HOT},
-    ),
-    Subject(
-        "safe_softmax_cross_entropy",
-        lambda limit: {"logits": sure(limit)},
-        cross_entropy,
-        {"labels": HOT},
-    ),
-    Subject(
-        "softmax_cross_entropy_with_integer_labels",
-        lambda limit: {"logits": sure(limit)},
-        lambda logits, labels: cross_entropy(logits, np.eye(4)[labels]),
-        {"labels": LABELS},
-    ),
-    Subject(
-        "poly_loss_cross_entropy",
-        lambda limit: {"logits": sure(limit)},
-        poly,
-        {"labels": HOT, "epsilon": 2.0},
-    ),
-    Subject(
-        "poly_loss_cross_entropy",
-        lambda limit: {"logits": sure(limit)},
-        poly,
-        {"labels": HOT, "epsilon": -1.0},
-        label="-1",
-    ),
-    Subject(
-        "ranking_softmax_loss",
-        lambda limit: {"logits": sure(limit)},
-        lambda logits, labels, reduce_fn: cross_entropy(logits, labels),
-        {"labels": HOT, "reduce_fn": None},
+        "ranking_softmax_loss", logits, ranking, {"labels": HOT, "reduce_fn": None}
     ),
     Subject(
         "make_fenchel_young_loss",
         lambda limit: {"scores": sure(limit)},
-        lambda scores, targets: cross_entropy(scores, targets),
+        fenchel_young,
         {"targets": HOT},
-        # It cannot know more than `max_fun`, which returns a large number.
-        noise=lambda eps, scores: 2 * EPS * np.max(np.abs(scores), -1),
+        noise=rounding_of_maxima,
     ),
     Subject(
         "kl_divergence",
@@ -479,37 +470,24 @@ SUBJECTS = [
         generalized,
         noise=rounding_of_arrays,
     ),
+    Subject("multiclass_hinge_loss", score_rows, multiclass_hinge, SCORE_LABELS),
     Subject(
-        "multiclass_hinge_loss",
-        lambda limit: {"scores": scores(limit)},
-        multiclass_hinge,
-        {"labels": SCORE_LABELS},
+        "multiclass_perceptron_loss", score_rows, multiclass_perceptron, SCORE_LABELS
     ),
-    Subject(
-        "multiclass_perceptron_loss",
-        lambda limit: {"scores": scores(limit)},
-        multiclass_perceptron,
-        {"labels": SCORE_LABELS},
-    ),
-    Subject(
-        "multiclass_sparsemax_loss",
-        lambda limit: {"scores": scores(limit)},
-        sparsemax,
-        {"labels": SCORE_LABELS},
-    ),
+    Subject("multiclass_sparsemax_loss", score_rows, sparsemax, SCORE_LABELS),
     Subject(
         "dice_loss",
         lambda limit: {"predictions": pixels(limit)},
         dice,
         {"targets": PIXELS, "reduction": "none"},
-        noise=lambda eps, predictions: EPS,  # of 1 - p, for each pixel
+        noise=rounding_of_pixels,
     ),
     Subject(
         "multiclass_generalized_dice_loss",
         lambda limit: {"predictions": pixels(limit)[..., [0, 2]]},
         generalized_dice,
         {"targets": PIXELS[..., [0, 2]]},
-        noise=lambda eps, predictions: EPS,  # of 1 - p, for each pixel
+        noise=rounding_of_pixels,
     ),
     Subject(
         "binary_dice_loss",
@@ -518,10 +496,7 @@ SUBJECTS = [
         {"targets": np.tile(np.eye(4)[2], (len(LABELS), 1))},
     ),
     Subject(
-        "ntxent",
-        groups,
-        ntxent,
-        {"labels": np.array([0, 0, 1, 1]), "temperature": 0.07},
+        "ntxent", groups, ntxent, {"labels": np.arange(4) // 2, "temperature": 0.07}
     ),
     Subject("triplet_margin_loss", triplets, triplet, noise=rounding_of_distances),
     Subject(
@@ -587,37 +562,6 @@ def test_digits(subject, dtype):
     for name, grad in grads.items():
         grad = np.asarray(grad).astype(float)
         assert np.all(np.isfinite(grad[fits] if fits.ndim else grad)), (name, grad)
-
-
-NONE = np.zeros((1, 1))
-
-
-def test_ctc_of_two_sure_frames():
-    """The probability of two blanks, of which the rounded one was larger."""
-    logits = np.array([[[0, 17], [0, 17]]], np.float32)
-    loss_of = lambda x: losses.ctc_loss(x, np.zeros((1, 2)), np.ones((1, 1), int), NONE)
-    loss = jax.jit(loss_of)(logits)
-    np.testing.assert_allclose(loss, np.exp(-2 * softplus(17)), rtol=1e-5)
-
-
-@pytest.mark.slow
-def test_ctc_of_many_sure_frames(x64):
-    """1500 small losses, each of which has lost its digits, have none together."""
-    labels = 1 + np.arange(400)[None] % 29
-    path = np.zeros(1500, int)
-    path[: 3 * 400 : 3] = path[1 : 3 * 400 : 3] = labels[0]
-    logits = 20 * np.eye(30)[path][None]
-
-    def loss(dtype):
-        x = jnp.asarray(logits, dtype)
-        paddings = np.zeros((1, 1500)), np.zeros((1, 400))
-        return jax.jit(losses.ctc_loss)(x, paddings[0], labels, paddings[1])
-
-    found = loss(jnp.float32)
-    with x64():
-        expected = loss(jnp.float64)
-    np.testing.assert_allclose(expected, 8.636e-5, rtol=1e-3)
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
 @pytest.mark.slow

@@ -8,7 +8,6 @@ import pytest
 from eqopt import losses
 
 from ..interpreter import interpreted
-from .test_losses_laws import every_subject
 
 
 CLASSES = 300  # more than labels of 8 bits can count
@@ -56,16 +55,6 @@ def test_narrow_labels(name, dtype):
     np.testing.assert_allclose(grad, slope, rtol=1e-5, atol=1e-7)
 
 
-@every_subject
-@pytest.mark.costly
-def test_numpy_arrays_in_float64(subject):
-    """Without x64, these are float32, and JAX does not warn about it."""
-    wide = [np.asarray(x, np.float64) for x in subject.floats.values()]
-    found = interpreted(lambda: subject(*wide))()
-    assert found.dtype == jnp.float32
-    assert np.all(np.isfinite(found))
-
-
 HARD = np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
 BY_LABELS = {
     "BCE": losses.sigmoid_binary_cross_entropy,
@@ -108,13 +97,3 @@ def test_derivatives_by_hard_labels(name, x64):
 
         slope, difference = slopes(jnp.asarray(HARD))
         np.testing.assert_allclose(slope, difference, rtol=1e-5, atol=1e-7)
-
-
-def test_focal_loss_by_a_hard_label():
-    """The probability of the label, and so the weight, depends on the label."""
-    slope = jax.grad(losses.sigmoid_focal_loss, 1)
-    x = np.float64(0.5)
-    p = 1 / (1 + np.exp(-x))
-    expected = (1 - p) ** 2 * -x + 2 * (1 - p) * (1 - 2 * p) * np.log1p(np.exp(-x))
-    found = [slope(jnp.float32(x), jnp.float32(y)) for x, y in ((0.5, 1), (-0.5, 0))]
-    np.testing.assert_allclose(found, [expected, -expected], rtol=1e-5)

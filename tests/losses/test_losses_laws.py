@@ -80,30 +80,35 @@ def ints(high, *shape):
     return rng.integers(high, size=shape)
 
 
-EMBEDDED = {k: normal(4, 6) for k in ("anchors", "positives", "negatives")}
 REGRESSION = {"predictions": 2 * normal(4, 5), "targets": normal(4, 5)}
 VECTORS = {"predictions": normal(4, 5), "targets": normal(4, 5)}
 LOGITS = {"logits": 2 * normal(4, 5)}
-PIXELS = {"predictions": normal(3, 2, 4, 5)}
+CLASSES = LOGITS | {"labels": simplex(4, 5)}
+OUTPUTS = {"predictor_outputs": normal(4, 5)}, {"targets": signs(4, 5)}
+SCORES = {"scores": normal(4, 5)}, {"labels": ints(5, 4)}
+PIXELS, HOT = {"predictions": normal(3, 2, 4, 5)}, {"targets": one_hot(3, 2, 4, 5)}
 KL = {"log_predictions": np.log(simplex(4, 5)), "targets": simplex(4, 5)}
 LOG_KL = {
     "log_predictions": KL["log_predictions"],
     "log_targets": np.log(simplex(4, 5)),
 }
+EMBEDDED = {"embeddings": normal(6, 3)}
+TRIPLETS = {k: normal(4, 6) for k in ("anchors", "positives", "negatives")}
 CTC_LABELS = 1 + ints(4, 4, 3)
 CTC_LABELS[0, 1] = CTC_LABELS[0, 0]
 CTC = {
-    "logit_paddings": (np.arange(9) >= np.array([[9], [7], [5], [8]])).astype(
-        np.float32
-    ),
+    "logit_paddings": np.float32(np.arange(9) >= np.array([[9], [7], [5], [8]])),
     "labels": CTC_LABELS,
-    "label_paddings": (np.arange(3) >= np.array([[3], [2], [0], [1]])).astype(
-        np.float32
-    ),
+    "label_paddings": np.float32(np.arange(3) >= np.array([[3], [2], [0], [1]])),
 }
+OTHER_BLANK = {"labels": CTC_LABELS - 1, "blank_id": 4, "log_epsilon": -1e4}
 FRAMES = {"logits": 2 * normal(4, 9, 5)}
-WHERE = bools(4, 5)
+WHERE = {"where": bools(4, 5)}
+WEIGHTS = {"class_weights": np.arange(5, dtype=np.float32), "ignore_background": True}
 WHOLE = ["class_weights", "axis"]  # arguments that are not of single examples
+INTEGER = "softmax_cross_entropy_with_integer_labels"
+GENERALIZED = "multiclass_generalized_dice_loss"
+RANKING = "ranking_softmax_loss"
 
 SUBJECTS = [
     Subject("squared_error", REGRESSION),
@@ -114,86 +119,48 @@ SUBJECTS = [
     Subject("cosine_similarity", VECTORS),
     Subject("cosine_similarity", VECTORS, {"eps": 4.0}, {"eps": "epsilon"}),
     Subject("cosine_distance", VECTORS, {"axis": 0}, batched=False),
-    Subject("cosine_distance", VECTORS, {"where": WHERE}),
-    Subject("sigmoid_binary_cross_entropy", LOGITS | {"labels": simplex(4, 5)}),
+    Subject("cosine_distance", VECTORS, WHERE),
+    Subject("sigmoid_binary_cross_entropy", CLASSES),
     Subject("sigmoid_binary_cross_entropy", LOGITS, {"labels": bools(4, 5)}),
-    Subject("sigmoid_focal_loss", LOGITS | {"labels": simplex(4, 5)}),
+    Subject("sigmoid_focal_loss", CLASSES),
     Subject("sigmoid_focal_loss", LOGITS, {"labels": ints(2, 4, 5), "gamma": 0.5}),
     Subject("sigmoid_focal_loss", LOGITS, {"labels": ints(2, 4, 5), "alpha": 0.25}),
-    Subject(
-        "hinge_loss", {"predictor_outputs": normal(4, 5)}, {"targets": signs(4, 5)}
-    ),
-    Subject(
-        "perceptron_loss", {"predictor_outputs": normal(4, 5)}, {"targets": signs(4, 5)}
-    ),
+    Subject("hinge_loss", *OUTPUTS),
+    Subject("perceptron_loss", *OUTPUTS),
     Subject("sparsemax_loss", LOGITS, {"labels": ints(2, 4, 5)}),
-    Subject("softmax_cross_entropy", LOGITS | {"labels": simplex(4, 5)}),
+    Subject("softmax_cross_entropy", CLASSES),
+    Subject("softmax_cross_entropy", CLASSES, WHERE, nan_in_optax=True),
+    Subject("softmax_cross_entropy", CLASSES, {"axis": 0}, batched=False),
+    Subject("safe_softmax_cross_entropy", CLASSES),
+    Subject(INTEGER, LOGITS, {"labels": ints(5, 4)}),
+    Subject(INTEGER, LOGITS, {"labels": ints(4, 5), "axis": 0}, batched=False),
     Subject(
-        "softmax_cross_entropy",
-        LOGITS | {"labels": simplex(4, 5)},
-        {"where": WHERE},
-        nan_in_optax=True,
-    ),
-    Subject(
-        "softmax_cross_entropy",
-        LOGITS,
-        {"labels": one_hot(4, 5), "axis": 0},
-        batched=False,
-    ),
-    Subject("safe_softmax_cross_entropy", LOGITS | {"labels": simplex(4, 5)}),
-    Subject(
-        "softmax_cross_entropy_with_integer_labels", LOGITS, {"labels": ints(5, 4)}
-    ),
-    Subject(
-        "softmax_cross_entropy_with_integer_labels",
-        LOGITS,
-        {"labels": ints(4, 5), "axis": 0},
-        batched=False,
-    ),
-    Subject(
-        "softmax_cross_entropy_with_integer_labels",
+        INTEGER,
         {"logits": normal(4, 2, 3, 5)},
         {"labels": ints(10, 4, 3), "axis": (3, 1)},
     ),
+    Subject(INTEGER, LOGITS, {"labels": np.zeros(4, np.int32)} | WHERE),
+    Subject("poly_loss_cross_entropy", CLASSES),
     Subject(
-        "softmax_cross_entropy_with_integer_labels",
-        LOGITS,
-        {"labels": np.zeros(4, np.int32), "where": WHERE},
-    ),
-    Subject("poly_loss_cross_entropy", LOGITS | {"labels": simplex(4, 5)}),
-    Subject(
-        "poly_loss_cross_entropy",
-        LOGITS | {"labels": simplex(4, 5)},
-        {"epsilon": -1.0, "where": WHERE},
-        nan_in_optax=True,
+        "poly_loss_cross_entropy", CLASSES, {"epsilon": -1.0} | WHERE, nan_in_optax=True
     ),
     Subject("kl_divergence", KL),
-    Subject("kl_divergence", KL, {"where": WHERE}),
+    Subject("kl_divergence", KL, WHERE),
     Subject("kl_divergence", KL, {"axis": None}, batched=False),
     Subject("kl_divergence_with_log_targets", LOG_KL),
     Subject("kl_divergence_with_log_targets", LOG_KL, {"axis": (0, 1)}, batched=False),
     Subject("generalized_kl_divergence", KL),
-    Subject("generalized_kl_divergence", KL, {"where": WHERE}),
-    Subject("multiclass_hinge_loss", {"scores": normal(4, 5)}, {"labels": ints(5, 4)}),
-    Subject(
-        "multiclass_perceptron_loss", {"scores": normal(4, 5)}, {"labels": ints(5, 4)}
-    ),
-    Subject(
-        "multiclass_sparsemax_loss", {"scores": normal(4, 5)}, {"labels": ints(5, 4)}
-    ),
-    Subject("dice_loss", PIXELS, {"targets": one_hot(3, 2, 4, 5)}),
+    Subject("generalized_kl_divergence", KL, WHERE),
+    Subject("multiclass_hinge_loss", *SCORES),
+    Subject("multiclass_perceptron_loss", *SCORES),
+    Subject("multiclass_sparsemax_loss", *SCORES),
+    Subject("dice_loss", PIXELS, HOT),
     Subject(
         "dice_loss",
         PIXELS,
-        {"targets": one_hot(3, 2, 4, 5), "smooth": 0.1, "alpha": 0.3, "beta": 0.7}
-        | {"reduction": "sum", "class_weights": np.arange(5, dtype=np.float32)}
-        | {"ignore_background": True},
+        HOT | WEIGHTS | {"smooth": 0.1, "alpha": 0.3, "beta": 0.7, "reduction": "sum"},
     ),
-    Subject(
-        "dice_loss",
-        PIXELS,
-        {"targets": one_hot(3, 2, 4, 5), "reduction": "none", "axis": 1},
-    ),
+    Subject("dice_loss", PIXELS, HOT | {"reduction": "none", "axis": 1}),
     Subject(
         "dice_loss", {"predictions": normal(3, 4, 1)}, {"targets": ints(2, 3, 4, 1)}
     ),
@@ -202,56 +169,31 @@ SUBJECTS = [
         {"predictions": simplex(3, 2, 5)},
         {"targets": one_hot(3, 2, 5), "apply_softmax": False},
     ),
+    Subject(GENERALIZED, PIXELS, HOT, batched=False),
     Subject(
-        "multiclass_generalized_dice_loss",
+        GENERALIZED,
         PIXELS,
-        {"targets": one_hot(3, 2, 4, 5)},
+        HOT | {"ignore_background": True, "smooth": 0.5},
         batched=False,
     ),
     Subject(
-        "multiclass_generalized_dice_loss",
-        PIXELS,
-        {"targets": one_hot(3, 2, 4, 5), "ignore_background": True, "smooth": 0.5},
-        batched=False,
+        "binary_dice_loss", {"predictions": normal(3, 4)}, {"targets": bools(3, 4)}
     ),
+    Subject("ntxent", EMBEDDED, {"labels": ints(3, 6)}, batched=False),
     Subject(
-        "binary_dice_loss",
-        {"predictions": normal(3, 4, 2)},
-        {"targets": bools(3, 4, 2)},
+        "ntxent", EMBEDDED, {"labels": ints(3, 6), "temperature": 0.5}, batched=False
     ),
+    Subject("triplet_margin_loss", TRIPLETS),
     Subject(
-        "ntxent", {"embeddings": normal(6, 3)}, {"labels": ints(3, 6)}, batched=False
+        "triplet_margin_loss", TRIPLETS, {"norm_degree": 4, "margin": 0.2, "eps": 0.1}
     ),
-    Subject(
-        "ntxent",
-        {"embeddings": normal(6, 3)},
-        {"labels": ints(3, 6), "temperature": 0.5},
-        batched=False,
-    ),
-    Subject("triplet_margin_loss", EMBEDDED),
-    Subject(
-        "triplet_margin_loss", EMBEDDED, {"norm_degree": 4, "margin": 0.2, "eps": 0.1}
-    ),
-    Subject("triplet_margin_loss", EMBEDDED, {"axis": 0}, batched=False),
-    Subject("ranking_softmax_loss", LOGITS | {"labels": simplex(4, 5)}, batched=False),
-    Subject(
-        "ranking_softmax_loss",
-        LOGITS | {"labels": simplex(4, 5)},
-        {"weights": simplex(4, 5), "where": WHERE, "reduce_fn": None},
-    ),
-    Subject(
-        "ranking_softmax_loss",
-        LOGITS | {"labels": simplex(4, 5)},
-        {"where": WHERE, "reduce_fn": jnp.sum},
-        batched=False,
-    ),
+    Subject("triplet_margin_loss", TRIPLETS, {"axis": 0}, batched=False),
+    Subject(RANKING, CLASSES, batched=False),
+    Subject(RANKING, CLASSES, {"weights": simplex(4, 5), "reduce_fn": None} | WHERE),
+    Subject(RANKING, CLASSES, {"reduce_fn": jnp.sum} | WHERE, batched=False),
     Subject("smooth_labels", {"labels": one_hot(4, 5)}, {"alpha": 0.1}),
     Subject("ctc_loss", FRAMES, CTC),
-    Subject(
-        "ctc_loss",
-        FRAMES,
-        CTC | {"labels": CTC_LABELS - 1, "blank_id": 4, "log_epsilon": -1e4},
-    ),
+    Subject("ctc_loss", FRAMES, CTC | OTHER_BLANK),
     Subject(
         "make_fenchel_young_loss", {"scores": normal(4, 5), "targets": simplex(4, 5)}
     ),
@@ -326,94 +268,44 @@ def test_parity(subject, standard_promotion):
 
 
 @every_subject
-@pytest.mark.slow
+@pytest.mark.costly
 def test_outside_of_jit(subject):
-    """Takes arrays of NumPy, too, and gives one of JAX. No value is NaN on the way."""
-    found = subject(*subject.floats.values())
-    assert isinstance(found, jax.Array)
+    """NumPy's float64 becomes float32, without a warning. No value is NaN on the way."""
+    wide = [np.asarray(x, np.float64) for x in subject.floats.values()]
+    found = subject(*wide)
+    assert isinstance(found, jax.Array) and found.dtype == jnp.float32
     assert jnp.all(jnp.isfinite(found))
     with jax.disable_jit(), jax.debug_nans(True):
-        close(subject(*subject.floats.values()), found)
-
-
-@every_subject
-@pytest.mark.costly
-def test_vmap(subject):
-    """Over examples, where these are independent of each other, else over batches."""
-    floats = arrays(subject)
-    expected = jax.jit(subject.__call__)(*floats)
-    per_example = {k for k, v in subject.rest.items() if np.ndim(v) and k not in WHOLE}
-    if not subject.batched:
-        per_example = set()
-    mapped = {k: jnp.asarray(subject.rest[k]) for k in per_example}
-    same = {k: v for k, v in subject.rest.items() if k not in per_example}
-    one = lambda x: x[:, None] if subject.batched else jnp.stack([x, x])
-    fn = lambda mapped, *floats: subject(*floats, **same, **mapped)
-    found = jax.jit(jax.vmap(fn))(jax.tree.map(one, mapped), *map(one, floats))
-    close(found[:, 0] if subject.batched else found[0], expected)
+        close(subject(*wide), found)
 
 
 @pytest.mark.slow
 @every_subject
 def test_derivatives(subject, x64):
-    """Forward and backward mode agree, and both with differences of values."""
+    """First and second ones, in forward mode, are differences of what they derive.
+
+    `test_parity` has the first ones in backward mode. The value of a derivative that has
+    a rule must have derivatives, too.
+    """
     with x64():
-        floats = [jnp.asarray(x, jnp.float64) for x in subject.floats.values()]
-        direction = [jnp.asarray(np.cos(x + 1)) for x in floats]
-        fn = lambda *floats: jnp.sum(subject(*floats))
+        floats = tuple(jnp.asarray(x, jnp.float64) for x in subject.floats.values())
+        direction = tuple(np.cos(x + 1) for x in floats)
         step = 1e-6
+        total = lambda *floats: jnp.sum(subject(*floats))
+        slope = lambda x: jax.grad(total)(x, *floats[1:])
 
-        @jax.jit
-        def slopes(*floats):
-            _, forward = jax.jvp(fn, floats, tuple(direction))
-            grads = jax.grad(fn, tuple(range(len(floats))))(*floats)
-            backward = sum(
-                jnp.vdot(g, d) for g, d in zip(grads, direction, strict=True)
-            )
-            ahead, behind = (
-                fn(*(x + s * step * d for x, d in zip(floats, direction, strict=True)))
-                for s in (1, -1)
-            )
-            return forward, backward, (ahead - behind) / (2 * step)
+        def pairs(floats):
+            for fn, of in ((total, floats), (slope, floats[:1])):
+                along = direction[: len(of)]
+                _, forward = jax.jvp(fn, of, along)
+                ahead, behind = (
+                    fn(*(x + s * step * d for x, d in zip(of, along, strict=True)))
+                    for s in (1, -1)
+                )
+                yield forward, (ahead - behind) / (2 * step)
 
-        forward, backward, difference = slopes(*floats)
-        close(forward, backward, 1e-9, 1e-9)
-        close(forward, difference, 1e-4, 1e-6)
-
-
-@every_subject
-@pytest.mark.slow
-def test_second_derivatives(subject, x64):
-    """Differences of gradients: the value of a derivative has derivatives, too."""
-    with x64():
-        floats = [jnp.asarray(x, jnp.float64) for x in subject.floats.values()]
-        direction = jnp.asarray(np.cos(floats[0] + 1))
-        step = 1e-6
-
-        @jax.jit
-        def products(x):
-            slope = jax.grad(lambda x: jnp.sum(subject(x, *floats[1:])))
-            _, product = jax.jvp(slope, (x,), (direction,))
-            ahead, behind = (slope(x + s * step * direction) for s in (1, -1))
-            return product, (ahead - behind) / (2 * step)
-
-        close(*products(floats[0]), 1e-4, 1e-6)
-
-
-@every_subject
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
-def test_half_precision(subject, dtype):
-    """Computed in float32, and rounded once to the dtype of the first argument."""
-    narrow = [x.astype(dtype) for x in arrays(subject)]
-    wide = [x.astype(jnp.float32) for x in narrow]
-    both = interpreted(with_gradients(subject.__call__, 1))
-    found, (grad,) = both(narrow[0], *wide[1:])
-    assert found.dtype == grad.dtype == dtype
-    expected, (slope,) = both(*wide)
-    assert expected.dtype == jnp.float32
-    close(found.astype(jnp.float32), expected.astype(dtype).astype(jnp.float32), 1e-2)
-    close(grad.astype(jnp.float32), slope.astype(dtype).astype(jnp.float32), 1e-2, 1e-3)
+        for forward, difference in jax.jit(lambda x: [*pairs(x)])(floats):
+            close(forward, difference, 1e-4, 1e-6)
 
 
 @every_subject

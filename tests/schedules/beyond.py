@@ -2,7 +2,17 @@
 
 from math import cos, pi, sqrt
 
-from eqopt import schedules
+from eqopt.schedules import (
+    CosineDecay,
+    CosineRestarts,
+    Cyclic,
+    InverseSquareRoot,
+    Linear,
+    MultiStep,
+    Step,
+    WarmupDecay,
+    WarmupStableDecay,
+)
 
 from .case import Case
 
@@ -75,122 +85,90 @@ def wave(count):
     return (1 + cos(pi * min(int(count), 50) / 50)) / 2
 
 
-_RAMP = schedules.Linear(0.0, 1.0, 20)
-_WAVE = schedules.CosineDecay(1.0, 50)
+_RAMP = Linear(0.0, 1.0, 20)
+_WAVE = CosineDecay(1.0, 50)
 _STABLE = 0.1, 1.0, 7, 61, 21, 0.05
 _CYCLIC = 0.1, 0.9, 13, 8
 
+
+def endless(ours, reference, horizon):
+    """A schedule that still changes after its horizon."""
+    return Case(ours, reference, horizon, settles=False)
+
+
 BEYOND = {
-    "stable_linear": Case(
-        schedules.WarmupStableDecay(*_STABLE), stable(lambda x: 1 - x), 61
-    ),
+    "stable_linear": Case(WarmupStableDecay(*_STABLE), stable(lambda x: 1 - x), 61),
     "stable_sqrt": Case(
-        schedules.WarmupStableDecay(*_STABLE, cooldown="1-sqrt"),
+        WarmupStableDecay(*_STABLE, cooldown="1-sqrt"),
         stable(lambda x: 1 - sqrt(x)),
         61,
     ),
     "stable_cosine": Case(
-        schedules.WarmupStableDecay(*_STABLE, "cosine"),
+        WarmupStableDecay(*_STABLE, "cosine"),
         stable(lambda x: (1 + cos(pi * x)) / 2),
         61,
     ),
     "stable_jump": Case(  # neither warm-up nor cool-down
-        schedules.WarmupStableDecay(0.1, 1.0, 0, 20, 0, 0.05),
+        WarmupStableDecay(0.1, 1.0, 0, 20, 0, 0.05),
         lambda count: 1.0 if count < 20 else 0.05,
         20,
     ),
     "parts_of_the_run": Case(  # 6 and 12 of 60 steps
-        schedules.WarmupDecay(60, 0.1, 0.2, peak_value=0.9, alpha=0.1, shape="linear"),
+        WarmupDecay(60, 0.1, 0.2, peak_value=0.9, alpha=0.1, shape="linear"),
         cycles([0], 60, [6], [12], lambda x: 1 - x),
         60,
     ),
     "cycles_with_warmups": Case(  # of 21, 21 and 20 steps
-        schedules.WarmupDecay(62, 7, None, 0.2, 3, peak_value=0.9, alpha=0.1),
+        WarmupDecay(62, 7, None, 0.2, 3, peak_value=0.9, alpha=0.1),
         cycles(
             [0, 21, 41], 62, [7, 4, 4], [14, 16, 17], lambda x: (1 + cos(pi * x)) / 2
         ),
         62,
     ),
     "cycles_at_steps": Case(
-        schedules.WarmupDecay(
-            61, 6, 5, 0, [20, 0.5], peak_value=0.9, alpha=0.1, shape="1-sqrt"
-        ),
+        WarmupDecay(61, 6, 5, 0, [20, 0.5], peak_value=0.9, alpha=0.1, shape="1-sqrt"),
         cycles([0, 20, 31], 61, [6, 0, 0], [5, 5, 5], lambda x: 1 - sqrt(x)),
         61,
     ),
-    "inverse_square_root": Case(
-        schedules.InverseSquareRoot(0.1, 0.7, 20),
-        inverse_square_root(20, 20),
-        500,
-        settles=False,
+    "inverse_square_root": endless(
+        InverseSquareRoot(0.1, 0.7, 20), inverse_square_root(20, 20), 500
     ),
-    "inverse_square_root_scaled": Case(
-        schedules.InverseSquareRoot(0.1, 0.7, 7, timescale=100),
-        inverse_square_root(7, 100),
-        500,
-        settles=False,
+    "inverse_square_root_scaled": endless(
+        InverseSquareRoot(0.1, 0.7, 7, timescale=100), inverse_square_root(7, 100), 500
     ),
-    "inverse_square_root_at_once": Case(
-        schedules.InverseSquareRoot(0.1, 0.7, 0),
-        inverse_square_root(0, 1),
-        500,
-        settles=False,
+    "inverse_square_root_at_once": endless(
+        InverseSquareRoot(0.1, 0.7, 0), inverse_square_root(0, 1), 500
     ),
-    "triangular": Case(
-        schedules.Cyclic(*_CYCLIC),
-        triangles(13, 8, lambda cycle, t: 1),
-        100,
-        settles=False,
-    ),
-    "triangular2": Case(
-        schedules.Cyclic(*_CYCLIC, mode="triangular2"),
+    "triangular": endless(Cyclic(*_CYCLIC), triangles(13, 8, lambda cycle, t: 1), 100),
+    "triangular2": endless(
+        Cyclic(*_CYCLIC, mode="triangular2"),
         triangles(13, 8, lambda cycle, t: 2.0**-cycle),
         100,
-        settles=False,
     ),
-    "triangular_exp": Case(
-        schedules.Cyclic(*_CYCLIC, "exp_range", 0.97),
+    "triangular_exp": endless(
+        Cyclic(*_CYCLIC, "exp_range", 0.97),
         triangles(13, 8, lambda cycle, t: 0.97**t),
         100,
-        settles=False,
     ),
-    "triangular_even": Case(
-        schedules.Cyclic(0.1, 0.9, 6),
-        triangles(6, 6, lambda cycle, t: 1),
-        50,
-        settles=False,
+    "triangular_even": endless(
+        Cyclic(0.1, 0.9, 6), triangles(6, 6, lambda cycle, t: 1), 50
     ),
-    "saw_teeth": Case(
-        schedules.Cyclic(0.1, 0.9, 6, 0),
-        triangles(6, 0, lambda cycle, t: 1),
-        50,
-        settles=False,
+    "saw_teeth": endless(
+        Cyclic(0.1, 0.9, 6, 0), triangles(6, 0, lambda cycle, t: 1), 50
     ),
-    "restarts": Case(
-        schedules.CosineRestarts(0.9, 7, end_value=0.05),
-        restarts(7, 1),
-        50,
-        settles=False,
+    "restarts": endless(CosineRestarts(0.9, 7, end_value=0.05), restarts(7, 1), 50),
+    "restarts_longer": endless(
+        CosineRestarts(0.9, 5, 2, end_value=0.05), restarts(5, 2), 75
     ),
-    "restarts_longer": Case(
-        schedules.CosineRestarts(0.9, 5, 2, end_value=0.05),
-        restarts(5, 2),
-        75,
-        settles=False,
-    ),
-    "restarts_thrice": Case(
-        schedules.CosineRestarts(0.9, 1, 3, 0.05), restarts(1, 3), 121, settles=False
-    ),
-    "step": Case(
-        schedules.Step(0.5, 7, 0.3), lambda count: 0.5 * 0.3 ** (int(count) // 7), 500
-    ),
+    "restarts_thrice": endless(CosineRestarts(0.9, 1, 3, 0.05), restarts(1, 3), 121),
+    "step": Case(Step(0.5, 7, 0.3), lambda count: 0.5 * 0.3 ** (int(count) // 7), 500),
     "multi_step": Case(
-        schedules.MultiStep(0.5, [5, 7, 20], gamma=0.3),
+        MultiStep(0.5, [5, 7, 20], gamma=0.3),
         lambda count: 0.5 * 0.3 ** sum(count >= m for m in (5, 7, 20)),
         20,
     ),
     "multi_step_zero": Case(
-        schedules.MultiStep(0.5, (3, 20), 0.0), lambda count: 0.5 * (count < 3), 20
+        MultiStep(0.5, (3, 20), 0.0), lambda count: 0.5 * (count < 3), 20
     ),
     "product": Case(_RAMP * _WAVE * 2, lambda t: 2 * ramp(t) * wave(t), 50),
     "sum": Case(0.25 + _RAMP - _WAVE / 2, lambda t: 0.25 + ramp(t) - wave(t) / 2, 50),

@@ -16,12 +16,9 @@ from eqopt.schedules import (
     LinearOneCycle,
     MultiStep,
     PiecewiseConstant,
-    PiecewiseInterpolate,
     Polynomial,
     Product,
     ReduceOnPlateau,
-    Step,
-    Sum,
     WarmupCosineDecay,
     WarmupDecay,
     WarmupStableDecay,
@@ -37,22 +34,20 @@ ONE, TWO = Constant(1.0), Constant(2.0)
 WRONG = [
     # Kinds of values.
     (lambda: Linear(THREE, 0.0, 3), ["Linear", "`init_value`", "eqx.filter_vmap"]),
-    (lambda: Linear(STRING, 0.0, 3), ["Linear", "init_value", "'a'"]),
     (lambda: Linear(1.0, 0.0, 1e4), ["integer", "10000.0", "int(...)"]),
     # Several fields.
     (
         lambda: WarmupCosineDecay(0.0, 1.0, 10, 10),
-        ["WarmupCosineDecay", "`decay_steps`", "`warmup_steps`", "includes", "10"],
+        ["WarmupCosineDecay", "`decay_steps`", "more than `warmup_steps`", "10"],
     ),
     (
         lambda: WarmupStableDecay(0.0, 1.0, 5, 10, 6),
         ["`total_steps`", "`warmup_steps`", "`cooldown_steps`", "5 + 6", "10"],
     ),
     (lambda: LinearOneCycle(9, 1.0, 0.5, 0.4), ["`pct_final`", "`pct_start`", "0.4"]),
-    (lambda: ONE.clip(2.0, 1.0), ["`min_value`", "`max_value`", "2.0"]),
+    (lambda: ONE.clip(2.0, 1.0), ["`max_value`", "at least `min_value`, 2.0"]),
     # Parts of a run.
     (lambda: WarmupDecay(1000, 100.0), ["`warmup`", "float from 0 to 1", "100.0"]),
-    (lambda: WarmupDecay(1000, decay=-1), ["`decay`", "-1"]),
     (lambda: WarmupDecay(1000, cycles=[0.5, 1.5]), ["`cycles[1]`", "1.5"]),
     (lambda: WarmupDecay(1000, cycles=0), ["`cycles`", "at least 1", "0"]),
     (
@@ -68,21 +63,12 @@ WRONG = [
         ["`rewarmup` and `decay`", "125 and 400", "cycle 1", "500"],
     ),
     # Several schedules.
-    (lambda: Sum([]), ["Sum", "`schedules`", "empty"]),
-    (lambda: Join([], []), ["Join", "`schedules`", "empty"]),
     (lambda: Join([ONE, TWO], [1, 2]), ["one entry fewer", "2 for 2"]),
-    (lambda: Join([ONE, TWO, ONE], [1]), ["one entry fewer", "1 for 3"]),
-    (lambda: Join([ONE, 0.5], [3]), ["Join", "`schedules[1]`", "0.5", "Constant"]),
     (lambda: Product([ONE, Constant]), ["Product", "`schedules[1]`", "Constant"]),
     (lambda: Join([ONE, STATEFUL], [3]), ["`schedules[1]`", "state"]),
     (lambda: Clipped(STRING), ["schedule"]),
-    (lambda: SGDR([]), ["SGDR", "`cosine_kwargs`", "at least one"]),
     (lambda: SGDR([ONE]), ["`cosine_kwargs`", "Constant", "Join"]),
     # Counts at which something changes.
-    (
-        lambda: Join([ONE, TWO, ONE], [5, 2]),
-        ["Join", "`boundaries`", "ascend", "(5, 2)"],
-    ),
     (lambda: Join([ONE, TWO, ONE], [5, 5]), ["ascend", "(5, 5)", "add up"]),
     (lambda: Join([ONE, TWO], [-1]), ["at least 0", "(-1,)"]),
     (lambda: Join([ONE, TWO], [2.5]), ["integers", "(2.5,)"]),
@@ -92,11 +78,8 @@ WRONG = [
         ["PiecewiseConstant", "`boundaries_and_scales`", "ascend", "(3, 3)"],
     ),
     (lambda: PiecewiseConstant(1.0, {3: -0.5}), ["boundaries_and_scales[3]", "-0.5"]),
-    (lambda: PiecewiseInterpolate("cosine", 1.0, {3: INF}), ["[0, inf)", "inf"]),
     # Calls.
     (lambda: ONE(1.5), ["Constant", "count", "integer", "1.5", "int(count)"]),
-    (lambda: ONE(True), ["count", "integer", "True"]),
-    (lambda: Step(1.0, 3)(jnp.ones(3)), ["count", "integer", "astype(jnp.int32)"]),
     (
         lambda: ((lambda count: THREE) * ONE)(0),
         ["Product", "`schedules[0]`", "shape (3,)"],

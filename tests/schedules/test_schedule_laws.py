@@ -6,7 +6,6 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 import pytest
-from jax.test_util import check_grads
 
 import eqopt
 from eqopt import schedules
@@ -81,28 +80,6 @@ def test_constants_of_a_trace(case):
     make = lambda: type(arrays)(**vars(arrays))
     value = jax.jit(lambda count: make()(count))(6)
     np.testing.assert_allclose(value, case.ours(6), rtol=1e-5, atol=1e-7)
-
-
-@pytest.mark.parametrize("kind", [np.uint64, np.int8, jnp.uint8, jnp.uint16])
-@pytest.mark.costly
-def test_integers_of_any_dtype(case, kind):
-    """Numbers of steps, and values that are integers, if the dtype has them."""
-    largest = jnp.iinfo(kind).max
-    convert = lambda x: kind(x) if isinstance(x, int) and 0 <= x <= largest else x
-    schedule = jtu.tree_map(convert, case.ours)
-    for count in (0, 6, case.horizon):
-        value = schedule(count)
-        _assert_plain(value)
-        np.testing.assert_allclose(value, case.ours(count), rtol=1e-6)
-
-
-def test_jit_of_the_schedule_itself():
-    for schedule in (
-        schedules.Linear(1.0, 0.0, 4),
-        _as_arrays(schedules.Constant(1.0)),
-    ):
-        _assert_plain(eqx.filter_jit(schedule)(jnp.int32(3)))
-    _assert_plain(jax.jit(schedules.Linear(1.0, 0.0, 4))(3))
 
 
 @pytest.mark.costly
@@ -203,25 +180,6 @@ def test_derivatives_are_finite(case):
     assert all(jnp.all(jnp.isfinite(x)) for x in jtu.tree_leaves(derivatives(values)))
 
 
-@pytest.mark.parametrize("count", [3, 10])
-@pytest.mark.slow
-def test_derivatives_are_right(count, x64):
-    def polynomial(init, end, power):
-        return schedules.Polynomial(init, end, power, 10)(count)
-
-    def warmup(init, peak, end, exponent):
-        return schedules.WarmupCosineDecay(init, peak, 4, 10, end, exponent)(count)
-
-    with x64():
-        for fn, args in (
-            (polynomial, (1.0, 0.3, 1.5)),
-            (warmup, (0.1, 1.0, 0.2, 1.5)),
-            (warmup, (0.1, 0.0, 0.2, 1.5)),  # a peak of zero
-        ):
-            arrays = tuple(jnp.asarray(x, jnp.float64) for x in args)
-            check_grads(jax.jit(fn), arrays, order=1)
-
-
 @pytest.mark.parametrize("exponent", [0.0, 0.5, 1.0])
 @pytest.mark.costly
 def test_derivatives_by_exponents_at_the_ends(exponent):
@@ -247,22 +205,15 @@ def test_population():
     with pytest.raises(ValueError, match=r"population.*filter_vmap"):
         population(5)
 
-    # Over numbers of steps too: those that cannot be checked give no NaN.
-    steps = jnp.array([-1, 0, 1, 10])
-    for make in (
-        lambda n: schedules.Linear(1.0, 0.5, n),
-        lambda n: schedules.CosineDecay(1.0, n, 0.5),
-        lambda n: schedules.WarmupCosineDecay(0.0, 1.0, n, 8, 0.5),
-        lambda n: schedules.Join([schedules.Constant(1), schedules.Constant(2)], [n]),
-    ):
-        values = eqx.filter_vmap(lambda n, make=make: make(n)(jnp.int32(9)))(steps)
-        assert jnp.all(jnp.isfinite(values))
-    ends = eqx.filter_vmap(lambda n: schedules.Join([abs, abs], [n])(9))(steps[1:])
-    np.testing.assert_array_equal(ends, [9, 8, 9])
-
 
 STEPS = jnp.array([-5, 0, 1, 10, LARGEST])
 UNCHECKED = {
+    "Linear": lambda n: schedules.Linear(1.0, 0.5, n),
+    "CosineDecay": lambda n: schedules.CosineDecay(1.0, n, 0.5),
+    "WarmupCosineDecay": lambda n: schedules.WarmupCosineDecay(0.0, 1.0, n, n, 0.5),
+    "Join": lambda n: schedules.Join(
+        [schedules.Constant(1), schedules.Constant(2)], [n]
+    ),
     "ExponentialDecay": lambda n: schedules.ExponentialDecay(1.0, n, 0.5, n),
     "WarmupConstant": lambda n: schedules.WarmupConstant(0.0, 1.0, n),
     "WarmupExponentialDecay": lambda n: schedules.WarmupExponentialDecay(
@@ -300,34 +251,22 @@ def test_numbers_of_steps_that_cannot_be_checked(name):
     assert jnp.all(jnp.isfinite(values))
 
 
-HUGE = {
-    "Linear": lambda x: schedules.Linear(x, -x, 4),
-    "Polynomial": lambda x: schedules.Polynomial(x, -x, 2.0, 4),
-    "WarmupConstant": lambda x: schedules.WarmupConstant(-x, x, 4),
-    "WarmupCosineDecay": lambda x: schedules.WarmupCosineDecay(-x, x, 2, 4, -x),
-    "CosineRestarts": lambda x: schedules.CosineRestarts(x, 4, end_value=-x),
-    "WarmupStableDecay": lambda x: schedules.WarmupStableDecay(-x, x, 1, 4, 2, -x),
-    "Cyclic": lambda x: schedules.Cyclic(-x, x, 2),
-    "PiecewiseInterpolate": lambda x: schedules.PiecewiseInterpolate(
-        "linear", x, {2: 0.5, 4: 2.0}
-    ),
-}
-
-
-@pytest.mark.parametrize("name", HUGE)
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: schedules.Linear(x, -x, 4),
+        lambda x: schedules.WarmupStableDecay(-x, x, 1, 4, 2, -x),
+        lambda x: schedules.PiecewiseInterpolate("linear", x, {2: 0.5, 4: 2.0}),
+    ],
+)
 @pytest.mark.costly
-def test_no_difference_overflows(name, all_optimizations):
+def test_no_difference_overflows(make, all_optimizations):
     """The difference of two numbers of float32 may exceed its range."""
     counts = jnp.arange(7)
     huge, small = (
-        np.asarray(jax.jit(HUGE[name](x))(counts), np.float64) for x in (3e38, 3.0)
+        np.asarray(jax.jit(make(x))(counts), np.float64) for x in (3e38, 3.0)
     )
     np.testing.assert_allclose(huge / 1e38, small, rtol=1e-6, atol=1e-6)
-
-
-def test_float64_may_exceed_float32(x64):
-    with x64():
-        assert schedules.Linear(1e40, 0.0, 4)(0) == 1e40
 
 
 def test_fractions_of_steps():
@@ -340,14 +279,6 @@ def test_fractions_of_steps():
     assert late(LARGEST - 1) > 0.99
     arrays = _as_arrays(late)
     assert arrays(LARGEST) == late(LARGEST) == jnp.float32(4e-6)
-
-
-def test_equality(case):
-    twin = jtu.tree_map(lambda x: x, case.ours)
-    assert twin is not case.ours
-    assert twin == case.ours
-    assert hash(twin) == hash(case.ours)
-    assert case.ours != schedules.Constant(-1.0)
 
 
 def test_value_is_no_alias():

@@ -10,24 +10,7 @@ import eqopt
 from eqopt.schedules import ReduceOnPlateau
 
 
-LOSSES = [
-    3.0,
-    2.0,
-    2.0,
-    2.0,
-    1.9,
-    1.9,
-    1.9,
-    1.9,
-    1.9,
-    2.5,
-    2.5,
-    1.0,
-    1.0,
-    1.0,
-    1.0,
-    1.0,
-]
+LOSSES = [3.0, *3 * [2.0], *5 * [1.9], 2.5, 2.5, *5 * [1.0]]
 
 
 def rates(schedule, losses=LOSSES):
@@ -100,23 +83,16 @@ def test_dtypes(x64):
         assert state.avg_value.dtype == jnp.float32
 
 
-@pytest.mark.parametrize("kind", [np.float64, jnp.float64, jnp.bfloat16])
-def test_rules_of_any_dtype(kind, x64):
+def test_rules_of_any_dtype(x64):
     rule = {"factor": 0.5, "rtol": 0.25, "atol": 0.0, "min_scale": 0.125}
     with x64():
-        schedule = ReduceOnPlateau(0.1, patience=np.int64(1), cooldown=jnp.int64(1),
-                                   **{k: kind(x) for k, x in rule.items()})  # fmt: skip
+        rule = {name: jnp.bfloat16(x) for name, x in rule.items()}
+        schedule = ReduceOnPlateau(0.1, patience=np.int64(1), **rule)
         state = schedule.init()
         for _ in range(2):
             state = schedule.update(state, value=1.0)
         assert schedule(state).dtype == jnp.float64
         np.testing.assert_allclose(schedule(state), 0.05, rtol=1e-6)
-
-
-def test_no_value():
-    schedule = ReduceOnPlateau(0.1)
-    with pytest.raises(TypeError, match=r"ReduceOnPlateau.*'value'"):
-        schedule.update(schedule.init())
 
 
 def test_a_loss_with_more_digits_than_the_state(x64):

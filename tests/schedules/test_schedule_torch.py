@@ -26,24 +26,9 @@ def learning_rates(make, steps=60):
     return rates
 
 
-def triangles(mode, gamma=1.0):
-    return lambda opt: lr_scheduler.CyclicLR(
-        opt, 0.1, RATE, 8, 5, mode=mode, gamma=gamma, cycle_momentum=False
-    )
-
-
-def one_cycle(start, strategy, three_phase=False):
-    return lambda opt: lr_scheduler.OneCycleLR(
-        opt,
-        RATE,
-        total_steps=61,
-        pct_start=start,
-        anneal_strategy=strategy,
-        cycle_momentum=False,
-        div_factor=10.0,
-        final_div_factor=100.0,
-        three_phase=three_phase,
-    )
+ONE_CYCLE = {"total_steps": 61, "cycle_momentum": False, "pct_start": 19 / 61}
+ONE_CYCLE |= {"div_factor": 10.0, "final_div_factor": 100.0}
+TRIANGLES = {"mode": "exp_range", "gamma": 0.95, "cycle_momentum": False}
 
 
 def in_turn(opt):
@@ -56,85 +41,67 @@ def chained(opt):
     return lr_scheduler.ChainedScheduler(parts)
 
 
-CASES = {
-    "StepLR": (
-        lambda opt: lr_scheduler.StepLR(opt, 7, 0.3),
-        schedules.Step(RATE, 7, 0.3),
-    ),
-    "MultiStepLR": (
-        lambda opt: lr_scheduler.MultiStepLR(opt, [7, 20, 21], 0.3),
+PIECES = schedules.PiecewiseConstant(RATE / 4, {4: 4.0})
+COSINE = schedules.CosineRestarts(RATE, 5, 2, 0.05)
+OF_THREE = schedules.LinearOneCycle(60, RATE, 18.5 / 60, 36.5 / 60, 10.0, 100.0)
+
+# The name in torch, its arguments, and the schedule.
+CASES = [
+    ("StepLR", (7, 0.3), {}, schedules.Step(RATE, 7, 0.3)),
+    (
+        "MultiStepLR",
+        ([7, 20, 21], 0.3),
+        {},
         schedules.MultiStep(RATE, [7, 20, 21], 0.3),
     ),
-    "ConstantLR": (
-        lambda opt: lr_scheduler.ConstantLR(opt, 0.25, 9),
-        schedules.PiecewiseConstant(RATE / 4, {9: 4.0}),
-    ),
-    "LinearLR": (
-        lambda opt: lr_scheduler.LinearLR(opt, 0.2, 0.9, 13),
-        schedules.Linear(0.2 * RATE, 0.9 * RATE, 13),
-    ),
-    "ExponentialLR": (
-        lambda opt: lr_scheduler.ExponentialLR(opt, 0.9),
-        schedules.ExponentialDecay(RATE, 1, 0.9),
-    ),
-    "PolynomialLR": (
-        lambda opt: lr_scheduler.PolynomialLR(opt, 40, 2.0),
-        schedules.Polynomial(RATE, 0.0, 2.0, 40),
-    ),
-    "CosineAnnealingLR": (  # up to its end: there it turns back
-        lambda opt: lr_scheduler.CosineAnnealingLR(opt, 60, 0.05),
-        schedules.CosineDecay(RATE, 60, alpha=0.1),
-    ),
-    "CosineAnnealingWarmRestarts": (
-        lambda opt: lr_scheduler.CosineAnnealingWarmRestarts(opt, 9, 1, 0.05),
-        schedules.CosineRestarts(RATE, 9, end_value=0.05),
-    ),
-    "CosineAnnealingWarmRestarts, longer": (
-        lambda opt: lr_scheduler.CosineAnnealingWarmRestarts(opt, 5, 2, 0.05),
-        schedules.CosineRestarts(RATE, 5, 2, 0.05),
-    ),
-    "CosineAnnealingWarmRestarts, much longer": (
-        lambda opt: lr_scheduler.CosineAnnealingWarmRestarts(opt, 2, 4),
-        schedules.CosineRestarts(RATE, 2, 4),
-    ),
-    "CyclicLR": (triangles("triangular"), schedules.Cyclic(0.1, RATE, 8, 5)),
-    "CyclicLR, halved": (
-        triangles("triangular2"),
-        schedules.Cyclic(0.1, RATE, 8, 5, "triangular2"),
-    ),
-    "CyclicLR, exponential": (
-        triangles("exp_range", 0.95),
+    ("ConstantLR", (0.25, 4), {}, PIECES),
+    ("LinearLR", (0.2, 0.9, 13), {}, schedules.Linear(0.2 * RATE, 0.9 * RATE, 13)),
+    ("ExponentialLR", (0.9,), {}, schedules.ExponentialDecay(RATE, 1, 0.9)),
+    ("PolynomialLR", (40, 2.0), {}, schedules.Polynomial(RATE, 0.0, 2.0, 40)),
+    # Up to its end: there it turns back.
+    ("CosineAnnealingLR", (60, 0.05), {}, schedules.CosineDecay(RATE, 60, alpha=0.1)),
+    ("CosineAnnealingWarmRestarts", (5, 2, 0.05), {}, COSINE),
+    (
+        "CyclicLR",
+        (0.1, RATE, 8, 5),
+        TRIANGLES,
         schedules.Cyclic(0.1, RATE, 8, 5, "exp_range", 0.95),
     ),
     # A step faster, and from step to step, not along with the steps: see the docstring.
-    "OneCycleLR": (
-        one_cycle(19 / 61, "cos"),
+    (
+        "OneCycleLR",
+        (RATE,),
+        ONE_CYCLE | {"anneal_strategy": "cos"},
         schedules.CosineOneCycle(60, RATE, 18.5 / 60, 10.0, 100.0),
     ),
-    "OneCycleLR, three phases": (
-        one_cycle(19 / 61, "linear", three_phase=True),
-        schedules.LinearOneCycle(60, RATE, 18.5 / 60, 36.5 / 60, 10.0, 100.0),
+    (
+        "OneCycleLR",
+        (RATE,),
+        ONE_CYCLE | {"anneal_strategy": "linear", "three_phase": True},
+        OF_THREE,
     ),
-    "LambdaLR": (
-        lambda opt: lr_scheduler.LambdaLR(opt, lambda t: 1 / (1 + t)),
+    (
+        "LambdaLR",
+        (lambda t: 1 / (1 + t),),
+        {},
         lambda count: RATE / (1 + jnp.asarray(count, jnp.float32)),
     ),
-    "ChainedScheduler": (
-        chained,
-        schedules.PiecewiseConstant(RATE / 4, {4: 4.0}) * schedules.Step(1.0, 7, 0.5),
-    ),
-    "SequentialLR": (
-        in_turn,
-        schedules.Join(
-            [schedules.Linear(0.1, RATE, 10), schedules.Step(RATE, 8)], [10]
-        ),
-    ),
-}
+]
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name, args, kwargs, ours", CASES, ids=[x[0] for x in CASES])
 @pytest.mark.filterwarnings("ignore:The epoch parameter:UserWarning")
-def test_learning_rates(name):
-    theirs, ours = CASES[name]
+def test_learning_rates(name, args, kwargs, ours):
+    assert_same(ours, lambda opt: getattr(lr_scheduler, name)(opt, *args, **kwargs))
+
+
+@pytest.mark.filterwarnings("ignore:The epoch parameter:UserWarning")
+def test_several():
+    assert_same(PIECES * schedules.Step(1.0, 7, 0.5), chained)
+    parts = [schedules.Linear(0.1, RATE, 10), schedules.Step(RATE, 8)]
+    assert_same(schedules.Join(parts, [10]), in_turn)
+
+
+def assert_same(ours, make):
     values = jax.vmap(ours)(jnp.arange(60))
-    np.testing.assert_allclose(values, learning_rates(theirs), rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(values, learning_rates(make), rtol=1e-5, atol=1e-7)

@@ -70,26 +70,14 @@ def test_whole_models(fun):
 
 
 @functions
-@pytest.mark.parametrize(
-    "dtype",
-    [jnp.float16, jnp.bfloat16, jnp.float32],
-)
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32, jnp.float64])
 def test_dtypes(fun, dtype, x64):
     with x64():
-        found = fun(_loss, _net(dtype), _x(dtype))
-        exact = fun(_loss, _net(), _x())
+        found, exact = fun(_loss, _net(dtype), _x(dtype)), fun(_loss, _net(), _x())
         for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(exact), strict=True):
             assert x.dtype == dtype
-            y = np.asarray(y, np.float32)
-            np.testing.assert_allclose(x.astype(jnp.float32), y, rtol=0.3, atol=0.05)
-
-
-@functions
-def test_float64(fun, x64):
-    with x64():
-        loss = lambda p, x: jnp.sum(p**4 * x)
-        p = jnp.array([1.0, 2.0], jnp.float64)
-        assert fun(loss, p, jnp.ones(2, jnp.float64)).dtype == jnp.float64
+            x, y = np.asarray(x, np.float32), np.asarray(y, np.float32)
+            np.testing.assert_allclose(x, y, rtol=0.3, atol=0.05)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -105,12 +93,6 @@ def test_jit_vmap_and_grad(name):
     total = lambda net: sum(jnp.sum(x) for x in jax.tree.leaves(fun(_loss, net, _x())))
     for g in jax.tree.leaves(eqx.filter_jit(eqx.filter_grad(total))(net)):
         assert jnp.isfinite(g).all()
-
-
-@functions
-def test_abstract_evaluation(fun):
-    shapes = eqx.filter_eval_shape(lambda net, x: fun(_loss, net, x), _net(), _x())
-    assert shapes.layer.weight.shape == (1, 2)
 
 
 @functions
@@ -188,10 +170,7 @@ def _sum(p, *args):
 WRONG = [
     (lambda: hvp(_sum, V, P), ["`v`", "['a']", "like the gradient", "ravel_pytree"]),
     (lambda: hvp(_sum, {"a": jnp.ones(3)}, P), ["`v`", "(3,)", "(2,)", "['a']"]),
-    (lambda: hvp(_sum, {"a": jnp.arange(2)}, P), ["`v`", "None against (2,)"]),
     (lambda: hvp(lambda p: p["a"], P, P), ["hvp", "`loss`", "f32[2]", "mean"]),
-    (lambda: hessian_diag(lambda p: (_sum(p), p), P), ["`loss`", "only the loss"]),
-    (lambda: hessian_diag(_sum, P, num_samples=3), ["`key` is None"]),
     (lambda: hessian_diag(_sum, P, key=3), ["`num_samples` is None", "exact"]),
     (lambda: hessian_diag(_sum, P, num_samples=0, key=3), ["`num_samples`", "1", "0"]),
     (lambda: hessian_diag(_sum, P, batch_size=0), ["`batch_size`", "at least 1", "0"]),

@@ -80,10 +80,24 @@ def check_scalar(owner: object, start: str, value: Any) -> None:
     if isinstance(value, bool) or not is_number:
         raise InputError(owner, f"{start} {described(value)}")
     if np.ndim(value) != 0:
-        fix = "For a population, use the optimizer inside `eqx.filter_vmap`."
+        fix = "For several numbers, use `eqx.filter_vmap`."
         raise InputError(owner, f"{start} an array of shape {np.shape(value)}. {fix}")
     if not _is_real(value):
         raise InputError(owner, f"{start} an array of dtype {_dtype(value)}.")
+
+
+_FROM_ZERO = Interval(0, includes_high=False)
+
+
+def check_number_in(
+    owner: str, name: str, value: Any, bounds: Interval = _FROM_ZERO
+) -> None:
+    """Raises an error unless `value` is one real number within bounds.
+
+    By default, it must be finite and not negative. A traced value is not checked.
+    """
+    check_scalar(owner, f"`{name}` must be a real number or a 0-d array, but is", value)
+    check_interval(owner, name, value, **vars(bounds))
 
 
 def _check_count(owner: str, name: str, value: Any, bounds: AtLeast) -> None:

@@ -3,7 +3,6 @@
 from typing import Annotated, Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
@@ -26,7 +25,7 @@ from .._types import (
     ZeroOrMore,
 )
 from ..tree import zeros_like
-from .line import Line, Trial, choose, kept, make_line, move, violation
+from .line import Line, Trial, choose, kept, make_line, move, report, violation
 
 
 class BacktrackingLinesearchInfo(eqx.Module):
@@ -183,10 +182,18 @@ class ScaleByBacktrackingLinesearch(AbstractTransformation):
         last = self._search(line, state.guess, atol)
         is_good = last.error <= atol
         is_taken = is_good | (last.value < line.value)
-        if self.verbose:
-            _report(last, line, is_good, is_taken)
         value, grad = choose(is_taken, (last.value, last.grad), (line.value, line.grad))
         learning_rate = jnp.where(is_taken, last.step_size, 0)
+        if self.verbose:
+            report(
+                ~is_good,
+                "ScaleByBacktrackingLinesearch",
+                line,
+                evaluations=last.evaluations,
+                last_step_size=last.step_size,
+                decrease_error=last.error,
+                used_step_size=learning_rate,
+            )
         state = ScaleByBacktrackingLinesearchState(
             learning_rate,
             value,
@@ -230,22 +237,3 @@ class ScaleByBacktrackingLinesearch(AbstractTransformation):
             body,
             none,
         )
-
-
-def _report(last: Trial, line: Line, is_good: Any, is_taken: Any) -> None:
-    message = (
-        "ScaleByBacktrackingLinesearch: no step size decreases the loss sufficiently "
-        "after {count} evaluations. The loss is {value} and its slope along the "
-        "updates is {slope}; the last step size was {last}, with an error of "
-        "{decrease}. It was used: {taken}."
-    )
-    show = lambda: jax.debug.print(
-        message,
-        count=last.evaluations,
-        value=line.value,
-        slope=line.slope,
-        last=last.step_size,
-        decrease=last.error,
-        taken=is_taken,
-    )
-    filter_cond(~is_good, show, lambda: None)

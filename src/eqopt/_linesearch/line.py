@@ -18,7 +18,7 @@ from .._trees.leaves import align, flatten_updates, keystr, restrict
 from .._trees.precision import compute_dtype
 from .._trees.stored import load, store_like
 from .._types import Leaf, Params, PyTree, Scalar, Updates
-from ..second_order._loss import loss_of_arrays
+from ..second_order._hvp import loss_of_arrays
 from ..tree import conj, norm, sub
 
 
@@ -199,3 +199,12 @@ def choose(pred: Bool[Array, ""], new: Any, old: Any) -> Any:
 def violation(error: Scalar) -> Scalar:
     """By how much a condition is violated, infinite if the loss is not a number."""
     return jnp.where(jnp.isnan(error), jnp.inf, jnp.maximum(error, 0))
+
+
+def report(has_failed: Bool[Array, ""], name: str, line: Line, **numbers: Any) -> None:
+    """Prints numbers of a search that has failed."""
+    numbers = {"loss": line.value, "slope_along_the_updates": line.slope, **numbers}
+    shown = ", ".join(f"{x.replace('_', ' ')} {{{x}}}" for x in numbers)
+    message = f"{name}: no step size satisfies the conditions: {shown}."
+    show = lambda: jax.debug.print(message, **numbers)
+    filter_cond(has_failed, show, lambda: None)

@@ -102,15 +102,12 @@ def _is_of_a_group(grad: Updates, state: State, params: Params) -> bool:
 
 def _stored(state: State) -> tuple[Scalar, Updates]:
     found = searches_in(state)
-    if len(found) != 1:
+    if len(found) != 1 or found[0].grad is None:
+        number = sum(x.grad is not None for x in found)
         raise InputError(
             "value_and_grad_from_state",
-            f"`state` must have one line search, but there are {len(found)}.",
-        )
-    if found[0].grad is None:
-        raise InputError(
-            "value_and_grad_from_state",
-            "the line search does not store the gradient. Make it with "
-            "`eqopt.ScaleByBacktrackingLinesearch(..., store_grad=True)`.",
+            "`state` must have one line search, and it must store the gradient, like "
+            "`eqopt.ScaleByBacktrackingLinesearch(..., store_grad=True)`, but there are "
+            f"{len(found)}, and {number} store it.",
         )
     return found[0].value, load(found[0].grad)

@@ -4,12 +4,11 @@ import math
 from typing import Annotated, Any, Literal
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from .._core import AbstractTransformation, leafwise
-from .._trees.control import filter_cond, while_loop
+from .._trees.control import while_loop
 from .._trees.leaves import parameters
 from .._trees.precision import compute_dtype
 from .._trees.states import check_state
@@ -26,7 +25,7 @@ from .._types import (
     ZeroOrMore,
 )
 from ..tree import zeros_like
-from .line import Line, choose, kept, make_line, move, violation
+from .line import Line, choose, kept, make_line, move, report, violation
 
 
 class Criteria(eqx.Module):
@@ -430,7 +429,16 @@ class ScaleByZoomLinesearch(AbstractTransformation):
         line = make_line(self, updates, params, extra, state.value)
         found = self._search(line, state.learning_rate)
         if self.verbose:
-            _report(found, line)
+            report(
+                found.has_failed,
+                "ScaleByZoomLinesearch",
+                line,
+                evaluations=found.count,
+                last_step_size=found.trial.step_size,
+                decrease_error=found.decrease_error,
+                curvature_error=found.curvature_error,
+                used_step_size=found.result.step_size,
+            )
         learning_rate = found.result.step_size
         state = ScaleByZoomLinesearchState(
             learning_rate,
@@ -461,23 +469,3 @@ class ScaleByZoomLinesearch(AbstractTransformation):
             increase_factor=as_real(self.increase_factor),
             precision=as_real(self.stepsize_precision),
         )
-
-
-def _report(found: Search, line: Line) -> None:
-    message = (
-        "ScaleByZoomLinesearch: no step size satisfies both conditions after {count} "
-        "evaluations. The loss is {value} and its slope along the updates is {slope}; "
-        "the last step size was {last}, with a decrease error of {decrease} and a "
-        "curvature error of {curvature}. The used step size is {taken}."
-    )
-    show = lambda: jax.debug.print(
-        message,
-        count=found.count,
-        value=line.value,
-        slope=line.slope,
-        last=found.trial.step_size,
-        decrease=found.decrease_error,
-        curvature=found.curvature_error,
-        taken=found.result.step_size,
-    )
-    filter_cond(found.has_failed, show, lambda: None)

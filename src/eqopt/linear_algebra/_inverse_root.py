@@ -9,10 +9,10 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
-from .._arguments.checks import check_integer
+from .._arguments.checks import check_integer, check_number_in
 from .._types import IntegerLike, RealScalarLike
 from ..numerics._numerics import wide_dtype
-from ._arguments import check_scalar, check_square
+from ._arguments import check_square
 from ._power_iteration import power_iteration
 
 
@@ -78,8 +78,8 @@ def matrix_inverse_pth_root(
     owner = "matrix_inverse_pth_root"
     check_square(owner, "matrix", matrix, np.floating)
     p = check_integer(owner, "p", p, 1)
-    check_scalar(owner, "ridge_epsilon", ridge_epsilon)
-    check_scalar(owner, "error_tolerance", error_tolerance)
+    check_number_in(owner, "ridge_epsilon", ridge_epsilon)
+    check_number_in(owner, "error_tolerance", error_tolerance)
     matrix = jnp.asarray(matrix)
     dtype = wide_dtype(matrix.dtype)
     root, error = _inverse_root(

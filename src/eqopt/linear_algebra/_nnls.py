@@ -9,12 +9,11 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
-from .._arguments.checks import check_integer
-from .._errors import InputError
-from .._types import RealScalarLike
+from .._arguments.checks import check_integer, check_number_in
+from .._types import Interval, RealScalarLike
 from ..numerics._numerics import wide_dtype
 from ..tree._reductions import largest
-from ._arguments import check_array, check_scalar
+from ._arguments import check_array
 
 
 def nnls(
@@ -67,19 +66,17 @@ def nnls(
         }
         ```
     """
-    check_array("nnls", "A", A, (2,), np.floating)
-    check_array("nnls", "b", b, (1, 2), np.floating)
+    is_matrix = lambda shape: len(shape) == 2
+    check_array("nnls", "A", A, "array with 2 axes", is_matrix, np.floating)
+    fits = lambda shape: len(shape) in (1, 2) and shape[0] == A.shape[0]
+    expected = f"array with 1 or 2 axes and the {A.shape[0]} rows of `A`"
+    check_array("nnls", "b", b, expected, fits, np.floating)
     iters = check_integer("nnls", "iters", iters, 0)
-    if b.shape[0] != A.shape[0]:
-        raise InputError(
-            "nnls",
-            f"`b` must have as many rows as `A`, but `b` has shape {b.shape} and `A` "
-            f"{A.shape}.",
-        )
     matrix, columns = jnp.asarray(A), jnp.asarray(b)
     dtype = wide_dtype(matrix.dtype, columns.dtype)
     if L is not None:
-        check_scalar("nnls", "L", L, includes_zero=False)
+        positive = Interval(0, includes_low=False, includes_high=False)
+        check_number_in("nnls", "L", L, positive)
     given = None if L is None else jnp.asarray(L, dtype)
     x = _nnls(matrix.astype(dtype), columns.astype(dtype), given, iters, unroll)
     return x.astype(columns.dtype)

@@ -11,13 +11,14 @@ import jax.tree_util as jtu
 from jax import lax
 from jaxtyping import Array, Inexact
 
+from .._arguments.checks import check_number_in
 from .._errors import InputError
 from .._trees.keys import as_key
 from .._trees.leaves import disagreement, map_parameters, parameters
 from .._types import IntegerLike, Key, PyTree, RealScalarLike
 from ..numerics._numerics import common_dtype, wide_dtype
 from ..tree._reductions import largest, norm
-from ._arguments import check_array, check_scalar, check_square
+from ._arguments import check_array, check_square
 
 
 def power_iteration(
@@ -87,7 +88,7 @@ def power_iteration(
         }
         ```
     """
-    check_scalar("power_iteration", "error_tolerance", error_tolerance)
+    check_number_in("power_iteration", "error_tolerance", error_tolerance)
     tolerance = jnp.asarray(error_tolerance, jnp.float32)
     if callable(matrix):
         if not jtu.tree_leaves(parameters(v0)):
@@ -102,13 +103,14 @@ def power_iteration(
     matrix = jnp.asarray(matrix)
     if v0 is None:
         v0 = _random(matrix, 0 if key is None else key)
-    check_array("power_iteration", "v0", v0, (1,))
-    if v0.shape != matrix.shape[:1]:
-        raise InputError(
-            "power_iteration",
-            f"`v0` must have shape {matrix.shape[:1]}, as `matrix` has "
-            f"{matrix.shape}, but has shape {v0.shape}.",
-        )
+    n = len(matrix)
+    check_array(
+        "power_iteration",
+        "v0",
+        v0,
+        f"array of shape ({n},)",
+        lambda shape: shape == (n,),
+    )
     return _of_matrix(matrix, jnp.asarray(v0), num_iters, tolerance, precision)
 
 

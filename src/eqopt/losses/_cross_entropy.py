@@ -11,7 +11,6 @@ from jaxtyping import Array, Float
 from .._types import Interval, RealScalarLike
 from ..numerics._numerics import nan_where
 from ._inputs import (
-    FINITE,
     Axes,
     IntegerArrayLike,
     RealArrayLike,
@@ -19,13 +18,12 @@ from ._inputs import (
     as_mask,
     as_scalar,
     check_labels,
-    check_ndim,
-    check_same_shape,
     is_class,
     is_label,
     one_value_each,
     pick,
     widen,
+    widen_alike,
 )
 from ._logarithms import excess, log_softmax, log_sum, weighted
 
@@ -203,7 +201,8 @@ def poly_loss_cross_entropy(
     """
     owner = "poly_loss_cross_entropy"
     log_p, y, axes = _prepared(owner, logits, labels, axis, where)
-    factor = as_scalar(owner, "epsilon", epsilon, log_p.dtype, FINITE)
+    finite = Interval(includes_low=False, includes_high=False)
+    factor = as_scalar(owner, "epsilon", epsilon, log_p.dtype, finite)
     # As in `weighted`: a class without a label may be impossible.
     log_p = jnp.where((y == 0) & jnp.isinf(log_p), 0, log_p)
     return one_value_each(jnp.sum(y * _poly(log_p, factor), axes), logits)
@@ -229,15 +228,14 @@ def _prepared(
     owner: str, logits: Any, labels: Any, axis: Any, where: Any
 ) -> tuple[Float[Array, "*shape"], Float[Array, "*shape"], tuple[int, ...]]:
     r"""$\log p$, the labels, which are 0 at masked elements, and the axes."""
-    check_same_shape(owner, "logits", logits, labels=labels, or_number=False)
-    x, y = widen(logits, labels)
+    x, y = widen_alike(owner, logits=logits, labels=labels)
     axes = as_axes(owner, axis, x.ndim)
     mask = as_mask(owner, where, x.shape, axes)
     return log_softmax(x, axes, mask), jnp.where(mask, y, 0), axes
 
 
 def ranking_softmax_loss(
-    logits: Float[Array | np.ndarray, "..."],
+    logits: Float[Array | np.ndarray, "*lists items"],
     labels: RealArrayLike,
     *,
     where: RealArrayLike | None = None,
@@ -281,11 +279,9 @@ def ranking_softmax_loss(
         ```
     """
     owner = "ranking_softmax_loss"
-    check_ndim(owner, "logits", logits, 1, "the last one for the items")
-    weights = 1.0 if weights is None else weights
-    check_same_shape(owner, "logits", logits, or_number=False, labels=labels)
-    check_same_shape(owner, "logits", logits, weights=weights)
-    s, y, w = widen(logits, labels, weights)
+    s, y = widen_alike(owner, logits=logits, labels=labels)
+    w = 1.0 if weights is None else weights
+    s, y, w = widen_alike(owner, or_number=True, logits=s, labels=y, weights=w)
     axes = (s.ndim - 1,)
     mask = as_mask(owner, where, s.shape, axes)
     relevance = jnp.where(mask, y * jnp.broadcast_to(w, y.shape), 0)

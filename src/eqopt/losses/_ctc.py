@@ -1,22 +1,19 @@
 """Connectionist temporal classification: labels without alignment."""
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int32, Integer
+from jaxtyping import Array, ArrayLike, Bool, Float, Int32, Integer, Real
 
 from .._errors import InputError
 from .._types import Interval, RealScalarLike
 from ..numerics._numerics import nan_where
 from ._inputs import (
-    IntegerArrayLike,
-    RealArrayLike,
     as_scalar,
     at_least_int32,
-    check_shape,
     is_label,
     one_value_each,
     pick,
@@ -25,11 +22,15 @@ from ._inputs import (
 from ._logarithms import log_softmax, logaddexp, with_derivatives_of
 
 
+_Frames: TypeAlias = Real[ArrayLike, "batch frames"] | Bool[ArrayLike, "batch frames"]
+_Labels: TypeAlias = Real[ArrayLike, "batch labels"] | Bool[ArrayLike, "batch labels"]
+
+
 def ctc_loss(
-    logits: Float[Array | np.ndarray, "..."],
-    logit_paddings: RealArrayLike,
-    labels: IntegerArrayLike,
-    label_paddings: RealArrayLike,
+    logits: Float[Array | np.ndarray, "batch frames classes"],
+    logit_paddings: _Frames,
+    labels: Integer[ArrayLike, "batch labels"],
+    label_paddings: _Labels,
     *,
     blank_id: int = 0,
     log_epsilon: RealScalarLike = -1e5,
@@ -108,10 +109,10 @@ def ctc_loss(
 
 
 def ctc_loss_with_forward_probs(
-    logits: Float[Array | np.ndarray, "..."],
-    logit_paddings: RealArrayLike,
-    labels: IntegerArrayLike,
-    label_paddings: RealArrayLike,
+    logits: Float[Array | np.ndarray, "batch frames classes"],
+    logit_paddings: _Frames,
+    labels: Integer[ArrayLike, "batch labels"],
+    label_paddings: _Labels,
     *,
     blank_id: int = 0,
     log_epsilon: RealScalarLike = -1e5,
@@ -174,8 +175,14 @@ def _in_range(
 def _ctc(
     owner: str, inputs: tuple[Any, Any, Any, Any], blank_id: int, log_epsilon: Any
 ) -> tuple[Float[Array, "..."], Float[Array, "..."], Float[Array, "..."]]:
-    _check(owner, *inputs, blank_id)
     logits, logit_paddings, labels, label_paddings = inputs
+    classes = np.shape(logits)[2]
+    if not 0 <= blank_id < classes:
+        raise InputError(
+            owner,
+            f"`blank_id` must be in [0, {classes}), one of the classes of `logits`, "
+            f"but is {blank_id}.",
+        )
     (x,) = widen(logits)
     negative = Interval(-np.inf, 0, includes_low=False, includes_high=False)
     floor = as_scalar(owner, "log_epsilon", log_epsilon, x.dtype, negative)
@@ -221,31 +228,6 @@ def _with_last_label(
 ) -> Float[Array, "batch labels_and_1"]:
     """The sequences that end with a label or a blank after it."""
     return jnp.concatenate([blank[:, :1], logaddexp(blank[:, 1:], label)], 1)
-
-
-def _check(
-    owner: str,
-    logits: Any,
-    logit_paddings: Any,
-    labels: Any,
-    label_paddings: Any,
-    blank_id: int,
-) -> None:
-    shape = np.shape(logits)
-    if len(shape) != 3 or np.ndim(labels) != 2 or np.shape(labels)[0] != shape[0]:
-        raise InputError(
-            owner,
-            "`logits` must have shape (batch, frames, classes) and `labels` shape "
-            f"(batch, labels), but they have shapes {shape} and {np.shape(labels)}.",
-        )
-    check_shape(owner, "logit_paddings", logit_paddings, shape[:2], "logits[..., 0]")
-    check_shape(owner, "label_paddings", label_paddings, np.shape(labels), "labels")
-    if not 0 <= blank_id < shape[2]:
-        raise InputError(
-            owner,
-            f"`blank_id` must be in [0, {shape[2]}), one of the classes of `logits`, "
-            f"but is {blank_id}.",
-        )
 
 
 #

@@ -13,9 +13,8 @@ from ._inputs import (
     RealArrayLike,
     as_axes,
     as_mask,
-    check_same_shape,
     one_value_each,
-    widen,
+    widen_alike,
 )
 from ._logarithms import small_excess, with_derivatives_of
 
@@ -69,9 +68,8 @@ def kl_divergence(
         ```
     """
     owner = "kl_divergence"
-    log_p, q, axes = _prepared(
-        owner, log_predictions, axis, where, targets=(targets, 0)
-    )
+    both = {"log_predictions": log_predictions, "targets": targets}
+    log_p, q, axes = _prepared(owner, axis, where, 0, **both)
     unit = _rounding_unit(log_predictions, targets)
     loss = _divergence(log_p, q, _log_ratio(log_p, q), axes, unit)
     return one_value_each(loss, log_predictions)
@@ -103,9 +101,8 @@ def kl_divergence_with_log_targets(
     A `ValueError` if shapes do not fit.
     """
     owner = "kl_divergence_with_log_targets"
-    log_p, log_q, axes = _prepared(
-        owner, log_predictions, axis, where, log_targets=(log_targets, -jnp.inf)
-    )
+    both = {"log_predictions": log_predictions, "log_targets": log_targets}
+    log_p, log_q, axes = _prepared(owner, axis, where, -jnp.inf, **both)
     unit = _rounding_unit(log_predictions, log_targets)
     q = jnp.exp(log_q)
     d = jnp.where(_is_zero(q), 0, log_q) - jnp.where(_is_zero(q), 0, log_p)
@@ -157,9 +154,8 @@ def generalized_kl_divergence(
         ```
     """
     owner = "generalized_kl_divergence"
-    log_p, q, axes = _prepared(
-        owner, log_predictions, axis, where, targets=(targets, 0)
-    )
+    both = {"log_predictions": log_predictions, "targets": targets}
+    log_p, q, axes = _prepared(owner, axis, where, 0, **both)
     return one_value_each(jnp.sum(_generalized(log_p, q), axes), log_predictions)
 
 
@@ -235,14 +231,10 @@ def _rounding_unit(*arrays: Any) -> float:
 
 
 def _prepared(
-    owner: str, log_predictions: Any, axis: Any, where: Any, **other: Any
+    owner: str, axis: Any, where: Any, masked_q: float, **both: Any
 ) -> tuple[Float[Array, "*shape"], Float[Array, "*shape"], tuple[int, ...]]:
     """Both arrays and the axes. Masked elements have p = q = 0."""
-    [(name, (targets, masked_q))] = other.items()
-    check_same_shape(
-        owner, "log_predictions", log_predictions, or_number=False, **{name: targets}
-    )
-    log_p, q = widen(log_predictions, targets)
+    log_p, q = widen_alike(owner, **both)
     axes = as_axes(owner, axis, q.ndim)
     mask = as_mask(owner, where, q.shape, axes)
     return jnp.where(mask, log_p, -jnp.inf), jnp.where(mask, q, masked_q), axes

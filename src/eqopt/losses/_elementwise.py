@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._types import Interval, RealScalarLike
-from ._inputs import RealArrayLike, as_scalar, check_same_shape, one_value_each, widen
+from ._inputs import RealArrayLike, as_scalar, one_value_each, widen, widen_alike
 from ._logarithms import weighted
 
 
@@ -163,8 +163,7 @@ def log_cosh(
 def _errors(owner: str, predictions: Any, targets: Any) -> Float[Array, "..."]:
     if targets is None:
         return widen(predictions)[0]
-    check_same_shape(owner, "predictions", predictions, targets=targets)
-    x, y = widen(predictions, targets)
+    x, y = widen_alike(owner, or_number=True, predictions=predictions, targets=targets)
     return x - y
 
 
@@ -192,8 +191,8 @@ def sigmoid_binary_cross_entropy(
 
     A `ValueError` if the shapes differ.
     """
-    check_same_shape("sigmoid_binary_cross_entropy", "logits", logits, labels=labels)
-    x, y = widen(logits, labels)
+    owner = "sigmoid_binary_cross_entropy"
+    x, y = widen_alike(owner, or_number=True, logits=logits, labels=labels)
     return one_value_each(_cross_entropy(x, jnp.broadcast_to(y, x.shape)), logits)
 
 
@@ -245,8 +244,7 @@ def sigmoid_focal_loss(
         ```
     """
     owner = "sigmoid_focal_loss"
-    check_same_shape(owner, "logits", logits, labels=labels)
-    x, y = widen(logits, labels)
+    x, y = widen_alike(owner, or_number=True, logits=logits, labels=labels)
     y = jnp.broadcast_to(y, x.shape)
     power = as_scalar(owner, "gamma", gamma, x.dtype)
     # The power is computed from the logarithm. A probability that rounds to 0 would
@@ -282,11 +280,8 @@ def hinge_loss(
 
     A `ValueError` if the shapes differ.
     """
-    check_same_shape(
-        "hinge_loss", "predictor_outputs", predictor_outputs, targets=targets
-    )
-    x, y = widen(predictor_outputs, targets)
-    return one_value_each(jnp.maximum(1 - x * y, 0), predictor_outputs)
+    product = _product("hinge_loss", predictor_outputs, targets)
+    return one_value_each(jnp.maximum(1 - product, 0), predictor_outputs)
 
 
 def perceptron_loss(
@@ -311,11 +306,14 @@ def perceptron_loss(
 
     A `ValueError` if the shapes differ.
     """
-    check_same_shape(
-        "perceptron_loss", "predictor_outputs", predictor_outputs, targets=targets
-    )
-    x, y = widen(predictor_outputs, targets)
-    return one_value_each(jnp.maximum(-x * y, 0), predictor_outputs)
+    product = _product("perceptron_loss", predictor_outputs, targets)
+    return one_value_each(jnp.maximum(-product, 0), predictor_outputs)
+
+
+def _product(owner: str, predictor_outputs: Any, targets: Any) -> Float[Array, "..."]:
+    arrays = {"predictor_outputs": predictor_outputs, "targets": targets}
+    x, y = widen_alike(owner, or_number=True, **arrays)
+    return x * y
 
 
 def sparsemax_loss(
@@ -359,9 +357,8 @@ def sparsemax_loss(
         }
         ```
     """
-    check_same_shape("sparsemax_loss", "logits", logits, labels=labels)
-    (x,) = widen(logits)
-    s = jnp.where(jnp.broadcast_to(jnp.asarray(labels).astype(bool), x.shape), -x, x)
+    x, y = widen_alike("sparsemax_loss", or_number=True, logits=logits, labels=labels)
+    s = jnp.where(jnp.broadcast_to(y.astype(bool), x.shape), -x, x)
     is_between = jnp.abs(s) < 1
     curved = jnp.square(jnp.where(is_between, s, 0) + 1) / 4
     return one_value_each(jnp.where(is_between, curved, jnp.maximum(s, 0)), logits)

@@ -6,9 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Bool, Float, Real
 
-from .._errors import InputError
 from .._types import Interval, RealScalarLike
 from ..numerics._numerics import safe_sqrt
 from ._inputs import (
@@ -17,9 +16,9 @@ from ._inputs import (
     as_axes,
     as_mask,
     as_scalar,
-    check_same_shape,
     one_value_each,
     widen,
+    widen_alike,
 )
 from ._logarithms import log_sum, with_derivatives_of
 
@@ -104,10 +103,7 @@ def _both(
     owner: str, predictions: Any, targets: Any, eps: Any, axis: Any, where: Any
 ) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
     """The cosine and the distance."""
-    check_same_shape(
-        owner, "predictions", predictions, targets=targets, or_number=False
-    )
-    x, y = widen(predictions, targets)
+    x, y = widen_alike(owner, predictions=predictions, targets=targets)
     axes = as_axes(owner, axis, x.ndim)
     mask = as_mask(owner, where, x.shape, axes)
     root = jnp.sqrt(as_scalar(owner, "eps", eps, x.dtype))
@@ -161,8 +157,8 @@ def scaled(
 
 
 def ntxent(
-    embeddings: Float[Array | np.ndarray, "..."],
-    labels: RealArrayLike,
+    embeddings: Float[Array | np.ndarray, "batch features"],
+    labels: Real[ArrayLike, " batch"] | Bool[ArrayLike, " batch"],
     temperature: RealScalarLike = 0.07,
 ) -> Float[Array, ""]:
     r"""The normalized, temperature-scaled cross entropy of SimCLR.
@@ -207,13 +203,6 @@ def ntxent(
         }
         ```
     """
-    shape = np.shape(embeddings)
-    if len(shape) != 2 or np.shape(labels) != shape[:1]:
-        raise InputError(
-            "ntxent",
-            "`embeddings` must have shape (batch, features) and `labels` shape (batch,), "
-            f"but they have shapes {shape} and {np.shape(labels)}.",
-        )
     (z,) = widen(embeddings)
     y = jnp.asarray(labels)
     positive = Interval(0, includes_low=False, includes_high=False)
@@ -282,9 +271,9 @@ def triplet_margin_loss(
         ```
     """
     owner = "triplet_margin_loss"
-    others = {"positives": positives, "negatives": negatives}
-    check_same_shape(owner, "anchors", anchors, or_number=False, **others)
-    a, p, n = widen(anchors, positives, negatives)
+    a, p, n = widen_alike(
+        owner, anchors=anchors, positives=positives, negatives=negatives
+    )
     axes = as_axes(owner, axis, a.ndim)
     from_one = Interval(1, includes_high=False)
     degree = as_scalar(owner, "norm_degree", norm_degree, a.dtype, from_one)

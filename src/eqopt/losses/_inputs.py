@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, ArrayLike, Bool, Float, Integer, Real
 
-from .._arguments.checks import check_interval
+from .._arguments.checks import check_number_in
 from .._errors import InputError
 from .._types import Interval, RealScalarLike
 from ..numerics._numerics import wide_dtype
@@ -35,26 +35,11 @@ def widen(*values: Any) -> list[Array]:
     return [jnp.asarray(x).astype(dtype) for x in values]
 
 
-# The bounds of numbers that are arguments.
-FINITE = Interval(includes_low=False, includes_high=False)
-ZERO_OR_MORE = Interval(0, includes_high=False)
-
-
 def as_scalar(
-    owner: str,
-    name: str,
-    value: RealScalarLike,
-    dtype: Any,
-    bounds: Interval = ZERO_OR_MORE,
+    owner: str, name: str, value: RealScalarLike, dtype: Any, *bounds: Interval
 ) -> Float[Array, ""]:
-    """A number within bounds as an array. Traced values are not checked."""
-    if jnp.shape(value) != ():
-        raise InputError(
-            owner,
-            f"`{name}` must be a number or a 0-d array, but has shape "
-            f"{jnp.shape(value)}. For several numbers, use `jax.vmap`.",
-        )
-    check_interval(owner, name, value, **vars(bounds))
+    """A number within bounds as an array, by default one that is not negative."""
+    check_number_in(owner, name, value, *bounds)
     return jnp.asarray(value).astype(dtype)
 
 
@@ -75,13 +60,16 @@ def check_shape(
     )
 
 
-def check_same_shape(
-    owner: str, name: str, array: Any, /, *, or_number: bool = True, **others: Any
-) -> None:
-    """Raises unless all others have the shape of `array`, or no axes."""
-    for other, x in others.items():
+def widen_alike(owner: str, *, or_number: bool = False, **arrays: Any) -> list[Array]:
+    """The arrays in one dtype, as in `widen`; raises unless the shapes are equal.
+
+    `or_number`: whether all but the first may also be single numbers.
+    """
+    (name, array), *others = arrays.items()
+    for other, x in others:
         if not (or_number and jnp.ndim(x) == 0):
             check_shape(owner, other, x, jnp.shape(array), name)
+    return widen(*arrays.values())
 
 
 def check_labels(owner: str, name: str, array: Any, labels: Any, axes: Any) -> None:
@@ -94,16 +82,6 @@ def check_labels(owner: str, name: str, array: Any, labels: Any, axes: Any) -> N
             f"`labels` must be integers of shape {expected}, like `{name}` without the "
             f"axis of the classes, but has shape {jnp.shape(labels)}. Convert one-hot "
             "labels with `jnp.argmax`.",
-        )
-
-
-def check_ndim(owner: str, name: str, array: Any, low: int, meaning: str) -> None:
-    """Raises unless `array` has at least `low` axes."""
-    if jnp.ndim(array) < low:
-        raise InputError(
-            owner,
-            f"`{name}` must have at least {low} axes, {meaning}, but has shape "
-            f"{jnp.shape(array)}.",
         )
 
 

@@ -14,13 +14,12 @@ from ._inputs import (
     IntegerArrayLike,
     RealArrayLike,
     check_labels,
-    check_ndim,
-    check_same_shape,
     is_class,
     is_label,
     one_value_each,
     pick,
     widen,
+    widen_alike,
 )
 from ._logarithms import weighted
 
@@ -216,8 +215,6 @@ def _prepared(
 ) -> tuple[Float[Array, "*shape classes"], Integer[Array, "*shape"]]:
     check_labels(owner, "scores", scores, labels, (np.ndim(scores) - 1,))
     (x,) = widen(scores)
-    if x.shape[-1] == 0:
-        raise InputError(owner, f"`scores` has no classes: its shape is {x.shape}.")
     return x, jnp.asarray(labels)
 
 
@@ -288,9 +285,7 @@ def make_fenchel_young_loss(
         **kwargs: Any,
     ) -> Float[Array, "..."]:
         owner = "fenchel_young_loss"
-        check_ndim(owner, "scores", scores, 1, "the last one for the maximum")
-        check_same_shape(owner, "scores", scores, targets=targets, or_number=False)
-        s, y = widen(scores, targets)
+        s, y = widen_alike(owner, scores=scores, targets=targets)
         rows = s.reshape(-1, s.shape[-1]) if s.size else jnp.zeros((0, s.shape[-1]))
         best = jax.vmap(lambda row: max_fun(row, *args, **kwargs))(rows)
         if jnp.shape(best) != (len(rows),):

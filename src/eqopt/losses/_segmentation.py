@@ -1,6 +1,6 @@
 """Losses for segmentation: the overlap of regions."""
 
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -15,16 +15,12 @@ from ._inputs import (
     RealArrayLike,
     as_axes,
     as_scalar,
-    check_ndim,
-    check_same_shape,
     check_shape,
     one_value_each,
     widen,
+    widen_alike,
 )
 from ._logarithms import with_derivatives_of
-
-
-_REDUCTIONS = {"mean": jnp.mean, "sum": jnp.sum}
 
 
 def dice_loss(
@@ -36,7 +32,7 @@ def dice_loss(
     alpha: RealScalarLike = 0.5,
     beta: RealScalarLike = 0.5,
     apply_softmax: bool = True,
-    reduction: str = "mean",
+    reduction: Literal["mean", "sum", "none"] = "mean",
     ignore_background: bool = False,
     axis: Axes = None,
 ) -> Float[Array, "..."]:
@@ -110,11 +106,6 @@ def dice_loss(
         ```
     """
     owner = "dice_loss"
-    if reduction not in (*_REDUCTIONS, "none"):
-        raise InputError(
-            owner,
-            f"`reduction` must be 'mean', 'sum' or 'none', but is {reduction!r}.",
-        )
     p, q, t = _prepared(owner, predictions, targets, apply_softmax)
     axes = as_axes(owner, axis, p.ndim) if axis is not None else range(1, p.ndim - 1)
     if p.ndim - 1 in axes:
@@ -131,7 +122,7 @@ def dice_loss(
         loss = loss * jnp.broadcast_to(weights, loss.shape)
     loss = _without_background(loss, ignore_background)
     if reduction != "none":
-        loss = _REDUCTIONS[reduction](loss, -1)
+        loss = (jnp.mean if reduction == "mean" else jnp.sum)(loss, -1)
     return one_value_each(loss, predictions)
 
 
@@ -185,9 +176,6 @@ def multiclass_generalized_dice_loss(
         ```
     """
     owner = "multiclass_generalized_dice_loss"
-    check_same_shape(
-        owner, "predictions", predictions, targets=targets, or_number=False
-    )
     p, q, t = _prepared(owner, predictions, targets, apply_softmax)
     s = as_scalar(owner, "smooth", smooth, p.dtype)
     half = jnp.asarray(0.5, p.dtype)
@@ -207,7 +195,7 @@ def multiclass_generalized_dice_loss(
 
 
 def binary_dice_loss(
-    predictions: Float[Array | np.ndarray, "..."],
+    predictions: Float[Array | np.ndarray, "batch *shape"],
     targets: RealArrayLike,
     *,
     smooth: RealScalarLike = 1.0,
@@ -235,11 +223,7 @@ def binary_dice_loss(
     A `ValueError` if shapes do not fit, or if `smooth` is out of range or has axes.
     """
     owner = "binary_dice_loss"
-    check_ndim(owner, "predictions", predictions, 1, "the first one for the batch")
-    check_same_shape(
-        owner, "predictions", predictions, targets=targets, or_number=False
-    )
-    x, t = widen(predictions, targets)
+    x, t = widen_alike(owner, predictions=predictions, targets=targets)
     s = as_scalar(owner, "smooth", smooth, x.dtype)
     p, q = _both_sigmoids(x) if apply_sigmoid else (x, 1 - x)
     half = jnp.asarray(0.5, x.dtype)
@@ -276,9 +260,13 @@ def _prepared(
         x = x[..., None]
     if t.ndim == x.ndim - 1 and x.shape[-1] == 1:
         t = t[..., None]
-    meaning = "the first one for the batch, the last one for the classes"
-    check_ndim(owner, "predictions", x, 2, meaning)
-    check_same_shape(owner, "predictions", x, targets=t, or_number=False)
+    if x.ndim < 2:
+        raise InputError(
+            owner,
+            f"`predictions` must have axes for the batch and the classes, but has shape "
+            f"{x.shape}.",
+        )
+    check_shape(owner, "targets", t, x.shape, "predictions")
     if not apply_softmax:
         return x, 1 - x, t
     if x.shape[-1] == 1:

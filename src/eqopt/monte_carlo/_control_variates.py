@@ -13,12 +13,11 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from .._arguments.checks import check_interval
+from .._arguments.checks import check_interval, check_number_in
 from .._errors import InputError
 from .._trees.keys import as_key
 from .._trees.leaves import disagreement
 from .._types import Key, PyTree, RealScalarLike
-from ..linear_algebra._arguments import check_scalar
 from ..numerics._numerics import (
     at_least_float32,
     common_dtype,
@@ -208,7 +207,7 @@ def estimate_control_variate_coefficients(
     if `num_samples` is less than 2 or `eps` is negative, not finite, or has axes.
     """
     owner = "estimate_control_variate_coefficients"
-    check_scalar(owner, "eps", eps)
+    check_number_in(owner, "eps", eps)
     cv, _, _ = control_variate_from_function(function)
     key, state = as_key(key), control_variate_state
     samples = _samples(owner, params, dist_builder, key, num_samples, low=2)

@@ -61,7 +61,7 @@ def simplex(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
         ```
     """
     parts = take("simplex", "tree", tree)
-    return parts.put(_simplex(parts.arrays, scalar("simplex", "scale", scale, 0)))
+    return parts.put(_simplex(parts.arrays, scalar("simplex", "scale", scale)))
 
 
 def l1_sphere(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
@@ -87,7 +87,7 @@ def l1_sphere(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
     [`eqopt.projections.simplex`][].
     """
     parts = take("l1_sphere", "tree", tree)
-    return parts.put(_l1_sphere(parts.arrays, scalar("l1_sphere", "scale", scale, 0)))
+    return parts.put(_l1_sphere(parts.arrays, scalar("l1_sphere", "scale", scale)))
 
 
 def l1_ball(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
@@ -127,7 +127,7 @@ def l1_ball(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
         ```
     """
     parts = take("l1_ball", "tree", tree)
-    return parts.put(_l1_ball(parts.arrays, scalar("l1_ball", "scale", scale, 0)))
+    return parts.put(_l1_ball(parts.arrays, scalar("l1_ball", "scale", scale)))
 
 
 @jax.jit
@@ -225,7 +225,7 @@ def l2_ball(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
     floating-point arrays.
     """
     parts = take("l2_ball", "tree", tree, complex_too=True)
-    return parts.put(_l2_ball(parts.arrays, scalar("l2_ball", "scale", scale, 0)))
+    return parts.put(_l2_ball(parts.arrays, scalar("l2_ball", "scale", scale)))
 
 
 def l2_sphere(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
@@ -250,7 +250,7 @@ def l2_sphere(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
     A `ValueError` or `TypeError` as [`eqopt.projections.l2_ball`][].
     """
     parts = take("l2_sphere", "tree", tree, complex_too=True)
-    return parts.put(_l2_sphere(parts.arrays, scalar("l2_sphere", "scale", scale, 0)))
+    return parts.put(_l2_sphere(parts.arrays, scalar("l2_sphere", "scale", scale)))
 
 
 @jax.jit

@@ -119,7 +119,7 @@ def linf_ball(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
     """
     parts = take("linf_ball", "tree", tree)
     # As a float, because the negative of an unsigned integer is a large number.
-    s = jnp.asarray(as_float(scalar("linf_ball", "scale", scale, 0)))
+    s = jnp.asarray(as_float(scalar("linf_ball", "scale", scale)))
     return parts.put(
         _clip(parts.arrays, [-s for _ in parts.arrays], [s for _ in parts.arrays])
     )

@@ -4,9 +4,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Real
 
-from .._types import PyTree, RealScalarLike
+from .._types import Interval, PyTree, RealScalarLike
 from ..tree._reductions import largest
 from ._trees import aligned, narrowed, scalar, take, widened
+
+
+_FINITE = Interval(includes_low=False, includes_high=False)
 
 
 def vector(x: PyTree, a: PyTree) -> PyTree:
@@ -57,7 +60,9 @@ def hyperplane(x: PyTree, a: PyTree, b: RealScalarLike) -> PyTree:
     """
     parts = take("hyperplane", "x", x)
     a = aligned("hyperplane", "a", a, x, parts)
-    return parts.put(_hyperplane(parts.arrays, a, scalar("hyperplane", "b", b)))
+    return parts.put(
+        _hyperplane(parts.arrays, a, scalar("hyperplane", "b", b, _FINITE))
+    )
 
 
 def halfspace(x: PyTree, a: PyTree, b: RealScalarLike) -> PyTree:
@@ -84,7 +89,7 @@ def halfspace(x: PyTree, a: PyTree, b: RealScalarLike) -> PyTree:
     """
     parts = take("halfspace", "x", x)
     a = aligned("halfspace", "a", a, x, parts)
-    return parts.put(_halfspace(parts.arrays, a, scalar("halfspace", "b", b)))
+    return parts.put(_halfspace(parts.arrays, a, scalar("halfspace", "b", b, _FINITE)))
 
 
 _Arrays = list[Float[Array, "..."]]

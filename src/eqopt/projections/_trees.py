@@ -1,6 +1,5 @@
 """Arguments of projections: the floating-point arrays of a tree, and numbers."""
 
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -10,11 +9,12 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, Inexact
 
-from .._arguments.checks import check_interval
+from .._arguments.checks import check_number_in
 from .._errors import InputError
 from .._trees.leaves import briefly, disagreement, is_inexact, is_none, keystr
-from .._types import PyTree, RealScalarLike
+from .._types import Interval, PyTree, RealScalarLike
 from ..numerics._numerics import common_dtype, wide_dtype
+from ..tree._together import check_real
 
 
 class Parts(NamedTuple):
@@ -37,13 +37,8 @@ def take(owner: str, name: str, tree: PyTree, complex_too: bool = False) -> Part
             f"`{name}` must have floating-point arrays, but is {briefly(tree)}. Convert "
             "numbers with `jnp.asarray(x, float)`.",
         )
-    for i, x in zip(places, arrays, strict=True):
-        if jnp.iscomplexobj(x) and not complex_too:
-            raise InputError(
-                owner,
-                f"`{name}` must have real arrays, but has dtype {x.dtype} at "
-                f"`{keystr(tree, i)}`. Project `x.real` and `x.imag`.",
-            )
+    if not complex_too:
+        check_real(owner, name, tree, "Project `x.real` and `x.imag`.")
 
     def put(new):
         out = list(leaves)
@@ -72,20 +67,13 @@ def aligned(owner: str, name: str, given: PyTree, tree: PyTree, parts: Parts) ->
 
 
 def scalar(
-    owner: str, name: str, value: Any, low: float | int = -math.inf
+    owner: str, name: str, value: RealScalarLike, *bounds: Interval
 ) -> RealScalarLike:
-    """`value`; raises unless it is a finite real number, or 0-d array, of at least `low`.
+    """`value`; raises unless it is a number within bounds, by default not negative.
 
     Traced values are not checked.
     """
-    if np.ndim(value) != 0:
-        raise InputError(
-            owner,
-            f"`{name}` must be a number or a 0-d array, but has shape "
-            f"{np.shape(value)}. For several numbers, use `jax.vmap`.",
-        )
-    has_low = low > -math.inf
-    check_interval(owner, name, value, low, includes_low=has_low, includes_high=False)
+    check_number_in(owner, name, value, *bounds)
     number = float(value) if isinstance(value, int) else value
     # A compiled function converts it to an array; without `jit`, for debugging, this
     # does.

@@ -28,7 +28,12 @@ from ._dtypes import (
     of_counts,
 )
 from ._piecewise import interpolate
-from ._schedule import AbstractFormula, AbstractSchedule, ascend, one_after_the_other
+from ._schedule import (
+    AbstractFormula,
+    AbstractSchedule,
+    check_order,
+    one_after_the_other,
+)
 from ._warmup import WarmupCosineDecay
 
 
@@ -387,12 +392,7 @@ class LinearOneCycle(AbstractSchedule):
 
     def __check_init__(self) -> None:
         check_fields(self)
-        if not ascend(self.pct_start, self.pct_final, strictly=False):
-            raise InputError(
-                self,
-                "`pct_final` includes the increase, so it must be at least `pct_start`, "
-                f"{self.pct_start}, but is {self.pct_final}.",
-            )
+        check_order(self, "pct_start", "pct_final")
 
     @of_counts
     def __call__(self, count: IntScalarLike) -> Float[Array, ""]:

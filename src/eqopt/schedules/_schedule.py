@@ -321,13 +321,8 @@ class Clipped(AbstractSchedule):
     def __check_init__(self) -> None:
         check_fields(self)
         _check_schedule(self, "schedule", self.schedule)
-        bounds = self.min_value, self.max_value
-        if None not in bounds and not ascend(*bounds, strictly=False):
-            raise InputError(
-                self,
-                f"`min_value` must be at most `max_value`, {self.max_value}, but is "
-                f"{self.min_value}.",
-            )
+        if self.min_value is not None and self.max_value is not None:
+            check_order(self, "min_value", "max_value")
 
     @of_counts
     def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
@@ -429,6 +424,14 @@ def ascend(*values: Any, strictly: bool = True) -> bool:
     )
 
 
+def check_order(owner: object, low: str, high: str, strictly: bool = False) -> None:
+    """Raises unless the values of two fields ascend, as far as they are known."""
+    a, b = getattr(owner, low), getattr(owner, high)
+    if not ascend(a, b, strictly=strictly):
+        than = "more than" if strictly else "at least"
+        raise InputError(owner, f"`{high}` must be {than} `{low}`, {a}, but is {b}.")
+
+
 def check_boundaries(owner: object, name: str, counts: tuple[Any, ...]) -> None:
     """Raises unless these are integers that ascend strictly, from 0 on."""
     if not (all(map(is_integer, counts)) and ascend(-1, *counts)):
@@ -441,8 +444,6 @@ def check_boundaries(owner: object, name: str, counts: tuple[Any, ...]) -> None:
 
 
 def _check_schedules(owner: object, schedules: tuple[Any, ...]) -> None:
-    if not schedules:
-        raise InputError(owner, "`schedules` is empty: it must have at least one.")
     for i, schedule in enumerate(schedules):
         _check_schedule(owner, f"schedules[{i}]", schedule)
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from .._arguments.checks import check_fields
+from .._arguments.checks import check_fields, check_integer
 from .._errors import InputError
 from .._jax_internals import is_traced
 from .._types import RealScalarLike
@@ -32,6 +32,7 @@ from ._schedule import (
     AbstractFormula,
     AbstractSchedule,
     ascend,
+    check_order,
     one_after_the_other,
 )
 
@@ -112,12 +113,8 @@ class WarmupCosineDecay(AbstractFormula):
 
     def __check_init__(self) -> None:
         check_fields(self)
-        if not ascend(self.warmup_steps, self.decay_steps):
-            raise InputError(
-                self,
-                "`decay_steps` includes the warm-up, so it must be more than "
-                f"`warmup_steps`, {self.warmup_steps}, but is {self.decay_steps}.",
-            )
+        # The decay includes the warm-up, as in Optax.
+        check_order(self, "warmup_steps", "decay_steps", strictly=True)
 
     def _formula(self: Any, count: Int[Array, ""]) -> Float[Array, ""]:
         since_peak = jnp.maximum(count, self.warmup_steps) - self.warmup_steps
@@ -469,16 +466,10 @@ class WarmupDecay(AbstractSchedule):
 
 def _beginnings(cycles: Any) -> tuple[Any, ...]:
     """Where each cycle but the first begins."""
-    is_list = not hasattr(cycles, "ndim") or cycles.ndim == 1
-    if is_list and isinstance(cycles, Iterable):
+    if isinstance(cycles, Iterable) and getattr(cycles, "ndim", 1) == 1:
         return tuple(cycles)
-    if not is_integer(cycles) or is_traced(cycles) or int(cycles) < 1:
-        raise InputError(
-            "WarmupDecay",
-            "`cycles` must be a number of at least 1, or a list of where each cycle but "
-            f"the first begins, but is {cycles!r}.",
-        )
-    return tuple(i / int(cycles) for i in range(1, int(cycles)))
+    number = check_integer("WarmupDecay", "cycles", cycles, 1)
+    return tuple(i / number for i in range(1, number))
 
 
 def _check_amount(name: str, value: Any) -> None:

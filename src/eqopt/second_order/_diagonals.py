@@ -18,8 +18,7 @@ from .._trees.leaves import map_parameters
 from .._types import Key, Params, PyTree, StaticInteger, Updates
 from ..microbatching import AccumulationType, micro_vmap
 from ..numerics._numerics import abs_sq, at_least_float32, wide_dtype
-from ._hutchinson import hutchinson
-from ._loss import loss_of_arrays
+from ._hvp import hutchinson, loss_of_arrays
 
 
 def hessian_diag(

@@ -3,15 +3,19 @@
 from collections.abc import Callable
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
+from jax import lax
+from jaxtyping import Array, Inexact
 
 from .._errors import InputError
+from .._trees.keys import split_like
 from .._trees.leaves import disagreement, map_parameters, parameters
 from .._types import Params, PyTree, Updates
-from ._loss import loss_of_arrays
 
 
 def hvp(loss: Callable[..., Any], v: PyTree, params: Params, *args: Any) -> Updates:
@@ -85,3 +89,50 @@ def _like(v: PyTree, arrays: PyTree) -> PyTree:
     leaves, treedef = jtu.tree_flatten(arrays)
     pairs = zip(jtu.tree_leaves(v), leaves, strict=True)
     return treedef.unflatten(x.astype(p.dtype) for x, p in pairs)
+
+
+def loss_of_arrays(
+    owner: str, name: str, loss: Callable[..., Any], params: Params, args: tuple
+) -> Callable[[PyTree], Any]:
+    """`loss` at `args`, with the given arrays instead of the arrays in `params`.
+
+    **Arguments:**
+
+    - `owner`, `name`: the called function, and the name of `loss` among its arguments.
+    """
+
+    def value(arrays: PyTree) -> Any:
+        out = loss(eqx.combine(arrays, params), *args)
+        is_number = eqx.is_array_like(out) and np.shape(out) == ()
+        if not (is_number and jnp.issubdtype(jnp.result_type(out), np.floating)):
+            raise InputError(
+                owner,
+                f"`{name}` must return a real floating-point number, but returned "
+                f"{eqx.tree_pformat(out)}. Return only the loss, the mean over a batch.",
+            )
+        return out
+
+    return value
+
+
+def hutchinson(key: Any, product: Callable[[PyTree], PyTree], arrays: PyTree) -> PyTree:
+    r"""Computes $r \odot H r$ for random signs $r$: on average, the diagonal of $H$.
+
+    **Arguments:**
+
+    - `key`: a key for the signs.
+    - `product`: $r \mapsto H r$, a function of trees like `arrays`.
+    - `arrays`: inexact arrays; only their shapes and dtypes are used.
+    """
+    signs = jax.tree.map(random_signs, split_like(key, arrays), arrays)
+    # Without a conjugate: the conjugate of the gradient is already in the product.
+    return jax.tree.map(lambda r, h: (r * h).real, signs, product(signs))
+
+
+def random_signs(key: Any, p: Any) -> Inexact[Array, "..."]:
+    """Random signs instead of `p`, or numbers of modulus 1 if it is complex."""
+    real = jnp.finfo(p.dtype).dtype
+    if not jnp.iscomplexobj(p):
+        return jr.rademacher(key, p.shape, real)
+    x, y = jr.rademacher(key, (2, *p.shape), real) * jnp.sqrt(jnp.asarray(0.5, real))
+    return lax.complex(x, y)
