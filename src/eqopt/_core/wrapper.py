@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -128,6 +128,8 @@ class AbstractComposite(AbstractTransformation):
     """
 
     _loads = "nothing"
+    # Whether `update` needs the parameters, too.
+    _needs_params: ClassVar[bool] = False
 
     @abc.abstractmethod
     def handle(self, call: Call, state: State) -> tuple[Any, State]:
@@ -155,12 +157,12 @@ class AbstractComposite(AbstractTransformation):
     def step(
         self, grads: Updates, state: SameState, params: Model, **extra: Any
     ) -> tuple[Model, SameState]:
-        required_params(self, params)
         return self._handled(Call(grads, params, extra, True, grads), state)
 
     def _handled(self, call: Call, state: State) -> tuple[Any, State]:
+        if call.is_step or self._needs_params:
+            required_params(self, call.params)
         check_state(self, state)
-
         if self._loads == "nothing":
             return self.handle(call, state)
         run = lambda state, params: self.handle(call._replace(params=params), state)
@@ -203,10 +205,4 @@ class AbstractWrapper(AbstractComposite):
 
     def eval_params(self, state: State, params: Model) -> Model:
         check_state(self, state)
-        if not hasattr(state, "inner_state"):
-            raise AttributeError(
-                f"{type(self).__name__}.eval_params: a {type(state).__name__} has no "
-                "field `inner_state`. Name the state of `inner` so, or implement "
-                "`eval_params`."
-            )
         return self.inner.eval_params(state.inner_state, params)

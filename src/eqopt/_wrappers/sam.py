@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Int
 
-from .._arguments.extra import required, required_params
+from .._arguments.extra import required
 from .._combinators.chain import Chain
 from .._core import (
     AbstractTransformation,
@@ -159,6 +159,7 @@ class SAM(AbstractWrapper):
     # 4. Extra arguments are passed on.
 
     _loads = "all"
+    _needs_params = True
 
     inner: AbstractTransformation
     adversary: AbstractTransformation = Chain(Normalize(), Scale(-0.05))
@@ -184,7 +185,6 @@ class SAM(AbstractWrapper):
         )
 
     def handle(self, call: Call, state: SAMState) -> tuple[Any, SAMState]:
-        required_params("SAM", call.params)
         return (self._opaquely if self.opaque_mode else self._openly)(call, state)
 
     def eval_params(self, state: State, params: Model) -> Model:
