@@ -19,7 +19,7 @@ from .._core import (
     add_updates,
     equation,
     leafwise,
-    rounded_like,
+    result_of,
     widened,
 )
 from .._errors import InputError
@@ -218,9 +218,7 @@ class SAM(AbstractWrapper):
 
         def ascend():
             updates, adv_state = self._ascent(call, state.adv_state)
-            if call.is_step:
-                return add_updates(call.params, updates), state.opt_state, adv_state
-            return rounded_like(updates, call.updates), state.opt_state, adv_state
+            return result_of(call, updates), state.opt_state, adv_state
 
         result, opt_state, adv_state = filter_cond(is_last, sync, ascend)
         return result, SAMState(count, opt_state, adv_state, cache)

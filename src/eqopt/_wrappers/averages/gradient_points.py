@@ -7,8 +7,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Int
 
-from ..._arguments.extra import required_params
-from ..._core import AbstractTransformation, equation, leafwise, rounded_like, widened
+from ..._core import (
+    AbstractTransformation,
+    AbstractWrapper,
+    Call,
+    as_update,
+    equation,
+    leafwise,
+    result_of,
+)
 from ..._transforms.normalize import ratio
 from ..._transforms.scale import at, recorded
 from ..._trees.leaves import is_leaf, parameters
@@ -23,7 +30,6 @@ from ..._types import (
     ScalarOrSchedule,
     State,
     Unit,
-    Updates,
     UpToOne,
     ZeroOrMore,
 )
@@ -80,7 +86,7 @@ def with_average(state: Any, params: Params, b1: Any) -> Params:
     return replace_params(state, params, recover_average, "z", b1=b1)
 
 
-class ScheduleFree(AbstractTransformation):
+class ScheduleFree(AbstractWrapper):
     r"""Averages the parameters instead of decaying the learning rate.
 
     $$\begin{aligned}
@@ -135,8 +141,8 @@ class ScheduleFree(AbstractTransformation):
     # Differs from Optax in: the schedule is evaluated at the same count as in `inner`,
     # starting at 0. In Optax, it is one step ahead, so weights and steps do not match.
 
-    _loads = "nothing"
     _moves_params = True
+    _needs_params = True
     _stores_in_turn = True
 
     inner: AbstractTransformation
@@ -169,18 +175,10 @@ class ScheduleFree(AbstractTransformation):
         check_state(self, state)
         return with_average(state, params, state.b1)
 
-    def update(
-        self,
-        updates: Updates,
-        state: State,
-        params: Params | None = None,
-        **extra: Any,
-    ) -> tuple[Updates, ScheduleFreeState]:
-        check_state(self, state)
-        params = required_params("ScheduleFree", params)
-        new, inner_state = self.inner.update(
-            widened(updates), state.inner_state, params, **extra
-        )
+    def handle(
+        self, call: Call, state: ScheduleFreeState
+    ) -> tuple[Any, ScheduleFreeState]:
+        new, inner_state = as_update(call).run(self.inner, state.inner_state)
         dtype = state.max_lr.dtype
         eta = jnp.asarray(at(self, "learning_rate", state.step_count), dtype)
         max_lr = jnp.maximum(state.max_lr, eta)
@@ -191,12 +189,12 @@ class ScheduleFree(AbstractTransformation):
             schedule_free,
             new,
             state.z,
-            reads={"p": params},
+            reads={"p": call.params},
             b1=self.b1,
             fall=fall_of(self.b1, state.b1),
             c=c,
         )
-        return rounded_like(new, updates), ScheduleFreeState(
+        new_state = ScheduleFreeState(
             b1=recorded(self.b1, state.b1),
             weight_sum=weight_sum,
             step_count=safe_increment(state.step_count),
@@ -204,6 +202,7 @@ class ScheduleFree(AbstractTransformation):
             inner_state=inner_state,
             z=z,
         )
+        return result_of(call, new), new_state
 
 
 Place: TypeAlias = Literal["z", "y"]
@@ -231,7 +230,7 @@ def gpa(g, z, p, *, mu_x, mu_y, fall):
     return share * (z - p) + (1 - mu_x * mu_y) * g, z + g
 
 
-class GPA(AbstractTransformation):
+class GPA(AbstractWrapper):
     r"""Takes the gradients between the parameters and a running average of them.
 
     $$\begin{aligned}
@@ -285,9 +284,9 @@ class GPA(AbstractTransformation):
         ```
     """
 
-    _loads = "nothing"
-    _stores_in_turn = True
     _moves_params = True
+    _needs_params = True
+    _stores_in_turn = True
 
     inner: AbstractTransformation
     mu_x: Unit = 0.9967
@@ -315,32 +314,24 @@ class GPA(AbstractTransformation):
         check_state(self, state)
         return with_average(state, params, state.mu_y)
 
-    def update(
-        self,
-        updates: Updates,
-        state: State,
-        params: Params | None = None,
-        **extra: Any,
-    ) -> tuple[Updates, GPAState]:
-        check_state(self, state)
-        seen = params = required_params("GPA", params)
+    def handle(self, call: Call, state: GPAState) -> tuple[Any, GPAState]:
+        update = as_update(call)
         if self.sees == "z":
             # A whole model, because `inner` may call the loss.
-            seen = eqx.combine(state.z, params, is_leaf=is_leaf)
-        new, inner_state = self.inner.update(
-            widened(updates), state.inner_state, seen, **extra
-        )
+            seen = eqx.combine(state.z, call.params, is_leaf=is_leaf)
+            update = update._replace(params=seen)
+        new, inner_state = update.run(self.inner, state.inner_state)
         new, z = leafwise(
             gpa,
             new,
             state.z,
-            reads={"p": params},
+            reads={"p": call.params},
             mu_x=self.mu_x,
             mu_y=self.mu_y,
             fall=fall_of(self.mu_y, state.mu_y),
         )
         mu_y = recorded(self.mu_y, state.mu_y)
-        return rounded_like(new, updates), GPAState(mu_y, inner_state, z)
+        return result_of(call, new), GPAState(mu_y, inner_state, z)
 
 
 class EMANesterovState(eqx.Module):
@@ -372,7 +363,7 @@ def behind(p, velocity, *, beta):
     return p - beta * velocity
 
 
-class EMANesterov(AbstractTransformation):
+class EMANesterov(AbstractWrapper):
     r"""Extrapolates the parameters along the average of the last steps.
 
     $$\begin{aligned}
@@ -415,7 +406,6 @@ class EMANesterov(AbstractTransformation):
         `KellerJordan/modded-nanogpt`.
     """
 
-    _loads = "nothing"
     _moves_params = True
 
     inner: AbstractTransformation
@@ -444,17 +434,10 @@ class EMANesterov(AbstractTransformation):
         check_state(self, state)
         return replace_params(state, params, behind, "velocity", beta=state.beta)
 
-    def update(
-        self,
-        updates: Updates,
-        state: State,
-        params: Params | None = None,
-        **extra: Any,
-    ) -> tuple[Updates, EMANesterovState]:
-        check_state(self, state)
-        new, inner_state = self.inner.update(
-            widened(updates), state.inner_state, params, **extra
-        )
+    def handle(
+        self, call: Call, state: EMANesterovState
+    ) -> tuple[Any, EMANesterovState]:
+        new, inner_state = as_update(call).run(self.inner, state.inner_state)
         count = safe_increment(state.count)
         next_beta = self._beta(count).astype(state.beta.dtype)
         new, velocity = leafwise(
@@ -466,7 +449,7 @@ class EMANesterov(AbstractTransformation):
             decay=self.decay,
         )
         new_state = EMANesterovState(count, next_beta, inner_state, velocity)
-        return rounded_like(new, updates), new_state
+        return result_of(call, new), new_state
 
     def _beta(self, count: Int[Array, ""]) -> Array:
         beta = as_float(at(self, "beta", count))
