@@ -183,18 +183,6 @@ class Either(eqopt.AbstractWrapper):
         return call.nothing(), state
 
 
-def test_a_field_named_inner_is_needed():
-    class Nameless(eqopt.AbstractWrapper):
-        def init(self, params):
-            return None
-
-        def handle(self, call, state):
-            return call.nothing(), state
-
-    with pytest.raises(TypeError, match="inner"):
-        Nameless()
-
-
 def test_as_little_memory_as_built_in_wrappers():
     assert temporary(EverySecond(eqopt.AdamW(0.1))) < 0.001
 
@@ -224,28 +212,6 @@ def test_a_class_that_was_defined_again():
         new.step(params, state, params)
     state = eqopt.tree.migrate(new, state, params)
     assert new.update(params, state)[0].tolist() == [1.5, 1.5]
-
-
-class ReturningWrapper(eqopt.AbstractWrapper):
-    inner: eqopt.AbstractTransformation
-    result: PyTree
-
-    def init(self, params):
-        return [self.inner.init(params)]
-
-    def handle(self, call, state):
-        return self.result
-
-
-def test_a_wrapper_without_a_field_for_the_inner_state():
-    opt = ReturningWrapper(eqopt.SGD(1.0), None)
-    for outer in (opt, eqopt.Chain(opt, eqopt.SGD(1.0))):
-        with pytest.raises(AttributeError) as error:
-            outer.eval_params(outer.init(PARAMS), PARAMS)
-        assert str(error.value) == (
-            "ReturningWrapper.eval_params: a list has no field `inner_state`. Name the "
-            "state of `inner` so, or implement `eval_params`."
-        )
 
 
 SGD = eqopt.SGD(0.1)

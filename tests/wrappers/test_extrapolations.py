@@ -1,6 +1,5 @@
 """Averages away from which gradients are taken, compared with their equations."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -87,20 +86,6 @@ def test_gpa_on_a_schedule(sees, x64):
     assert_follows(opt, x64, gpa(sees, mu_y=mu_y))
 
 
-@pytest.mark.parametrize("sees", ["z", "y"])
-@pytest.mark.parametrize("is_fused", [True, False])
-@pytest.mark.costly
-def test_what_comes_before_gpa_sees_the_parameters(sees, is_fused, x64):
-    """Also if it runs in one kernel with `inner`, which sees other parameters."""
-    as_it_is = eqopt.Chain() if is_fused else eqopt.Stateless(lambda u, p: u)
-    wrapped = eqopt.GPA(eqopt.Chain(as_it_is, inner()), 0.8, 0.7, sees)
-    opt = eqopt.Chain(eqopt.AddDecayedWeights(0.5), wrapped)
-    found = (p for p, _ in trained(opt, x64))
-    expected = (y for y, _ in gpa(sees, penalty=0.5))
-    for ours, by_hand in zip(found, expected, strict=True):
-        np.testing.assert_allclose(ours, by_hand, rtol=1e-9, atol=1e-12)
-
-
 def ema_nesterov(start, stop, gamma=0.8):
     update, x, y, v = inner_by_hand(), START, START, 0
     for t in range(STEPS):
@@ -156,23 +141,3 @@ def test_without_effect_it_is_the_inner_one(name, x64):
 
 def test_the_inner_chain_follows_its_formula(x64):
     assert_follows(inner(), x64, plain())
-
-
-def test_outer_nesterov_of_each_step_is_nesterov(x64):
-    found = trained(eqopt.OuterNesterov(eqopt.SGD(RATE), 1, 0.7, 0.5), x64)
-    expected = trained(eqopt.SGD(0.7 * RATE, 0.5, nesterov=True), x64)
-    for (ours, _), (sgd, _) in zip(found, expected, strict=True):
-        np.testing.assert_allclose(ours, sgd, rtol=1e-9, atol=1e-12)
-
-
-def test_a_constant_step_becomes_longer(x64):
-    """In the limit, by a factor of $1 / (1 - β)$."""
-    opt = eqopt.EMANesterov(eqopt.SGD(1.0), 0.4, 0.9)
-    with x64():
-        params = before = jnp.zeros(1)
-        state = opt.init(params)
-        step = jax.jit(opt.step)
-        for _ in range(400):
-            before = params
-            params, state = step(jnp.ones(1), state, params)
-        np.testing.assert_allclose(params - before, -1 / (1 - 0.4))

@@ -116,20 +116,6 @@ def test_no_memory_for_a_first_moment():
     assert sum(x.shape == (7,) for x in jax.tree.leaves(state)) == 2  # z and nu
 
 
-@pytest.mark.slow
-def test_a_model_to_evaluate_with(getkey):
-    model = eqx.nn.MLP(2, 1, 4, 1, key=getkey())
-    opt = eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), eqopt.ScheduleFreeSGD(0.5))
-    state = opt.init(model)
-    loss = lambda model: jnp.mean((jax.vmap(model)(jnp.ones((3, 2))) - 1) ** 2)
-    start = loss(model)
-    for _ in range(20):
-        model, state = opt.step(eqx.filter_grad(loss)(model), state, model)
-    evaluated = opt.eval_params(state, model)
-    assert evaluated.activation is model.activation
-    assert loss(evaluated) < 0.2 * start
-
-
 def test_the_average_belongs_to_the_last_b1():
     """`eval_params` undoes the interpolation of the last step, with its `b1`."""
     opt = eqopt.ScheduleFreeSGD(0.1, b1=0.6)
@@ -138,12 +124,3 @@ def test_the_average_belongs_to_the_last_b1():
     other = eqx.tree_at(lambda o: o.b1, opt, 0.9)
     for o in (opt, other):
         np.testing.assert_allclose(o.eval_params(state, params), START - 0.1, 1e-6)
-
-
-def test_dtypes():
-    params = jnp.ones(2, jnp.bfloat16)
-    opt = eqopt.ScheduleFreeAdamW(state_dtype="float32", nu_dtype="float32")
-    _, state = opt.step(jnp.ones(2), opt.init(params), params)
-    assert state.z.dtype == eqopt.tree.get(state, "nu").dtype == jnp.float32
-    assert state.max_lr.dtype == state.weight_sum.dtype == jnp.float32
-    assert opt.eval_params(state, params).dtype == jnp.bfloat16

@@ -74,9 +74,8 @@ class Partition(AbstractComposite):
 
     **Raises:**
 
-    A `TypeError` if a key of `transformations` cannot be a label. A `ValueError` that
-    lists key paths, if a parameter (in `init`) or an update (in `update` and `step`) has
-    no label, or a label without a transformation.
+    A `ValueError` that lists key paths, if a parameter (in `init`) or an update (in
+    `update` and `step`) has no label, or a label without a transformation.
     """
 
     names: tuple[Hashable, ...] = eqx.field(static=True)
