@@ -156,9 +156,6 @@ def test_another_state(call):
     annotated = Annotated(eqopt.Adam(0.1))
     with pytest.raises(TypeError, match=r"Annotated: `state` must .* is of type tuple"):
         getattr(annotated, call)(*arguments)
-    either = Either(eqopt.Adam(0.1))
-    with pytest.raises(TypeError, match=r"must be of type .*DoubledState \| None"):
-        getattr(either, call)(*arguments)
     with pytest.raises(AttributeError):  # `init` does not annotate its state
         getattr(opt, call)(*arguments)
 
@@ -171,16 +168,6 @@ class Annotated(eqopt.AbstractWrapper):
 
     def handle(self, call, state):
         return call.run(self.inner, state.inner_state)
-
-
-class Either(eqopt.AbstractWrapper):
-    inner: eqopt.AbstractTransformation
-
-    def init(self, params) -> DoubledState | None:
-        return None
-
-    def handle(self, call, state):
-        return call.nothing(), state
 
 
 def test_as_little_memory_as_built_in_wrappers():

@@ -8,15 +8,7 @@ import pytest
 
 import eqopt
 
-
-PARAMS = {"a": jnp.ones(3), "b": [jnp.ones((2, 2)), None]}
-
-
-def grads(scale, bad=None):
-    tree = jax.tree.map(lambda p: scale * jnp.ones_like(p), PARAMS)
-    if bad is not None:
-        tree["b"][0] = tree["b"][0].at[1, 0].set(bad)
-    return tree
+from .test_skip_step import PARAMS, grads
 
 
 def oracle(is_finite, scale, interval, growth, backoff, least):
@@ -40,7 +32,7 @@ def test_the_scale_by_hand(settings, call):
     opt = eqopt.DynamicLossScale(eqopt.SGD(0.1), *settings)
     state, method, scales = opt.init(PARAMS), jax.jit(getattr(opt, call)), []
     for good in pattern:
-        _, state = method(grads(1.0, None if good else jnp.nan), state, PARAMS)
+        _, state = method(grads(None if good else jnp.nan), state, PARAMS)
         scales.append(float(state.loss_scale))
         assert state.last_finite == good
     np.testing.assert_allclose(scales, oracle(pattern, *settings), 1e-6)
@@ -55,7 +47,7 @@ def test_powers_of_two_change_nothing(inner, call):
     state, inner_state = opt.init(PARAMS), inner.init(PARAMS)
     method, plain = (jax.jit(getattr(o, call)) for o in (opt, inner))
     for i in range(5):
-        g = grads(0.3 + i)
+        g = grads(size=0.3 + i)
         scaled = jax.tree.map(lambda g, s=state: g * s.loss_scale, g)
         result, state = method(scaled, state, PARAMS)
         expected, inner_state = plain(g, inner_state, PARAMS)
@@ -72,7 +64,7 @@ def test_the_scale_stays_normal():
     opt = eqopt.DynamicLossScale(eqopt.SGD(0.1), 2.0**125, 1)
     state = opt.init(PARAMS)
     for expected in (126, 126, 126):
-        params, state = opt.step(grads(2.0**100), state, PARAMS)
+        params, state = opt.step(grads(size=2.0**100), state, PARAMS)
         assert state.loss_scale == 2.0**expected
     np.testing.assert_allclose(params["a"], 1 - 0.1 * 2.0**-26, 1e-7)
 
@@ -134,7 +126,7 @@ def test_mini_steps_inside():
     opt = eqopt.DynamicLossScale(eqopt.MultiSteps(eqopt.SGD(1.0), 2))
     params, state, step = PARAMS, opt.init(PARAMS), jax.jit(opt.step)
     for size, bad in ((1.0, None), (1.0, jnp.inf), (3.0, None)):
-        params, state = step(grads(size * state.loss_scale, bad), state, params)
+        params, state = step(grads(bad, size * state.loss_scale), state, params)
     assert state.loss_scale == 2.0**14
     np.testing.assert_allclose(params["a"], 1 - 2.0, 1e-6)
 

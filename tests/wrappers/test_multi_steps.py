@@ -38,6 +38,7 @@ def test_values_of_the_schedule_are_rounded():
     assert schedule(jnp.array(1)) < 2
     opt, params = eqopt.MultiSteps(eqopt.SGD(1.0), schedule), jnp.zeros(())
     state, has_updated = opt.init(params), []
+    assert not opt.has_updated(state)
     for _ in range(6):
         params, state = opt.step(params, state, params)
         has_updated.append(bool(opt.has_updated(state)))

@@ -11,6 +11,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 import eqopt
 
+from ..laws.subjects import assert_close, grads_of
+
 
 PARAMS = {"w": jnp.ones((64, 96)), "b": jnp.ones(96)}
 HALF = {"w": jnp.ones((64, 96), jnp.bfloat16)}
@@ -32,13 +34,6 @@ INNER = {
 }
 
 
-def grads_of(params, step):
-    rng = np.random.default_rng(step)
-    return jax.tree.map(
-        lambda p: jnp.asarray(rng.normal(size=p.shape), p.dtype), params
-    )
-
-
 def trained(opt, params, donate, steps=3):
     state = jax.jit(opt.init)(params)
     step = jax.jit(opt.step, donate_argnums=(0, 1, 2) if donate else ())
@@ -46,12 +41,6 @@ def trained(opt, params, donate, steps=3):
     for i in range(steps):
         params, state = step(grads_of(params, i), state, params)
     return params, state
-
-
-def assert_close(found, expected):
-    """Equal, except for what XLA computes together before it rounds."""
-    is_close = lambda x, y: np.testing.assert_allclose(x, y, 1e-5, 1e-6)
-    jax.tree.map(is_close, found, expected)
 
 
 def memories(state, least=2000):

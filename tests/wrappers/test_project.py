@@ -13,30 +13,10 @@ import pytest
 import eqopt
 from eqopt import projections
 
+from ..laws.subjects import assert_close, assert_equal, grads_of, params_of
+
 
 BALL = functools.partial(projections.l2_ball, scale=0.5)
-
-
-def params_of():
-    matrix, vector, scalar = (
-        jr.normal(jr.key(i), shape) for i, shape in enumerate([(3, 2), (3,), ()])
-    )
-    return {"matrix": matrix, "more": [vector, None, {"scalar": scalar}]}
-
-
-def grads_of(params, step):
-    arrays = eqx.filter(params, eqx.is_inexact_array)
-    return jax.tree.map(lambda p: jnp.cos(3.0 * p + step), arrays)
-
-
-def assert_close(left, right, rtol=3e-5, atol=3e-6):
-    assert jax.tree.structure(left) == jax.tree.structure(right)
-    for a, b in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True):
-        np.testing.assert_allclose(a, b, rtol, atol)
-
-
-def assert_equal(left, right):
-    assert bool(eqx.tree_equal(left, right)), f"{left} differs from {right}"
 
 
 def trained(opt, params, steps=3):

@@ -179,10 +179,24 @@ def test_a_schedule_of_arrays_is_an_error():
         opt.init(PARAMS)
 
 
-def test_the_state_of_other_schedules():
-    opt = eqopt.Scheduled(eqopt.Trace(falling))
-    state = eqopt.Scheduled(eqopt.Trace(HalvedWhenWorse(0.9))).init(PARAMS)
-    message = r"`state.hyperparams_states` must .* keys \[\], but is \['.decay'\]"
+@pytest.mark.parametrize(
+    ("old", "message"),
+    [
+        (
+            eqopt.Trace(0.9),
+            r"`state.hyperparams` must .* keys \['.decay'\], but is \[\]",
+        ),
+        (
+            eqopt.Trace(HalvedWhenWorse(0.9)),
+            r"`state.hyperparams_states` must .* keys \[\], but is \['.decay'\]",
+        ),
+    ],
+)
+def test_the_state_of_other_schedules(old, message):
+    opt, state = (
+        eqopt.Scheduled(eqopt.Trace(falling)),
+        eqopt.Scheduled(old).init(PARAMS),
+    )
     with pytest.raises(TypeError, match=f"Scheduled: {message}"):
         opt.step(PARAMS, state, PARAMS)
     with pytest.raises(TypeError, match=f"Scheduled: {message}"):

@@ -6,13 +6,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-import numpy as np
 import pytest
 from benchmarks.scaling.collectives import collectives
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import eqopt
 
+from ..laws.subjects import assert_close
 from ..meshes import DEVICES, entered, mesh_of
 
 
@@ -51,11 +51,6 @@ def bytes_per_device(tree):
     arrays = jax.tree.leaves(eqx.filter(tree, eqx.is_array))
     of = lambda x, i: x.addressable_shards[i].data.nbytes
     return [sum(of(x, i) for x in arrays) for i in range(DEVICES)]
-
-
-def assert_close(left, right):
-    for a, b in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.slow

@@ -332,8 +332,7 @@ class StoreParams(AbstractWrapper):
         if not call.is_step:
             check_wide(call.updates)
         is_hidden = lambda x: isinstance(x, AbstractHidden)
-        leaves = jtu.tree_leaves_with_path(state.hidden, is_leaf=is_hidden)
-        made = [pair for pair in leaves if is_hidden(pair[1])]
+        made = jtu.tree_leaves_with_path(state.hidden, is_leaf=is_hidden)
         storage: Any = self.storage
         check_made_by("StoreParams", storage, made, storage._may_have_hidden, "")
         own = call._replace(params=_joined(call.params, state.hidden), is_step=True)
