@@ -252,21 +252,6 @@ def test_a_state_moves_to_other_devices(make, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_outside", [False, True])
-def test_migrate_with_zero1(is_outside):
-    """Both wrappers add padding, in either order."""
-    soap, params = eqopt.SOAP(0.1), {x: jnp.ones((6, 4)) for x in "ab"}
-    matrices = lambda opt: eqopt.DistributeMatrices(opt, mesh=mesh_of())
-    zero1 = lambda opt: eqopt.ZeRO1(opt, "data", mesh_of())
-    opt = zero1(matrices(soap)) if is_outside else matrices(zero1(soap))
-    state = opt.init(params)
-    assert_equal(eqopt.tree.migrate(opt, state, params), state)
-    alone = eqopt.tree.migrate(soap, state, params)
-    assert_equal(jax.device_get(alone), jax.device_get(soap.init(params)))
-    assert_equal(eqopt.tree.migrate(opt, alone, params), state)
-
-
-@pytest.mark.slow
 def test_derivatives():
     """In reverse mode, also through matrices that are left to XLA."""
     grads = values(FEW | {"other": ((8, 24), P())})

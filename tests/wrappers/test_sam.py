@@ -114,21 +114,6 @@ def test_gradients_are_averaged_over_an_axis():
     np.testing.assert_allclose(several, [expected, expected], rtol=1e-6)
 
 
-def test_a_guard_outside_skips_a_nan():
-    """Whenever it occurs, the next gradient takes its place."""
-    opt = eqopt.SAM(eqopt.Adam(0.1))
-    guarded = eqopt.ApplyIfFinite(opt, 2)
-    w, state = START, opt.init(START)
-    v, guarded_state = START, guarded.init(START)
-    for i in range(4):
-        if i < 2:
-            same, guarded_state = guarded.step(NAN, guarded_state, v)
-            np.testing.assert_array_equal(same, v)
-        w, state = opt.step(slope(w), state, w)
-        v, guarded_state = guarded.step(slope(v), guarded_state, v)
-        np.testing.assert_allclose(w, v, rtol=1e-6)
-
-
 @pytest.mark.parametrize("at", [0, 1])
 def test_a_guard_inside_skips_a_nan(at):
     """In opaque mode: in the given gradient, or in one that `grad_fn` returns."""
