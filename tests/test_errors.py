@@ -183,7 +183,7 @@ CASES = {
     ),
     "the other kind of parameters for Lookahead": (
         lambda: update(LOOKAHEAD, params=eqopt.LookaheadParams.init_synced(MODEL)),
-        "Lookahead got LookaheadParams, but `init` got plain parameters",
+        "Lookahead: `params` is LookaheadParams, but `init` got plain parameters",
     ),
     "state of another building block": (
         lambda: update(eqopt.ScaleByAdam(), state=eqopt.ScaleByLion().init(MODEL)),
@@ -331,8 +331,7 @@ CASES = {
         lambda: eqopt.MultiSteps(
             ADAM, 2, should_skip_update_fn=lambda g, i, p: (jnp.zeros(3), None)
         ).init(MODEL),
-        "`should_skip_update_fn` must return a pair of a 0-d bool",
-        "dtype float32 and shape (3,)",
+        "MultiSteps: `should_skip_update_fn` must return a bool or a 0-d bool array",
     ),
     "no function for the gradients elsewhere": (
         lambda: update(eqopt.SAM(ADAM, opaque_mode=True)),
@@ -370,10 +369,6 @@ CASES = {
     "an equation without an update": (
         lambda: eqopt.equation(lambda *, decay: decay),
         "must have a signature such as `(g, mu, p, *, decay)`",
-    ),
-    "an equation that lacks a slot": (
-        lambda: update(_equation(lambda g, mu: (g, mu), None)),
-        "takes `mu`, which is not a field of its state, NoneType.",
     ),
     "an equation that lacks a value": (
         lambda: update(_equation(lambda g, *, beta: g, None)),

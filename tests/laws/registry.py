@@ -8,7 +8,7 @@ transformation.
 import importlib
 import pkgutil
 import types
-from collections.abc import Callable, Container
+from collections.abc import Callable, Collection, Container
 
 import equinox as eqx
 import pytest
@@ -42,16 +42,39 @@ TELLING = {
     "ScaleByTrustRatio",
     "ScheduleFree(SGD)",
 }
-assert {row.name for row in REGISTRY} >= TELLING
+EVERY = {row.name for row in REGISTRY}
+assert EVERY >= TELLING
+
+
+def _first_of_each(*without: type) -> set[str]:
+    """The first row of each class, except for subclasses of some."""
+    first = {row.subject: row.name for row in reversed(REGISTRY)}
+    return {name for cls, name in first.items() if not issubclass(cls, without)}
+
+
+# A law runs on the rows in which it may fail for a reason of its own:
+#
+# - Laws of the protocol itself, of recipes and of options: on `EVERY` row, or on one of
+#   each of the `CLASSES`.
+# - Laws of equations and states: on one row of each class that has some. A recipe is a
+#   chain of these, so these are the `PARTS`. This is the default.
+# - Laws of the engine, and costly ones: on one row of each of the `KINDS`. The engine
+#   handles calls of all leafwise methods alike, and of all methods for matrices.
+CLASSES = _first_of_each()
+PARTS = _first_of_each(eqopt.AbstractOptimizer) | TELLING
+ALIKE = eqopt.AbstractLeafwise, eqopt.AbstractMatrixwise, eqopt.AbstractOptimizer
+KINDS = _first_of_each(*ALIKE) | TELLING
 
 
 def law(
-    quick: Container[str] = TELLING, names: Container[str] | None = None
+    quick: Collection[str] = TELLING, names: Container[str] | None = None
 ) -> Callable[[Callable], Callable]:
-    """Runs a test on all rows, or on those named, except for rows that are exempt.
+    """Runs a test on the rows in `names`, except for rows that are exempt.
 
-    Rows are slow unless `quick` names them.
+    By default, these are the `PARTS` and what is quick. Rows are slow unless `quick`
+    names them.
     """
+    names = PARTS.union(quick) if names is None else names
 
     def of_each_row(test):
         params = [
@@ -59,7 +82,7 @@ def law(
                 row, id=row.name, marks=[] if row.name in quick else [pytest.mark.slow]
             )
             for row in REGISTRY
-            if test.__name__ not in row.exempt and (names is None or row.name in names)
+            if test.__name__ not in row.exempt and row.name in names
         ]
         return pytest.mark.parametrize("row", params)(test)
 

@@ -18,12 +18,13 @@ from eqopt.testing._trial import Trial
 from ..interpreter import interpreted, on_an_accelerator
 from ..meshes import mesh_of
 from ..methods import BY_FAMILY
-from .registry import law
+from .registry import PARTS, law
 from .subjects import assert_close, params_of, train
 
 
 # Rows for all methods for matrices, and for their building blocks.
 ROWS = {row.name for method in BY_FAMILY["matrix"] for row in method.laws}
+ROWS = ROWS & PARTS | {"Muon", "SOAP"}
 QUICK = {"ScaleByMuon"}
 
 

@@ -16,7 +16,7 @@ import pytest
 import eqopt
 from eqopt._trees.states import SLOTS, check_dtypes
 
-from .registry import REGISTRY, law
+from .registry import EVERY, REGISTRY, law
 from .subjects import both, grads_of, params_of
 
 
@@ -63,7 +63,7 @@ def numbers(tree):
     }
 
 
-@law(QUICK)
+@law(QUICK, EVERY)
 @pytest.mark.costly
 def test_no_default_stands_still(row):
     """Each state ends as it does in float32, and exactly so if it is narrower."""

@@ -1,4 +1,4 @@
-"""In large arrays, minima and maxima of XLA ignore NaNs on a CPU, but no method may.
+"""In large arrays, minima and maxima of XLA ignore NaNs on a CPU, but methods do not.
 
 A NaN that is ignored would leave a state that looks sound, but is not.
 """
@@ -12,7 +12,7 @@ import pytest
 from .registry import law
 
 
-@law({"ScaleBySM3"})
+@law({"ScaleByAdamP"})
 @pytest.mark.costly
 def test_a_nan_leaves_the_same_traces(row):
     """The same arrays of the state have one as with a small parameter."""

@@ -29,7 +29,14 @@ from eqopt.testing._check import check
 from eqopt.testing._trial import Trial, traces
 
 from ..meshes import mesh_of
-from .registry import REGISTRY, TELLING, concrete_transformations, law as of_rows
+from .registry import (
+    EVERY,
+    KINDS,
+    REGISTRY,
+    TELLING,
+    concrete_transformations,
+    law as of_rows,
+)
 from .subjects import (
     all_finite,
     arrays,
@@ -50,10 +57,8 @@ from .subjects import (
 LONG_TAIL = {
     "test_complex_parameters",
     "test_float64",
-    "test_hyperparameters_take_schedules",
     "test_no_float64_leaks",
     "test_state_is_sharded_like_parameters",
-    "test_whole_models",
     "test_without_jit_and_with_debug_nans",
 }
 
@@ -87,7 +92,7 @@ def strong(v):
     return jnp.asarray(v, jnp.float32)
 
 
-@law
+@of_rows((), EVERY)
 def test_hyperparameters_take_schedules(row):
     """Law 3: `Scheduled` gives the same as changing the numbers by hand."""
     types = {x.name: parts_of(x.type)[0] for x in dataclasses.fields(row.subject)}
@@ -107,7 +112,7 @@ def test_hyperparameters_take_schedules(row):
     assert_close(scheduled, params, 1e-5, 1e-6)
 
 
-@law
+@of_rows(TELLING, EVERY)
 @pytest.mark.costly
 def test_equal_optimizers_share_a_trace(row):
     """Law 3: two equal optimizers are equal, hash equal, and share one trace."""
@@ -121,7 +126,7 @@ def test_equal_optimizers_share_a_trace(row):
     assert traces["both"] == traces_before
 
 
-@law
+@of_rows((), KINDS)
 @pytest.mark.usefixtures("uncompiled")
 def test_whole_models(row):
     """Law 4: whole models go in, and only their parameters change."""
@@ -230,7 +235,7 @@ def test_state_is_sharded_like_parameters(row):
         assert_close(jax.device_put((placed, state), whole), moment(row, 2))
 
 
-@law
+@of_rows(TELLING, KINDS)
 @pytest.mark.costly
 @pytest.mark.parametrize("is_set", [True, False], ids=["set", "not set"])
 def test_a_compiled_init_on_explicit_axes(row, is_set):

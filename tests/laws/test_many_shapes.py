@@ -14,14 +14,14 @@ from eqopt.testing._check import check
 from eqopt.testing._trial import Trial
 
 from ..methods import BY_FAMILY
-from .registry import law
+from .registry import PARTS, law
 from .subjects import assert_close, grads_of, normal, train
 
 
 SMALL = {"empty": (0, 4), "one": (1, 1), "row": (1, 4), "scalar": ()}
 
 # Methods that look at shapes.
-NAMES = {
+NAMES = PARTS & {
     row.name
     for family in ("layerwise", "matrix")
     for method in BY_FAMILY[family]

@@ -14,7 +14,7 @@ from eqopt.groups import everything
 from eqopt.tree import migrate, migration_plan
 
 from ..meshes import entered, mesh_of
-from .registry import law
+from .registry import KINDS, law
 from .subjects import arrays, moment, params_of
 
 
@@ -36,8 +36,7 @@ def test_the_same_optimizer_gets_the_same_state(row):
     assert not any(part.initialised for part in plan.parts) and not plan.dropped
 
 
-@pytest.mark.slow
-@law()
+@law((), KINDS)
 def test_a_chain_takes_the_whole_state(row):
     """At other positions, nothing is initialised, or an error asks for the positions."""
     opt = eqopt.Chain(eqopt.Clip(jnp.inf), row())
@@ -61,7 +60,7 @@ def assert_same_places(new, old):
         assert x.sharding.is_equivalent_to(y.sharding, x.ndim), (x.sharding, y.sharding)
 
 
-@law(quick=())
+@law((), KINDS)
 def test_inside_jit_init_says_where_arrays_are(row):
     """Also for arrays of NumPy, such as a checkpoint has."""
     mesh = mesh_of(x=3)

@@ -19,7 +19,7 @@ from eqopt.testing._check import check
 from eqopt.testing._trial import Trial
 
 from ..methods import METHODS
-from .registry import law
+from .registry import KINDS, law
 from .row import Row
 from .subjects import (
     all_finite,
@@ -143,7 +143,7 @@ def test_huge_and_tiny_gradients_of_every_storage(storage, inner):
     check(Trial(opt, params_of()), ["huge_and_tiny_gradients"])
 
 
-@law(QUICK)
+@law(QUICK, {*KINDS, *QUICK})
 @pytest.mark.costly
 def test_stored_parameters(row):
     """The parameters follow training in float32, bit for bit."""

@@ -144,7 +144,7 @@ WRONG = [
     (
         lambda: eqopt.periodic_update(X, X, 0, 0),
         ValueError,
-        ["periodic_update", "`update_period`", "at least 1", "0"],
+        ["periodic_update", "`update_period`", "[1, inf)", "0"],
     ),
     (
         lambda: eqopt.apply_updates(X, {"x": jnp.ones(3)}),

@@ -46,10 +46,9 @@ NUMBERS = [
     user.Optional,
     user.Alias,
     user.Child,
-    user.Unresolvable,
     Here,
 ]
-OTHERS = [user.Unknown, user.Anything, user.Unannotated]
+OTHERS = [user.Unresolvable, user.Unknown, user.Anything, user.Unannotated]
 CASES = [(cls, x) for cls in NUMBERS for x in (LINE, Mine(1.0), falling)]
 CASES += [(cls, x) for cls in OTHERS for x in (LINE, Mine(1.0))]
 

@@ -59,12 +59,12 @@ class Child(Documented):
 
 
 class Unresolvable(_Damp):
+    """Its annotation has an unknown name, so only eqopt's schedules are recognised."""
+
     decay: float | Rate
 
 
 class Unknown(_Damp):
-    """Its annotation mentions no numbers, so only eqopt's schedules are recognised."""
-
     decay: Rate
 
 

@@ -1,6 +1,5 @@
-"""Reads annotations of fields, also strings with names that were never imported."""
+"""Reads the annotations of fields, also those that are strings."""
 
-import builtins
 import dataclasses
 import functools
 import inspect
@@ -47,7 +46,7 @@ def kinds(cls: type) -> dict[str, str]:
 
 
 def _kind(annotation: Any) -> str:
-    found = [x for x in _everything_in(annotation) if not isinstance(x, _Unimported)]
+    found = [*_everything_in(annotation)]
     origins = [typing.get_origin(x) or x for x in found]
     marks = [x for x in found if isinstance(x, str) and x in _MARKS]
     if marks:
@@ -167,7 +166,7 @@ def parts_of(annotation: Any) -> tuple[list[Any], list[Any]]:
 def _annotations(cls: type) -> dict[str, Any]:
     """The annotation of each field of a dataclass or a named tuple."""
     modules = [sys.modules.get(base.__module__) for base in cls.__mro__]
-    names = _Names(*(vars(module) for module in modules if module), _KNOWN)
+    names = ChainMap(*(vars(module) for module in modules if module))
     if dataclasses.is_dataclass(cls):
         written = {field.name: field.type for field in dataclasses.fields(cls)}
     else:
@@ -179,41 +178,16 @@ def _annotations(cls: type) -> dict[str, Any]:
 def returned_type(fn: Callable) -> type | types.UnionType:
     """The return type that a function declares, or `object` if it declares none."""
     fn = inspect.unwrap(fn)  # its own module knows the names in a string
-    written = fn.__annotations__.get("return", object)
-    found = _resolved(written, _Names(fn.__globals__, _KNOWN))
+    found = _resolved(fn.__annotations__.get("return", object), fn.__globals__)
     found = NoneType if found is None else found
-    is_known = not any(isinstance(x, _Unimported) for x in _everything_in(found))
-    return found if is_known and isinstance(found, type | types.UnionType) else object
+    return found if isinstance(found, type | types.UnionType) else object
 
 
 def _resolved(annotation: Any, names: Mapping[str, Any]) -> Any:
-    """The value of a string annotation, as `typing.get_type_hints` finds it."""
+    """The value of a string; the string itself if only a type checker knows a name."""
     if not isinstance(annotation, str):
         return annotation
     try:
         return eval(annotation, {}, names)
     except Exception:
         return annotation
-
-
-class _Names(ChainMap):
-    """What names mean in an annotation, also those imported only for type checkers."""
-
-    def __missing__(self, name: str) -> Any:
-        return _Unimported(name, (), {})
-
-
-_OURS = sys.modules[Interval.__module__]
-_KNOWN = {**vars(builtins), **vars(typing), **vars(jaxtyping), **vars(_OURS)}
-
-
-class _Unimported(type):
-    """A name that nothing defines: `name[...]` and `name.x` are annotations, too."""
-
-    def __getitem__(cls, _: Any) -> Any:
-        return cls
-
-    def __getattr__(cls, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return _Names(_KNOWN)[name]

@@ -2,10 +2,9 @@
 
 import equinox as eqx
 import jax.numpy as jnp
-import numpy as np
 
+from .._arguments.checks import check_interval
 from .._errors import InputError, naming
-from .._jax_internals import is_traced
 from .._trees.control import filter_cond
 from .._trees.leaves import keystr, parameters
 from .._types import IntegerLike, Model, Params, RealScalarLike, Updates
@@ -32,15 +31,9 @@ def apply_updates(params: Model, updates: Updates) -> Model:
     **Raises:**
 
     A `ValueError` that names the key path if structures or shapes differ, or if there
-    is an update for an integer array, which is not a parameter; a `ValueError` if
-    `params` is `None`, or if `updates` has no array and `params` has parameters.
+    is an update for an integer array, which is not a parameter, or if `updates` has no
+    array and `params` has parameters.
     """
-    if params is None:
-        raise InputError(
-            "apply_updates",
-            "`params` is None. Pass the model and then the updates: "
-            "`apply_updates(model, updates)`.",
-        )
     check_has_updates(params, updates)
     with naming("apply_updates"):
         return add_updates(params, updates)
@@ -140,12 +133,7 @@ def periodic_update(
         }
         ```
     """
-    if not is_traced(update_period) and np.asarray(update_period) < 1:
-        raise InputError(
-            "periodic_update",
-            "`update_period` must be an integer of at least 1, but is "
-            f"{update_period}.",
-        )
+    check_interval("periodic_update", "update_period", update_period, 1)
     trees = {"old_tensors": old_tensors, "new_tensors": new_tensors}
     leaves, rows, _ = together("periodic_update", trees, may_lack=False)
     for i, (x, row) in enumerate(zip(leaves, rows, strict=True)):

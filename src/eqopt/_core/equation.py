@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias, overload
 
 import equinox as eqx
+import jax
 from beartype.roar import BeartypeCallHintReturnViolation
 
 from .._errors import InputError
@@ -133,7 +134,9 @@ def equation(fn: Callable[..., Any] | None = None, *, elementwise: bool = False)
 
 def is_static(value: Any) -> bool:
     """Whether a value that all leaves share is part of the compiled program."""
-    return value is None or isinstance(value, bool | str) or callable(value)
+    if callable(value):
+        return not any(map(eqx.is_array, jax.tree.leaves(value)))
+    return value is None or isinstance(value, bool | str)
 
 
 # What an equation raises if its arguments or its results do not fit.

@@ -11,7 +11,6 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -139,14 +138,8 @@ def run_leafwise(
             continue
         if name == "p":
             reads["p"] = required_params(owner, params)
-        elif hasattr(step.state, name):
-            slots[name] = getattr(step.state, name)
         else:
-            raise InputError(
-                owner,
-                f"the equation `{step.equation.name}` takes `{name}`, which is not a "
-                f"field of its state, {type(step.state).__name__}.",
-            )
+            slots[name] = getattr(step.state, name)
     updates, new = _map(step._replace(reads=reads), updates, slots, params)
     return updates, dataclasses.replace(step.state, **new) if new else step.state
 
@@ -278,13 +271,6 @@ def bind(
         if name in equation.modules:
             loose[name] = value
             continue
-        inside = [x for x in jax.tree.leaves(value) if x is not value]
-        if any(map(eqx.is_inexact_array, inside)):
-            raise InputError(
-                None,
-                f"`{name}` is {briefly(value)}, but the equation `{equation.name}` takes "
-                "single numbers after the `*`. Pass a tree of arrays in `reads`.",
-            )
         if is_static(value):
             static[name] = value
             continue
@@ -297,17 +283,17 @@ def bind(
 
 
 def _as_scalar(name: str, value: Any) -> Any:
-    if np.ndim(value) != 0:
-        raise InputError(
-            None,
-            f"`{name}` has shape {np.shape(value)}, but a hyperparameter must be a "
-            "number or a 0-d array. For a population, build and use the optimizer under "
-            "`eqx.filter_vmap`.",
-        )
     # A float keeps all of its digits, for float64 parameters. Equations compute with
     # real numbers, so integer hyperparameters become floats.
     if isinstance(value, int | float):
         return np.asarray(value, float)
+    if getattr(value, "shape", None) != ():
+        raise InputError(
+            None,
+            f"`{name}` is {briefly(value)}, but an equation takes numbers and 0-d arrays "
+            "after the `*`. Pass trees of arrays in `reads`, and use the optimizer of a "
+            "population under `eqx.filter_vmap`.",
+        )
     is_integer = jnp.issubdtype(value.dtype, jnp.integer)
     return jnp.asarray(value, float) if is_integer else value
 

@@ -24,7 +24,7 @@ from ..._types import (
     UpToOne,
     ZeroOrMore,
 )
-from ...numerics._numerics import abs_sq, max_or_nan
+from ...numerics._numerics import abs_sq
 from ...tree._like import real_full_like_leaf, wide_zeros_like
 from .rmsprop import over_root
 
@@ -59,7 +59,7 @@ def _maxima(x: RealLeaf, shape: tuple[int, ...]) -> Float[Array, "*set"]:
     """The maxima of `x` over all axes along which `shape` is 1."""
     axes = [axis for axis, size in enumerate(shape) if size == 1]
     # Zero is a lower bound, so that an array without elements also has a maximum.
-    return max_or_nan(x, tuple(axes), keepdims=True, initial=0)
+    return jnp.max(x, tuple(axes), keepdims=True, initial=0)
 
 
 @equation
