@@ -23,10 +23,8 @@ from ._combinators.chain import (
     Chain as Chain,
     NamedChain as NamedChain,
 )
-from ._combinators.freeze import (
-    Freeze as Freeze,
-)
 from ._combinators.masked import (
+    Freeze as Freeze,
     Masked as Masked,
     MaskedState as MaskedState,
     SelectiveTransform as SelectiveTransform,
@@ -488,23 +486,14 @@ from ._types import (
     Updates as Updates,
     ZeroOrMore as ZeroOrMore,
 )
-from ._wrappers.apply_if_finite import (
-    ApplyIfFinite as ApplyIfFinite,
-    ApplyIfFiniteState as ApplyIfFiniteState,
-)
 from ._wrappers.averages.diloco import DiLoCo as DiLoCo, DiLoCoState as DiLoCoState
-from ._wrappers.averages.ema_nesterov import (
+from ._wrappers.averages.gradient_points import (
+    GPA as GPA,
     EMANesterov as EMANesterov,
     EMANesterovState as EMANesterovState,
-)
-from ._wrappers.averages.lookahead import (
-    Lookahead as Lookahead,
-    LookaheadParams as LookaheadParams,
-    LookaheadState as LookaheadState,
-)
-from ._wrappers.averages.outer_nesterov import (
-    OuterNesterov as OuterNesterov,
-    OuterNesterovState as OuterNesterovState,
+    GPAState as GPAState,
+    ScheduleFree as ScheduleFree,
+    ScheduleFreeState as ScheduleFreeState,
 )
 from ._wrappers.averages.param_averages import (
     SWA as SWA,
@@ -512,11 +501,12 @@ from ._wrappers.averages.param_averages import (
     ParamEMAState as ParamEMAState,
     SWAState as SWAState,
 )
-from ._wrappers.averages.schedule_free import (
-    GPA as GPA,
-    GPAState as GPAState,
-    ScheduleFree as ScheduleFree,
-    ScheduleFreeState as ScheduleFreeState,
+from ._wrappers.averages.slow_weights import (
+    Lookahead as Lookahead,
+    LookaheadParams as LookaheadParams,
+    LookaheadState as LookaheadState,
+    OuterNesterov as OuterNesterov,
+    OuterNesterovState as OuterNesterovState,
 )
 from ._wrappers.cautious import Cautious as Cautious
 from ._wrappers.complex_valued import (
@@ -572,6 +562,8 @@ from ._wrappers.scheduled import (
 )
 from ._wrappers.skip_step import (
     AbstractSkipRule as AbstractSkipRule,
+    ApplyIfFinite as ApplyIfFinite,
+    ApplyIfFiniteState as ApplyIfFiniteState,
     SigmaRule as SigmaRule,
     SigmaRuleState as SigmaRuleState,
     SkipLargeUpdates as SkipLargeUpdates,

@@ -29,16 +29,6 @@ def test_a_named_chain_keeps_the_order_of_its_names():
     assert set(state) == {"z", "a"}
 
 
-def test_the_order_counts():
-    grads = jnp.full(2, 0.75)
-    for parts, expected in (
-        ((eqopt.Scale(2.0), eqopt.Clip(1.0)), 1.0),
-        ((eqopt.Clip(1.0), eqopt.Scale(2.0)), 1.5),
-    ):
-        opt = eqopt.Chain(*parts)
-        np.testing.assert_allclose(opt.update(grads, opt.init(grads))[0], expected)
-
-
 def test_every_transformation_gets_all_extra_arguments():
     """Each transformation ignores extra arguments that it does not use."""
     seen = []

@@ -85,30 +85,11 @@ def test_labels_by_rules():
     assert "Group.MATRIX" in eqopt.groups.table(labels, MODEL)
 
 
-def test_labels_of_clipped_gradients():
-    labels = Model(Group.MATRIX, 0)
-    loss = lambda model, x: jnp.sum(jax.vmap(model)(x))
-    x = jnp.ones((3, 2))
-    clip = {Group.MATRIX: 1e-3, 0: 1.0}
-    call = eqopt.microbatching.clipped_grad(loss, clip, groups=labels)
-    norms = eqx.filter_jit(call)(MODEL, x)[1].norms
-    assert set(norms) == {Group.MATRIX, 0}
-    with pytest.raises(ValueError, match=r"no entry for \[0\].*Group.MATRIX"):
-        eqopt.microbatching.clipped_grad(loss, {Group.MATRIX: 1e-3}, groups=labels)(
-            MODEL, x
-        )
-
-
-@pytest.mark.parametrize("label", [("a", 1), None, frozenset], ids=str)
+@pytest.mark.parametrize("label", [jnp.zeros(2), "b"], ids=["array", "unknown"])
 def test_values_that_are_not_labels(label):
-    opt = eqopt.SGD(1.0)
-    if label is frozenset:
-        wrong = Model("a", jnp.zeros(2))  # an array cannot be hashed
-        with pytest.raises(ValueError, match=r"`\.bias` has the label Array"):
-            eqopt.Partition({"a": opt}, wrong).init(MODEL)
-        return
-    with pytest.raises(TypeError, match=r"Partition: a label must be a leaf"):
-        eqopt.Partition({"a": opt, label: opt}, Model("a", "a"))
+    opt = eqopt.Partition({"a": eqopt.SGD(1.0)}, Model("a", label))
+    with pytest.raises(ValueError, match=r"`\.bias` has the label"):
+        opt.init(MODEL)
 
 
 def test_a_label_that_no_leaf_has():
@@ -178,8 +159,7 @@ def test_the_state_of_other_labels(labels):
 )
 def test_a_part_by_its_name(whole):
     assert whole["a"] is whole.transformations[0]
-    message = f"{type(whole).__name__}: there is no part 'c'. The names are 'a', "
-    with pytest.raises(KeyError, match=message):
+    with pytest.raises(KeyError, match="'c'"):
         whole["c"]
 
 

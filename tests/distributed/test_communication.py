@@ -3,13 +3,11 @@
 import jax
 import jax.numpy as jnp
 import pytest
-from benchmarks.scaling import __main__ as command, extrapolation, matrices
 from benchmarks.scaling.collectives import Collective, collectives
 from benchmarks.scaling.experts import gradients
-from benchmarks.scaling.extrapolation import Slopes, slopes
+from benchmarks.scaling.extrapolation import slopes
 from benchmarks.scaling.layouts import LAYOUTS, mesh_of
 from benchmarks.scaling.program import bytes_in, bytes_per_device, compiled
-from benchmarks.scaling.table import Row
 from benchmarks.scaling.transformer import Shape
 from jax.sharding import NamedSharding, PartitionSpec as P
 
@@ -23,7 +21,6 @@ ROWS, COLUMNS = 64, 256
 SHAPE = Shape(vocabulary=64, width=64, heads=8, hidden=128, layers=1, length=32)
 MATRIX = eqopt.MatrixDimensionNumbers()
 SLOW = pytest.mark.slow
-ENDS = ("", "end of ")
 
 
 def numbers(found, kind):
@@ -202,62 +199,3 @@ def test_experts():
     large = [one for one in found if one.size > own / 2]
     assert {one.kind for one in large} == {"all-to-all"}
     assert [one.size for one in large] == [own] * 4
-
-
-STEP = matrices.Step([Collective("all-to-all", 500, 8)], 2000, 250, 500, 1000)
-
-
-def test_tables_of_methods():
-    found = [("fully sharded", "AdamW", [STEP._replace(found=[])])]
-    found += [
-        ("fully sharded", "Muon", [STEP, STEP]),
-        ("experts", "Muon", [STEP, STEP]),
-    ]
-    costs = "all-to-all 0.25 | 4.0 | 2.0"
-    assert matrices.table(found).splitlines()[2:] == [
-        "| fully sharded: AdamW | nothing | 4.0 | 2.0 |  |  |  |",
-        f"| Muon | {costs} | {costs} |",
-        f"| experts: Muon | {costs} | {costs} |",
-    ]
-    # 7/8 of a quarter of 28 GB.
-    (line,) = extrapolation.of_methods(found[1:2]).splitlines()[2:]
-    assert line == "| fully sharded: Muon | 0.219 | 6.12 GB | 61.25 GB |"
-
-
-@pytest.mark.parametrize(
-    ("option", "expected"),
-    [
-        # 4 bytes, 7 billion parameters: 28 GB, of which 7/8 are sent, and 2/8 kept.
-        ([], "| ZeRO-1 | 8 | 1.00 | 0 | 2.00 MB | 0 | 3.00 MB | 0.40 MB |"),
-        (["--compiled"], "| ZeRO-1 | 8 | 24 GB | 7.00 GB | 245 GB | 70.00 GB |"),
-        # 4 bytes, 4 times 4096 numbers in 32 layers: 2.1 MB for a token.
-        (["--compiled"], "| experts | 4.00 | 2.10 GB | 10.49 GB |"),
-    ],
-)
-def test_command(option, expected, monkeypatch, tmp_path, capsys):
-    """It prints, and writes into the page, what was measured and what follows."""
-    row = Row("ZeRO-1", 8, 0.2, {"all-gather": 2e6}, 3_000_000, 400_000)
-    replaced = {
-        command: {
-            "measured": lambda devices, rounds: [row],
-            "connected": lambda platform, topology: [],
-            "steps": lambda devices: [("experts", "Muon", [STEP, STEP])],
-        },
-        extrapolation: {
-            "slopes": lambda name, devices: Slopes({"all-gather": 7 / 8}, 2 / 8),
-            "of_activations": lambda devices: {"experts": 4.0},
-        },
-    }
-    for module, functions in replaced.items():
-        for name, fn in functions.items():
-            monkeypatch.setattr(module, name, fn)
-    page = tmp_path / "page.md"
-    names = ["methods", "slopes", "large", "activations", "large methods"]
-    marks = [f"<!-- {end}{x} -->\n" for x in ["measured", *names] for end in ENDS]
-    page.write_text("before\n" + "old\n".join(marks) + "after\n")
-    monkeypatch.setattr(command, "PAGE", page)
-    command.main([*option, "--write"])
-    assert expected in capsys.readouterr().out
-    written = page.read_text()
-    assert expected in written
-    assert written.startswith("before\n") and written.endswith("after\n")

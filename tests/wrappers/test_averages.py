@@ -91,11 +91,7 @@ def test_swa_by_hand(start, period):
     "inner",
     [
         eqopt.AdamW(0.1),
-        eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), eqopt.SGD(0.1, 0.9)),
         eqopt.Lookahead(eqopt.SGD(0.1), 2, 0.5),
-        eqopt.MultiSteps(eqopt.SGD(0.1), 2),
-        eqopt.ApplyIfFinite(eqopt.SGD(0.1), 2),
-        eqopt.ScheduleFreeSGD(0.1),
     ],
     ids=lambda x: type(x).__name__,
 )
@@ -103,44 +99,6 @@ def test_swa_by_hand(start, period):
 def test_an_average_does_not_change_training(wrap, inner):
     seen, _ = trajectory(wrap(inner), 6)
     np.testing.assert_allclose(seen, trajectory(inner, 6)[0], 2e-6, 2e-7)
-
-
-def test_an_average_inside_and_outside_multi_steps():
-    """Outside `MultiSteps` it counts mini-steps, and inside it counts steps."""
-    inside = eqopt.MultiSteps(eqopt.ParamEMA(eqopt.SGD(0.2), 0.81), 2)
-    seen, averages = trajectory(inside, 6)
-    np.testing.assert_allclose(averages[6], weighted(seen[2::2], [0.81] * 3), 1e-6)
-    outside = eqopt.ParamEMA(eqopt.MultiSteps(eqopt.SGD(0.2), 2), 0.9)
-    seen, averages = trajectory(outside, 6)
-    np.testing.assert_allclose(averages[6], weighted(seen[1:], [0.9] * 6), 1e-6)
-
-
-@pytest.mark.parametrize(
-    "around",
-    [
-        lambda o: eqopt.Chain(eqopt.Clip(9.0), o),
-        lambda o: eqopt.NamedChain(o=eqopt.MultiSteps(o, 1)),
-        lambda o: eqopt.ApplyIfFinite(eqopt.Masked(o, True), 2),
-        lambda o: eqopt.ConditionallyMask(o, lambda step: step >= 0),
-        lambda o: eqopt.Partition({"all": o}, lambda p: "all"),
-        lambda o: eqopt.DynamicLossScale(eqopt.SkipStep(o, lambda v, n: n > 1e9), 1.0),
-    ],
-)
-@pytest.mark.costly
-def test_any_wrapper_returns_an_average_inside_it(around):
-    own = eqopt.ParamEMA(eqopt.SGD(0.1), 0.7)
-    np.testing.assert_allclose(
-        trajectory(around(own), 4)[1], trajectory(own, 4)[1], 1e-6
-    )
-
-
-def test_the_outer_of_two_averages_is_returned():
-    """Until the outer one begins, `eval_params` returns the inner one."""
-    lookahead = eqopt.Lookahead(eqopt.SGD(0.1), 3, 0.5)
-    seen, averages = trajectory(eqopt.SWA(lookahead, 3), 5)
-    _, slow = trajectory(lookahead, 5)
-    np.testing.assert_allclose(averages[:3], slow[:3], 1e-6)
-    np.testing.assert_allclose(averages[5], seen[3:].mean(0), 1e-6)
 
 
 def test_an_average_in_float32_of_bfloat16():

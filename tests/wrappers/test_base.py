@@ -156,9 +156,6 @@ def test_another_state(call):
     annotated = Annotated(eqopt.Adam(0.1))
     with pytest.raises(TypeError, match=r"Annotated: `state` must .* is of type tuple"):
         getattr(annotated, call)(*arguments)
-    either = Either(eqopt.Adam(0.1))
-    with pytest.raises(TypeError, match=r"must be of type .*DoubledState \| None"):
-        getattr(either, call)(*arguments)
     with pytest.raises(AttributeError):  # `init` does not annotate its state
         getattr(opt, call)(*arguments)
 
@@ -171,28 +168,6 @@ class Annotated(eqopt.AbstractWrapper):
 
     def handle(self, call, state):
         return call.run(self.inner, state.inner_state)
-
-
-class Either(eqopt.AbstractWrapper):
-    inner: eqopt.AbstractTransformation
-
-    def init(self, params) -> DoubledState | None:
-        return None
-
-    def handle(self, call, state):
-        return call.nothing(), state
-
-
-def test_a_field_named_inner_is_needed():
-    class Nameless(eqopt.AbstractWrapper):
-        def init(self, params):
-            return None
-
-        def handle(self, call, state):
-            return call.nothing(), state
-
-    with pytest.raises(TypeError, match="inner"):
-        Nameless()
 
 
 def test_as_little_memory_as_built_in_wrappers():
@@ -224,17 +199,6 @@ def test_a_class_that_was_defined_again():
         new.step(params, state, params)
     state = eqopt.tree.migrate(new, state, params)
     assert new.update(params, state)[0].tolist() == [1.5, 1.5]
-
-
-class ReturningWrapper(eqopt.AbstractWrapper):
-    inner: eqopt.AbstractTransformation
-    result: PyTree
-
-    def init(self, params):
-        return [self.inner.init(params)]
-
-    def handle(self, call, state):
-        return self.result
 
 
 SGD = eqopt.SGD(0.1)

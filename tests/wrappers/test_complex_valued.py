@@ -45,13 +45,6 @@ MODEL = {"z": jnp.array([1 + 2j]), "w": jnp.ones(2, jnp.bfloat16), "f": jnp.tanh
 GRADS = {"z": jnp.array([2 - 1j]), "w": jnp.full(2, 0.01), "f": None}
 
 
-def test_updates_without_parameters():
-    opt = eqopt.SplitRealAndImaginary(eqopt.Adam(0.1))
-    alone, _ = opt.update(GRADS, opt.init(MODEL))
-    beside, _ = opt.update(GRADS, opt.init(MODEL), MODEL)
-    assert eqx.tree_equal(alone, beside)
-
-
 @pytest.mark.parametrize(
     "around",
     [

@@ -252,47 +252,6 @@ def test_a_state_moves_to_other_devices(make, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_outside", [False, True])
-def test_migrate_with_zero1(is_outside):
-    """Both wrappers add padding, in either order."""
-    soap, params = eqopt.SOAP(0.1), {x: jnp.ones((6, 4)) for x in "ab"}
-    matrices = lambda opt: eqopt.DistributeMatrices(opt, mesh=mesh_of())
-    zero1 = lambda opt: eqopt.ZeRO1(opt, "data", mesh_of())
-    opt = zero1(matrices(soap)) if is_outside else matrices(zero1(soap))
-    state = opt.init(params)
-    assert_equal(eqopt.tree.migrate(opt, state, params), state)
-    alone = eqopt.tree.migrate(soap, state, params)
-    assert_equal(jax.device_get(alone), jax.device_get(soap.init(params)))
-    assert_equal(eqopt.tree.migrate(opt, alone, params), state)
-
-
-@pytest.mark.slow
-def test_migrate_on_explicit_axes():
-    soap, params = eqopt.SOAP(0.1), {x: jnp.ones((8, 4)) for x in "ab"}
-    opt = eqopt.DistributeMatrices(soap)
-    with jax.set_mesh(mesh_of(AxisType.Explicit)):
-        params = jax.device_put(params, P("data"))
-        alone, state = soap.init(params), opt.init(params)
-        shapes = eqx.filter_eval_shape(opt.init, params)
-        assert "initialised" not in str(eqopt.tree.migration_plan(soap, shapes, params))
-        move = eqx.filter_jit(lambda new, old: eqopt.tree.migrate(new, old, params))
-        assert_equal(jax.device_get(move(opt, alone)), jax.device_get(state))
-        assert_equal(jax.device_get(move(soap, state)), jax.device_get(alone))
-
-
-@pytest.mark.slow
-def test_migrate_inside_jit_keeps_the_shards():
-    soap, params = eqopt.SOAP(0.1), {x: jnp.ones((8, 4)) for x in "ab"}
-    opt = eqopt.DistributeMatrices(soap, mesh=mesh_of())
-    params = jax.device_put(params, NamedSharding(mesh_of(), P("data")))
-    alone, state = (jax.jit(x.init)(params) for x in (soap, opt))
-    moved = jax.jit(lambda old, p: eqopt.tree.migrate(soap, old, p))(state, params)
-    assert_equal(jax.device_get(moved), jax.device_get(alone))
-    places = lambda tree: [x.sharding.spec for x in jax.tree.leaves(tree) if x.ndim]
-    assert places(moved) == places(alone) and P("data") in places(moved)
-
-
-@pytest.mark.slow
 def test_derivatives():
     """In reverse mode, also through matrices that are left to XLA."""
     grads = values(FEW | {"other": ((8, 24), P())})
@@ -320,29 +279,6 @@ def test_one_device():
     assert str(programs[0]) == str(programs[1])
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (
-            lambda opt: eqopt.DistributeMatrices(opt),
-            "`mesh` is None, and no mesh is set",
-        ),
-        (
-            lambda opt: eqopt.DistributeMatrices(opt, "batch", mesh_of()),
-            r"`axis_name` is 'batch', but the mesh has the axes \('data',\)",
-        ),
-        (
-            lambda opt: eqopt.DistributeMatrices(opt, mesh=mesh_of(AxisType.Explicit)),
-            r"`mesh` has explicit axes, \('data',\), but is not set",
-        ),
-    ],
-)
-def test_errors(make, message):
-    opt, params = make(eqopt.Muon(0.1)), jnp.ones((4, 3))
-    with pytest.raises(ValueError, match=f"DistributeMatrices: {message}"):
-        opt.update(params, opt.init(params), params)
-
-
 def test_errors_of_stacks():
     """The state of a preconditioner is for the same leaves, wrapper and devices."""
     soap, params = eqopt.ScaleBySOAP(), {x: jnp.ones((4, 3)) for x in "ab"}
@@ -361,11 +297,3 @@ def test_errors_of_stacks():
     ):
         with pytest.raises(ValueError, match=f"ScaleBySOAP: .*{message}"):
             jax.eval_shape(opt.update, updates, given)
-
-
-def test_error_inside_shard_map():
-    opt = eqopt.DistributeMatrices(eqopt.Muon(0.1))
-    step = lambda p: opt.update(p, opt.init(p), p)[0]
-    mapped = jax.shard_map(step, mesh=mesh_of(), in_specs=P(), out_specs=P())
-    with pytest.raises(ValueError, match="the axis 'data' is manual inside"):
-        jax.eval_shape(mapped, jnp.ones((4, 3)))

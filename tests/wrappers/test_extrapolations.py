@@ -1,5 +1,6 @@
 """Averages away from which gradients are taken, compared with their equations."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,8 +17,12 @@ CURVATURE = np.array([1.0, 0.5, 0.1, 2.0])
 RATE, DECAY, MOMENTUM = 0.2, 0.3, 0.6
 
 
-def gradient(p):
+def gradient(p, t=0):
     return CURVATURE * p - 0.1
+
+
+def noisy(p, t):
+    return (1 + t % 3) * (p - np.arange(4.0))
 
 
 def inner():
@@ -40,33 +45,27 @@ def inner_by_hand():
     return update
 
 
-def trained(opt, x64):
+def trained(opt, x64, gradient=gradient):
     """After each step, the parameters and those to evaluate with."""
     with x64():
         params = jnp.asarray(START)
         state = opt.init(params)
         step = interpreted(lambda *args: opt.step(*args))
-        for _ in range(STEPS):
-            params, state = step(jnp.asarray(gradient(params)), state, params)
+        for t in range(STEPS):
+            grads = jnp.asarray(gradient(np.asarray(params), t))
+            params, state = step(grads, state, params)
             yield np.asarray(params), np.asarray(opt.eval_params(state, params))
 
 
-def assert_follows(opt, x64, by_hand):
-    for found, expected in zip(trained(opt, x64), by_hand, strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+def assert_follows(opt, x64, by_hand, gradient=gradient, rtol=1e-9):
+    for found, expected in zip(trained(opt, x64, gradient), by_hand, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=rtol, atol=1e-12)
 
 
-def plain():
-    update, p = inner_by_hand(), START
-    for _ in range(STEPS):
-        p = p + update(gradient(p), p)
-        yield p, p
-
-
-def gpa(sees, mu_x=0.8, mu_y=0.7, penalty=0.0):
+def gpa(sees, mu_x=0.8, mu_y=0.7):
     update, x, z, y = inner_by_hand(), START, START, START
     for t in range(STEPS):
-        z = z + update(gradient(y) + penalty * y, {"z": z, "y": y}[sees])
+        z = z + update(gradient(y), {"z": z, "y": y}[sees])
         x = mu_x * x + (1 - mu_x) * z
         share = float(mu_y(t)) if callable(mu_y) else mu_y
         y = share * x + (1 - share) * z
@@ -85,20 +84,6 @@ def test_gpa_on_a_schedule(sees, x64):
     mu_y = lambda t: 0.9 - 0.1 * jnp.asarray(t % 4, float)
     opt = eqopt.Scheduled(eqopt.GPA(inner(), 0.8, mu_y, sees))
     assert_follows(opt, x64, gpa(sees, mu_y=mu_y))
-
-
-@pytest.mark.parametrize("sees", ["z", "y"])
-@pytest.mark.parametrize("is_fused", [True, False])
-@pytest.mark.costly
-def test_what_comes_before_gpa_sees_the_parameters(sees, is_fused, x64):
-    """Also if it runs in one kernel with `inner`, which sees other parameters."""
-    as_it_is = eqopt.Chain() if is_fused else eqopt.Stateless(lambda u, p: u)
-    wrapped = eqopt.GPA(eqopt.Chain(as_it_is, inner()), 0.8, 0.7, sees)
-    opt = eqopt.Chain(eqopt.AddDecayedWeights(0.5), wrapped)
-    found = (p for p, _ in trained(opt, x64))
-    expected = (y for y, _ in gpa(sees, penalty=0.5))
-    for ours, by_hand in zip(found, expected, strict=True):
-        np.testing.assert_allclose(ours, by_hand, rtol=1e-9, atol=1e-12)
 
 
 def ema_nesterov(start, stop, gamma=0.8):
@@ -154,25 +139,92 @@ def test_without_effect_it_is_the_inner_one(name, x64):
         np.testing.assert_array_equal(params, same)
 
 
-def test_the_inner_chain_follows_its_formula(x64):
-    assert_follows(inner(), x64, plain())
+def schedule_free(direction, etas, b1, power=2.0):
+    """The sequences y and x of the paper, from a function of y and the step."""
+    y = x = z = START
+    weights = []
+    for t, eta in enumerate(etas):
+        z = z - eta * direction(y, t)
+        weights.append(max(etas[: t + 1]) ** power)
+        c = weights[-1] / sum(weights) if any(weights) else 0.0
+        x = (1 - c) * x + c * z
+        share = float(b1(t)) if callable(b1) else b1
+        y = share * x + (1 - share) * z
+        yield y, x
 
 
-def test_outer_nesterov_of_each_step_is_nesterov(x64):
-    found = trained(eqopt.OuterNesterov(eqopt.SGD(RATE), 1, 0.7, 0.5), x64)
-    expected = trained(eqopt.SGD(0.7 * RATE, 0.5, nesterov=True), x64)
-    for (ours, _), (sgd, _) in zip(found, expected, strict=True):
-        np.testing.assert_allclose(ours, sgd, rtol=1e-9, atol=1e-12)
+def decayed(y, t):
+    return noisy(y, t) + 0.2 * y
 
 
-def test_a_constant_step_becomes_longer(x64):
-    """In the limit, by a factor of $1 / (1 - β)$."""
-    opt = eqopt.EMANesterov(eqopt.SGD(1.0), 0.4, 0.9)
+@pytest.mark.parametrize("power", [0.0, 1.0, 2.0])
+@pytest.mark.costly
+def test_schedule_free_sgd(power, x64):
+    """A warm-up from zero, and then a lower rate, which does not lower the weights."""
+    schedule = eqopt.schedules.Join(
+        [eqopt.schedules.Linear(0.0, 0.3, 3), eqopt.schedules.Constant(0.1)], [5]
+    )
     with x64():
-        params = before = jnp.zeros(1)
-        state = opt.init(params)
-        step = jax.jit(opt.step)
-        for _ in range(400):
-            before = params
-            params, state = step(jnp.ones(1), state, params)
-        np.testing.assert_allclose(params - before, -1 / (1 - 0.4))
+        etas = [float(schedule(t)) for t in range(STEPS)]
+    assert etas[0] == 0 and etas[4] > etas[7]
+    data = {"b1": 0.8, "weight_decay": 0.2, "weight_lr_power": power}
+    opt = eqopt.ScheduleFreeSGD(schedule, **data)
+    by_hand = schedule_free(decayed, etas, 0.8, power)
+    assert_follows(opt, x64, by_hand, noisy, rtol=1e-6)
+
+
+def test_schedule_free_adamw(x64):
+    nu = 0
+
+    def direction(y, t):
+        nonlocal nu
+        g = noisy(y, t)
+        nu = 0.9 * nu + 0.1 * g**2
+        return g / (np.sqrt(nu / (1 - 0.9 ** (t + 1))) + 1e-3) + 0.2 * y
+
+    data = {"b1": 0.8, "b2": 0.9, "eps": 1e-3, "weight_decay": 0.2}
+    opt = eqopt.ScheduleFreeAdamW(0.1, 4, **data)
+    by_hand = schedule_free(direction, [0.1 * min(t / 4, 1) for t in range(STEPS)], 0.8)
+    assert_follows(opt, x64, by_hand, noisy, rtol=1e-6)
+
+
+def test_b1_on_a_schedule(x64):
+    """Each step recovers the average with the `b1` that made the parameters."""
+    b1 = lambda t: 0.9 - 0.1 * jnp.asarray(t % 4, float)
+    opt = eqopt.Scheduled(eqopt.ScheduleFreeSGD(0.1, b1=b1, weight_decay=0.2))
+    by_hand = schedule_free(decayed, [0.1] * STEPS, b1)
+    assert_follows(opt, x64, by_hand, noisy, rtol=1e-6)
+
+
+def test_b1_of_zero():
+    """The parameters are then the iterate itself, also in later steps."""
+    params = jnp.ones(2)
+    opt = eqopt.Scheduled(
+        eqopt.ScheduleFree(eqopt.SGD(0.1), 0.1, b1=lambda t: jnp.zeros(()))
+    )
+    state = opt.init(params)
+    for _ in range(3):
+        params, state = opt.step(jnp.ones(2), state, params)
+    np.testing.assert_allclose(params, 0.7, rtol=1e-6)
+
+
+def test_a_warm_up_multiplies_a_schedule(x64):
+    linear = eqopt.schedules.Linear(0.4, 0.0, 8)
+    warm = lambda t: linear(t) * jnp.minimum(t.astype(float) / 4, 1)
+    expected = trained(eqopt.ScheduleFreeSGD(warm), x64)
+    assert_follows(eqopt.ScheduleFreeSGD(linear, 4), x64, expected, rtol=1e-6)
+
+
+def test_no_memory_for_a_first_moment():
+    state = eqopt.ScheduleFreeAdamW().init(jnp.ones(7))
+    assert sum(x.shape == (7,) for x in jax.tree.leaves(state)) == 2  # z and nu
+
+
+def test_the_average_belongs_to_the_last_b1():
+    """`eval_params` undoes the interpolation of the last step, with its `b1`."""
+    opt = eqopt.ScheduleFreeSGD(0.1, b1=0.6)
+    params = jnp.asarray(START, jnp.float32)
+    params, state = opt.step(jnp.ones(4), opt.init(params), params)
+    other = eqx.tree_at(lambda o: o.b1, opt, 0.9)
+    for o in (opt, other):
+        np.testing.assert_allclose(o.eval_params(state, params), START - 0.1, 1e-6)

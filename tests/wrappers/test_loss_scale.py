@@ -3,25 +3,12 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import jax.random as jr
 import numpy as np
 import pytest
 
 import eqopt
 
-
-PARAMS = {"a": jnp.ones(3), "b": [jnp.ones((2, 2)), None]}
-
-
-def grads(scale, bad=None):
-    tree = jax.tree.map(lambda p: scale * jnp.ones_like(p), PARAMS)
-    if bad is not None:
-        tree["b"][0] = tree["b"][0].at[1, 0].set(bad)
-    return tree
-
-
-def bits(tree):
-    return [np.asarray(x).tobytes() for x in jax.tree.leaves(tree)]
+from .test_skip_step import PARAMS, grads
 
 
 def oracle(is_finite, scale, interval, growth, backoff, least):
@@ -45,7 +32,7 @@ def test_the_scale_by_hand(settings, call):
     opt = eqopt.DynamicLossScale(eqopt.SGD(0.1), *settings)
     state, method, scales = opt.init(PARAMS), jax.jit(getattr(opt, call)), []
     for good in pattern:
-        _, state = method(grads(1.0, None if good else jnp.nan), state, PARAMS)
+        _, state = method(grads(None if good else jnp.nan), state, PARAMS)
         scales.append(float(state.loss_scale))
         assert state.last_finite == good
     np.testing.assert_allclose(scales, oracle(pattern, *settings), 1e-6)
@@ -60,7 +47,7 @@ def test_powers_of_two_change_nothing(inner, call):
     state, inner_state = opt.init(PARAMS), inner.init(PARAMS)
     method, plain = (jax.jit(getattr(o, call)) for o in (opt, inner))
     for i in range(5):
-        g = grads(0.3 + i)
+        g = grads(size=0.3 + i)
         scaled = jax.tree.map(lambda g, s=state: g * s.loss_scale, g)
         result, state = method(scaled, state, PARAMS)
         expected, inner_state = plain(g, inner_state, PARAMS)
@@ -73,27 +60,11 @@ def test_powers_of_two_change_nothing(inner, call):
     assert state.loss_scale == 2.0**17
 
 
-@pytest.mark.parametrize("bad", [jnp.nan, jnp.inf, -jnp.inf])
-@pytest.mark.parametrize("call", ["update", "step"])
-@pytest.mark.costly
-def test_an_overflow_changes_counters_and_the_scale_only(bad, call):
-    opt = eqopt.DynamicLossScale(eqopt.AdamW(0.1))
-    _, state = opt.step(grads(1.0), opt.init(PARAMS), PARAMS)
-    result, new = jax.jit(getattr(opt, call))(grads(1.0, bad), state, PARAMS)
-    if call == "step":
-        assert bits(result) == bits(PARAMS)
-    else:
-        assert not any(x.any() for x in jax.tree.leaves(result))
-    assert bits(new.inner_state) == bits(state.inner_state)
-    assert (new.loss_scale, new.good_steps) == (2.0**14, 0)
-    assert (new.last_finite, new.total_notfinite) == (False, 1)
-
-
 def test_the_scale_stays_normal():
     opt = eqopt.DynamicLossScale(eqopt.SGD(0.1), 2.0**125, 1)
     state = opt.init(PARAMS)
     for expected in (126, 126, 126):
-        params, state = opt.step(grads(2.0**100), state, PARAMS)
+        params, state = opt.step(grads(size=2.0**100), state, PARAMS)
         assert state.loss_scale == 2.0**expected
     np.testing.assert_allclose(params["a"], 1 - 0.1 * 2.0**-26, 1e-7)
 
@@ -133,19 +104,6 @@ def test_the_inner_transformation_gets_float32_gradients(call):
     assert result["w"].dtype == jnp.float16
 
 
-def test_a_norm_inside_is_computed_without_the_scale():
-    seen = []
-    rule = lambda value, norm: (seen.append(norm), norm > 10)[1]
-    opt = eqopt.DynamicLossScale(eqopt.SkipStep(eqopt.SGD(0.1), rule))
-    with jax.disable_jit():
-        _, state = opt.step(grads(2.0**15), opt.init(PARAMS), PARAMS)
-    np.testing.assert_allclose(seen[0], np.sqrt(7), 1e-6)
-    assert not state.inner_state.skipped_last
-    params, state = jax.jit(opt.step)(grads(2.0**15 * 100), state, PARAMS)
-    assert state.inner_state.skipped_last and state.last_finite
-    assert bits(params) == bits(PARAMS)
-
-
 @pytest.mark.parametrize("name", ["grad", "previous_grad"])
 def test_other_gradients_are_divided_too(name):
     """As they come from the same function of the scaled loss."""
@@ -161,77 +119,6 @@ def test_other_gradients_are_divided_too(name):
     scaled = {name: 8 * other}
     found, _ = opt.step(8 * own, opt.init(p), p, **scaled, **extra)
     np.testing.assert_allclose(found, expected, 1e-6)
-
-
-def test_clipping_inside_does_not_underflow():
-    opt = eqopt.DynamicLossScale(
-        eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), eqopt.SGD(1.0))
-    )
-    params = {"w": jnp.zeros(4)}
-    g = {"w": jnp.full(4, 1e-9 * 2**15, jnp.float16)}
-    params, _ = jax.jit(opt.step)(g, opt.init(params), params)
-    np.testing.assert_allclose(params["w"], -1e-9, 2e-3)
-
-
-def test_mini_steps_inside():
-    """An overflow costs one mini-step, and the scale may change between mini-steps."""
-    opt = eqopt.DynamicLossScale(eqopt.MultiSteps(eqopt.SGD(1.0), 2))
-    params, state, step = PARAMS, opt.init(PARAMS), jax.jit(opt.step)
-    for size, bad in ((1.0, None), (1.0, jnp.inf), (3.0, None)):
-        params, state = step(grads(size * state.loss_scale, bad), state, params)
-    assert state.loss_scale == 2.0**14
-    np.testing.assert_allclose(params["a"], 1 - 2.0, 1e-6)
-
-
-def half(model):
-    return jax.tree.map(
-        lambda x: x.astype(jnp.float16) if eqx.is_inexact_array(x) else x, model
-    )
-
-
-def trained(opt, model, scale_loss, steps=60):
-    """Float32 parameters, both passes in float16, and a tiny loss."""
-    x = jnp.linspace(-1, 1, 32, dtype=jnp.float16)[:, None]
-    y = jnp.sin(3 * x)
-
-    def loss_fn(model):
-        # First the mean and then the factor, as for a loss in other units.
-        error = jax.vmap(half(model))(x) - y
-        return jnp.mean(error * error).astype(jnp.float32) * jnp.float32(1e-8)
-
-    @eqx.filter_jit
-    def step(model, state):
-        def objective(model):
-            loss = loss_fn(model)
-            return scale_loss(loss, state), loss
-
-        g, loss = eqx.filter_grad(objective, has_aux=True)(model)
-        zero = [jnp.mean((x == 0).astype(jnp.float32)) for x in jax.tree.leaves(g)]
-        model, state = opt.step(g, state, model, value=loss)
-        return model, state, loss, sum(zero) / len(zero)
-
-    state, losses, zero = opt.init(model), [], 0.0
-    for _ in range(steps):
-        model, state, loss, zero = step(model, state)
-        losses.append(float(loss))
-        for leaf in jax.tree.leaves(eqx.filter((model, state), eqx.is_inexact_array)):
-            assert jnp.isfinite(leaf).all()
-    return losses, float(zero), state
-
-
-@pytest.mark.slow
-def test_float16_underflows_without_and_trains_with():
-    model = eqx.nn.MLP(1, 1, 16, 1, key=jr.key(0), activation=jnp.tanh)
-    inner = eqopt.SGD(1e7)
-    losses, zero, _ = trained(inner, model, lambda loss, state: loss)
-    assert zero == 1 and losses[-1] == losses[0]
-    opt = eqopt.DynamicLossScale(inner, 2.0**60, growth_interval=20)
-    # At first the scale is much too large, and is reduced until gradients are finite.
-    losses, zero, state = trained(opt, model, opt.scale_loss, 200)
-    # One of the four gradients, for the last bias, may be exactly zero.
-    assert zero < 0.3 and losses[-1] < 0.5 * losses[0]
-    assert state.total_notfinite > 5 and state.loss_scale < 2.0**50
-    assert np.log2(state.loss_scale) % 1 == 0
 
 
 def test_the_order_of_the_scales():

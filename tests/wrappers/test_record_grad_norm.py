@@ -109,8 +109,7 @@ def test_an_infinite_norm_of_finite_gradients():
         assert state.last_finite == finite
 
 
-@pytest.mark.parametrize("opt", [CLIP, TAKEN["SkipStep"], TAKEN["RecordGradNorm"]])
-def test_not_a_number(opt):
-    message = r"`grad_norm` must be one real number, but is .* \(2,\)"
+def test_not_a_number():
+    opt, message = CLIP, r"`grad_norm` must be one real number, but is .* \(2,\)"
     with pytest.raises(ValueError, match=message):
         opt.step(GRADS, opt.init(PARAMS), PARAMS, grad_norm=jnp.ones(2))

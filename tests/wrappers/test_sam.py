@@ -3,12 +3,13 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import jax.tree_util as jtu
 import numpy as np
 import pytest
 
 import eqopt
 from eqopt._trees.stored import is_stored
+
+from ..test_temporary_memory import temporary
 
 
 MATRIX = jnp.array([[3.0, 1.0], [1.0, 0.5]])
@@ -18,10 +19,6 @@ NAN = jnp.full(2, jnp.nan)
 
 def slope(w):
     return MATRIX @ w
-
-
-def climb(rho):
-    return eqopt.Chain(eqopt.Normalize(), eqopt.Scale(-rho))
 
 
 def test_by_hand():
@@ -117,29 +114,6 @@ def test_gradients_are_averaged_over_an_axis():
     np.testing.assert_allclose(several, [expected, expected], rtol=1e-6)
 
 
-def test_opaque_updates_have_the_dtype_of_the_given_gradients():
-    params = START.astype(jnp.bfloat16)
-    opt = eqopt.SAM(eqopt.Adam(0.1), opaque_mode=True)
-    grad_fn = lambda w: w  # of bfloat16
-    updates, _ = opt.update(START, opt.init(params), params, grad_fn=grad_fn)
-    assert updates.dtype == jnp.float32
-
-
-def test_a_guard_outside_skips_a_nan():
-    """Whenever it occurs, the next gradient takes its place."""
-    opt = eqopt.SAM(eqopt.Adam(0.1))
-    guarded = eqopt.ApplyIfFinite(opt, 2)
-    w, state = START, opt.init(START)
-    v, guarded_state = START, guarded.init(START)
-    for i in range(4):
-        if i < 2:
-            same, guarded_state = guarded.step(NAN, guarded_state, v)
-            np.testing.assert_array_equal(same, v)
-        w, state = opt.step(slope(w), state, w)
-        v, guarded_state = guarded.step(slope(v), guarded_state, v)
-        np.testing.assert_allclose(w, v, rtol=1e-6)
-
-
 @pytest.mark.parametrize("at", [0, 1])
 def test_a_guard_inside_skips_a_nan(at):
     """In opaque mode: in the given gradient, or in one that `grad_fn` returns."""
@@ -166,35 +140,6 @@ def test_a_nan_does_not_pass_a_guard_inside():
         w, state = opt.step(slope(w), state, w)
         expected, expected_state = opt.step(slope(expected), expected_state, expected)
     np.testing.assert_array_equal(w, expected)
-
-
-def test_without_a_guard_a_nan_reaches_the_inner_optimizer():
-    opt = eqopt.SAM(eqopt.SGD(0.1))
-    w, state = opt.step(NAN, opt.init(START), START)
-    w, state = opt.step(slope(w), state, w)
-    assert bool(jnp.isnan(w).all())
-
-
-def test_the_inner_optimizer_may_own_the_parameters():
-    opt = eqopt.SAM(eqopt.Lookahead(eqopt.SGD(0.1), 2, 0.5))
-    w, state = START, opt.init(START)
-    for _ in range(3):  # a step of SGD, and a call that goes uphill
-        w, state = opt.step(slope(w), state, w)
-    np.testing.assert_array_equal(opt.eval_params(state, w), START)
-
-
-def temporary(opt, **extra):
-    """Temporary memory of a step with donated arguments, in trees of parameters."""
-    params = [jax.ShapeDtypeStruct((300, 1000), jnp.float32)] * 5
-    state = jax.eval_shape(opt.init, params)
-    step = jax.jit(
-        lambda params, state, grads: opt.step(grads, state, params, **extra),
-        donate_argnums=(0, 1),
-    )
-    memory = step.lower(params, state, params).compile().memory_analysis()
-    size = sum(4 * p.size for p in params)
-    assert memory.output_size_in_bytes - memory.alias_size_in_bytes < 0.01 * size
-    return memory.temp_size_in_bytes / size
 
 
 def matmuls(params):
@@ -235,12 +180,6 @@ ERRORS = {
         lambda: opaque_step(grad_fn=lambda params: {"v": START}),
         r"`grad_fn\(params\)` has another tree structure than `updates`.*`\['v'\]`",
     ),
-    "another model": (
-        lambda: eqopt.SAM(eqopt.SGD(0.1)).step(
-            {"v": START}, eqopt.SAM(eqopt.SGD(0.1)).init({"w": START}), {"v": START}
-        ),
-        r"`params` has another tree structure than `state.cache`.*`\['v'\]`",
-    ),
 }
 
 
@@ -273,20 +212,6 @@ def test_a_stored_state_restores_the_parameters_exactly(storage):
     assert is_stored(inner.opt_state[0].trace) and not is_stored(inner.cache)
 
 
-def test_a_frozen_leaf_in_opaque_mode():
-    """The adversary has a state for it, although it has no gradient."""
-    adversary = eqopt.SGD(0.05, momentum=0.9)
-    opt = eqopt.SAM(eqopt.SGD(0.1), adversary, opaque_mode=True)
-    params = {"a": jnp.ones(2), "b": jnp.ones(2)}
-    grads = {"a": params["a"], "b": None}
-    step = lambda: opt.step(
-        grads, opt.init(params), params, grad_fn=lambda p: {**p, "b": None}
-    )
-    new, state = step()
-    assert eqx.tree_equal(new["b"], params["b"]) and not eqx.tree_equal(new, params)
-    assert jtu.tree_structure(state) == jtu.tree_structure(opt.init(params))
-
-
 def test_parameters_outside_jit_are_not_in_the_state():
     """So that both can be donated."""
     opt, params = eqopt.SAM(eqopt.SGD(0.1)), {"a": jnp.ones(2), "b": jnp.ones(2)}
@@ -294,19 +219,3 @@ def test_parameters_outside_jit_are_not_in_the_state():
     for _ in range(2):
         params, state = opt.step({"a": params["a"], "b": None}, state, params)
     assert params["b"] is not state.cache["b"]
-
-
-@pytest.mark.parametrize("average", ["inside", "outside"])
-def test_an_average_inside_has_no_adversarial_parameters(average):
-    """As the documentation says: one outside averages them too."""
-    climb = eqopt.Chain(eqopt.Normalize(), eqopt.Scale(-1.0))
-    if average == "inside":
-        opt = eqopt.SAM(eqopt.ParamEMA(eqopt.SGD(0.0), 0.5), climb)
-    else:
-        opt = eqopt.ParamEMA(eqopt.SAM(eqopt.SGD(0.0), climb), 0.5)
-    params = jnp.ones(1)
-    state = opt.init(params)
-    for _ in range(4):
-        params, state = opt.step(jnp.ones(1), state, params)
-    found = opt.eval_params(state, params)
-    assert jnp.allclose(found, 1.0) == (average == "inside")

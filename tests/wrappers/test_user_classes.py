@@ -1,7 +1,5 @@
 """Schedules in users' classes: each is evaluated, or `init` says that it is not."""
 
-import dataclasses
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -10,7 +8,6 @@ import pytest
 from jaxtyping import Array
 
 import eqopt
-from eqopt._arguments.annotations import kinds, returned_type
 from eqopt.schedules import Linear
 
 from . import user_classes as user
@@ -122,21 +119,3 @@ def test_recipes():
     for i in range(2):
         updates, state = opt.update(PARAMS, state, PARAMS)
         np.testing.assert_allclose(updates["w"], 1 - falling(i))
-
-
-def test_kinds_of_fields():
-    found = kinds(user.WithFunctions)
-    assert found["decay"] == "number"
-    assert found["distance"] == "own"
-    assert {found[name] for name in ("mask", "anything", "reference")} == {"unknown"}
-    assert kinds(eqopt.AdamW)["b1"] == "marked"
-    assert kinds(eqopt.AdamW)["mask"] == "mask"
-    assert kinds(eqopt.AdamW)["learning_rate"] == "own"
-    assert returned_type(user.Plain.init) is object  # a name that is not imported
-    assert returned_type(eqopt.ScaleByAdam.init).__name__ == "ScaleByAdamState"
-    assert returned_type(eqopt.Scale.init) is type(None)
-
-
-def test_inherited_fields_are_found():
-    names = [field.name for field in dataclasses.fields(user.Child)]
-    assert list(kinds(user.Child)) == names == ["decay", "other"]

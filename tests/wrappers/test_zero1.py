@@ -6,13 +6,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-import numpy as np
 import pytest
 from benchmarks.scaling.collectives import collectives
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import eqopt
 
+from ..laws.subjects import assert_close
 from ..meshes import DEVICES, entered, mesh_of
 
 
@@ -53,11 +53,6 @@ def bytes_per_device(tree):
     return [sum(of(x, i) for x in arrays) for i in range(DEVICES)]
 
 
-def assert_close(left, right):
-    for a, b in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
-
-
 @pytest.mark.slow
 def test_result_and_bytes(mesh):
     """The result is as on one device, and each device has an eighth of the state."""
@@ -79,16 +74,6 @@ def test_result_and_bytes(mesh):
     scalars = sum(x.nbytes for x in jax.tree.leaves(whole) if x.ndim == 0)
     for each in (start, state):
         assert bytes_per_device(each) == [2 * 4 * numbers + scalars] * DEVICES
-
-
-def test_the_state_is_exactly_an_eighth_if_8_divides_all_leaves():
-    shapes = {"a": (16, 24), "b": (3, 40), "c": (64,)}
-    mesh, params = mesh_of(), params_of(shapes=shapes)
-    total = sum(x.nbytes for x in jax.tree.leaves(params))
-    opt = eqopt.ZeRO1(eqopt.Adam(0.1), mesh=mesh)
-    scalars = 3 * 4  # two counts and the learning rate
-    for state in (opt.init(put(params, mesh)), jax.jit(opt.init)(put(params, mesh))):
-        assert bytes_per_device(state) == [2 * total // DEVICES + scalars] * DEVICES
 
 
 @pytest.mark.costly
@@ -204,20 +189,6 @@ def test_averages_and_updates(mesh):
 
 
 @pytest.mark.slow
-def test_models_outside_of_jit():
-    """Step by step, on a whole model."""
-    mesh = mesh_of()
-    model = eqx.nn.MLP(3, 2, 5, 1, key=jr.key(0))
-    grads = jax.tree.map(jnp.ones_like, eqx.filter(model, eqx.is_inexact_array))
-    inner = eqopt.Adam(0.1)
-    expected, _ = inner.step(grads, inner.init(model), model)
-    opt = eqopt.ZeRO1(inner, mesh=mesh)
-    stepped, _ = opt.step(grads, opt.init(model), model)
-    assert_close(*(eqx.filter(m, eqx.is_array) for m in (stepped, expected)))
-    assert stepped.activation is model.activation
-
-
-@pytest.mark.slow
 def test_types_stay(mesh):
     """State, updates and parameters keep their types and places: one compilation."""
     place = lambda tree: [
@@ -289,13 +260,6 @@ def test_error_inside_shard_map():
     init = jax.shard_map(opt.init, mesh=mesh, in_specs=P(), out_specs=P())
     with pytest.raises(ValueError, match="the axis 'data' is manual inside"):
         jax.eval_shape(init, params_of())
-
-
-def test_error_of_another_model():
-    opt = eqopt.ZeRO1(eqopt.Trace(0.9), mesh=mesh_of())
-    state, other = opt.init(params_of()), params_of(shapes={"other": (3,)})
-    with pytest.raises(ValueError, match="must belong to the same model"):
-        opt.update(other, state, other)
 
 
 @pytest.mark.parametrize("old, new", [(8, 4), (4, 8), (8, 1), (1, 8)])

@@ -16,7 +16,6 @@ from .._core import (
     widened,
 )
 from .._errors import InputError
-from .._trees.leaves import listed
 from .._trees.routes import Report
 from .._trees.states import check_keys
 from .._trees.stored import check_nothing_hidden, hides_params
@@ -191,7 +190,7 @@ class NamedChain(AbstractChain):
         self.transformations = checked_parts(transformations, "NamedChain")
 
     def __getitem__(self, name: str) -> AbstractTransformation:
-        return named(self, name)
+        return dict(zip(self.names, self.transformations, strict=True))[name]
 
     def _joined(self, states: Sequence[State]) -> dict[str, State]:
         return dict(zip(self.names, states, strict=True))
@@ -199,16 +198,6 @@ class NamedChain(AbstractChain):
     def _states(self, state: State) -> Sequence[State]:
         check_keys(self, state, self.names)
         return [state[name] for name in self.names]
-
-
-def named(owner: Any, name: Any) -> AbstractTransformation:
-    """The part with that name; a `KeyError` that lists the names if there is none."""
-    if name not in owner.names:
-        raise KeyError(
-            f"{type(owner).__name__}: there is no part {name!r}. The names are "
-            f"{listed([*map(repr, owner.names)], quote='')}."
-        )
-    return owner.transformations[owner.names.index(name)]
 
 
 def checked_parts(

@@ -1,4 +1,4 @@
-"""Transforms only some leaves."""
+"""Transforms only some leaves, or keeps some unchanged."""
 
 import abc
 from collections.abc import Mapping
@@ -6,10 +6,18 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 
 from .._arguments.extra import required_params, with_functions
 from .._arguments.fields import static_choice
-from .._core import AbstractTransformation, AbstractWrapper, Call
+from .._core import (
+    AbstractStateless,
+    AbstractTransformation,
+    AbstractWrapper,
+    Call,
+    Leafwise,
+    equation,
+)
 from .._trees.leaves import is_leaf, parameters, restrict
 from .._trees.masks import is_function, mask_out, resolve
 from .._trees.parts import seeing_part
@@ -201,3 +209,38 @@ def extra_of_part(
     if extra.get("grad") is not None:
         extra = {**extra, "grad": chosen("grad")(extra["grad"])}
     return extra
+
+
+@equation(elementwise=True)
+def zero(g):
+    return jnp.zeros_like(g)
+
+
+class Freeze(AbstractStateless):
+    """Makes the updates of some leaves zero, so that these parameters stay unchanged.
+
+    Put it last in a chain, after weight decay. The parameters then stay bit-identical.
+    (A transformation before it still holds state for them.)
+
+    !!! example
+
+        ```python
+        nothing = jax.tree.map(lambda _: False, model)
+        frozen = eqx.tree_at(lambda m: m.encoder, nothing, True)
+        opt = eqopt.Chain(eqopt.AdamW(1e-3), eqopt.Freeze(frozen))
+        ```
+
+    **Arguments:**
+
+    - `mask`: which leaves are frozen, as in [`eqopt.Masked`][].
+    """
+
+    mask: Mask = static_choice()
+
+    def _route(self, report: Report, params: Params) -> None:
+        report.take(type(self).__name__, mask_out(params, self.mask, params))
+
+    def leafwise(
+        self, state: None, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
+        return Leafwise(zero, mask=self.mask)

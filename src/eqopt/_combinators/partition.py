@@ -27,7 +27,7 @@ from .._trees.parts import seeing_part, sees_part
 from .._trees.routes import Report
 from .._trees.states import check_keys, check_state
 from .._types import Model, Params, PyTree, State
-from .chain import checked_parts, named
+from .chain import checked_parts
 from .masked import check_has_shapes, extra_of_part
 
 
@@ -74,9 +74,8 @@ class Partition(AbstractComposite):
 
     **Raises:**
 
-    A `TypeError` if a key of `transformations` cannot be a label. A `ValueError` that
-    lists key paths, if a parameter (in `init`) or an update (in `update` and `step`) has
-    no label, or a label without a transformation.
+    A `ValueError` that lists key paths, if a parameter (in `init`) or an update (in
+    `update` and `step`) has no label, or a label without a transformation.
     """
 
     names: tuple[Hashable, ...] = eqx.field(static=True)
@@ -89,7 +88,6 @@ class Partition(AbstractComposite):
         self.names = tuple(
             x.item() if isinstance(x, np.generic) else x for x in transformations
         )
-        _check_labels(self.names)
         self.transformations = checked_parts(
             {f"the one for {label!r}": t for label, t in transformations.items()},
             "Partition",
@@ -97,7 +95,7 @@ class Partition(AbstractComposite):
         self.labels = labels
 
     def __getitem__(self, label: Hashable) -> AbstractTransformation:
-        return named(self, label)
+        return dict(zip(self.names, self.transformations, strict=True))[label]
 
     def init(self, params: Params) -> PartitionState:
         self._check_all_labelled(params, params)
@@ -203,13 +201,3 @@ class Partition(AbstractComposite):
             name: select(tree, [is_label(x) and bool(x == name) for x in labels])
             for name in self.names
         }
-
-
-def _check_labels(names: tuple[Any, ...]) -> None:
-    for name in names:
-        if not is_label(name):
-            raise InputError(
-                "Partition",
-                "a label must be a leaf of a tree, such as a string or an integer, but "
-                f"one is {name!r}.",
-            )

@@ -18,4 +18,11 @@ from .transformation import (
     AbstractStateless,
     AbstractTransformation,
 )
-from .wrapper import AbstractComposite, AbstractWrapper, Call, keep_norm
+from .wrapper import (
+    AbstractComposite,
+    AbstractWrapper,
+    Call,
+    as_update,
+    keep_norm,
+    result_of,
+)

@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -16,7 +16,7 @@ from .._trees.states import check_state
 from .._trees.stored import on_arrays, shapes_if_stored
 from .._types import Model, Params, SameState, State, Updates
 from ..tree._like import zero_updates
-from .leafwise import add_updates
+from .leafwise import add_updates, rounded_like, widened
 from .transformation import AbstractTransformation
 
 
@@ -115,6 +115,21 @@ def keep_norm(
     return without_norm(extra)
 
 
+def as_update(call: Call) -> Call:
+    """The call of `update` in at least float32, for a wrapper that needs the updates."""
+    updates = widened(call.updates)
+    are_gradients = same_leaves(call.updates, call.gradients)
+    gradients = updates if are_gradients else call.gradients
+    return call._replace(updates=updates, gradients=gradients, is_step=False)
+
+
+def result_of(call: Call, updates: Updates) -> Any:
+    """The result of a call whose new updates, not yet rounded, are these."""
+    if call.is_step:
+        return add_updates(call.params, updates)
+    return rounded_like(updates, call.updates)
+
+
 def _zero_update(g: Any, p: Any) -> Any:
     like = p if g.shape[1:] == p.shape else g
     return jnp.zeros_like(like, dtype=g.dtype)
@@ -128,6 +143,8 @@ class AbstractComposite(AbstractTransformation):
     """
 
     _loads = "nothing"
+    # Whether `update` needs the parameters, too.
+    _needs_params: ClassVar[bool] = False
 
     @abc.abstractmethod
     def handle(self, call: Call, state: State) -> tuple[Any, State]:
@@ -155,12 +172,15 @@ class AbstractComposite(AbstractTransformation):
     def step(
         self, grads: Updates, state: SameState, params: Model, **extra: Any
     ) -> tuple[Model, SameState]:
-        required_params(self, params)
-        return self._handled(Call(grads, params, extra, True, grads), state)
+        params, state = self._handled(Call(grads, params, extra, True, grads), state)
+        if self._stores_in_turn:
+            state = self._in_turn(params, state, grads)
+        return params, state
 
     def _handled(self, call: Call, state: State) -> tuple[Any, State]:
+        if call.is_step or self._needs_params:
+            required_params(self, call.params)
         check_state(self, state)
-
         if self._loads == "nothing":
             return self.handle(call, state)
         run = lambda state, params: self.handle(call._replace(params=params), state)

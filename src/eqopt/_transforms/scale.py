@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from .._arguments.checks import check_returned
 from .._arguments.extra import check_number
-from .._combinators.freeze import zero
+from .._combinators.masked import zero
 from .._core import (
     AbstractLeafwise,
     AbstractOptimizer,

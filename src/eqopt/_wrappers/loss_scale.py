@@ -24,7 +24,7 @@ from .._trees.states import check_state
 from .._trees.stored import hides_params
 from .._types import Count, Hyperparameter, Interval, OpenUnit, Params, Positive, State
 from ..numerics._numerics import at_least_float32, safe_increment
-from .apply_if_finite import are_finite
+from .skip_step import are_finite
 
 
 # The inverse of a larger power of two is not a normal number in float32.

@@ -8,23 +8,23 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._arguments.extra import required_params
 from .._arguments.fields import static_choice
 from .._core import (
     AbstractTransformation,
+    AbstractWrapper,
+    Call,
+    as_update,
     dot,
     equation,
     leafwise,
-    rounded_like,
+    result_of,
     sum_over_leaves,
-    widened,
 )
 from .._trees.leaves import parameters
 from .._trees.precision import compute_dtype
-from .._trees.states import check_size, check_state
+from .._trees.states import check_size
 from .._types import (
     Leaf,
-    Model,
     Params,
     Positive,
     Scalar,
@@ -75,7 +75,7 @@ def mechanic(g, delta, *, s, growth, counts):
     return s * g + growth * delta, delta + g
 
 
-class Mechanic(AbstractTransformation):
+class Mechanic(AbstractWrapper):
     r"""Learns the factor by which to multiply the updates of an optimizer.
 
     $$\begin{aligned}
@@ -154,9 +154,9 @@ class Mechanic(AbstractTransformation):
     # experiments, has the first two differences from Algorithm 1 as well; the clipping
     # was added to it later.
 
-    _loads = "nothing"
-    _stores_in_turn = True
     _moves_params = True
+    _needs_params = True
+    _stores_in_turn = True
 
     inner: AbstractTransformation
     weight_decay: ZeroOrMore = 0.01
@@ -176,34 +176,20 @@ class Mechanic(AbstractTransformation):
             delta=wide_zeros_like(params),
         )
 
-    def eval_params(self, state: State, params: Model) -> Model:
-        check_state(self, state)
-        return self.inner.eval_params(state.inner_state, params)
-
-    def update(
-        self,
-        updates: Updates,
-        state: State,
-        params: Params | None = None,
-        **extra: Any,
-    ) -> tuple[Updates, MechanicState]:
-        check_state(self, state)
+    def handle(self, call: Call, state: MechanicState) -> tuple[Any, MechanicState]:
         check_size(self, "num_betas", len(state.r))
-        params = required_params("Mechanic", params)
-        reads = {"delta": state.delta, "p": params}
-        sums = sum_over_leaves(mechanic_sums, updates, reads)
+        update, reads = as_update(call), {"delta": state.delta, "p": call.params}
+        sums = sum_over_leaves(mechanic_sums, update.updates, reads)
         numbers, counts = self._tuned(state, *(x.astype(state.s.dtype) for x in sums))
         r, m, v, factors = numbers
-        new, inner_state = self.inner.update(
-            widened(updates), state.inner_state, params, **extra
-        )
+        new, inner_state = update.run(self.inner, state.inner_state)
         s = jnp.sum(factors)
         growth = s - jnp.sum(state.s)
         new, delta = leafwise(
             mechanic, new, state.delta, s=s, growth=growth, counts=counts
         )
         new_state = MechanicState(inner_state, r, m, v, factors, delta)
-        return rounded_like(new, updates), new_state
+        return result_of(call, new), new_state
 
     def _tuned(
         self,

@@ -7,7 +7,6 @@ from typing import Any
 import equinox as eqx
 import jax.tree_util as jtu
 
-from .._arguments.extra import required_params
 from .._arguments.fields import static_choice
 from .._core import (
     AbstractTransformation,
@@ -102,8 +101,8 @@ class Project(AbstractWrapper):
     """
 
     _loads = "params"
-
     _moves_params = True
+    _needs_params = True
 
     inner: AbstractTransformation
     projection: Callable[[PyTree], PyTree] = eqx.field(converter=_as_data)
@@ -113,7 +112,7 @@ class Project(AbstractWrapper):
         return ProjectState(self.inner.init(params))
 
     def handle(self, call: Call, state: ProjectState) -> tuple[Any, ProjectState]:
-        params = required_params("Project", call.params)
+        params = call.params
         if not call.is_step:
             check_real(self, call.updates, params, "params")
         new, inner_state = call.run(self.inner, state.inner_state)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Int
 
-from .._arguments.extra import required, required_params
+from .._arguments.extra import required
 from .._combinators.chain import Chain
 from .._core import (
     AbstractTransformation,
@@ -19,7 +19,7 @@ from .._core import (
     add_updates,
     equation,
     leafwise,
-    rounded_like,
+    result_of,
     widened,
 )
 from .._errors import InputError
@@ -159,6 +159,7 @@ class SAM(AbstractWrapper):
     # 4. Extra arguments are passed on.
 
     _loads = "all"
+    _needs_params = True
 
     inner: AbstractTransformation
     adversary: AbstractTransformation = Chain(Normalize(), Scale(-0.05))
@@ -184,7 +185,6 @@ class SAM(AbstractWrapper):
         )
 
     def handle(self, call: Call, state: SAMState) -> tuple[Any, SAMState]:
-        required_params("SAM", call.params)
         return (self._opaquely if self.opaque_mode else self._openly)(call, state)
 
     def eval_params(self, state: State, params: Model) -> Model:
@@ -218,9 +218,7 @@ class SAM(AbstractWrapper):
 
         def ascend():
             updates, adv_state = self._ascent(call, state.adv_state)
-            if call.is_step:
-                return add_updates(call.params, updates), state.opt_state, adv_state
-            return rounded_like(updates, call.updates), state.opt_state, adv_state
+            return result_of(call, updates), state.opt_state, adv_state
 
         result, opt_state, adv_state = filter_cond(is_last, sync, ascend)
         return result, SAMState(count, opt_state, adv_state, cache)

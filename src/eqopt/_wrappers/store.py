@@ -9,7 +9,6 @@ import jax.tree_util as jtu
 from jax import lax
 from jaxtyping import Array, Inexact
 
-from .._arguments.extra import required_params
 from .._arguments.fields import static_choice
 from .._core import AbstractTransformation, AbstractWrapper, Call, check_wide, leafwise
 from .._errors import InputError
@@ -271,6 +270,8 @@ class StoreParams(AbstractWrapper):
     precision or another storage made the state, and a `ValueError` if `params` is `None`.
     """
 
+    _needs_params = True
+
     inner: AbstractTransformation
     # A storage for states gets its own error message.
     storage: AbstractParamStorage | AbstractStateStorage
@@ -330,17 +331,15 @@ class StoreParams(AbstractWrapper):
     ) -> tuple[Any, StoreParamsState]:
         if not call.is_step:
             check_wide(call.updates)
-        params = required_params("StoreParams", call.params)
         is_hidden = lambda x: isinstance(x, AbstractHidden)
-        leaves = jtu.tree_leaves_with_path(state.hidden, is_leaf=is_hidden)
-        made = [pair for pair in leaves if is_hidden(pair[1])]
+        made = jtu.tree_leaves_with_path(state.hidden, is_leaf=is_hidden)
         storage: Any = self.storage
         check_made_by("StoreParams", storage, made, storage._may_have_hidden, "")
-        own = call._replace(params=_joined(params, state.hidden), is_step=True)
+        own = call._replace(params=_joined(call.params, state.hidden), is_step=True)
         new, inner_state = own.run(self.inner, state.inner_state)
         new, hidden = taken_apart(new)
         if not call.is_step:
-            reads = {"projected": restrict(new, call.updates), "p": params}
+            reads = {"projected": restrict(new, call.updates), "p": call.params}
             new = leafwise(towards, call.updates, reads=reads)
         return new, StoreParamsState(hidden, inner_state)
 

@@ -31,7 +31,7 @@ from ..._types import (
     Updates,
     ZeroOrMore,
 )
-from ..._wrappers.averages.schedule_free import with_average
+from ..._wrappers.averages.gradient_points import with_average
 from ...numerics._numerics import abs_sq, bias_correction, safe_increment, safe_sqrt
 from ...tree._like import real_full_like, wide_copy, wide_zeros_like
 from ..own_decay import Decays, which_decay

@@ -20,7 +20,7 @@ from ..._types import (
     UpToOne,
     ZeroOrMore,
 )
-from ..._wrappers.averages.schedule_free import ScheduleFree
+from ..._wrappers.averages.gradient_points import ScheduleFree
 from ...schedules import AbstractSchedule, Linear
 from ..adaptive.rmsprop import ScaleByRMS
 

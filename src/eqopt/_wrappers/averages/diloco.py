@@ -12,7 +12,6 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from ..._arguments.checks import check_fields
-from ..._arguments.extra import required_params
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core import AbstractTransformation, AbstractWrapper, Call, equation, leafwise
@@ -34,8 +33,7 @@ from ..._types import (
     StaticSize,
     Unit,
 )
-from ...compression._base import AbstractCompressor, compressed, memory_like
-from ...compression._workers import Workers
+from ...compression._base import AbstractCompressor, Workers, compressed, memory_like
 from ...tree._like import copy, wide_copy, wide_zeros_like
 from .copies import check_kept, take_slow_params
 
@@ -231,6 +229,7 @@ class DiLoCo(AbstractWrapper):
     """
 
     _moves_params = True
+    _needs_params = True
 
     inner: AbstractTransformation
     axis_name: str | tuple[str, ...] | None = eqx.field(static=True)
@@ -277,7 +276,6 @@ class DiLoCo(AbstractWrapper):
         return take_slow_params(state, params)
 
     def handle(self, call: Call, state: DiLoCoState) -> tuple[Any, DiLoCoState]:
-        required_params(self, call.params)
         check_kept("slow", state.slow, call.updates)
         result, inner_state = call.run(self.inner, state.inner_state)
         check_size(self, "fragments", len(state.outer_state))

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Int
 
-from ..._arguments.extra import required_params
 from ..._core import (
     AbstractTransformation,
     AbstractWrapper,
@@ -133,6 +132,8 @@ class ParamEMA(AbstractWrapper):
         ```
     """
 
+    _needs_params = True
+
     inner: AbstractTransformation
     decay: Annotated[ScalarOrSchedule, Interval(0, 1, includes_high=False)] = 0.999
     debias: bool = True
@@ -159,7 +160,6 @@ class ParamEMA(AbstractWrapper):
         return replace_params(state, params, choose, "average", weight_sum=weight_sum)
 
     def handle(self, call: Call, state: ParamEMAState) -> tuple[Any, ParamEMAState]:
-        required_params("ParamEMA", call.params)
         result, inner_state = call.run(self.inner, state.inner_state)
         # Not `1 - jnp.asarray(decay)`: a Python number still has all its digits here.
         new: Any = 1 - at(self, "decay", state.count)
@@ -238,6 +238,8 @@ class SWA(AbstractWrapper):
         ```
     """
 
+    _needs_params = True
+
     inner: AbstractTransformation
     start: Count
     period: Count = 1
@@ -263,14 +265,13 @@ class SWA(AbstractWrapper):
         return replace_params(state, params, choose, "average", weight_sum=weight_sum)
 
     def handle(self, call: Call, state: SWAState) -> tuple[Any, SWAState]:
-        params = required_params("SWA", call.params)
         result, inner_state = call.run(self.inner, state.inner_state)
         count = safe_increment(state.count)
         start, period = (jnp.asarray(n, jnp.int32) for n in (self.start, self.period))
         late = count - start
         due = (late >= 0) & (late % period == 0)
         more = safe_increment(state.n_averaged)
-        weight = 1 / more.astype(compute_dtype(parameters(params)))
+        weight = 1 / more.astype(compute_dtype(parameters(call.params)))
         # A branch, so that the other steps neither read nor write the average.
         average = filter_cond(
             due,
