@@ -25,7 +25,6 @@ from .._types import (
     PyTree,
     RealScalarLike,
     Scalar,
-    State,
     Updates,
     ZeroOrMore,
 )
@@ -344,11 +343,7 @@ class DifferentiallyPrivateAggregate(AbstractTransformation):
         return DifferentiallyPrivateAggregateState(key_data(self.key))
 
     def update(
-        self,
-        updates: Updates,
-        state: State,
-        params: Params | None = None,
-        **extra: Any,
+        self, updates, state, params=None, **extra
     ) -> tuple[Updates, DifferentiallyPrivateAggregateState]:
         check_state(self, state)
         sums, divisor = self._sums(updates, params)

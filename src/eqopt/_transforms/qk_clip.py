@@ -136,12 +136,7 @@ class QKClip(AbstractLeafwise):
                 )
 
     def leafwise(
-        self,
-        state: None,
-        params: Params | None = None,
-        *,
-        max_logits: PyTree,
-        **extra: Any,
+        self, state: None, params=None, *, max_logits: PyTree, **extra
     ) -> Leafwise:
         model = lambda updates: updates if params is None else params
         factors = lambda updates: self._factors(model(updates), max_logits)

@@ -206,12 +206,7 @@ class AddDecayedWeights(AbstractLeafwise):
                 params if mask is None else mask_out(params, mask, params), value
             )
 
-    def leafwise(
-        self,
-        state: AddDecayedWeightsState,
-        params: Params | None = None,
-        **extra: Any,
-    ) -> Leafwise:
+    def leafwise(self, state: AddDecayedWeightsState, params=None, **extra) -> Leafwise:
         own = self._own()
         if is_off(own):
             return Leafwise(same, state)

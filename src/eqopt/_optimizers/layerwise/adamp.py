@@ -1,7 +1,5 @@
 """AdamP: Adam without steps along weights whose norm has no effect."""
 
-from typing import Any
-
 import equinox as eqx
 from jaxtyping import DTypeLike
 
@@ -158,9 +156,7 @@ class ScaleByAdamP(AbstractLeafwise):
         check_decay_rate(self)
         return init_moments(self, ScaleByAdamPState, params)
 
-    def leafwise(
-        self, state: ScaleByAdamPState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: ScaleByAdamPState, params=None, **extra) -> Leafwise:
         reads = {"leaf": leaves_of(self, params)}
         return counted(
             self, adamp, state, reads=reads, **shared_decay(self, state.count)

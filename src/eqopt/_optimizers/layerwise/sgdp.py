@@ -1,7 +1,5 @@
 """SGDP: momentum without steps along weights whose norm has no effect."""
 
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Int
@@ -132,9 +130,7 @@ class ScaleBySGDP(AbstractLeafwise):
             jnp.zeros((), jnp.int32), wide_zeros_like(params, self.accumulator_dtype)
         )
 
-    def leafwise(
-        self, state: ScaleBySGDPState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: ScaleBySGDPState, params=None, **extra) -> Leafwise:
         reads = {"leaf": leaves_of(self, params)}
         return counted(
             self, sgdp, state, reads=reads, **shared_decay(self, state.count)
