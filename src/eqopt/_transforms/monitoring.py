@@ -220,8 +220,6 @@ def _has_state(measure: Any) -> bool:
 def _measure(measure, updates, state, params, extra):
     if _has_state(measure):
         return measure.update(updates, state, params, **extra)
-    if state is not None:
-        raise InputError("Monitor", "`state` has an average for a measure without one.")
     return measure(updates), None
 
 

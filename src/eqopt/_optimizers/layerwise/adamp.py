@@ -8,7 +8,7 @@ from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
 from ..._matrices import DimensionNumbers
 from ..._transforms.scale import ScaleByLearningRate
-from ..._transforms.weight_decay import WeightDecay, decayed
+from ..._transforms.weight_decay import WeightDecay, decay_at, decayed
 from ..._trees.precision import or_tiny
 from ..._types import (
     Hyperparameter,
@@ -22,7 +22,7 @@ from ..._types import (
 )
 from ...numerics._numerics import abs_sq, safe_sqrt
 from ..moments import AbstractMomentsState, counted, init_moments
-from ..own_decay import check_decay_rate, decay_of, shared_decay, with_own_decay
+from ..own_decay import decay_of, with_own_decay
 from .projection import Weight, leaves_of, projected
 
 
@@ -153,14 +153,13 @@ class ScaleByAdamP(AbstractLeafwise):
 
     def init(self, params: Params) -> ScaleByAdamPState:
         leaves_of(self, params, is_required=True)  # raises if they do not fit
-        check_decay_rate(self)
+        decay_of(self).init(params)  # raises an error without a rate that it needs
         return init_moments(self, ScaleByAdamPState, params)
 
     def leafwise(self, state: ScaleByAdamPState, params=None, **extra) -> Leafwise:
         reads = {"leaf": leaves_of(self, params)}
-        return counted(
-            self, adamp, state, reads=reads, **shared_decay(self, state.count)
-        )
+        shared = decay_at(decay_of(self), state.count)
+        return counted(self, adamp, state, reads=reads, **shared)
 
 
 class AdamP(AbstractOptimizer):
