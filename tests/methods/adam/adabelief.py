@@ -1,21 +1,12 @@
 """AdaBelief: steps are long where gradients are as expected."""
 
-import numpy as np
 import optax
 
 import eqopt
 
 from ...laws.row import row
-from ...parity.by_hand import B1, B2, EPS, EPS_ROOT, means
-from ...parity.case import COSINES, LINEARS, ByHand, Case, is_matrix
+from ...parity.case import COSINES, LINEARS, Case, is_matrix
 from ..method import Method
-
-
-def belief_by_hand(grads):
-    s = 0
-    for t, ((m, m_hat), g) in enumerate(zip(means(grads), grads, strict=True), 1):
-        s = B2 * s + (1 - B2) * (g - m) ** 2 + EPS_ROOT
-        yield m_hat / (np.sqrt(s / (1 - B2**t)) + EPS)
 
 
 METHODS = [
@@ -52,11 +43,6 @@ METHODS = [
                     optax.add_decayed_weights(0.3, is_matrix),
                     optax.scale_by_learning_rate(LINEARS[1]),
                 ),
-            ),
-        },
-        by_hand={
-            "adabelief": ByHand(
-                eqopt.ScaleByBelief(B1, B2, EPS, EPS_ROOT), belief_by_hand
             ),
         },
     ),

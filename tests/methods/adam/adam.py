@@ -110,9 +110,6 @@ METHODS = [
                 eqopt.NAdam(COSINES[0], 0.7, 0.8, 1e-2, 1e-3),
                 optax.nadam(COSINES[1], 0.7, 0.8, 1e-2, 1e-3),
             ),
-            "nadam, not nesterov": Case(
-                eqopt.NAdam(0.1, nesterov=False), optax.nadam(0.1, nesterov=False)
-            ),
         },
         torch={
             # There b1 grows, at a speed that makes it constant if it is large.
@@ -164,11 +161,6 @@ METHODS = [
                     "weight_decay": 0.3,
                     "decoupled_weight_decay": True,
                 },
-            ),
-            "nadamw, growing": TorchCase(
-                eqopt.NAdamW(0.1, weight_decay=0.3, momentum_decay=0.004),
-                "NAdam",
-                {"lr": 0.1, "weight_decay": 0.3, "decoupled_weight_decay": True},
             ),
         },
     ),

@@ -1,25 +1,13 @@
 """AMSGrad: Adam whose second moment never shrinks."""
 
-import functools
-
 import jax.numpy as jnp
-import numpy as np
 import optax
 
 import eqopt
 
 from ...laws.row import LINEAR, row
-from ...parity.by_hand import B1, B2, EPS, EPS_ROOT, means
-from ...parity.case import COSINES, LINEARS, ByHand, Case, TorchCase
+from ...parity.case import COSINES, LINEARS, Case, TorchCase
 from ..method import Method
-
-
-def amsgrad_by_hand(grads, corrected=True):
-    v = v_max = 0
-    for t, ((m, m_hat), g) in enumerate(zip(means(grads), grads, strict=True), 1):
-        v = B2 * v + (1 - B2) * g**2
-        v_max = np.maximum(v_max, v / (1 - B2**t) if corrected else v)
-        yield (m_hat if corrected else m) / (np.sqrt(v_max + EPS_ROOT) + EPS)
 
 
 METHODS = [
@@ -79,19 +67,6 @@ METHODS = [
                 ),
                 "Adam",
                 {"lr": 0.1, "betas": (0.9, 0.9), "eps": 0.0, "amsgrad": True},
-            ),
-        },
-        by_hand={
-            "amsgrad": ByHand(
-                eqopt.ScaleByAMSGrad(B1, B2, EPS, EPS_ROOT), amsgrad_by_hand
-            ),
-            "amsgrad, paper": ByHand(
-                eqopt.ScaleByAMSGrad(
-                    *(B1, B2, EPS, EPS_ROOT),
-                    bias_correction_mu=False,
-                    bias_correction_nu=False,
-                ),
-                functools.partial(amsgrad_by_hand, corrected=False),
             ),
         },
     ),

@@ -49,10 +49,6 @@ METHODS = [
                 rtol=5e-4,  # Optax's first moment starts at 1e-6; ours at zero
                 converts=True,
             ),
-            "yogi, from zero": Case(
-                eqopt.ScaleByYogi(initial_accumulator_value=0.0),
-                optax.scale_by_yogi(initial_accumulator_value=0.0),
-            ),
             "yogi, other": Case(
                 eqopt.ScaleByYogi(0.5, 0.8, 1e-2, 1e-3, 0.0),
                 optax.scale_by_yogi(0.5, 0.8, 1e-2, 1e-3, 0.0),

@@ -40,20 +40,12 @@ METHODS = [
                 eqopt.Adadelta(10.0, 0.5, 1e-3, LINEARS[0], tree_mask),
                 optax.adadelta(10.0, 0.5, 1e-3, LINEARS[1], tree_mask),
             ),
-            "scale by adadelta": Case(
-                eqopt.ScaleByAdadelta(0.7, 1e-3), optax.scale_by_adadelta(0.7, 1e-3)
-            ),
             "scale by adadelta, rho = 0": Case(
                 eqopt.ScaleByAdadelta(0.0), optax.scale_by_adadelta(0.0)
             ),
         },
         torch={
             "adadelta": TorchCase(eqopt.Adadelta(), "Adadelta", {}),
-            "adadelta, other": TorchCase(
-                eqopt.Adadelta(0.5, 0.8, 1e-3, weight_decay=0.3),
-                "Adadelta",
-                {"lr": 0.5, "rho": 0.8, "eps": 1e-3, "weight_decay": 0.3},
-            ),
         },
     ),
 ]

@@ -41,9 +41,6 @@ METHODS = [
                 optax.adagrad(COSINES[1], 0.5, 1e-3),
                 converts=True,
             ),
-            "adagrad, zeros": Case(
-                eqopt.Adagrad(0.1, 0.0, 1e-3), optax.adagrad(0.1, 0.0, 1e-3)
-            ),
             "rss": Case(eqopt.ScaleByRSS(), optax.scale_by_rss()),
             "rss, zeros": Case(
                 eqopt.ScaleByRSS(0.0, 0.0), optax.scale_by_rss(0.0, 0.0)

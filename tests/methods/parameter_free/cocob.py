@@ -1,6 +1,5 @@
 """COCOB: each element bets on its own gradients, and needs no learning rate."""
 
-import jax.numpy as jnp
 import optax
 
 import eqopt
@@ -35,9 +34,6 @@ METHODS = [
             "cocob, masked": Case(
                 eqopt.COCOB(LINEARS[0], 5.0, weight_decay=0.3, mask=is_matrix),
                 optax.contrib.cocob(LINEARS[1], 5.0, weight_decay=0.3, mask=is_matrix),
-            ),
-            "cocob, float32": Case(
-                eqopt.COCOB(accumulator_dtype=jnp.float32), optax.contrib.cocob()
             ),
             "scale_by_cocob": Case(
                 eqopt.ScaleByCOCOB(10.0, 1e-3), optax.contrib.scale_by_cocob(10.0, 1e-3)

@@ -77,9 +77,6 @@ METHODS = [
                 eqopt.DoWG(0.5, 0.3, 1e-3, 0.3, is_matrix),
                 optax.contrib.dowg(0.5, 0.3, 1e-3, 0.3, is_matrix),
             ),
-            "dowg, schedule": Case(
-                eqopt.DoWG(LINEARS[0]), optax.contrib.dowg(LINEARS[1])
-            ),
         },
     ),
 ]

@@ -58,9 +58,6 @@ METHODS = [
                 eqopt.MoMo(0.1, lower_bound=-9.0, adapt_lower_bound=True),
                 optax.contrib.momo(0.1, lower_bound=-9.0, adapt_lower_bound=True),
             ),
-            "momo, float32": LossCase(
-                eqopt.MoMo(0.1, mu_dtype=jnp.float32), optax.contrib.momo(0.1)
-            ),
         },
     ),
     Method(

@@ -63,10 +63,6 @@ METHODS = [
                 optax.polyak_sgd(0.01, LINEARS[1], variant="sps+"),
             ),
             "polyak": LossCase(eqopt.ScaleByPolyak(), optax.scale_by_polyak()),
-            "polyak, other": LossCase(
-                eqopt.ScaleByPolyak(1.0, 0.05, 1.0, "sps+"),
-                optax.scale_by_polyak(1.0, 0.05, 1.0, "sps+"),
-            ),
         },
     ),
 ]

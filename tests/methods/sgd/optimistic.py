@@ -35,10 +35,6 @@ METHODS = [
                 eqopt.OptimisticGradientDescent(COSINES[0], 0.5, 2.0),
                 optax.optimistic_gradient_descent(COSINES[1], 0.5, 2.0),
             ),
-            "scale_by_optimistic_gradient": Case(
-                eqopt.ScaleByOptimisticGradient(2.0, 0.3),
-                optax.scale_by_optimistic_gradient(2.0, 0.3),
-            ),
         },
     ),
 ]

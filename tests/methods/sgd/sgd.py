@@ -40,9 +40,6 @@ METHODS = [
         },
         torch={
             "sgd": TorchCase(eqopt.SGD(0.1), "SGD", {"lr": 0.1}),
-            "sgd, momentum": TorchCase(
-                eqopt.SGD(0.1, 0.8), "SGD", {"lr": 0.1, "momentum": 0.8}
-            ),
             "sgd, nesterov": TorchCase(
                 eqopt.SGD(0.1, 0.8, nesterov=True),
                 "SGD",

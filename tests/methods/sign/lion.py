@@ -38,9 +38,6 @@ METHODS = [
                 eqopt.ScaleByLion(0.8, 0.9, mode="refined"),
                 optax.scale_by_lion(0.8, 0.9, mode="refined"),
             ),
-            "lion, b2 = 0": Case(
-                eqopt.ScaleByLion(0.8, 0.0), optax.scale_by_lion(0.8, 0.0)
-            ),
         },
     ),
 ]
