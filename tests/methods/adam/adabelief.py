@@ -6,7 +6,7 @@ import eqopt
 
 from ...laws.row import row
 from ...parity.case import COSINES, LINEARS, Case, is_matrix
-from ..method import Method
+from ..method import Method, same
 
 
 METHODS = [
@@ -24,17 +24,9 @@ METHODS = [
             row(eqopt.AdaBelief, at=0.01, learning_rate=0.1, b1=0.5, weight_decay=0.3),
         ],
         cases={
-            "adabelief": Case(
-                eqopt.AdaBelief(0.1), optax.adabelief(0.1), converts=True
-            ),
-            "adabelief, other": Case(
-                eqopt.AdaBelief(COSINES[0], 0.5, 0.9, 1e-3, 1e-4),
-                optax.adabelief(COSINES[1], 0.5, 0.9, 1e-3, 1e-4),
-            ),
-            "adabelief, nesterov": Case(
-                eqopt.AdaBelief(0.1, b1=0.8, nesterov=True),
-                optax.adabelief(0.1, b1=0.8, nesterov=True),
-            ),
+            "adabelief": same(0.1, converts=True),
+            "adabelief, other": same(COSINES, 0.5, 0.9, 1e-3, 1e-4),
+            "adabelief, nesterov": same(0.1, b1=0.8, nesterov=True),
             "adabelief, decay": Case(
                 eqopt.AdaBelief(LINEARS[0], weight_decay=0.3, mask=is_matrix),
                 # The released Optax has none yet.

@@ -1,12 +1,10 @@
 """Adamax: Adam with the largest gradient instead of the mean square."""
 
-import optax
-
 import eqopt
 
 from ...laws.row import row
-from ...parity.case import COSINES, LINEARS, Case, TorchCase, is_matrix
-from ..method import Method
+from ...parity.case import COSINES, LINEARS, TorchCase, is_matrix
+from ..method import Method, same
 
 
 METHODS = [
@@ -21,11 +19,8 @@ METHODS = [
             row(eqopt.Adamax, at=0.01, learning_rate=0.1, b1=0.5, eps=1e-3),
         ],
         cases={
-            "adamax": Case(eqopt.Adamax(0.1), optax.adamax(0.1), converts=True),
-            "adamax, other": Case(
-                eqopt.Adamax(COSINES[0], 0.5, 0.8, 0.1),
-                optax.adamax(COSINES[1], 0.5, 0.8, 0.1),
-            ),
+            "adamax": same(0.1, converts=True),
+            "adamax, other": same(COSINES, 0.5, 0.8, 0.1),
         },
         torch={
             "adamax": TorchCase(eqopt.Adamax(0.1), "Adamax", {"lr": 0.1}),
@@ -41,11 +36,8 @@ METHODS = [
             row(eqopt.AdamaxW, at=0.01, learning_rate=0.1, weight_decay=0.3),
         ],
         cases={
-            "adamaxw": Case(eqopt.AdamaxW(0.1), optax.adamaxw(0.1)),
-            "adamaxw, masked": Case(
-                eqopt.AdamaxW(LINEARS[0], weight_decay=0.3, mask=is_matrix),
-                optax.adamaxw(LINEARS[1], weight_decay=0.3, mask=is_matrix),
-            ),
+            "adamaxw": same(0.1),
+            "adamaxw, masked": same(LINEARS, weight_decay=0.3, mask=is_matrix),
         },
     ),
 ]

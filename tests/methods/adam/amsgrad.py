@@ -1,13 +1,12 @@
 """AMSGrad: Adam whose second moment never shrinks."""
 
 import jax.numpy as jnp
-import optax
 
 import eqopt
 
 from ...laws.row import LINEAR, row
-from ...parity.case import COSINES, LINEARS, Case, TorchCase
-from ..method import Method
+from ...parity.case import COSINES, LINEARS, TorchCase
+from ..method import Method, same
 
 
 METHODS = [
@@ -31,27 +30,12 @@ METHODS = [
             row(eqopt.AMSGrad, at=0.01, learning_rate=0.1, b1=0.5, eps=1e-3),
         ],
         cases={
-            "amsgrad": Case(eqopt.AMSGrad(0.1), optax.amsgrad(0.1)),
-            "amsgrad, paper": Case(
-                eqopt.AMSGrad(
-                    LINEARS[0],
-                    0.7,
-                    0.8,
-                    bias_correction_mu=False,
-                    bias_correction_nu=False,
-                ),
-                optax.amsgrad(
-                    LINEARS[1],
-                    0.7,
-                    0.8,
-                    bias_correction_mu=False,
-                    bias_correction_nu=False,
-                ),
+            "amsgrad": same(0.1),
+            "amsgrad, paper": same(
+                LINEARS, 0.7, 0.8, bias_correction_mu=False, bias_correction_nu=False
             ),
-            "amsgrad, other": Case(
-                eqopt.AMSGrad(COSINES[0], 0.5, 0.9, 1e-2, 1e-3, mu_dtype=jnp.float32),
-                optax.amsgrad(COSINES[1], 0.5, 0.9, 1e-2, 1e-3, mu_dtype=jnp.float32),
-                converts=True,
+            "amsgrad, other": same(
+                COSINES, 0.5, 0.9, 1e-2, 1e-3, mu_dtype=jnp.float32, converts=True
             ),
         },
         torch={

@@ -7,7 +7,7 @@ import eqopt
 
 from ...laws.row import LINEAR, row
 from ...parity.case import LINEARS, Case, TorchCase, is_matrix, tree_mask
-from ..method import Method
+from ..method import Method, same
 
 
 METHODS = [
@@ -36,10 +36,7 @@ METHODS = [
                 ),
                 converts=True,
             ),
-            "adadelta, other": Case(
-                eqopt.Adadelta(10.0, 0.5, 1e-3, LINEARS[0], tree_mask),
-                optax.adadelta(10.0, 0.5, 1e-3, LINEARS[1], tree_mask),
-            ),
+            "adadelta, other": same(10.0, 0.5, 1e-3, LINEARS, tree_mask),
             "scale by adadelta, rho = 0": Case(
                 eqopt.ScaleByAdadelta(0.0), optax.scale_by_adadelta(0.0)
             ),
