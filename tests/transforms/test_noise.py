@@ -162,11 +162,11 @@ def test_clipping_complex_examples():
             {"w": (2,), "b": (2,)},
             r"shape \(2,\), for parameters of shape \(2,\).*_vmap",
         ),
-        ({"w": (3, 2), "b": (4,)}, r"there are 4 at `\['b'\]` and 3 at `\['w'\]`"),
         (
-            {"w": (0, 2), "b": (0,)},
-            "one or more examples in all arrays, but there are 0",
+            {"w": (3, 2), "b": (4,)},
+            r"`\['w'\]` has shape \(3, 2\), .* and `\['b'\]` has 4 ex",
         ),
+        ({"w": (0, 2), "b": (0,)}, r"`\['b'\]` has shape \(0,\)"),
     ],
     ids=["scalar", "no batch", "two batches", "empty"],
 )

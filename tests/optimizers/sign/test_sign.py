@@ -79,8 +79,3 @@ def test_smooth_sign_of_complex_numbers():
     u, _ = updates_of(opt, [c])
     expected = [np.tanh(1.5707) * 1j, np.tanh(5) * (-0.6 - 0.8j), 0]
     np.testing.assert_allclose(u[0], expected, 1e-6)
-
-
-def test_rprop_takes_no_stateful_schedule():
-    with pytest.raises(TypeError, match=r"put `eqopt.ReduceLROnPlateau\(...\)` after"):
-        eqopt.Scheduled(eqopt.Rprop(eqopt.schedules.ReduceOnPlateau(1e-3)))
