@@ -45,6 +45,12 @@ def decay_of(owner: Any) -> AddDecayedWeights:
         )
 
 
+def shared_decay(owner: Any, count: Int[Array, ""]) -> dict[str, Any]:
+    """The arguments of `decayed` for an equation of `owner`, after `count` steps."""
+    with naming_recipe(owner):
+        return decay_at(decay_of(owner), count)
+
+
 def add_decay(
     owner: Any, updates: Updates, params: Params, step: Scalar, count: Int[Array, ""]
 ) -> Updates:
@@ -52,7 +58,7 @@ def add_decay(
     decay = decay_of(owner)
     if is_off(decay):
         return updates
-    shared = decay_at(decay, count)
+    shared = shared_decay(owner, count)
     shared["weight_decay"] = -step * jnp.asarray(shared["weight_decay"], step.dtype)
     reads = {"p": params}
     return leafwise(decay_weights, updates, reads=reads, mask=decay.mask, **shared)

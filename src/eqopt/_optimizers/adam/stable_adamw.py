@@ -9,12 +9,12 @@ from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
 from ..._transforms.scale import ScaleByLearningRate
-from ..._transforms.weight_decay import WeightDecay, decay_at, decayed, is_off
+from ..._transforms.weight_decay import WeightDecay, decayed, is_off
 from ..._trees.precision import or_tiny
 from ..._types import Leaf, Mask, Params, RealLeaf, ScalarOrSchedule, Unit, ZeroOrMore
 from ...numerics._numerics import abs_sq, safe_sqrt
 from ..moments import AbstractMomentsState, counted, init_moments
-from ..own_decay import Decays, decay_of, which_decay, with_own_decay
+from ..own_decay import Decays, decay_of, shared_decay, which_decay, with_own_decay
 
 
 class ScaleByStableAdamState(AbstractMomentsState):
@@ -142,7 +142,7 @@ class ScaleByStableAdam(AbstractLeafwise):
             return counted(self, stable_adam, state)
         params = required_params("ScaleByStableAdam", params)
         reads = {"decays": which_decay(decay.mask, params)}
-        shared = decay_at(decay, state.count)
+        shared = shared_decay(self, state.count)
         return counted(self, stable_adamw, state, reads=reads, **shared)
 
 

@@ -8,7 +8,7 @@ from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
 from ..._matrices import DimensionNumbers
 from ..._transforms.scale import ScaleByLearningRate
-from ..._transforms.weight_decay import WeightDecay, decay_at, decayed
+from ..._transforms.weight_decay import WeightDecay, decayed
 from ..._trees.precision import or_tiny
 from ..._types import (
     Hyperparameter,
@@ -22,7 +22,7 @@ from ..._types import (
 )
 from ...numerics._numerics import abs_sq, safe_sqrt
 from ..moments import AbstractMomentsState, counted, init_moments
-from ..own_decay import decay_of, with_own_decay
+from ..own_decay import decay_of, shared_decay, with_own_decay
 from .projection import Weight, leaves_of, projected
 
 
@@ -158,7 +158,7 @@ class ScaleByAdamP(AbstractLeafwise):
 
     def leafwise(self, state: ScaleByAdamPState, params=None, **extra) -> Leafwise:
         reads = {"leaf": leaves_of(self, params)}
-        shared = decay_at(decay_of(self), state.count)
+        shared = shared_decay(self, state.count)
         return counted(self, adamp, state, reads=reads, **shared)
 
 

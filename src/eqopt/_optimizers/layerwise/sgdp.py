@@ -9,7 +9,7 @@ from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
 from ..._matrices import DimensionNumbers
 from ..._transforms.scale import ScaleByLearningRate
-from ..._transforms.weight_decay import WeightDecay, decay_at, decayed
+from ..._transforms.weight_decay import WeightDecay, decayed
 from ..._types import (
     ClosedUnit,
     Hyperparameter,
@@ -23,7 +23,7 @@ from ..._types import (
 )
 from ...tree._like import wide_zeros_like
 from ..moments import counted
-from ..own_decay import decay_of, with_own_decay
+from ..own_decay import decay_of, shared_decay, with_own_decay
 from .projection import Weight, leaves_of, projected
 
 
@@ -132,7 +132,7 @@ class ScaleBySGDP(AbstractLeafwise):
 
     def leafwise(self, state: ScaleBySGDPState, params=None, **extra) -> Leafwise:
         reads = {"leaf": leaves_of(self, params)}
-        shared = decay_at(decay_of(self), state.count)
+        shared = shared_decay(self, state.count)
         return counted(self, sgdp, state, reads=reads, **shared)
 
 
