@@ -50,3 +50,11 @@ def test_blocks_that_the_user_defines():
     state = eqopt.ScaleByAdamMini(block_axes=blocks).init(model)
     assert state.nu.query.shape == (2, 1)
     assert state.nu.out.weight.shape == (5, 1)
+
+
+def test_arrays_without_elements():
+    opt = eqopt.ScaleByAdamMini()
+    params = [jnp.ones((0, 3)), jnp.ones((2, 0))]
+    updates, state = opt.update(params, opt.init(params))
+    assert [u.shape for u in updates] == [(0, 3), (2, 0)]
+    assert not any(np.isnan(x).any() for x in state.nu)

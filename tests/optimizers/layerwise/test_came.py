@@ -49,3 +49,15 @@ def test_derivatives_at_zero():
 
     for g in (jnp.zeros((3, 4)), jnp.zeros(3)):
         assert jnp.isfinite(jax.grad(loss)(g)).all()
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0,), (1, 5), (5, 1)])
+@pytest.mark.costly
+def test_small_leaves(shape):
+    g = jnp.ones(shape)
+    opt = eqopt.ScaleByCAME()
+    state = opt.init(g)
+    for scale in (0.0, 1.0, -2.0):
+        updates, state = opt.update(scale * g, state)
+        assert updates.shape == shape
+    assert all(jnp.isfinite(x).all() for x in jax.tree.leaves((updates, state)))

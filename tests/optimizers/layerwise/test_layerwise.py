@@ -130,3 +130,13 @@ def test_the_state_of_another_shape():
     params = {"w": jnp.ones((2, 4))}
     with pytest.raises(ValueError, match=r"shapes do not fit at `\['w'\]`"):
         opt.update(params, state, params)
+
+
+def test_factored_rms_of_nothing():
+    """An empty array is not factored, because its rows have no mean."""
+    params = {"w": jnp.ones((3, 4)), "empty": jnp.ones((0, 5))}
+    numbers = eqopt.MatrixDimensionNumbers()
+    opt = eqopt.ScaleByFactoredRMS(weight_dimension_numbers=numbers)
+    updates, state = opt.update(params, opt.init(params), params)
+    assert updates["empty"].shape == state.v["empty"].shape == (0, 5)
+    assert all(jnp.isfinite(x).all() for x in jax.tree.leaves(state))
