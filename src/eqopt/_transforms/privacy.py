@@ -164,7 +164,7 @@ def batch_size(
         is_known = params is not None and hasattr(p, "shape")
         size, shape = _split(g.shape, axes)
         first = first or (i, size)
-        if not size or size != first[1] or (is_known and shape != p.shape):
+        if size == 0 or size != first[1] or (is_known and shape != p.shape):
             where = "the first axis" if axes == (0,) else f"the axes {axes}"
             of_parameters = f", for parameters of shape {p.shape}" if is_known else ""
             path, n = keystr(grads, first[0]), first[1]
@@ -180,11 +180,11 @@ def batch_size(
 
 def _split(
     shape: tuple[int, ...], axes: tuple[int, ...]
-) -> tuple[int | None, tuple[int, ...]]:
-    """The size along `axes` (`None` if these do not exist), and the other axes."""
+) -> tuple[int, tuple[int, ...]]:
+    """The size along `axes` (0 if these do not exist), and the sizes of other axes."""
     named = {axis % len(shape) for axis in axes if -len(shape) <= axis < len(shape)}
     if len(named) < len(axes):
-        return None, shape
+        return 0, shape
     rest = tuple(n for i, n in enumerate(shape) if i not in named)
     return math.prod(shape[axis] for axis in named), rest
 
