@@ -60,8 +60,8 @@ CASES = {
     ),
     "unequal numbers of examples": (
         lambda: update(MEANS, {**GRADS, "b": jnp.ones((5, 3))}),
-        "AverageIncrementallyUpdates: it takes gradients of the same one or more "
-        "examples in all arrays, but there are 4 at `['a']` and 5 at `['b']`",
+        "AverageIncrementallyUpdates: it takes per-example gradients",
+        "`['b']` has shape (5, 3), for parameters of shape (3,), and `['a']` has 4 ex",
     ),
     "no calls": (
         lambda: aggregating.AccumulateAvgUpdates(0),

@@ -10,7 +10,7 @@ import optax
 from eqopt import AbstractTransformation
 
 from ..laws.row import Row
-from ..parity.case import ByHand, Case, TorchCase
+from ..parity.case import COSINES, LINEARS, ByHand, Case, TorchCase
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +28,8 @@ class Method:
     - `laws`: rows for its building blocks, for itself and for its variants. They also
         have exemptions from laws, with reasons.
     - `cases`, `torch`: what gives the same trajectory in Optax and in `torch.optim`, by
-        name.
+        name. `same(...)` gives both the class and what has its name in Optax these
+        arguments.
     - `by_hand`: what gives the same updates in NumPy, as in the paper, by name.
 
     What the benchmarks run:
@@ -54,7 +55,7 @@ class Method:
     idea: str
     in_optax: str = ""
     laws: Sequence[Row] = ()
-    cases: Mapping[str, Case] = field(default_factory=dict)
+    cases: Mapping[str, Any] = field(default_factory=dict)
     torch: Mapping[str, TorchCase] = field(default_factory=dict)
     by_hand: Mapping[str, ByHand] = field(default_factory=dict)
     ours: Callable[[Any], Any] = None  # pyright: ignore[reportAssignmentType]
@@ -67,16 +68,21 @@ class Method:
     deviates: str = ""
 
     def __post_init__(self):
+        in_optax = operator.attrgetter(self.in_optax)(optax) if self.in_optax else None
+        cases = {
+            name: case(self.subject, in_optax) if callable(case) else case
+            for name, case in self.cases.items()
+        }
+        object.__setattr__(self, "cases", cases)
         if self.ours is None:
             object.__setattr__(self, "ours", self.subject)
         if self.theirs is None:
-            if not self.in_optax:
+            if in_optax is None:
                 raise ValueError(
                     f"{self.name}: if it is not in Optax, `theirs` must make what it is "
                     "to be compared with, and `deviates` say why."
                 )
-            theirs = operator.attrgetter(self.in_optax)(optax)
-            object.__setattr__(self, "theirs", theirs)
+            object.__setattr__(self, "theirs", in_optax)
         if bool(self.nearest) == bool(self.in_optax):
             raise ValueError(
                 f"{self.name}: `nearest` names what `theirs` makes if it is not in "
@@ -91,3 +97,19 @@ class Method:
     def classes(self) -> set[type[AbstractTransformation]]:
         """Its own class, and the classes of its building blocks."""
         return {self.subject, *(row.subject for row in self.laws)}
+
+
+def same(*arguments: Any, **named: Any) -> Callable[[Callable, Callable], Case]:
+    """What makes a case from both constructors, which get the same arguments.
+
+    Of `COSINES` and `LINEARS`, each library gets its own schedule. The other fields of a
+    `Case`, such as `converts`, are passed by name.
+    """
+    fields = {name: named.pop(name) for name in Case._fields if name in named}
+
+    def made(constructor, side):
+        own = lambda x: x[side] if x is COSINES or x is LINEARS else x
+        options = {name: own(x) for name, x in named.items()}
+        return constructor(*map(own, arguments), **options)
+
+    return lambda ours, theirs: Case(made(ours, 0), made(theirs, 1), **fields)

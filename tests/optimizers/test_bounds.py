@@ -16,88 +16,41 @@ from ..laws.registry import concrete_transformations
 
 # By the name of the argument, wherever a class is no exception.
 BOUNDS = {
-    "anneal_steps": "0, 1, ...",
-    "average_from": "0, 1, ...",
-    "b1": "[0, 1)",
-    "b2": "[0, 1)",
-    "b3": "[0, 1)",
-    "base_width": "(0, inf)",
-    "batch_size": "(0, inf)",
-    "beta": "[0, 1)",
-    "block_size": "1, 2, ...",
-    "clip_threshold": "[0, inf)",
-    "clipping_threshold": "(0, inf)",
-    "consistent_rms": "[0, inf)",
-    "dampening": "[0, 1]",
-    "damping": "[0, inf)",
-    "decay": "[0, 1)",
-    "decay_offset": "0, 1, ...",
-    "delta": "[0, inf)",
-    "ef_decay": "[0, 1)",
-    "eps": "[0, inf)",
-    "eps_confidence": "[0, inf)",
-    "eps_root": "[0, inf)",
-    "estim_lr0": "(0, inf)",
-    "eta": "[0, inf)",
-    "eta_min": "[0, 1]",
-    "eta_minus": "(0, 1)",
-    "eta_plus": "(1, inf)",
-    "exponent": "[0, inf)",
-    "floor": "[0, inf)",
-    "fraction": "(0, 1]",
-    "gamma": "[0, inf)",
-    "gamma1": "[0, 1)",
-    "gamma2": "[0, 1)",
-    "gamma3": "[0, 1)",
-    "graft_b2": "[0, 1)",
-    "graft_eps": "[0, inf)",
-    "init_estim_sq_dist": "(0, inf)",
-    "initial_accumulator_value": "[0, inf)",
-    "initial_scale": "[0, inf)",
-    "inward": "[0, inf)",
-    "l2_norm_clip": "[0, inf)",
-    "learning_rate": "[0, inf)",
-    "max_abs": "(0, inf)",
-    "max_beta": "(0, 1)",
-    "max_growth": "[1, inf)",
-    "max_learning_rate": "[0, inf)",
-    "max_linesearch_steps": "1, 2, ...",
-    "max_norm": "(0, inf)",
-    "max_precond_dim": "0, 1, ...",
-    "max_rms": "(0, inf)",
-    "max_size": "0, 1, ...",
-    "max_skew": "1, 2, ...",
-    "max_step_size": "(0, inf)",
-    "memory_size": "1, 2, ...",
-    "min_dim_size_to_factor": "0, 1, ...",
-    "min_norm": "[0, inf)",
-    "min_step_size": "[0, inf)",
-    "momentum": "[0, 1)",
-    "momentum_decay": "[0, inf)",
-    "noise_multiplier": "[0, inf)",
-    "ns_steps": "1, 2, ...",
-    "outward": "[0, inf)",
-    "polyak_beta": "[0, 1)",
-    "power_steps": "1, 2, ...",
-    "pp_beta": "[0, 1]",
-    "pp_iterations": "1, 2, ...",
-    "precondition_frequency": "1, 2, ...",
-    "preconditioner_lr": "[0, 1)",
-    "radius": "[0, inf)",
-    "rank": "1, 2, ...",
-    "reset_every": "1, 2, ...",
-    "rho": "[0, 1)",
-    "scaling": "[0, inf)",
-    "shampoo_beta": "[0, 1)",
-    "start_preconditioning_step": "1, 2, ...",
-    "steps": "1, 2, ...",
-    "threshold": "[4, inf)",
-    "total_steps": "1, 2, ...",
-    "update_interval": "1, 2, ...",
-    "update_proj_gap": "1, 2, ...",
-    "warmup_steps": "0, 1, ...",
-    "weight_lr_power": "[0, inf)",
-    "weight_power": "[0, inf)",
+    name: bounds
+    for bounds, names in {
+        "0, 1, ...": """
+            anneal_steps average_from decay_offset max_precond_dim max_size
+            min_dim_size_to_factor warmup_steps
+        """,
+        "[0, 1)": """
+            b1 b2 b3 beta decay ef_decay gamma1 gamma2 gamma3 graft_b2 momentum
+            polyak_beta preconditioner_lr rho shampoo_beta
+        """,
+        "(0, inf)": """
+            base_width batch_size clipping_threshold estim_lr0 init_estim_sq_dist
+            max_abs max_norm max_rms max_step_size
+        """,
+        "1, 2, ...": """
+            block_size max_linesearch_steps max_skew memory_size ns_steps
+            power_steps pp_iterations precondition_frequency rank reset_every
+            start_preconditioning_step steps total_steps update_interval
+            update_proj_gap
+        """,
+        "[0, inf)": """
+            clip_threshold consistent_rms damping delta eps eps_confidence
+            eps_root eta exponent floor gamma graft_eps initial_accumulator_value
+            initial_scale inward l2_norm_clip learning_rate max_learning_rate
+            min_norm min_step_size momentum_decay noise_multiplier outward radius
+            scaling weight_lr_power weight_power
+        """,
+        "[0, 1]": "dampening eta_min pp_beta",
+        "(0, 1)": "eta_minus max_beta",
+        "(1, inf)": "eta_plus",
+        "(0, 1]": "fraction",
+        "[1, inf)": "max_growth",
+        "[4, inf)": "threshold",
+    }.items()
+    for name in names.split()
 }
 # Other bounds of these classes; `None` for no bounds.
 EXCEPTIONS = {

@@ -69,18 +69,6 @@ def test_clipping_units():
         eqopt.unitwise_clip(jnp.ones(3), max_norm, grad)
 
 
-@pytest.mark.parametrize(
-    ("params", "message"),
-    [
-        (None, "AdaptiveGradClip: the parameters are needed"),
-        ({"v": jnp.ones(2)}, "`params` has another tree structure than `updates`"),
-    ],
-)
-def test_units_of_what(params, message):
-    with pytest.raises(ValueError, match=message):
-        eqopt.AdaptiveGradClip(0.1).update({"w": jnp.ones(2)}, None, params)
-
-
 # Plateaus
 
 
@@ -95,75 +83,22 @@ def scales(opt, values):
     return np.array(seen)
 
 
-LOSSES = np.concatenate([1 / np.arange(1, 8), np.full(12, 0.2), [0.1], np.full(9, 0.1)])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("cooldown", [0, 3])
-@pytest.mark.parametrize("threshold", [1e-4, 0.1])
-def test_plateau_as_in_torch(cooldown, threshold):
-    torch = pytest.importorskip("torch")
-    weight = torch.nn.Parameter(torch.ones(1))
-    optimizer = torch.optim.SGD([weight], lr=1.0)
-    theirs = torch.optim.lr_scheduler.ReduceLROnPlateau(
-        optimizer, factor=0.5, patience=2, threshold=threshold, cooldown=cooldown
-    )
-    expected = []
-    for loss in LOSSES:
-        theirs.step(loss)
-        expected.append(optimizer.param_groups[0]["lr"])
-    opt = eqopt.ReduceLROnPlateau(0.5, 3, threshold, cooldown=cooldown)
-    np.testing.assert_allclose(scales(opt, LOSSES), expected)
-
-
-@pytest.mark.parametrize("rtol", [0.0, 0.1, 1.0])
-@pytest.mark.parametrize("start", [-10.0, 10.0])
-@pytest.mark.costly
-def test_tolerances_on_either_side_of_zero(start, rtol):
-    """An improvement counts if it is more than `rtol * |best|`, also below zero."""
-    opt = eqopt.ReduceLROnPlateau(0.5, 1, rtol)
-    enough, too_little = start - (10 * rtol + 0.1), start - (10 * rtol - 0.1)
-    assert scales(opt, [start, enough])[-1] == 1.0
-    if rtol:
-        assert scales(opt, [start, too_little])[-1] == 0.5
-    assert scales(opt, [start, start])[-1] == 0.5
-
-
-def test_plateaus_of_means():
-    opt = eqopt.ReduceLROnPlateau(0.5, 1, accumulation_size=jnp.asarray(2))
-    seen = scales(opt, [4.0, 0.0, 0.0, 4.0, 1.0, 0.0])  # means of 2, 2, 0.5
-    np.testing.assert_array_equal(seen, [1, 1, 1, 0.5, 0.5, 0.5])
-
-
-def test_the_smallest_scale():
-    opt = eqopt.ReduceLROnPlateau(0.5, jnp.asarray(1), min_scale=0.3)
-    np.testing.assert_allclose(scales(opt, [1.0] * 4), [1.0, 0.5, 0.3, 0.3])
-
-
 def test_a_nan_is_no_improvement():
     opt = eqopt.ReduceLROnPlateau(0.5, 2)
     seen = scales(opt, [np.nan, np.nan, 1.0, 0.5])
     np.testing.assert_array_equal(seen, [1, 0.5, 0.5, 0.5])
 
 
-def test_plateau_of_what():
-    opt = eqopt.ReduceLROnPlateau()
-    with pytest.raises(TypeError, match=r"ReduceLROnPlateau.*'value'"):
-        opt.update(jnp.ones(2), opt.init(jnp.ones(2)))
-
-
 # The others
 
 
-@pytest.mark.parametrize("size", [1, 7, 100_000])
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.complex64])
-@pytest.mark.costly
-def test_nans_are_found_wherever_they_are(size, dtype):
-    opt = eqopt.ZeroNaNs()
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.complex64])
+def test_nans_are_found_wherever_they_are(dtype):
+    opt, size = eqopt.ZeroNaNs(), 7
     clean = jnp.linspace(-2, 3, size).astype(dtype).at[0].set(jnp.inf)
     update = jax.jit(opt.update)
     state = opt.init({"x": clean, "empty": jnp.zeros(0, dtype)})
-    for place in {0, size // 2, size - 1}:
+    for place in (0, size // 2, size - 1):
         bad = {"x": clean.at[place].set(jnp.nan), "empty": jnp.zeros(0, dtype)}
         updates, state = update(bad, state)
         assert state.found_nan["x"] and not state.found_nan["empty"]
@@ -197,13 +132,6 @@ def test_parameters_stay_nonnegative(dtype, of_grads):
     assert (params == 0).any() and (params.real > 0).any()
 
 
-def test_nonnegative_without_parameters():
-    with pytest.raises(
-        ValueError, match="KeepParamsNonnegative: the parameters are needed"
-    ):
-        eqopt.KeepParamsNonnegative().update(jnp.ones(2), None)
-
-
 def test_apply_every_with_a_traced_k():
     grads = jnp.ones(2)
     for k in (1, 3, jnp.asarray(3)):
@@ -213,8 +141,6 @@ def test_apply_every_with_a_traced_k():
             updates, state = eqx.filter_jit(opt.update)(grads, state)
             seen.append(int(updates[0]))
         assert seen == ([1] * 7 if k == 1 else [0, 0, 3, 0, 0, 3, 0])
-    with pytest.raises(ValueError, match="ApplyEvery: `k` must be an integer of at"):
-        eqopt.ApplyEvery(0)
 
 
 def test_normalizing():
@@ -225,8 +151,6 @@ def test_normalizing():
     assert (opt.update(jnp.zeros(2), None)[0] == 0).all()
     bad = eqopt.Normalize().update(jnp.array([1.0, jnp.nan]), None)[0]
     assert jnp.isnan(bad).all()
-    with pytest.raises(ValueError, match="NormalizeByUpdateNorm: `eps`"):
-        eqopt.NormalizeByUpdateNorm(eps=-1.0)
 
 
 def test_centralized_updates_have_no_mean():
@@ -235,13 +159,3 @@ def test_centralized_updates_have_no_mean():
     np.testing.assert_allclose(updates.mean((1, 2)), 0, atol=1e-6)
     for same in (x[0, 0], x[:, :1, :1], x[:, 0, :1], x[0, 0, 0]):
         assert (eqopt.Centralize().update(same, None)[0] == same).all()
-
-
-def test_ema_keeps_its_dtype_and_range():
-    opt = eqopt.EMA(0.9)
-    params = jnp.ones(2, jnp.bfloat16)
-    updates, state = opt.update(params, opt.init(params))
-    assert state.ema.dtype == jnp.float32 and updates.dtype == jnp.bfloat16
-    np.testing.assert_allclose(state.ema, 0.1, 1e-6)
-    with pytest.raises(ValueError, match=r"EMA: `decay` must be in \[0, 1\)"):
-        eqopt.EMA(1.0)

@@ -59,28 +59,6 @@ def test_a_measure_with_a_state():
         np.testing.assert_allclose(eqopt.tree.get(state, "ratio"), expected, 1e-6)
 
 
-def test_a_transformation_is_a_measure():
-    """Its result is recorded, and the updates are passed on unchanged."""
-    opt, params = eqopt.Monitor({"trace": eqopt.Trace(0.5)}), jnp.ones(2)
-    state = opt.init(params)
-    for expected in (1.0, 1.5):
-        updates, state = opt.update(params, state, params)
-        np.testing.assert_allclose(updates, 1.0)
-        np.testing.assert_allclose(state.measurements["trace"], expected)
-
-
-def test_a_measure_that_is_a_module():
-    class Scaled(eqx.Module):
-        factor: float
-
-        def __call__(self, updates):
-            return self.factor * eqopt.tree.norm(updates)
-
-    opt, params = eqopt.Monitor({"twice": Scaled(2.0)}), jnp.array([3.0, 4.0])
-    _, state = opt.update(params, opt.init(params))
-    assert eqopt.tree.get(state, "twice") == 10
-
-
 def test_the_updates_themselves_can_be_donated():
     opt = eqopt.Snapshot("all", lambda updates: updates)
     params = jax.jit(lambda: {"w": jnp.ones(3), "n": jnp.ones(2)})()
@@ -109,8 +87,6 @@ def test_averages(decay, debias):
 
 
 def test_errors():
-    with pytest.raises(ValueError, match=r"MeasureWithEMA: `decay` must be in"):
-        eqopt.MeasureWithEMA(is_long, 1.0)
     opt = eqopt.Snapshot("all", lambda updates: updates)
     with pytest.raises(ValueError, match=r"'all' returned float32\[3\], but"):
         opt.update(jnp.ones(3), opt.init(jnp.ones(2)))

@@ -65,59 +65,14 @@ def test_noise_of_half_precision_is_not_coarse():
     assert len(np.unique(new)) > 0.9 * SIZE
 
 
-KEYS = {
-    "seed": lambda i: i,
-    "typed": jr.key,
-    "raw": jr.PRNGKey,
-    "another implementation": lambda i: jr.key(i, impl="rbg"),
-}
-
-
-@pytest.mark.parametrize("kind", KEYS)
-@pytest.mark.slow
-def test_keys(kind):
-    """Equal keys give equal noise, other keys other noise; also under `jit`."""
-    opt = lambda i: eqopt.AddNoise(1.0, 0.0, KEYS[kind](i))
-    like = {"a": jnp.zeros(3), "b": jnp.zeros(2)}
-    first = opt(1).update(like, opt(1).init(like))
-    assert bool(eqx.tree_equal(first, opt(1).update(like, opt(1).init(like))))
-    run = eqx.filter_jit(lambda opt: opt.update(like, opt.init(like)))
-    for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(run(opt(1))), strict=True):
-        np.testing.assert_allclose(a, b, 1e-6)
-    other, _ = opt(2).update(like, opt(2).init(like))
-    assert not np.isclose(first[0]["a"], other["a"]).any()
-
-
 def test_a_seed_is_its_key():
     of = lambda key: draws(eqopt.AddNoise(1.0, 0.0, key), 2, jnp.zeros(3))
     np.testing.assert_array_equal(of(7), of(jr.key(7)))
     np.testing.assert_array_equal(of(7), of(jr.PRNGKey(7)))
-
-
-@pytest.mark.slow
-def test_populations_of_keys():
-    like = jnp.zeros(3)
-
-    def noise(key):
-        opt = eqopt.NoisySGD(1.0, key=key)
-        return opt.update(like, opt.init(like))[0]
-
-    keys = jr.split(jr.key(0), 4)
-    several = eqx.filter_jit(eqx.filter_vmap(noise))(keys)
-    for one, key in zip(several, keys, strict=True):
-        np.testing.assert_allclose(one, noise(key), 1e-5)
-
-
-def test_masked_noise():
-    like = {"a": jnp.zeros(3), "b": jnp.zeros(3)}
-    opt = eqopt.Masked(eqopt.AddNoise(1.0, 0.0, 0), {"a": True, "b": False})
-    updates, _ = opt.update(like, opt.init(like), like)
-    assert (updates["a"] != 0).all() and (updates["b"] == 0).all()
-
-
-def test_negative_variance():
-    with pytest.raises(ValueError, match=r"NoisySGD: `eta` must be in \[0, inf\)"):
-        eqopt.NoisySGD(0.1, eta=-1.0)
+    other = jr.key(7, impl="rbg")
+    np.testing.assert_array_equal(of(other), of(other))
+    assert not np.isclose(of(7), of(other)).any()
+    assert not np.isclose(of(7), of(8)).any()
 
 
 # Per-example gradients
@@ -153,10 +108,9 @@ def test_private_noise():
     check_independent(noise)
 
 
-@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
-def test_the_sum_of_many_halves(dtype):
-    """It is in float32: in their own precision, it would stop at 256 or 2048."""
-    batch = jnp.full((5000, 1), 0.5, dtype)
+def test_the_sum_of_many_halves():
+    """It is in float32: in their own precision, it would stop at 256."""
+    batch = jnp.full((5000, 1), 0.5, jnp.bfloat16)
     total, clipped = eqopt.per_example_global_norm_clip(batch, 1.0)
     assert total.dtype == jnp.float32 and clipped == 0
     np.testing.assert_allclose(total, 2500, rtol=1e-6)
@@ -200,25 +154,6 @@ def test_clipping_complex_examples():
     assert clipped == count == 4
 
 
-@pytest.mark.slow
-def test_per_example_gradients_of_a_model():
-    model = eqx.nn.MLP(2, 1, 3, 1, key=jr.key(0))
-    x = jr.normal(jr.key(1), (6, 2))
-    loss = lambda model, x: model(x)[0] ** 2
-    grads = eqx.filter_vmap(eqx.filter_grad(loss), in_axes=(None, 0))(model, x)
-    opt = eqopt.DPSGD(0.1, 1e6, 0.0, key=0, momentum=0.9)
-    private, _ = eqx.filter_jit(opt.step)(grads, opt.init(model), model)
-    mean = eqx.filter_grad(
-        lambda model: jnp.mean(jax.vmap(lambda x: loss(model, x))(x))
-    )
-    plain = eqopt.apply_updates(model, jax.tree.map(lambda g: -0.1 * g, mean(model)))
-    for a, b in zip(
-        *(jax.tree.leaves(eqx.filter(m, eqx.is_array)) for m in (private, plain)),
-        strict=True,
-    ):
-        np.testing.assert_allclose(a, b, 1e-5, 1e-7)
-
-
 @pytest.mark.parametrize(
     ("shapes", "message"),
     [
@@ -227,28 +162,19 @@ def test_per_example_gradients_of_a_model():
             {"w": (2,), "b": (2,)},
             r"shape \(2,\), for parameters of shape \(2,\).*_vmap",
         ),
-        ({"w": (3, 2), "b": (4,)}, r"there are 4 at `\['b'\]` and 3 at `\['w'\]`"),
         (
-            {"w": (0, 2), "b": (0,)},
-            "one or more examples in all arrays, but there are 0",
+            {"w": (3, 2), "b": (4,)},
+            r"`\['w'\]` has shape \(3, 2\), .* and `\['b'\]` has 4 ex",
         ),
-        ({"w": (3, 2)}, "Only `params` has a leaf at"),
+        ({"w": (0, 2), "b": (0,)}, r"`\['b'\]` has shape \(0,\)"),
     ],
-    ids=["scalar", "no batch", "two batches", "empty", "another tree"],
+    ids=["scalar", "no batch", "two batches", "empty"],
 )
 def test_wrong_batches(shapes, message):
     grads = {name: jnp.ones(shape) for name, shape in shapes.items()}
     opt = eqopt.DPSGD(0.1, 1.0, 1.0, key=0)
     with pytest.raises(ValueError, match=message):
         opt.update(grads, opt.init(PARAMS), PARAMS)
-
-
-@pytest.mark.parametrize(
-    "clip", [eqopt.per_example_global_norm_clip, eqopt.per_example_layer_norm_clip]
-)
-def test_no_batch_to_clip(clip):
-    with pytest.raises(ValueError, match=r"it takes per-example gradients"):
-        clip(PARAMS, 1.0)
 
 
 CLIPS = {
@@ -317,18 +243,16 @@ def test_noise_is_for_the_expected_batch_size(clipped):
     check_normal(np.asarray(mean), (1.2 * 0.5 / 8) ** 2)
 
 
-def test_clipped_without_batch_size():
-    with pytest.raises(ValueError, match=r"DPSGD.*: with `clipped=True`.*`batch_size`"):
-        eqopt.DPSGD(0.1, 1.0, 1.0, key=0, clipped=True)
-
-
-def test_gradients_of_examples_for_clipped():
-    opt = eqopt.DPSGD(0.1, 1.0, 1.0, key=0, batch_size=2, clipped=True)
-    with pytest.raises(ValueError, match=r"shapes do not fit at `\['"):
-        opt.update(BATCH, opt.init(PARAMS), PARAMS)
-
-
-def test_a_sum_for_gradients_of_examples():
-    opt = eqopt.DPSGD(0.1, 1.0, 1.0, key=0, batch_size=2)
-    with pytest.raises(ValueError, match="pass `clipped=True`"):
-        opt.update(PARAMS, opt.init(PARAMS), PARAMS)
+@pytest.mark.parametrize(
+    ("clipped", "batch_size", "grads", "message"),
+    [
+        (True, None, BATCH, r"DPSGD.*: with `clipped=True`.*`batch_size`"),
+        (True, 2, BATCH, r"shapes do not fit at `\['"),
+        (False, 2, PARAMS, "pass `clipped=True`"),
+    ],
+    ids=["no size", "examples instead of a sum", "a sum instead of examples"],
+)
+def test_sums_and_examples_are_not_mixed_up(clipped, batch_size, grads, message):
+    with pytest.raises(ValueError, match=message):
+        opt = eqopt.DPSGD(0.1, 1.0, 1.0, key=0, batch_size=batch_size, clipped=clipped)
+        opt.update(grads, opt.init(PARAMS), PARAMS)

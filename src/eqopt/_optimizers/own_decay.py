@@ -10,7 +10,13 @@ from jaxtyping import Array, Int
 
 from .._core import AbstractOptimizer, AbstractTransformation, leafwise
 from .._errors import naming_recipe
-from .._transforms.weight_decay import AddDecayedWeights, decay_weights, is_off
+from .._transforms.weight_decay import (
+    AddDecayedWeights,
+    complete,
+    decay_at,
+    decay_weights,
+    is_off,
+)
 from .._trees.leaves import is_leaf
 from .._trees.masks import resolve_mask
 from .._types import Mask, Params, PyTree, Scalar, Updates
@@ -34,33 +40,28 @@ def decay_of(owner: Any) -> AddDecayedWeights:
     """
     rate = getattr(owner, "learning_rate", None)
     with naming_recipe(owner):
-        whole = AddDecayedWeights(owner.weight_decay, owner.mask, learning_rate=rate)
-        return whole._own()
+        return complete(
+            AddDecayedWeights(owner.weight_decay, owner.mask, learning_rate=rate)
+        )
 
 
 def shared_decay(owner: Any, count: Int[Array, ""]) -> dict[str, Any]:
     """The arguments of `decayed` for an equation of `owner`, after `count` steps."""
     with naming_recipe(owner):
-        return decay_of(owner)._shared(count)
+        return decay_at(decay_of(owner), count)
 
 
 def add_decay(
     owner: Any, updates: Updates, params: Params, step: Scalar, count: Int[Array, ""]
 ) -> Updates:
     """Adds the decay of a step of size `step` to updates that point downhill."""
-    own = decay_of(owner)
-    if is_off(own):
+    decay = decay_of(owner)
+    if is_off(decay):
         return updates
     shared = shared_decay(owner, count)
     shared["weight_decay"] = -step * jnp.asarray(shared["weight_decay"], step.dtype)
     reads = {"p": params}
-    return leafwise(decay_weights, updates, reads=reads, mask=own.mask, **shared)
-
-
-def check_decay_rate(owner: Any) -> None:
-    """Raises an error if the decay of `owner` needs a learning rate."""
-    with naming_recipe(owner):
-        decay_of(owner)._check_rate()
+    return leafwise(decay_weights, updates, reads=reads, mask=decay.mask, **shared)
 
 
 def with_own_decay(

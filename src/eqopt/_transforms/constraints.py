@@ -17,10 +17,7 @@ from .._core import (
     equation,
     leafwise,
 )
-from .._trees.leaves import (
-    flatten_updates,
-    map_parameters,
-)
+from .._trees.leaves import flatten_updates, map_parameters
 from .._trees.states import check_state
 from .._types import Leaf, Params, PerLeaf, State, Updates
 from ..numerics._numerics import has_nan
@@ -46,9 +43,7 @@ class KeepParamsNonnegative(AbstractStateless):
     A `ValueError` in `update` if `params` is `None`.
     """
 
-    def leafwise(
-        self, state: None, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: None, params=None, **extra) -> Leafwise:
         return Leafwise(keep_nonnegative)
 
 
@@ -75,9 +70,7 @@ class ZeroNaNs(AbstractLeafwise):
     def init(self, params: Params) -> ZeroNaNsState:
         return ZeroNaNsState(map_parameters(lambda _: jnp.zeros((), bool), params))
 
-    def leafwise(
-        self, state: ZeroNaNsState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: ZeroNaNsState, params=None, **extra) -> Leafwise:
         return Leafwise(zero_nans, state)
 
 
@@ -121,13 +114,7 @@ class Overwrite(AbstractTransformation):
     def init(self, params: Params) -> None:
         return None
 
-    def update(
-        self,
-        updates: Updates,
-        state: State,
-        params: Params | None = None,
-        **extra: Any,
-    ) -> tuple[Updates, State]:
+    def update(self, updates, state, params=None, **extra) -> tuple[Updates, State]:
         check_state(self, state)
         check_real(self, updates, required_params("Overwrite", params), "params")
         return leafwise(overwrite, updates, reads={"p": params}), state

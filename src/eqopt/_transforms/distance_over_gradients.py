@@ -1,7 +1,5 @@
 """Distance over gradients, leaf by leaf."""
 
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import DTypeLike
@@ -96,10 +94,7 @@ class ScaleByDistanceOverGradients(AbstractLeafwise):
         )
 
     def leafwise(
-        self,
-        state: ScaleByDistanceOverGradientsState,
-        params: Params | None = None,
-        **extra: Any,
+        self, state: ScaleByDistanceOverGradientsState, params=None, **extra
     ) -> Leafwise:
         reads = {"init_params": state.init_params}
         return Leafwise(distance_over_gradients, state, reads=reads)

@@ -60,11 +60,7 @@ class Snapshot(AbstractTransformation):
         return SnapshotState({self.measure_name: _blank(self.measure, params)})
 
     def update(
-        self,
-        updates: Updates,
-        state: State,
-        params: Params | None = None,
-        **extra: Any,
+        self, updates, state, params=None, **extra
     ) -> tuple[Updates, SnapshotState]:
         check_state(self, state)
         check_keys(self, state.measurement, [self.measure_name], ".measurement")
@@ -120,11 +116,7 @@ class MeasureWithEMA(Module):
             return self._ema.init(_blank(self._measured, params))
 
     def update(
-        self,
-        updates: Updates,
-        state: EMAState,
-        params: Params | None = None,
-        **extra: Any,
+        self, updates, state: EMAState, params=None, **extra
     ) -> tuple[PyTree, EMAState]:
         """The average that includes this measurement, and the new state.
 
@@ -206,11 +198,7 @@ class Monitor(AbstractTransformation):
         return MonitorState(measurements, tuple(states))
 
     def update(
-        self,
-        updates: Updates,
-        state: State,
-        params: Params | None = None,
-        **extra: Any,
+        self, updates, state, params=None, **extra
     ) -> tuple[Updates, MonitorState]:
         check_state(self, state)
         check_keys(self, state.measurements, self.names, ".measurements")
@@ -232,8 +220,6 @@ def _has_state(measure: Any) -> bool:
 def _measure(measure, updates, state, params, extra):
     if _has_state(measure):
         return measure.update(updates, state, params, **extra)
-    if state is not None:
-        raise InputError("Monitor", "`state` has an average for a measure without one.")
     return measure(updates), None
 
 

@@ -25,7 +25,6 @@ from .._types import (
     PyTree,
     RealScalarLike,
     Scalar,
-    State,
     Updates,
     ZeroOrMore,
 )
@@ -164,33 +163,28 @@ def batch_size(
             continue
         is_known = params is not None and hasattr(p, "shape")
         size, shape = _split(g.shape, axes)
-        if size is None or (is_known and shape != p.shape):
-            of_parameters = f", for parameters of shape {p.shape}" if is_known else ""
-            where = "their first axis" if axes == (0,) else f"the axes {axes}"
-            raise InputError(
-                owner,
-                f"it takes per-example gradients, with the examples along {where}, but "
-                f"the array at `{keystr(grads, i)}` has shape {g.shape}{of_parameters}. "
-                f"{_HOW_TO}{hint}",
-            )
         first = first or (i, size)
-        if size != first[1] or size == 0:
+        if size == 0 or size != first[1] or (is_known and shape != p.shape):
+            where = "the first axis" if axes == (0,) else f"the axes {axes}"
+            of_parameters = f", for parameters of shape {p.shape}" if is_known else ""
+            path, n = keystr(grads, first[0]), first[1]
+            others = f", and `{path}` has {n} examples" if i > first[0] else ""
             raise InputError(
                 owner,
-                "it takes gradients of the same one or more examples in all arrays, but "
-                f"there are {first[1]} at `{keystr(grads, first[0])}` and {size} at "
-                f"`{keystr(grads, i)}`. {_HOW_TO}",
+                f"it takes per-example gradients, with the same examples along {where}, "
+                f"but the array at `{keystr(grads, i)}` has shape {g.shape}"
+                f"{of_parameters}{others}. {_HOW_TO}{hint}",
             )
     return 1 if first is None else first[1]
 
 
 def _split(
     shape: tuple[int, ...], axes: tuple[int, ...]
-) -> tuple[int | None, tuple[int, ...]]:
-    """The size along `axes` (`None` if these do not exist), and the other axes."""
+) -> tuple[int, tuple[int, ...]]:
+    """The size along `axes` (0 if these do not exist), and the sizes of other axes."""
     named = {axis % len(shape) for axis in axes if -len(shape) <= axis < len(shape)}
     if len(named) < len(axes):
-        return None, shape
+        return 0, shape
     rest = tuple(n for i, n in enumerate(shape) if i not in named)
     return math.prod(shape[axis] for axis in named), rest
 
@@ -344,11 +338,7 @@ class DifferentiallyPrivateAggregate(AbstractTransformation):
         return DifferentiallyPrivateAggregateState(key_data(self.key))
 
     def update(
-        self,
-        updates: Updates,
-        state: State,
-        params: Params | None = None,
-        **extra: Any,
+        self, updates, state, params=None, **extra
     ) -> tuple[Updates, DifferentiallyPrivateAggregateState]:
         check_state(self, state)
         sums, divisor = self._sums(updates, params)

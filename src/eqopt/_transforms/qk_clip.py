@@ -108,17 +108,13 @@ class QKClip(AbstractLeafwise):
     axis: int = static_choice(static=True, default=0)
 
     def __check_init__(self) -> None:
-        lacks = [x is None for x in (self.query, self.key, self.qkv)]
-        if lacks[0] != lacks[1] or all(lacks):
+        given = [x is not None for x in (self.query, self.key, self.qkv)]
+        is_split = self.qkv is None or self.unrotated is None
+        if given[0] != given[1] or not any(given) or not is_split:
             raise InputError(
                 "QKClip",
                 "pass both `query` and `key`, functions such as `lambda model: "
-                "model.attention.query_proj`, or `qkv`.",
-            )
-        if self.qkv is not None and self.unrotated is not None:
-            raise InputError(
-                "QKClip",
-                "`unrotated` is for `query` and `key`, not for `qkv`. Use two QKClips.",
+                "model.attention.query_proj`, or `qkv`, which takes no `unrotated`.",
             )
 
     def init(self, params: Params) -> None:
@@ -136,12 +132,7 @@ class QKClip(AbstractLeafwise):
                 )
 
     def leafwise(
-        self,
-        state: None,
-        params: Params | None = None,
-        *,
-        max_logits: PyTree,
-        **extra: Any,
+        self, state: None, params=None, *, max_logits: PyTree, **extra
     ) -> Leafwise:
         model = lambda updates: updates if params is None else params
         factors = lambda updates: self._factors(model(updates), max_logits)

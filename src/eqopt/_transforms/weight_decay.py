@@ -183,95 +183,83 @@ class AddDecayedWeights(AbstractLeafwise):
 
     def __check_init__(self) -> None:
         if isinstance(self.weight_decay, AbstractTransformation):
-            self._own()
+            complete(self)  # raises an error if it cannot be
         else:
-            self._check_given("max_learning_rate", _NEEDS_MAXIMUM)
+            _check_given(self, "max_learning_rate", _NEEDS_MAXIMUM)
 
     def init(self, params: Params) -> AddDecayedWeightsState:
-        own = self._own()
-        own._check_rate()
-        uses_rate = own.mode in _NEEDS_RATE
-        is_scheduled = callable(own.weight_decay) or (
-            uses_rate and callable(own.learning_rate)
+        decay = complete(self)
+        check_no_schedule(decay, in_any_field=True)
+        _check_given(decay, "learning_rate", _NEEDS_RATE)
+        has_schedule = callable(decay.weight_decay) or (
+            decay.mode in _NEEDS_RATE and callable(decay.learning_rate)
         )
         return AddDecayedWeightsState(
-            jnp.zeros((), jnp.int32) if is_scheduled else None
+            jnp.zeros((), jnp.int32) if has_schedule else None
         )
 
     def _route(self, report: Report, params: Params) -> None:
-        own = self._own()
-        if not is_off(own):
-            mask, value = own.mask, own.weight_decay
-            report.decay(
-                params if mask is None else mask_out(params, mask, params), value
-            )
+        decay = complete(self)
+        if not is_off(decay):
+            mask = decay.mask
+            decaying = params if mask is None else mask_out(params, mask, params)
+            report.decay(decaying, decay.weight_decay)
 
-    def leafwise(
-        self,
-        state: AddDecayedWeightsState,
-        params: Params | None = None,
-        **extra: Any,
-    ) -> Leafwise:
-        own = self._own()
-        if is_off(own):
+    def leafwise(self, state: AddDecayedWeightsState, params=None, **extra) -> Leafwise:
+        decay = complete(self)
+        if is_off(decay):
             return Leafwise(same, state)
-        shared = own._shared(state.count)
+        shared = decay_at(decay, state.count)
         if state.count is not None:
             state = AddDecayedWeightsState(safe_increment(state.count))
-        return Leafwise(decay_weights, state, shared, mask=own.mask)
+        return Leafwise(decay_weights, state, shared, mask=decay.mask)
 
-    def _check_rate(self) -> None:
-        """Raises if the mode lacks its learning rate, or if a schedule has a state."""
-        check_no_schedule(self, in_any_field=True)
-        self._check_given("learning_rate", _NEEDS_RATE)
 
-    def _check_given(self, name: str, modes: tuple[str, ...]) -> None:
-        if self.mode in modes and getattr(self, name) is None:
-            raise InputError(
-                self,
-                f"`mode={self.mode!r}` needs `{name}`. Optimizers fill in their "
-                "`learning_rate` themselves.",
-            )
+def _check_given(decay: AddDecayedWeights, name: str, modes: tuple[str, ...]) -> None:
+    if decay.mode in modes and getattr(decay, name) is None:
+        raise InputError(
+            decay,
+            f"`mode={decay.mode!r}` needs `{name}`. Optimizers fill in their "
+            "`learning_rate` themselves.",
+        )
 
-    def _shared(self, count: Int[Array, ""] | None) -> dict[str, Any]:
-        """The arguments of `decayed` after `count` steps, `None` without a schedule."""
-        weight_decay = at(self, "weight_decay", count)
-        if self.mode != "decoupled":
-            needs_rate = self.mode in _NEEDS_RATE
-            eta = at(self, "learning_rate", count) if needs_rate else None
-            real = jax.dtypes.canonicalize_dtype(float)
-            rates = (
-                None if x is None else jnp.asarray(x, real)
-                for x in (eta, self.max_learning_rate)
-            )
-            weight_decay = jnp.asarray(weight_decay, real) * _FACTORS[self.mode](*rates)
-        return {"weight_decay": weight_decay, "cautious": self.cautious}
 
-    def _own(self) -> "AddDecayedWeights":
-        """Itself, or the `AddDecayedWeights` passed as `weight_decay`, completed."""
-        given = self.weight_decay
-        if not isinstance(given, AbstractTransformation):
-            return self
-        is_plain = self.mode == "decoupled" and not self.cautious
-        if not (
-            is_plain
-            and self.max_learning_rate is None
-            and isinstance(given, AddDecayedWeights)
-            and not isinstance(given.weight_decay, AbstractTransformation)
-        ):
-            raise InputError(
-                "AddDecayedWeights",
-                "`weight_decay` must be a number, a schedule, or an `AddDecayedWeights` "
-                f"that alone defines the decay, but is {given!r}.",
-            )
-        if self.mask is not None and given.mask is not None:
-            raise InputError(
-                "AddDecayedWeights",
-                "there are two masks, `mask` and the mask of the `AddDecayedWeights`.",
-            )
-        missing = {
-            name: getattr(self, name)
-            for name in ("mask", "learning_rate")
-            if getattr(given, name) is None
-        }
-        return dataclasses.replace(given, **missing)
+def complete(decay: AddDecayedWeights) -> AddDecayedWeights:
+    """`decay`, or the `AddDecayedWeights` passed as its `weight_decay`, completed."""
+    given = decay.weight_decay
+    if not isinstance(given, AbstractTransformation):
+        return decay
+    is_plain = decay.mode == "decoupled" and not decay.cautious
+    if not (
+        is_plain
+        and decay.max_learning_rate is None
+        and isinstance(given, AddDecayedWeights)
+        and not isinstance(given.weight_decay, AbstractTransformation)
+        and (decay.mask is None or given.mask is None)
+    ):
+        raise InputError(
+            "AddDecayedWeights",
+            "`weight_decay` must be a number, a schedule, or an `AddDecayedWeights` that "
+            f"alone defines the decay and its mask, but is {given!r}.",
+        )
+    missing = {
+        name: getattr(decay, name)
+        for name in ("mask", "learning_rate")
+        if getattr(given, name) is None
+    }
+    return dataclasses.replace(given, **missing)
+
+
+def decay_at(decay: AddDecayedWeights, count: Int[Array, ""] | None) -> dict[str, Any]:
+    """The arguments of `decayed` after `count` steps, `None` without a schedule."""
+    weight_decay = at(decay, "weight_decay", count)
+    if decay.mode != "decoupled":
+        needs_rate = decay.mode in _NEEDS_RATE
+        eta = at(decay, "learning_rate", count) if needs_rate else None
+        real = jax.dtypes.canonicalize_dtype(float)
+        rates = (
+            None if x is None else jnp.asarray(x, real)
+            for x in (eta, decay.max_learning_rate)
+        )
+        weight_decay = jnp.asarray(weight_decay, real) * _FACTORS[decay.mode](*rates)
+    return {"weight_decay": weight_decay, "cautious": decay.cautious}

@@ -60,7 +60,6 @@ METHODS = [
         ],
         cases={
             "acprop": acprop(),
-            "acprop, other": acprop(0.5, 0.9, 1e-3, 1e-4),
             "acprop, decay": acprop(0.7, weight_decay=0.3, mask=is_matrix),
         },
         by_hand={

@@ -1,13 +1,12 @@
 """Adam, its decoupled twin AdamW, and both with Nesterov momentum."""
 
 import jax.numpy as jnp
-import optax
 
 import eqopt
 
 from ...laws.row import LINEAR, row
-from ...parity.case import COSINES, LINEARS, Case, TorchCase, is_matrix
-from ..method import Method
+from ...parity.case import COSINES, LINEARS, TorchCase, is_matrix
+from ..method import Method, same
 
 
 def of_mode(mode, cautious=False):
@@ -39,19 +38,12 @@ METHODS = [
             ),
         ],
         cases={
-            "adam": Case(eqopt.Adam(0.1), optax.adam(0.1), converts=True),
-            "adam, other": Case(
-                eqopt.Adam(COSINES[0], 0.5, 0.9, 1e-3, 1e-4),
-                optax.adam(COSINES[1], 0.5, 0.9, 1e-3, 1e-4),
-            ),
-            "adam, nesterov": Case(
-                eqopt.Adam(0.1, b1=0.8, nesterov=True),
-                optax.adam(0.1, b1=0.8, nesterov=True),
-                converts=True,
-            ),
-            "adam, float16 mu": Case(
-                eqopt.Adam(0.1, mu_dtype=jnp.float16),
-                optax.adam(0.1, mu_dtype=jnp.float16),
+            "adam": same(0.1, converts=True),
+            "adam, other": same(COSINES, 0.5, 0.9, 1e-3, 1e-4),
+            "adam, nesterov": same(0.1, b1=0.8, nesterov=True, converts=True),
+            "adam, float16 mu": same(
+                0.1,
+                mu_dtype=jnp.float16,
                 rtol=2e-3,  # Optax multiplies the float16 moment by b1 in float16
             ),
         },
@@ -77,16 +69,11 @@ METHODS = [
             of_mode("squared"),
         ],
         cases={
-            "adamw": Case(eqopt.AdamW(0.1), optax.adamw(0.1)),
-            "adamw, masked": Case(
-                eqopt.AdamW(LINEARS[0], weight_decay=0.3, mask=is_matrix),
-                optax.adamw(LINEARS[1], weight_decay=0.3, mask=is_matrix),
-                converts=True,
+            "adamw": same(0.1),
+            "adamw, masked": same(
+                LINEARS, weight_decay=0.3, mask=is_matrix, converts=True
             ),
-            "adamw, other": Case(
-                eqopt.AdamW(0.1, 0.7, 0.8, 1e-2, weight_decay=1.0, nesterov=True),
-                optax.adamw(0.1, 0.7, 0.8, 1e-2, weight_decay=1.0, nesterov=True),
-            ),
+            "adamw, other": same(0.1, 0.7, 0.8, 1e-2, weight_decay=1.0, nesterov=True),
         },
         torch={
             "adamw": TorchCase(
@@ -105,14 +92,8 @@ METHODS = [
             row(eqopt.NAdam, at=0.01, learning_rate=0.1, b1=0.5, momentum_decay=0.3),
         ],
         cases={
-            "nadam": Case(eqopt.NAdam(0.1), optax.nadam(0.1)),
-            "nadam, other": Case(
-                eqopt.NAdam(COSINES[0], 0.7, 0.8, 1e-2, 1e-3),
-                optax.nadam(COSINES[1], 0.7, 0.8, 1e-2, 1e-3),
-            ),
-            "nadam, not nesterov": Case(
-                eqopt.NAdam(0.1, nesterov=False), optax.nadam(0.1, nesterov=False)
-            ),
+            "nadam": same(0.1),
+            "nadam, other": same(COSINES, 0.7, 0.8, 1e-2, 1e-3),
         },
         torch={
             # There b1 grows, at a speed that makes it constant if it is large.
@@ -143,15 +124,10 @@ METHODS = [
             row(eqopt.NAdamW, at=0.01, learning_rate=0.1, b2=0.9, weight_decay=0.3),
         ],
         cases={
-            "nadamw": Case(eqopt.NAdamW(0.1), optax.nadamw(0.1)),
-            "nadamw, masked": Case(
-                eqopt.NAdamW(LINEARS[0], weight_decay=0.3, mask=is_matrix),
-                optax.nadamw(LINEARS[1], weight_decay=0.3, mask=is_matrix),
-            ),
-            "nadamw, scheduled decay": Case(
-                eqopt.NAdamW(0.1, 0.7, 0.8, weight_decay=LINEARS[0]),
-                optax.nadamw(0.1, 0.7, 0.8, weight_decay=LINEARS[1]),
-                converts=True,
+            "nadamw": same(0.1),
+            "nadamw, masked": same(LINEARS, weight_decay=0.3, mask=is_matrix),
+            "nadamw, scheduled decay": same(
+                0.1, 0.7, 0.8, weight_decay=LINEARS, converts=True
             ),
         },
         torch={
@@ -164,11 +140,6 @@ METHODS = [
                     "weight_decay": 0.3,
                     "decoupled_weight_decay": True,
                 },
-            ),
-            "nadamw, growing": TorchCase(
-                eqopt.NAdamW(0.1, weight_decay=0.3, momentum_decay=0.004),
-                "NAdam",
-                {"lr": 0.1, "weight_decay": 0.3, "decoupled_weight_decay": True},
             ),
         },
     ),

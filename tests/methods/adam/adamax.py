@@ -1,21 +1,10 @@
 """Adamax: Adam with the largest gradient instead of the mean square."""
 
-import numpy as np
-import optax
-
 import eqopt
 
 from ...laws.row import row
-from ...parity.by_hand import B1, B2, EPS, means
-from ...parity.case import COSINES, LINEARS, ByHand, Case, TorchCase, is_matrix
-from ..method import Method
-
-
-def adamax_by_hand(grads):
-    u = 0
-    for (_, m_hat), g in zip(means(grads), grads, strict=True):
-        u = np.maximum(B2 * u, np.abs(g) + EPS)
-        yield m_hat / u
+from ...parity.case import COSINES, LINEARS, TorchCase, is_matrix
+from ..method import Method, same
 
 
 METHODS = [
@@ -30,25 +19,11 @@ METHODS = [
             row(eqopt.Adamax, at=0.01, learning_rate=0.1, b1=0.5, eps=1e-3),
         ],
         cases={
-            "adamax": Case(eqopt.Adamax(0.1), optax.adamax(0.1), converts=True),
-            "adamax, other": Case(
-                eqopt.Adamax(COSINES[0], 0.5, 0.8, 0.1),
-                optax.adamax(COSINES[1], 0.5, 0.8, 0.1),
-            ),
-            "adamax, b2 = 0": Case(
-                eqopt.ScaleByAdamax(b2=0.0), optax.scale_by_adamax(b2=0.0)
-            ),
+            "adamax": same(0.1, converts=True),
+            "adamax, other": same(COSINES, 0.5, 0.8, 0.1),
         },
         torch={
             "adamax": TorchCase(eqopt.Adamax(0.1), "Adamax", {"lr": 0.1}),
-            "adamax, other": TorchCase(
-                eqopt.Adamax(0.1, 0.5, 0.8, 0.1),
-                "Adamax",
-                {"lr": 0.1, "betas": (0.5, 0.8), "eps": 0.1},
-            ),
-        },
-        by_hand={
-            "adamax": ByHand(eqopt.ScaleByAdamax(B1, B2, EPS), adamax_by_hand),
         },
     ),
     Method(
@@ -61,15 +36,8 @@ METHODS = [
             row(eqopt.AdamaxW, at=0.01, learning_rate=0.1, weight_decay=0.3),
         ],
         cases={
-            "adamaxw": Case(eqopt.AdamaxW(0.1), optax.adamaxw(0.1)),
-            "adamaxw, masked": Case(
-                eqopt.AdamaxW(LINEARS[0], weight_decay=0.3, mask=is_matrix),
-                optax.adamaxw(LINEARS[1], weight_decay=0.3, mask=is_matrix),
-            ),
-            "adamaxw, other": Case(
-                eqopt.AdamaxW(0.1, 0.7, 0.8, 1e-2, weight_decay=1.0),
-                optax.adamaxw(0.1, 0.7, 0.8, 1e-2, weight_decay=1.0),
-            ),
+            "adamaxw": same(0.1),
+            "adamaxw, masked": same(LINEARS, weight_decay=0.3, mask=is_matrix),
         },
     ),
 ]

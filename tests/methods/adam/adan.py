@@ -6,7 +6,7 @@ import eqopt
 
 from ...laws.row import LINEAR, halve, row
 from ...parity.case import COSINES, Case, is_matrix
-from ..method import Method
+from ..method import Method, same
 
 
 METHODS = [
@@ -45,10 +45,7 @@ METHODS = [
                 optax.adan(0.1, b2=0.5, eps_root=0.0),
                 converts=True,
             ),
-            "adan, other": Case(
-                eqopt.Adan(COSINES[0], 0.7, 0.5, 0.8, 1e-3, 1e-2),
-                optax.adan(COSINES[1], 0.7, 0.5, 0.8, 1e-3, 1e-2),
-            ),
+            "adan, other": same(COSINES, 0.7, 0.5, 0.8, 1e-3, 1e-2),
             "scale_by_adan": Case(
                 eqopt.ScaleByAdan(0.9, 0.5, eps_root=1e-4),
                 optax.scale_by_adan(0.9, 0.5, eps_root=1e-4),

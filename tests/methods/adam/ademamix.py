@@ -7,7 +7,7 @@ import eqopt
 
 from ...laws.row import LINEAR, halve, row
 from ...parity.case import COSINES, LINEARS, Case, is_matrix
-from ..method import Method
+from ..method import Method, same
 
 
 METHODS = [
@@ -34,26 +34,15 @@ METHODS = [
             ),
         ],
         cases={
-            "ademamix": Case(eqopt.AdEMAMix(0.1), optax.contrib.ademamix(0.1)),
-            "ademamix, schedules": Case(
-                eqopt.AdEMAMix(
-                    COSINES[0],
-                    0.5,
-                    0.9,
-                    LINEARS[0],
-                    COSINES[0],
-                    weight_decay=0.3,
-                    mask=is_matrix,
-                ),
-                optax.contrib.ademamix(
-                    COSINES[1],
-                    0.5,
-                    0.9,
-                    LINEARS[1],
-                    COSINES[1],
-                    weight_decay=0.3,
-                    mask=is_matrix,
-                ),
+            "ademamix": same(0.1),
+            "ademamix, schedules": same(
+                COSINES,
+                0.5,
+                0.9,
+                LINEARS,
+                COSINES,
+                weight_decay=0.3,
+                mask=is_matrix,
                 converts=True,
             ),
             "ademamix, float16 means": Case(

@@ -7,7 +7,7 @@ import eqopt
 
 from ...laws.row import row
 from ...parity.case import LINEARS, Case
-from ..method import Method
+from ..method import Method, same
 
 
 METHODS = [
@@ -25,11 +25,8 @@ METHODS = [
             ),
         ],
         cases={
-            "adopt": Case(eqopt.ADOPT(0.1), optax.contrib.adopt(0.1)),
-            "adopt, other": Case(
-                eqopt.ADOPT(LINEARS[0], 0.5, 0.9, 1e-2, nesterov=True),
-                optax.contrib.adopt(LINEARS[1], 0.5, 0.9, 1e-2, nesterov=True),
-            ),
+            "adopt": same(0.1),
+            "adopt, other": same(LINEARS, 0.5, 0.9, 1e-2, nesterov=True),
             "adopt, not clipped": Case(
                 # With the default `eps`, Optax is NaN in float16.
                 eqopt.ScaleByADOPT(b2=0.9, eps=1e-2, use_clipping=False),

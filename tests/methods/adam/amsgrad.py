@@ -1,25 +1,12 @@
 """AMSGrad: Adam whose second moment never shrinks."""
 
-import functools
-
 import jax.numpy as jnp
-import numpy as np
-import optax
 
 import eqopt
 
 from ...laws.row import LINEAR, row
-from ...parity.by_hand import B1, B2, EPS, EPS_ROOT, means
-from ...parity.case import COSINES, LINEARS, ByHand, Case, TorchCase
-from ..method import Method
-
-
-def amsgrad_by_hand(grads, corrected=True):
-    v = v_max = 0
-    for t, ((m, m_hat), g) in enumerate(zip(means(grads), grads, strict=True), 1):
-        v = B2 * v + (1 - B2) * g**2
-        v_max = np.maximum(v_max, v / (1 - B2**t) if corrected else v)
-        yield (m_hat if corrected else m) / (np.sqrt(v_max + EPS_ROOT) + EPS)
+from ...parity.case import COSINES, LINEARS, TorchCase
+from ..method import Method, same
 
 
 METHODS = [
@@ -43,27 +30,12 @@ METHODS = [
             row(eqopt.AMSGrad, at=0.01, learning_rate=0.1, b1=0.5, eps=1e-3),
         ],
         cases={
-            "amsgrad": Case(eqopt.AMSGrad(0.1), optax.amsgrad(0.1)),
-            "amsgrad, paper": Case(
-                eqopt.AMSGrad(
-                    LINEARS[0],
-                    0.7,
-                    0.8,
-                    bias_correction_mu=False,
-                    bias_correction_nu=False,
-                ),
-                optax.amsgrad(
-                    LINEARS[1],
-                    0.7,
-                    0.8,
-                    bias_correction_mu=False,
-                    bias_correction_nu=False,
-                ),
+            "amsgrad": same(0.1),
+            "amsgrad, paper": same(
+                LINEARS, 0.7, 0.8, bias_correction_mu=False, bias_correction_nu=False
             ),
-            "amsgrad, other": Case(
-                eqopt.AMSGrad(COSINES[0], 0.5, 0.9, 1e-2, 1e-3, mu_dtype=jnp.float32),
-                optax.amsgrad(COSINES[1], 0.5, 0.9, 1e-2, 1e-3, mu_dtype=jnp.float32),
-                converts=True,
+            "amsgrad, other": same(
+                COSINES, 0.5, 0.9, 1e-2, 1e-3, mu_dtype=jnp.float32, converts=True
             ),
         },
         torch={
@@ -79,19 +51,6 @@ METHODS = [
                 ),
                 "Adam",
                 {"lr": 0.1, "betas": (0.9, 0.9), "eps": 0.0, "amsgrad": True},
-            ),
-        },
-        by_hand={
-            "amsgrad": ByHand(
-                eqopt.ScaleByAMSGrad(B1, B2, EPS, EPS_ROOT), amsgrad_by_hand
-            ),
-            "amsgrad, paper": ByHand(
-                eqopt.ScaleByAMSGrad(
-                    *(B1, B2, EPS, EPS_ROOT),
-                    bias_correction_mu=False,
-                    bias_correction_nu=False,
-                ),
-                functools.partial(amsgrad_by_hand, corrected=False),
             ),
         },
     ),

@@ -7,7 +7,7 @@ import eqopt
 
 from ...laws.row import LINEAR, row
 from ...parity.case import COSINES, Case
-from ..method import Method
+from ..method import Method, same
 
 
 METHODS = [
@@ -28,13 +28,8 @@ METHODS = [
             row(lambda: eqopt.OptimisticAdam(LINEAR), name="OptimisticAdam(schedule)"),
         ],
         cases={
-            "optimistic_adam": Case(
-                eqopt.OptimisticAdam(0.1), optax.optimistic_adam_v2(0.1)
-            ),
-            "optimistic_adam, schedule": Case(
-                eqopt.OptimisticAdam(COSINES[0], b1=0.5, nesterov=False),
-                optax.optimistic_adam_v2(COSINES[1], b1=0.5, nesterov=False),
-            ),
+            "optimistic_adam": same(0.1),
+            "optimistic_adam, schedule": same(COSINES, b1=0.5, nesterov=False),
             "optimistic_adam, optimism": Case(
                 eqopt.OptimisticAdam(0.1, 0.03, eps=1e-3, mu_dtype=jnp.float32),
                 optax.optimistic_adam_v2(

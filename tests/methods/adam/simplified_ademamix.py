@@ -6,7 +6,7 @@ import eqopt
 
 from ...laws.row import row
 from ...parity.case import LINEARS, Case, tree_mask
-from ..method import Method
+from ..method import Method, same
 
 
 METHODS = [
@@ -28,18 +28,9 @@ METHODS = [
             ),
         ],
         cases={
-            "simplified_ademamix": Case(
-                eqopt.SimplifiedAdEMAMix(0.01),
-                optax.contrib.simplified_ademamix(0.01),
-                converts=True,
-            ),
-            "simplified_ademamix, other": Case(
-                eqopt.SimplifiedAdEMAMix(
-                    LINEARS[0], 0.5, 0.9, 2.0, 1e-3, 1e-2, 0.3, mask=tree_mask
-                ),
-                optax.contrib.simplified_ademamix(
-                    LINEARS[1], 0.5, 0.9, 2.0, 1e-3, 1e-2, 0.3, mask=tree_mask
-                ),
+            "simplified_ademamix": same(0.01, converts=True),
+            "simplified_ademamix, other": same(
+                LINEARS, 0.5, 0.9, 2.0, 1e-3, 1e-2, 0.3, mask=tree_mask
             ),
             "scale_by_simplified_ademamix, schedule": Case(
                 eqopt.ScaleBySimplifiedAdEMAMix(alpha=LINEARS[0]),

@@ -7,7 +7,7 @@ import eqopt
 
 from ...laws.row import LINEAR, row
 from ...parity.case import LINEARS, Case, TorchCase, is_matrix, tree_mask
-from ..method import Method
+from ..method import Method, same
 
 
 METHODS = [
@@ -36,24 +36,13 @@ METHODS = [
                 ),
                 converts=True,
             ),
-            "adadelta, other": Case(
-                eqopt.Adadelta(10.0, 0.5, 1e-3, LINEARS[0], tree_mask),
-                optax.adadelta(10.0, 0.5, 1e-3, LINEARS[1], tree_mask),
-            ),
-            "scale by adadelta": Case(
-                eqopt.ScaleByAdadelta(0.7, 1e-3), optax.scale_by_adadelta(0.7, 1e-3)
-            ),
+            "adadelta, other": same(10.0, 0.5, 1e-3, LINEARS, tree_mask),
             "scale by adadelta, rho = 0": Case(
                 eqopt.ScaleByAdadelta(0.0), optax.scale_by_adadelta(0.0)
             ),
         },
         torch={
             "adadelta": TorchCase(eqopt.Adadelta(), "Adadelta", {}),
-            "adadelta, other": TorchCase(
-                eqopt.Adadelta(0.5, 0.8, 1e-3, weight_decay=0.3),
-                "Adadelta",
-                {"lr": 0.5, "rho": 0.8, "eps": 1e-3, "weight_decay": 0.3},
-            ),
         },
     ),
 ]

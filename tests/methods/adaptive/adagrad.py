@@ -6,7 +6,7 @@ import eqopt
 
 from ...laws.row import row
 from ...parity.case import COSINES, Case, TorchCase
-from ..method import Method
+from ..method import Method, same
 
 
 METHODS = [
@@ -35,15 +35,8 @@ METHODS = [
             ),
         ],
         cases={
-            "adagrad": Case(eqopt.Adagrad(0.1), optax.adagrad(0.1)),
-            "adagrad, schedule": Case(
-                eqopt.Adagrad(COSINES[0], 0.5, 1e-3),
-                optax.adagrad(COSINES[1], 0.5, 1e-3),
-                converts=True,
-            ),
-            "adagrad, zeros": Case(
-                eqopt.Adagrad(0.1, 0.0, 1e-3), optax.adagrad(0.1, 0.0, 1e-3)
-            ),
+            "adagrad": same(0.1),
+            "adagrad, schedule": same(COSINES, 0.5, 1e-3, converts=True),
             "rss": Case(eqopt.ScaleByRSS(), optax.scale_by_rss()),
             "rss, zeros": Case(
                 eqopt.ScaleByRSS(0.0, 0.0), optax.scale_by_rss(0.0, 0.0)

@@ -6,7 +6,7 @@ import eqopt
 
 from ...laws.row import LINEAR, row
 from ...parity.case import COSINES, LINEARS, Case, is_matrix
-from ..method import Method
+from ..method import Method, same
 
 
 METHODS = [
@@ -36,11 +36,8 @@ METHODS = [
             ),
         ],
         cases={
-            "madgrad": Case(eqopt.MADGRAD(0.1), optax.contrib.madgrad(0.1)),
-            "madgrad, decay": Case(
-                eqopt.MADGRAD(LINEARS[0], 0.0, 0.3),
-                optax.contrib.madgrad(LINEARS[1], 0.0, 0.3),
-            ),
+            "madgrad": same(0.1),
+            "madgrad, decay": same(LINEARS, 0.0, 0.3),
             "scale by madgrad": Case(
                 eqopt.ScaleByMADGRAD(COSINES[0], 0.5, 1e-3),
                 optax.contrib.scale_by_madgrad(COSINES[1], 0.5, 1e-3),

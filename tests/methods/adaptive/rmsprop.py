@@ -7,7 +7,7 @@ import eqopt
 
 from ...laws.row import row
 from ...parity.case import COSINES, LINEARS, Case, TorchCase
-from ..method import Method
+from ..method import Method, same
 
 
 RMS = {"decay": 0.8, "eps": 1e-3, "initial_scale": 0.5}
@@ -71,23 +71,17 @@ METHODS = [
             ),
         ],
         cases={
-            "rmsprop": Case(eqopt.RMSprop(0.1), optax.rmsprop(0.1), converts=True),
-            "rmsprop, momentum": Case(
-                eqopt.RMSprop(COSINES[0], momentum=0.8, **OTHER),
-                optax.rmsprop(COSINES[1], momentum=0.8, **OTHER),
-                converts=True,
-            ),
-            "rmsprop, centered": Case(
-                eqopt.RMSprop(
-                    LINEARS[0], centered=True, momentum=0.8, nesterov=True, **CORRECTED
-                ),
-                optax.rmsprop(
-                    LINEARS[1], centered=True, momentum=0.8, nesterov=True, **CORRECTED
-                ),
+            "rmsprop": same(0.1, converts=True),
+            "rmsprop, momentum": same(COSINES, momentum=0.8, **OTHER, converts=True),
+            "rmsprop, centered": same(
+                LINEARS,
+                centered=True,
+                momentum=0.8,
+                nesterov=True,
+                **CORRECTED,
                 converts=True,
             ),
             "rms": Case(eqopt.ScaleByRMS(), optax.scale_by_rms(), converts=True),
-            "rms, other": Case(eqopt.ScaleByRMS(**OTHER), optax.scale_by_rms(**OTHER)),
             "rms, corrected": Case(
                 eqopt.ScaleByRMS(**CORRECTED),
                 optax.scale_by_rms(**CORRECTED),
@@ -95,9 +89,6 @@ METHODS = [
             ),
             "stddev": Case(
                 eqopt.ScaleByStddev(), optax.scale_by_stddev(), converts=True
-            ),
-            "stddev, other": Case(
-                eqopt.ScaleByStddev(**OTHER), optax.scale_by_stddev(**OTHER)
             ),
             "stddev, corrected": Case(
                 eqopt.ScaleByStddev(**CORRECTED),

@@ -7,7 +7,7 @@ import eqopt
 
 from ...laws.row import LINEAR, row
 from ...parity.case import Case
-from ..method import Method
+from ..method import Method, same
 
 
 def by_row_and_column(params):
@@ -55,14 +55,8 @@ METHODS = [
             ),
         ],
         cases={
-            "sm3": Case(
-                eqopt.SM3(0.1), optax.sm3(0.1), shapes=((3, 4), (4,), (2, 3, 2))
-            ),
-            "sm3, other momentum": Case(
-                eqopt.SM3(0.1, 0.5),
-                optax.sm3(0.1, 0.5),
-                shapes=((1, 4), (1,), (2, 3, 2, 1)),
-            ),
+            "sm3": same(0.1, shapes=((3, 4), (4,), (2, 3, 2))),
+            "sm3, other momentum": same(0.1, 0.5, shapes=((1, 4), (1,), (2, 3, 2, 1))),
             "sm3, no momentum": Case(
                 eqopt.SM3(0.1, None), optax.sm3(0.1, 0.0), shapes=((3, 4), (4,), (2, 2))
             ),

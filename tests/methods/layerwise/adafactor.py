@@ -7,7 +7,7 @@ import eqopt
 
 from ...laws.row import LINEAR, OF_LEAVES, row
 from ...parity.case import COSINES, LINEARS, STACKED, Case, TorchCase, is_matrix
-from ..method import Method
+from ..method import Method, same
 
 
 def relative(learning_rate):
@@ -61,15 +61,10 @@ METHODS = [
             ),
         ],
         cases={
-            "adafactor": Case(eqopt.Adafactor(0.1), optax.adafactor(0.1)),
-            "adafactor, factored": Case(
-                eqopt.Adafactor(LINEARS[0], 2),
-                optax.adafactor(LINEARS[1], 2),
-                shapes=STACKED,
-            ),
-            "adafactor, without learning rate": Case(
-                eqopt.Adafactor(min_dim_size_to_factor=2, clipping_threshold=0.1),
-                optax.adafactor(min_dim_size_to_factor=2, clipping_threshold=0.1),
+            "adafactor": same(0.1),
+            "adafactor, factored": same(LINEARS, 2, shapes=STACKED),
+            "adafactor, without learning rate": same(
+                min_dim_size_to_factor=2, clipping_threshold=0.1
             ),
             "adafactor, momentum": Case(
                 eqopt.Adafactor(0.1, 2, 0.5, momentum=0.8, weight_decay=0.1, eps=1e-3),

@@ -1,13 +1,12 @@
 """Fromage: steps of a fixed length, relative to each layer."""
 
 import jax.numpy as jnp
-import optax
 
 import eqopt
 
 from ...laws.row import LINEAR, row
-from ...parity.case import COSINES, Case
-from ..method import Method
+from ...parity.case import COSINES
+from ..method import Method, same
 
 
 def relative(learning_rate):
@@ -29,11 +28,9 @@ METHODS = [
             row(lambda: eqopt.Fromage(LINEAR), name="Fromage(schedule)"),
         ],
         cases={
-            "fromage": Case(eqopt.Fromage(0.1), optax.fromage(0.1)),
-            "fromage, other": Case(
-                eqopt.Fromage(COSINES[0], 2.0), optax.fromage(COSINES[1], 2.0)
-            ),
-            "fromage, large": Case(eqopt.Fromage(2.0), optax.fromage(2.0)),
+            "fromage": same(0.1),
+            "fromage, other": same(COSINES, 2.0),
+            "fromage, large": same(2.0),
         },
     ),
 ]

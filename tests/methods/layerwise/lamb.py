@@ -1,12 +1,10 @@
 """LAMB: Adam with steps in proportion to each layer."""
 
-import optax
-
 import eqopt
 
 from ...laws.row import LINEAR, row
-from ...parity.case import COSINES, LINEARS, Case, is_matrix
-from ..method import Method
+from ...parity.case import COSINES, LINEARS, is_matrix
+from ..method import Method, same
 
 
 METHODS = [
@@ -40,16 +38,9 @@ METHODS = [
             ),
         ],
         cases={
-            "lamb": Case(eqopt.LAMB(0.1), optax.lamb(0.1)),
-            "lamb, other": Case(
-                eqopt.LAMB(COSINES[0], 0.5, 0.9, 1e-3, 1e-4, 0.3, is_matrix),
-                optax.lamb(COSINES[1], 0.5, 0.9, 1e-3, 1e-4, 0.3, is_matrix),
-            ),
-            "lamb, decay": Case(
-                eqopt.LAMB(0.1, weight_decay=LINEARS[0]),
-                optax.lamb(0.1, weight_decay=LINEARS[1]),
-                converts=True,
-            ),
+            "lamb": same(0.1),
+            "lamb, other": same(COSINES, 0.5, 0.9, 1e-3, 1e-4, 0.3, is_matrix),
+            "lamb, decay": same(0.1, weight_decay=LINEARS, converts=True),
         },
     ),
 ]

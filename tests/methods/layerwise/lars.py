@@ -1,12 +1,10 @@
 """LARS: momentum with steps in proportion to each layer."""
 
-import optax
-
 import eqopt
 
 from ...laws.row import LINEAR, row
-from ...parity.case import LINEARS, Case, is_matrix
-from ..method import Method
+from ...parity.case import LINEARS, is_matrix
+from ..method import Method, same
 
 
 METHODS = [
@@ -34,15 +32,11 @@ METHODS = [
             ),
         ],
         cases={
-            "lars": Case(eqopt.LARS(0.1), optax.lars(0.1), converts=True),
-            "lars, other": Case(
-                eqopt.LARS(LINEARS[0], 0.3, is_matrix, 0.2, 0.1, is_matrix, 0.5, True),
-                optax.lars(LINEARS[1], 0.3, is_matrix, 0.2, 0.1, is_matrix, 0.5, True),
+            "lars": same(0.1, converts=True),
+            "lars, other": same(
+                LINEARS, 0.3, is_matrix, 0.2, 0.1, is_matrix, 0.5, True
             ),
-            "lars, decay": Case(
-                eqopt.LARS(0.1, LINEARS[0], trust_coefficient=0.1),
-                optax.lars(0.1, LINEARS[1], trust_coefficient=0.1),
-            ),
+            "lars, decay": same(0.1, LINEARS, trust_coefficient=0.1),
         },
     ),
 ]

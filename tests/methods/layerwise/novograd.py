@@ -5,8 +5,8 @@ import optax
 import eqopt
 
 from ...laws.row import LINEAR, row
-from ...parity.case import LINEARS, Case, downhill, is_matrix
-from ..method import Method
+from ...parity.case import LINEARS, downhill, is_matrix
+from ..method import Method, same
 
 
 METHODS = [
@@ -39,11 +39,8 @@ METHODS = [
             ),
         ],
         cases={
-            "novograd": Case(eqopt.NovoGrad(0.1), optax.novograd(0.1), converts=True),
-            "novograd, other": Case(
-                eqopt.NovoGrad(LINEARS[0], 0.5, 0.8, 1e-2, 1e-3, 0.3),
-                optax.novograd(LINEARS[1], 0.5, 0.8, 1e-2, 1e-3, 0.3),
-            ),
+            "novograd": same(0.1, converts=True),
+            "novograd, other": same(LINEARS, 0.5, 0.8, 1e-2, 1e-3, 0.3),
             "novograd, alone": downhill(
                 eqopt.ScaleByNovoGrad(0.8, 0.9, weight_decay=0.1),
                 optax.scale_by_novograd(0.8, 0.9, weight_decay=0.1),

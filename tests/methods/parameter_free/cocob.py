@@ -1,13 +1,12 @@
 """COCOB: each element bets on its own gradients, and needs no learning rate."""
 
-import jax.numpy as jnp
 import optax
 
 import eqopt
 
 from ...laws.row import LINEAR, row
 from ...parity.case import LINEARS, Case, is_matrix
-from ..method import Method
+from ..method import Method, same
 
 
 METHODS = [
@@ -31,14 +30,8 @@ METHODS = [
             ),
         ],
         cases={
-            "cocob": Case(eqopt.COCOB(), optax.contrib.cocob()),
-            "cocob, masked": Case(
-                eqopt.COCOB(LINEARS[0], 5.0, weight_decay=0.3, mask=is_matrix),
-                optax.contrib.cocob(LINEARS[1], 5.0, weight_decay=0.3, mask=is_matrix),
-            ),
-            "cocob, float32": Case(
-                eqopt.COCOB(accumulator_dtype=jnp.float32), optax.contrib.cocob()
-            ),
+            "cocob": same(),
+            "cocob, masked": same(LINEARS, 5.0, weight_decay=0.3, mask=is_matrix),
             "scale_by_cocob": Case(
                 eqopt.ScaleByCOCOB(10.0, 1e-3), optax.contrib.scale_by_cocob(10.0, 1e-3)
             ),

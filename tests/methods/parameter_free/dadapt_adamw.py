@@ -6,7 +6,7 @@ import eqopt
 
 from ...laws.row import LINEAR, row
 from ...parity.case import LINEARS, NOT_FLOAT16, Case, is_matrix
-from ..method import Method
+from ..method import Method, same
 
 
 METHODS = [
@@ -39,18 +39,12 @@ METHODS = [
             ),
         ],
         cases={
-            "dadapt_adamw": Case(
-                eqopt.DAdaptAdamW(), optax.contrib.dadapt_adamw(), dtypes=NOT_FLOAT16
-            ),
+            "dadapt_adamw": same(dtypes=NOT_FLOAT16),
             "dadapt_adamw, other": Case(
                 eqopt.DAdaptAdamW(0.5, 0.8, 0.9, 1e-3, 0.1, 0.3),
                 optax.contrib.dadapt_adamw(0.5, (0.8, 0.9), 1e-3, 0.1, 0.3),
             ),
-            "dadapt_adamw, schedule": Case(
-                eqopt.DAdaptAdamW(LINEARS[0], estim_lr0=0.1),
-                optax.contrib.dadapt_adamw(LINEARS[1], estim_lr0=0.1),
-                dtypes=NOT_FLOAT16,
-            ),
+            "dadapt_adamw, schedule": same(LINEARS, estim_lr0=0.1, dtypes=NOT_FLOAT16),
         },
     ),
 ]

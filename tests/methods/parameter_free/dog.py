@@ -1,12 +1,10 @@
 """Distance over gradients: step sizes from how far the parameters have come."""
 
-import optax
-
 import eqopt
 
 from ...laws.row import LINEAR, row
-from ...parity.case import LINEARS, Case, is_matrix
-from ..method import Method
+from ...parity.case import LINEARS, is_matrix
+from ..method import Method, same
 
 
 METHODS = [
@@ -40,19 +38,11 @@ METHODS = [
             ],
         ],
         cases={
-            "dog": Case(eqopt.DoG(), optax.contrib.dog()),
-            "dog, distance": Case(
-                eqopt.DoG(
-                    0.5, ("distance", 0.2), 1e-3, weight_decay=0.3, mask=is_matrix
-                ),
-                optax.contrib.dog(
-                    0.5, ("distance", 0.2), 1e-3, weight_decay=0.3, mask=is_matrix
-                ),
+            "dog": same(),
+            "dog, distance": same(
+                0.5, ("distance", 0.2), 1e-3, weight_decay=0.3, mask=is_matrix
             ),
-            "dog, learning rate": Case(
-                eqopt.DoG(LINEARS[0], ("learning_rate", 0.3)),
-                optax.contrib.dog(LINEARS[1], ("learning_rate", 0.3)),
-            ),
+            "dog, learning rate": same(LINEARS, ("learning_rate", 0.3)),
         },
     ),
     Method(
@@ -72,14 +62,8 @@ METHODS = [
             row(lambda: eqopt.DoWG(LINEAR), name="DoWG(schedule)"),
         ],
         cases={
-            "dowg": Case(eqopt.DoWG(), optax.contrib.dowg()),
-            "dowg, other": Case(
-                eqopt.DoWG(0.5, 0.3, 1e-3, 0.3, is_matrix),
-                optax.contrib.dowg(0.5, 0.3, 1e-3, 0.3, is_matrix),
-            ),
-            "dowg, schedule": Case(
-                eqopt.DoWG(LINEARS[0]), optax.contrib.dowg(LINEARS[1])
-            ),
+            "dowg": same(),
+            "dowg, other": same(0.5, 0.3, 1e-3, 0.3, is_matrix),
         },
     ),
 ]

@@ -6,7 +6,7 @@ import eqopt
 
 from ...laws.row import LINEAR, row
 from ...parity.case import LINEARS, NOT_FLOAT16, Case, is_matrix
-from ..method import Method
+from ..method import Method, same
 
 
 METHODS = [
@@ -42,9 +42,7 @@ METHODS = [
             ),
         ],
         cases={
-            "prodigy": Case(
-                eqopt.Prodigy(), optax.contrib.prodigy(), dtypes=NOT_FLOAT16
-            ),
+            "prodigy": same(dtypes=NOT_FLOAT16),
             "prodigy, other": Case(
                 eqopt.Prodigy(
                     0.5,
@@ -58,10 +56,7 @@ METHODS = [
                 ),
                 optax.contrib.prodigy(0.5, (0.8, 0.9), 0.7, 1e-3, 0.1, 2.0, 0.3),
             ),
-            "prodigy, schedule": Case(
-                eqopt.Prodigy(LINEARS[0], estim_lr0=0.1, safeguard_warmup=True),
-                optax.contrib.prodigy(LINEARS[1], estim_lr0=0.1, safeguard_warmup=True),
-            ),
+            "prodigy, schedule": same(LINEARS, estim_lr0=0.1, safeguard_warmup=True),
         },
     ),
 ]

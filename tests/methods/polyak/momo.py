@@ -9,7 +9,7 @@ import eqopt
 
 from ...laws.row import LINEAR, Evaluated, evaluated, row
 from ...parity.case import COSINES, LINEARS, Case, is_matrix
-from ..method import Method
+from ..method import Method, same
 
 
 def loss(params):
@@ -49,17 +49,10 @@ METHODS = [
             ),
         ],
         cases={
-            "momo": LossCase(eqopt.MoMo(), optax.contrib.momo()),
-            "momo, other": LossCase(
-                eqopt.MoMo(COSINES[0], 0.5, 0.3),
-                optax.contrib.momo(COSINES[1], 0.5, 0.3),
-            ),
-            "momo, adaptive bound": LossCase(
-                eqopt.MoMo(0.1, lower_bound=-9.0, adapt_lower_bound=True),
-                optax.contrib.momo(0.1, lower_bound=-9.0, adapt_lower_bound=True),
-            ),
-            "momo, float32": LossCase(
-                eqopt.MoMo(0.1, mu_dtype=jnp.float32), optax.contrib.momo(0.1)
+            "momo": same(extra=loss),
+            "momo, other": same(COSINES, 0.5, 0.3, extra=loss),
+            "momo, adaptive bound": same(
+                0.1, lower_bound=-9.0, adapt_lower_bound=True, extra=loss
             ),
         },
     ),
@@ -95,12 +88,9 @@ METHODS = [
             ),
         ],
         cases={
-            "momo_adam": LossCase(eqopt.MoMoAdam(), optax.contrib.momo_adam()),
-            "momo_adam, other": LossCase(
-                eqopt.MoMoAdam(LINEARS[0], 0.5, 0.8, 1e-3, 0.3, adapt_lower_bound=True),
-                optax.contrib.momo_adam(
-                    LINEARS[1], 0.5, 0.8, 1e-3, 0.3, adapt_lower_bound=True
-                ),
+            "momo_adam": same(extra=loss),
+            "momo_adam, other": same(
+                LINEARS, 0.5, 0.8, 1e-3, 0.3, adapt_lower_bound=True, extra=loss
             ),
             "momo_adam, below the cap": LossCase(
                 eqopt.MoMoAdam(10.0, nu_dtype=jnp.float32),

@@ -8,7 +8,7 @@ import eqopt
 
 from ...laws.row import LINEAR, Evaluated, evaluated, row
 from ...parity.case import LINEARS, Case
-from ..method import Method
+from ..method import Method, same
 
 
 def loss(params):
@@ -52,21 +52,11 @@ METHODS = [
             ),
         ],
         cases={
-            "polyak_sgd": LossCase(eqopt.PolyakSGD(), optax.polyak_sgd()),
-            "polyak_sgd, uphill": LossCase(
-                eqopt.PolyakSGD(f_min=9.0, eps=0.1),
-                optax.polyak_sgd(f_min=9.0, eps=0.1),
-            ),
+            "polyak_sgd": same(extra=loss),
+            "polyak_sgd, uphill": same(f_min=9.0, eps=0.1, extra=loss),
             # Always capped: below the cap Optax divides by what it should scale by.
-            "polyak_sgd, schedule": LossCase(
-                eqopt.PolyakSGD(0.01, LINEARS[0], variant="sps+"),
-                optax.polyak_sgd(0.01, LINEARS[1], variant="sps+"),
-            ),
+            "polyak_sgd, schedule": same(0.01, LINEARS, variant="sps+", extra=loss),
             "polyak": LossCase(eqopt.ScaleByPolyak(), optax.scale_by_polyak()),
-            "polyak, other": LossCase(
-                eqopt.ScaleByPolyak(1.0, 0.05, 1.0, "sps+"),
-                optax.scale_by_polyak(1.0, 0.05, 1.0, "sps+"),
-            ),
         },
     ),
 ]

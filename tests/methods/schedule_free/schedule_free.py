@@ -6,7 +6,7 @@ import eqopt
 
 from ...laws.row import LINEAR, row
 from ...parity.case import Case, is_matrix
-from ..method import Method
+from ..method import Method, same
 
 
 def late(schedule):
@@ -38,16 +38,9 @@ METHODS = [
             ),
         ],
         cases={
-            "schedule_free_sgd": Case(
-                eqopt.ScheduleFreeSGD(), optax.contrib.schedule_free_sgd()
-            ),
-            "schedule_free_sgd, other": Case(
-                eqopt.ScheduleFreeSGD(
-                    0.1, b1=0.5, weight_decay=0.3, weight_lr_power=0.0
-                ),
-                optax.contrib.schedule_free_sgd(
-                    0.1, b1=0.5, weight_decay=0.3, weight_lr_power=0.0
-                ),
+            "schedule_free_sgd": same(),
+            "schedule_free_sgd, other": same(
+                0.1, b1=0.5, weight_decay=0.3, weight_lr_power=0.0
             ),
             "schedule_free_sgd, warm-up": Case(
                 eqopt.ScheduleFreeSGD(0.1, 3, weight_decay=0.3, mask=is_matrix),
@@ -84,16 +77,9 @@ METHODS = [
             ),
         ],
         cases={
-            "schedule_free_adamw": Case(
-                eqopt.ScheduleFreeAdamW(), optax.contrib.schedule_free_adamw()
-            ),
-            "schedule_free_adamw, other": Case(
-                eqopt.ScheduleFreeAdamW(
-                    0.1, None, 0.5, 0.9, 1e-3, weight_decay=0.3, weight_lr_power=1.0
-                ),
-                optax.contrib.schedule_free_adamw(
-                    0.1, None, 0.5, 0.9, 1e-3, weight_decay=0.3, weight_lr_power=1.0
-                ),
+            "schedule_free_adamw": same(),
+            "schedule_free_adamw, other": same(
+                0.1, None, 0.5, 0.9, 1e-3, weight_decay=0.3, weight_lr_power=1.0
             ),
             "schedule_free_adamw, warm-up": Case(
                 eqopt.ScheduleFreeAdamW(0.1, 3, weight_decay=0.3, mask=is_matrix),

@@ -1,13 +1,12 @@
 """Sophia: momentum, divided by an estimate of the curvature and clipped."""
 
 import jax.numpy as jnp
-import optax
 
 import eqopt
 
 from ...laws.row import LINEAR, Evaluated, row
-from ...parity.case import LINEARS, Case, curved, is_matrix
-from ..method import Method
+from ...parity.case import LINEARS, curved, is_matrix
+from ..method import Method, same
 
 
 METHODS = [
@@ -42,45 +41,32 @@ METHODS = [
             ),
         ],
         cases={
-            "sophia": Case(
-                # In bfloat16, rounding turns the sign of a momentum that is nearly zero.
-                eqopt.Sophia(0.1, mu_dtype=jnp.float32),
-                optax.contrib.sophia(0.1, mu_dtype=jnp.float32),
-                curved,
-                # Dividing by a small curvature magnifies what rounding leaves of mu.
+            "sophia": same(
+                0.1,
+                mu_dtype=jnp.float32,
+                extra=curved,
                 rtol=1e-4,
+                # In bfloat16, rounding turns the sign of a momentum that is nearly zero.
+                # Dividing by a small curvature magnifies what rounding leaves of mu.
             ),
-            "sophia, other": Case(
-                eqopt.Sophia(
-                    LINEARS[0],
-                    0.5,
-                    0.3,
-                    1e-3,
-                    0.3,
-                    is_matrix,
-                    gamma=1.0,
-                    update_interval=3,
-                ),
-                optax.contrib.sophia(
-                    LINEARS[1],
-                    0.5,
-                    0.3,
-                    1e-3,
-                    0.3,
-                    is_matrix,
-                    gamma=1.0,
-                    update_interval=3,
-                ),
-                curved,
+            "sophia, other": same(
+                LINEARS,
+                0.5,
+                0.3,
+                1e-3,
+                0.3,
+                is_matrix,
+                gamma=1.0,
+                update_interval=3,
+                extra=curved,
             ),
-            "sophia, not clipped": Case(
-                eqopt.Sophia(
-                    0.01, eps=0.1, gamma=1.0, clip_threshold=None, update_interval=1
-                ),
-                optax.contrib.sophia(
-                    0.01, eps=0.1, gamma=1.0, clip_threshold=None, update_interval=1
-                ),
-                curved,
+            "sophia, not clipped": same(
+                0.01,
+                eps=0.1,
+                gamma=1.0,
+                clip_threshold=None,
+                update_interval=1,
+                extra=curved,
             ),
         },
     ),

@@ -1,12 +1,10 @@
 """Optimistic gradients: the next one is expected to change as the last one did."""
 
-import optax
-
 import eqopt
 
 from ...laws.row import row
-from ...parity.case import COSINES, Case
-from ..method import Method
+from ...parity.case import COSINES
+from ..method import Method, same
 
 
 METHODS = [
@@ -27,18 +25,8 @@ METHODS = [
             ),
         ],
         cases={
-            "optimistic_gradient_descent": Case(
-                eqopt.OptimisticGradientDescent(0.1),
-                optax.optimistic_gradient_descent(0.1),
-            ),
-            "optimistic_gradient_descent, other": Case(
-                eqopt.OptimisticGradientDescent(COSINES[0], 0.5, 2.0),
-                optax.optimistic_gradient_descent(COSINES[1], 0.5, 2.0),
-            ),
-            "scale_by_optimistic_gradient": Case(
-                eqopt.ScaleByOptimisticGradient(2.0, 0.3),
-                optax.scale_by_optimistic_gradient(2.0, 0.3),
-            ),
+            "optimistic_gradient_descent": same(0.1),
+            "optimistic_gradient_descent, other": same(COSINES, 0.5, 2.0),
         },
     ),
 ]

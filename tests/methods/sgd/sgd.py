@@ -1,12 +1,10 @@
 """Stochastic gradient descent, with or without momentum."""
 
-import optax
-
 import eqopt
 
 from ...laws.row import row
-from ...parity.case import LINEARS, Case, TorchCase
-from ..method import Method
+from ...parity.case import LINEARS, TorchCase
+from ..method import Method, same
 
 
 METHODS = [
@@ -28,21 +26,12 @@ METHODS = [
             ),
         ],
         cases={
-            "sgd": Case(eqopt.SGD(0.1), optax.sgd(0.1), converts=True),
-            "sgd, momentum": Case(
-                eqopt.SGD(LINEARS[0], 0.9), optax.sgd(LINEARS[1], 0.9), converts=True
-            ),
-            "sgd, nesterov": Case(
-                eqopt.SGD(0.1, 0.5, nesterov=True),
-                optax.sgd(0.1, 0.5, nesterov=True),
-                converts=True,
-            ),
+            "sgd": same(0.1, converts=True),
+            "sgd, momentum": same(LINEARS, 0.9, converts=True),
+            "sgd, nesterov": same(0.1, 0.5, nesterov=True, converts=True),
         },
         torch={
             "sgd": TorchCase(eqopt.SGD(0.1), "SGD", {"lr": 0.1}),
-            "sgd, momentum": TorchCase(
-                eqopt.SGD(0.1, 0.8), "SGD", {"lr": 0.1, "momentum": 0.8}
-            ),
             "sgd, nesterov": TorchCase(
                 eqopt.SGD(0.1, 0.8, nesterov=True),
                 "SGD",

@@ -6,7 +6,7 @@ import eqopt
 
 from ...laws.row import row
 from ...parity.case import LINEARS, Case, is_matrix
-from ..method import Method
+from ..method import Method, same
 
 
 METHODS = [
@@ -25,11 +25,8 @@ METHODS = [
             ),
         ],
         cases={
-            "lion": Case(eqopt.Lion(0.1), optax.lion(0.1), converts=True),
-            "lion, other": Case(
-                eqopt.Lion(LINEARS[0], 0.5, 0.3, weight_decay=0.1, mask=is_matrix),
-                optax.lion(LINEARS[1], 0.5, 0.3, weight_decay=0.1, mask=is_matrix),
-            ),
+            "lion": same(0.1, converts=True),
+            "lion, other": same(LINEARS, 0.5, 0.3, weight_decay=0.1, mask=is_matrix),
             "lion, smooth": Case(
                 eqopt.ScaleByLion(0.8, 0.9, mode="smooth", smooth_beta=3.0),
                 optax.scale_by_lion(0.8, 0.9, mode="smooth", smooth_beta=3.0),
@@ -37,9 +34,6 @@ METHODS = [
             "lion, refined": Case(
                 eqopt.ScaleByLion(0.8, 0.9, mode="refined"),
                 optax.scale_by_lion(0.8, 0.9, mode="refined"),
-            ),
-            "lion, b2 = 0": Case(
-                eqopt.ScaleByLion(0.8, 0.0), optax.scale_by_lion(0.8, 0.0)
             ),
         },
     ),

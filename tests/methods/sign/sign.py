@@ -7,7 +7,7 @@ import eqopt
 
 from ...laws.row import LINEAR, row
 from ...parity.case import COSINES, LINEARS, Case
-from ..method import Method
+from ..method import Method, same
 
 
 def shorter(count):
@@ -25,10 +25,8 @@ METHODS = [
             row(eqopt.SignSGD, at=0.01, learning_rate=0.1),
         ],
         cases={
-            "sign_sgd": Case(eqopt.SignSGD(0.1), optax.sign_sgd(0.1)),
-            "sign_sgd, schedule": Case(
-                eqopt.SignSGD(COSINES[0]), optax.sign_sgd(COSINES[1]), converts=True
-            ),
+            "sign_sgd": same(0.1),
+            "sign_sgd, schedule": same(COSINES, converts=True),
             "sign": Case(eqopt.ScaleBySign(), optax.scale_by_sign()),
         },
     ),
@@ -45,19 +43,13 @@ METHODS = [
             ),
         ],
         cases={
-            "signum": Case(eqopt.Signum(0.1), optax.signum(0.1)),
-            "signum, other": Case(
-                eqopt.Signum(LINEARS[0], 0.5),
-                optax.signum(LINEARS[1], 0.5),
-                converts=True,
-            ),
+            "signum": same(0.1),
+            "signum, other": same(LINEARS, 0.5, converts=True),
             "signum, scheduled beta": Case(
                 eqopt.Scheduled(eqopt.Signum(0.1, shorter)),
                 optax.inject_hyperparams(optax.signum)(0.1, shorter),
             ),
-            "signum, float32": Case(
-                eqopt.Signum(0.1, 0.7, jnp.float32), optax.signum(0.1, 0.7, jnp.float32)
-            ),
+            "signum, float32": same(0.1, 0.7, jnp.float32),
         },
     ),
 ]

@@ -78,22 +78,3 @@ def test_nadam_is_adam_with_nesterov_momentum():
     for new, old in pairs:
         assert new(0.1).chain == old(0.1, nesterov=True).chain
         assert new(0.1, nesterov=False).chain == old(0.1).chain
-
-
-@pytest.mark.parametrize(
-    ("cls", "arguments"),
-    [
-        (eqopt.AdaBelief, {"weight_decay": 0.5}),
-        (eqopt.ACProp, {"weight_decay": 0.5}),
-        (eqopt.AdamaxW, {"weight_decay": 0.5}),
-        (eqopt.NAdamW, {"weight_decay": 0.5}),
-    ],
-)
-@pytest.mark.costly
-def test_weight_decay_is_decoupled(cls, arguments):
-    params = {"decays": jnp.ones(2), "stays": jnp.ones(2)}
-    opt = cls(0.1, mask={"decays": True, "stays": False}, **arguments)
-    zeros = jax.tree.map(jnp.zeros_like, params)
-    new, _ = opt.step(zeros, opt.init(params), params)
-    np.testing.assert_allclose(new["decays"], 0.95, rtol=1e-6)
-    np.testing.assert_allclose(new["stays"], 1)

@@ -6,22 +6,6 @@ import numpy as np
 
 import eqopt
 
-from ..trajectory import START, trajectory
-
-
-def test_the_first_steps_are_adamw_steps():
-    """As long as gradient and momentum have the same sign, and `eps` is zero."""
-    grads = [np.array([1.0, -2.0, 3.0, 4.0, -0.1]) * scale for scale in (1.0, 0.5, 2.0)]
-    grams = trajectory(eqopt.Grams(0.1, eps=0.0, weight_decay=0.5), grads, START)
-    adam = trajectory(eqopt.AdamW(0.1, eps=0.0, weight_decay=0.5), grads, START)
-    np.testing.assert_allclose(grams, adam, rtol=1e-5)
-
-
-def test_epsilon_is_added_to_the_root_before_its_correction():
-    opt = eqopt.ScaleByGrams(b2=0.99, eps=0.1)
-    u, _ = opt.update(jnp.array([2.0]), opt.init(jnp.ones(1)))
-    np.testing.assert_allclose(u, 0.1 * 2 / (0.1 * 2 + 0.1), rtol=1e-5)
-
 
 def test_the_gradient_gives_the_direction():
     """If a gradient changes its sign, so does the update; the momentum does not."""

@@ -1,7 +1,5 @@
 """Adaptive gradients, beyond the laws and the comparison with Optax."""
 
-import functools
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -27,61 +25,6 @@ def run(opt, grads_in_turn):
         updates, state = update(grads, state)
         seen.append(updates)
     return jnp.stack(seen), state
-
-
-@pytest.mark.parametrize(
-    ("opt", "steps"),
-    [
-        (eqopt.RMSprop(0.05, momentum=0.5), 300),
-        (eqopt.Adagrad(1.0), 300),
-        (eqopt.Adadelta(eps=1e-3), 600),
-        (eqopt.SM3(1.0), 300),
-        (eqopt.MADGRAD(0.1), 300),
-    ],
-    ids=repr,
-)
-def test_they_descend(opt, steps):
-    loss = lambda p: jnp.sum((p - jnp.arange(3.0)) ** 2)
-
-    def body(carry, _):
-        params, state = carry
-        return opt.step(jax.grad(loss)(params), state, params), None
-
-    start = jnp.full(3, 5.0)
-    (params, _), _ = jax.lax.scan(body, (start, opt.init(start)), length=steps)
-    assert loss(params) < 0.1 < loss(start)
-
-
-def test_rms_is_adam_without_a_first_moment():
-    grads = gradients((4,))
-    rms = eqopt.ScaleByRMS(0.99, eps_in_sqrt=False, bias_correction=True)
-    ours, _ = run(rms, grads)
-    np.testing.assert_allclose(ours, run(eqopt.ScaleByAdam(0.0, 0.99), grads)[0], 1e-5)
-
-
-@pytest.mark.parametrize("numbers", [None, lambda params: KERNEL], ids=["axes", "rows"])
-def test_sm3_by_hand(numbers):
-    """The paper's SM3-II, set by set and element by element."""
-    grads = gradients((2, 3, 2, 2))
-    indices = [*np.ndindex(grads[0].shape)]
-    if numbers is None:
-        sets = [(axis, i) for axis in range(4) for i in range(grads[0].shape[axis])]
-        contains = lambda r, i: i[r[0]] == r[1]
-    else:
-        sets = [i[:1] for i in indices] + [i[1:] for i in indices]
-        contains = lambda r, i: r in (i[:1], i[1:])
-    mu = dict.fromkeys(sets, 0.0)
-    expected = []
-    for g in np.asarray(grads, np.float64):
-        nu = {i: min(mu[r] for r in mu if contains(r, i)) + g[i] ** 2 for i in indices}
-        mu = {r: max(nu[i] for i in indices if contains(r, i)) for r in mu}
-        expected.append([g[i] / np.sqrt(nu[i]) for i in indices])
-    opt = eqopt.ScaleBySM3(None, eps=0.0, weight_dimension_numbers=numbers)
-    seen, state = run(opt, grads)
-    np.testing.assert_allclose(seen.reshape(len(grads), -1), expected, 1e-5)
-    # The minimum over the stored maxima is a bound for the sum of squares.
-    bound = functools.reduce(jnp.minimum, state.nu)
-    assert (bound >= sum(g**2 for g in grads) * (1 - 1e-6)).all()
 
 
 @pytest.mark.slow
@@ -125,30 +68,3 @@ def test_sm3_of_arrays_without_elements_or_axes():
         [(1, 1), (1, 1)],
     ]
     np.testing.assert_allclose(jnp.stack([u.sum() for u in updates]), [0, -0.1, -0.1])
-
-
-def test_madgrad_by_hand():
-    """The authors' algorithm with an $L^2$ penalty on one of two leaves."""
-    lr, beta, decay, eps = lambda k: 0.1 / (1 + k), 0.8, 0.3, 1e-3
-    opt = eqopt.MADGRAD(
-        lambda k: 0.1 / (1 + k.astype(float)),
-        beta,
-        decay,
-        eps,
-        mask=lambda params: [True, False],
-    )
-    params = [jnp.array([1.0, -2.0]), jnp.array([0.5, 3.0])]
-    state = opt.init(params)
-    assert eqopt.tree.get(state, "learning_rate") == jnp.float32(0.1)
-    start = [np.asarray(p, np.float64) for p in params]
-    x, s, nu = [*start], [0.0, 0.0], [0.0, 0.0]
-    for k, g in enumerate(gradients((2, 2))):
-        params, state = opt.step([*g], state, params)
-        weight = (lr(k) + eps) * np.sqrt(k + 1)
-        for i in range(2):
-            grad = np.asarray(g[i], np.float64) + (decay * x[i] if i == 0 else 0)
-            nu[i], s[i] = nu[i] + weight * grad**2, s[i] + weight * grad
-            z = start[i] - s[i] / (np.cbrt(nu[i]) + eps)
-            x[i] = beta * x[i] + (1 - beta) * z
-            np.testing.assert_allclose(params[i], x[i], 1e-5)
-        np.testing.assert_allclose(eqopt.tree.get(state, "learning_rate"), lr(k), 1e-6)

@@ -9,7 +9,6 @@ import eqopt
 
 
 P, G = jnp.array([1.0, -2.0]), jnp.array([3.0, 4.0])
-MASK = {"a": True, "b": False}
 
 
 def first_step(opt, value, g=G, p=P):
@@ -85,23 +84,6 @@ def test_momo_is_the_algorithm_of_the_paper(make, adapt, alpha):
     np.testing.assert_allclose(eqopt.tree.get(state, "learning_rate"), tau, 2e-4)
 
 
-@pytest.mark.parametrize("make", [eqopt.MoMo, eqopt.MoMoAdam])
-@pytest.mark.costly
-def test_momo_goes_down_to_the_bound(make):
-    """Below the cap, a step ends where the model of the loss reaches its lower bound.
-
-    This also holds if only some of the parameters decay.
-    """
-    p, g = {"a": P, "b": 2 * P}, {"a": G, "b": -G}
-    opt = make(100.0, weight_decay=0.01, lower_bound=0.5, mask=MASK)
-    new, state = first_step(opt, 7.0, g, p)
-    # After one step, each average is the value times the sum of its weights.
-    fill = 1.0 if make is eqopt.MoMo else 0.1
-    descent = sum(jnp.vdot(g[k], new[k] - p[k]) for k in g)
-    assert 0 < state.learning_rate < 100.0 / fill
-    np.testing.assert_allclose(7.0 + descent, 0.5, 1e-4)
-
-
 def test_momo_of_masks():
     """Masks that select no parameter for decay, or all of them."""
     p, g = {"a": P, "b": 2 * P}, {"a": G, "b": -G}
@@ -119,41 +101,6 @@ def test_momo_of_complex_parameters():
     new, _ = first_step(eqopt.MoMo(10.0), 5.0, g, p)
     expected, _ = first_step(eqopt.MoMo(10.0), 5.0, split(g), split(p))
     np.testing.assert_allclose(split(new), expected, 1e-6)
-
-
-@pytest.mark.parametrize(
-    "opt",
-    [
-        eqopt.PolyakSGD(),
-        eqopt.MoMo(weight_decay=0.01),
-        eqopt.MoMoAdam(),
-    ],
-    ids=lambda opt: type(opt).__name__,
-)
-def test_they_descend(opt):
-    loss = lambda p: jnp.sum((p - jnp.arange(3.0)) ** 2)
-
-    def body(carry, _):
-        params, state = carry
-        value, grads = jax.value_and_grad(loss)(params)
-        return opt.step(grads, state, params, value=value), None
-
-    start = jnp.full(3, 5.0)
-    (params, _), _ = jax.lax.scan(body, (start, opt.init(start)), length=2000)
-    assert loss(params) < 0.1 < loss(start)
-
-
-@pytest.mark.parametrize(
-    "opt", [eqopt.PolyakSGD(), eqopt.MoMo(), eqopt.MoMoAdam()], ids=repr
-)
-def test_missing_arguments(opt):
-    with pytest.raises(TypeError, match=r"(Polyak|MoMo).*'value'"):
-        opt.step(G, opt.init(P), P)
-    with pytest.raises(ValueError, match=r"`value` must be .* \(2,\)"):
-        opt.step(G, opt.init(P), P, value=G)
-    if not isinstance(opt, eqopt.PolyakSGD):
-        with pytest.raises(ValueError, match=r"MoMo.* the parameters are needed"):
-            opt.update(G, opt.init(P), value=1.0)
 
 
 def test_a_scheduled_cap():

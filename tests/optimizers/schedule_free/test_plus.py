@@ -89,26 +89,6 @@ def test_trajectory(annealed, x64):
                 np.testing.assert_allclose(evaluated[k], x[k], rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.slow
-def test_with_a_step_size_of_one_it_is_schedule_free(x64):
-    """The loss is chosen such that Polyak's step is the learning rate."""
-    rate, moments = 0.1, {"b1": 0.7, "b2": 0.9, "eps": 1e-3}
-    plus = eqopt.ScheduleFreePlus(rate, **moments, beta=0.8, weight_lr_power=1.0)
-    adam = eqopt.ScaleByAdam(**moments)
-    inner = eqopt.Chain(adam, eqopt.ScaleByLearningRate(rate))
-    plain = eqopt.ScheduleFree(inner, rate, b1=0.8, weight_lr_power=1.0)
-    with x64():
-        params = theirs = jnp.asarray(START["w"])
-        state, other = plus.init(params), plain.init(params)
-        for i in range(30):
-            g = jnp.cos(3 * params + i)
-            ahead = jnp.sum(g * (state.z - params))
-            value = jnp.sqrt(jnp.pi / 2) * jnp.sum(jnp.abs(g)) - ahead
-            params, state = plus.step(g, state, params, value=value)
-            theirs, other = plain.step(g, other, theirs)
-            np.testing.assert_allclose(params, theirs, rtol=1e-9)
-
-
 def test_steps_are_never_backwards(x64):
     """A loss below its bound gives no step, and a rate of zero gives a small one."""
     with x64():
@@ -124,20 +104,3 @@ def test_steps_are_never_backwards(x64):
             moved(5.0, learning_rate=0.0), 1e-3 * moved(5.0), rtol=1e-9
         )
         assert np.all(moved(5.0) > 0.1)
-
-
-@pytest.mark.slow
-def test_it_finds_the_minimum():
-    opt, params = eqopt.ScheduleFreePlus(), jnp.array([3.0, -1.0])
-    state = opt.init(params)
-    step = interpreted(lambda g, s, p, v: opt.step(g, s, p, value=v))
-    for _ in range(100):
-        value = jnp.sum(jnp.abs(params - 1))
-        params, state = step(jnp.sign(params - 1), state, params, value)
-    np.testing.assert_allclose(opt.eval_params(state, params), 1.0, atol=0.1)
-
-
-def test_the_loss_is_needed():
-    opt, params = eqopt.ScheduleFreePlus(), jnp.ones(2)
-    with pytest.raises(TypeError, match=r"ScheduleFreePlus.*'value'"):
-        opt.step(params, opt.init(params), params)

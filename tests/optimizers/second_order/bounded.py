@@ -34,12 +34,6 @@ def hs5(x):
     return jnp.sin(x[0] + x[1]) + (x[0] - x[1]) ** 2 - 1.5 * x[0] + 2.5 * x[1] + 1
 
 
-def wood(x):
-    first = rosenbrock(x) + 90 * (x[3] - x[2] ** 2) ** 2 + (1 - x[2]) ** 2
-    squares = (x[1] - 1) ** 2 + (x[3] - 1) ** 2
-    return first + 10.1 * squares + 19.8 * (x[1] - 1) * (x[3] - 1)
-
-
 def hs110(x):
     # NaN outside the bounds.
     return jnp.sum(jnp.log(x - 2) ** 2 + jnp.log(10 - x) ** 2) - jnp.prod(x) ** 0.2
@@ -55,10 +49,6 @@ def beale(x):
     return jnp.sum((jnp.array([1.5, 2.25, 2.625]) - x[0] * y) ** 2)
 
 
-def himmelblau(x):
-    return (x[0] ** 2 + x[1] - 11) ** 2 + (x[0] + x[1] ** 2 - 7) ** 2
-
-
 _A, _B = (np.random.default_rng(0).normal(size=n) for n in ((40, 20), 40))
 
 
@@ -68,7 +58,6 @@ def least_squares(x):
 
 PROBLEMS = {
     "HS 1": Bounded(rosenbrock, [-2, 1], [-inf, -1.5], [inf, inf]),
-    "HS 2": Bounded(rosenbrock, [-2, 1], [-inf, 1.5], [inf, inf]),
     "HS 3": Bounded(
         lambda x: x[1] + 1e-5 * (x[1] - x[0]) ** 2,
         [10, 1],
@@ -76,21 +65,13 @@ PROBLEMS = {
         [inf, inf],
         is_unique=False,
     ),
-    "HS 4": Bounded(
-        lambda x: (x[0] + 1) ** 3 / 3 + x[1], [1.125, 0.125], [1, 0], [inf, inf]
-    ),
     "HS 5": Bounded(hs5, [0, 0], [-1.5, -3], [4, 3]),
-    "HS 38": Bounded(wood, [-3, -1, -3, -1], [-10] * 4, [10] * 4),
-    "HS 45": Bounded(
-        lambda x: 2 - jnp.prod(x) / 120, [2] * 5, [0] * 5, [1, 2, 3, 4, 5]
-    ),
     "HS 110": Bounded(hs110, [9] * 10, [2.001] * 10, [9.999] * 10),
     "L-BFGS-B": Bounded(
         driver, [3] * 25, [1, *([-100, 1] * 12)], [100] * 25, is_unique=False
     ),
     "non-negative": Bounded(least_squares, [1] * 20, [0] * 20, [inf] * 20),
     "Beale": Bounded(beale, [1, 1], [-4.5, -4.5], [4.5, 0.4]),
-    "Himmelblau": Bounded(himmelblau, [0, 0], [-5, -5], [2.5, 5]),
 }
 
 

@@ -169,19 +169,6 @@ def test_a_bound_that_the_parameters_cannot_have():
     assert is_free.tolist() == [False, True]
 
 
-@pytest.mark.slow
-def test_a_group_without_gradients():
-    labels = {"a": "bounded", "b": "other"}
-    groups = {"bounded": eqopt.ProjectedLBFGS(0.0), "other": eqopt.SGD(0.1)}
-    opt, x = eqopt.Partition(groups, labels), {"a": jnp.ones(2), "b": jnp.ones(2)}
-    grads = {"a": None, "b": jnp.ones(2)}
-    fn = lambda p: jnp.sum(p["b"])
-    extra = {"value": fn(x), "grad": grads, "value_fn": fn}
-    new, _ = opt.step(grads, opt.init(x), x, **extra)
-    assert jnp.array_equal(new["a"], x["a"])
-    assert not jnp.array_equal(new["b"], x["b"])
-
-
 @pytest.mark.parametrize(
     "make, message",
     {

@@ -1,6 +1,5 @@
 """Optimistic gradient descent and optimistic Adam."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -38,18 +37,3 @@ def test_optimism_has_its_own_schedule():
         expected.append(p)
     np.testing.assert_allclose(trajectory(opt, GRADS, START), expected, 1e-5, 1e-6)
     assert eqopt.tree.get(opt.init(jnp.zeros(5)), "learning_rate") == 0
-
-
-@pytest.mark.parametrize(
-    "opt", [eqopt.OptimisticGradientDescent(0.1), eqopt.OptimisticAdam(0.01, 1.0)]
-)
-def test_optimists_find_saddle_points(opt):
-    """For the game x y, where gradient descent moves outwards in a spiral."""
-
-    def body(carry, _):
-        (x, y), state = carry
-        return opt.step((y, -x), state, (x, y)), None
-
-    start = jnp.ones(()), jnp.ones(()) * 2
-    ((x, y), _), _ = jax.lax.scan(body, (start, opt.init(start)), length=2000)
-    assert jnp.hypot(x, y) < 0.3

@@ -1,6 +1,5 @@
 """The sign optimizers, compared with calculations by hand."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -22,15 +21,6 @@ def test_signs_of_zero_and_of_complex_numbers():
     np.testing.assert_array_equal(u[0], [-1, 0, 1])
     u, _ = updates_of(eqopt.ScaleBySign(), [jnp.array([3 + 4j, 0])])
     np.testing.assert_allclose(u[0], [0.6 + 0.8j, 0], 1e-6)
-
-
-def test_signum_is_the_sign_of_the_mean():
-    grads = [jax.random.normal(jax.random.key(i), (50,)) for i in range(8)]
-    u, _ = updates_of(eqopt.Signum(1.0, 0.6), grads)
-    mean = np.zeros(50)
-    for g, ours in zip(grads, u, strict=True):
-        mean = 0.6 * mean + 0.4 * np.asarray(g)
-        np.testing.assert_array_equal(ours, -np.sign(mean))
 
 
 def test_rprop_by_hand():
@@ -89,8 +79,3 @@ def test_smooth_sign_of_complex_numbers():
     u, _ = updates_of(opt, [c])
     expected = [np.tanh(1.5707) * 1j, np.tanh(5) * (-0.6 - 0.8j), 0]
     np.testing.assert_allclose(u[0], expected, 1e-6)
-
-
-def test_rprop_takes_no_stateful_schedule():
-    with pytest.raises(TypeError, match=r"put `eqopt.ReduceLROnPlateau\(...\)` after"):
-        eqopt.Scheduled(eqopt.Rprop(eqopt.schedules.ReduceOnPlateau(1e-3)))

@@ -1,7 +1,5 @@
 """AdaBelief: long steps where gradients are as expected."""
 
-from typing import Any
-
 import equinox as eqx
 from jaxtyping import DTypeLike
 
@@ -92,9 +90,7 @@ class ScaleByBelief(AbstractLeafwise):
     def init(self, params: Params) -> ScaleByBeliefState:
         return init_moments(self, ScaleByBeliefState, params)
 
-    def leafwise(
-        self, state: ScaleByBeliefState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: ScaleByBeliefState, params=None, **extra) -> Leafwise:
         return counted(self, belief, state)
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -22,15 +22,7 @@ from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._trees.leaves import is_leaf, parameters
 from ..._trees.sharding import unsharded
-from ..._types import (
-    Leaf,
-    Mask,
-    Params,
-    RealLeaf,
-    ScalarOrSchedule,
-    Unit,
-    ZeroOrMore,
-)
+from ..._types import Leaf, Mask, Params, RealLeaf, ScalarOrSchedule, Unit, ZeroOrMore
 from ...groups._blocks import Blocks, block_shapes, layer_blocks
 from ...numerics._numerics import abs_sq, safe_sqrt
 from ...tree._like import real_full_like_leaf, wide_zeros_like
@@ -177,9 +169,7 @@ class ScaleByAdamMini(AbstractLeafwise):
             nu=treedef.unflatten(nu),
         )
 
-    def leafwise(
-        self, state: ScaleByAdamMiniState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: ScaleByAdamMiniState, params=None, **extra) -> Leafwise:
         return counted(self, adam_mini, state)
 
 

@@ -1,7 +1,5 @@
 """Simplified AdEMAMix: one momentum, and the gradient itself."""
 
-from typing import Any
-
 import equinox as eqx
 from jaxtyping import DTypeLike
 
@@ -90,10 +88,7 @@ class ScaleBySimplifiedAdEMAMix(AbstractLeafwise):
         return init_moments(self, ScaleBySimplifiedAdEMAMixState, params)
 
     def leafwise(
-        self,
-        state: ScaleBySimplifiedAdEMAMixState,
-        params: Params | None = None,
-        **extra: Any,
+        self, state: ScaleBySimplifiedAdEMAMixState, params=None, **extra
     ) -> Leafwise:
         alpha = at(self, "alpha", state.count)
         return counted(self, simplified_ademamix, state, alpha=alpha)

@@ -1,7 +1,5 @@
 """StableAdamW: AdamW with shorter steps if the second moment is out of date."""
 
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import DTypeLike
@@ -13,25 +11,10 @@ from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import WeightDecay, decayed, is_off
 from ..._trees.precision import or_tiny
-from ..._types import (
-    Leaf,
-    Mask,
-    Params,
-    RealLeaf,
-    ScalarOrSchedule,
-    Unit,
-    ZeroOrMore,
-)
+from ..._types import Leaf, Mask, Params, RealLeaf, ScalarOrSchedule, Unit, ZeroOrMore
 from ...numerics._numerics import abs_sq, safe_sqrt
 from ..moments import AbstractMomentsState, counted, init_moments
-from ..own_decay import (
-    Decays,
-    check_decay_rate,
-    decay_of,
-    shared_decay,
-    which_decay,
-    with_own_decay,
-)
+from ..own_decay import Decays, decay_of, shared_decay, which_decay, with_own_decay
 
 
 class ScaleByStableAdamState(AbstractMomentsState):
@@ -150,12 +133,10 @@ class ScaleByStableAdam(AbstractLeafwise):
         decay_of(self)  # raises an error if it cannot be one
 
     def init(self, params: Params) -> ScaleByStableAdamState:
-        check_decay_rate(self)
+        decay_of(self).init(params)  # raises an error without a rate that it needs
         return init_moments(self, ScaleByStableAdamState, params)
 
-    def leafwise(
-        self, state: ScaleByStableAdamState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: ScaleByStableAdamState, params=None, **extra) -> Leafwise:
         decay = decay_of(self)
         if is_off(decay):
             return counted(self, stable_adam, state)

@@ -1,7 +1,5 @@
 """AdamP: Adam without steps along weights whose norm has no effect."""
 
-from typing import Any
-
 import equinox as eqx
 from jaxtyping import DTypeLike
 
@@ -24,7 +22,7 @@ from ..._types import (
 )
 from ...numerics._numerics import abs_sq, safe_sqrt
 from ..moments import AbstractMomentsState, counted, init_moments
-from ..own_decay import check_decay_rate, decay_of, shared_decay, with_own_decay
+from ..own_decay import decay_of, shared_decay, with_own_decay
 from .projection import Weight, leaves_of, projected
 
 
@@ -155,16 +153,13 @@ class ScaleByAdamP(AbstractLeafwise):
 
     def init(self, params: Params) -> ScaleByAdamPState:
         leaves_of(self, params, is_required=True)  # raises if they do not fit
-        check_decay_rate(self)
+        decay_of(self).init(params)  # raises an error without a rate that it needs
         return init_moments(self, ScaleByAdamPState, params)
 
-    def leafwise(
-        self, state: ScaleByAdamPState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: ScaleByAdamPState, params=None, **extra) -> Leafwise:
         reads = {"leaf": leaves_of(self, params)}
-        return counted(
-            self, adamp, state, reads=reads, **shared_decay(self, state.count)
-        )
+        shared = shared_decay(self, state.count)
+        return counted(self, adamp, state, reads=reads, **shared)
 
 
 class AdamP(AbstractOptimizer):

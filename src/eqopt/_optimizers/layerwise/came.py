@@ -12,12 +12,7 @@ from jaxtyping import Array, DTypeLike, Float
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
-from ..._matrices import (
-    Axes,
-    DimensionNumbers,
-    MatrixDimensionNumbers,
-    map_matrices,
-)
+from ..._matrices import Axes, DimensionNumbers, MatrixDimensionNumbers, map_matrices
 from ..._transforms.factored_rms import inverse_root, inverse_roots, squared_product
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
@@ -230,9 +225,7 @@ class ScaleByCAME(AbstractLeafwise):
             takes_blocks=False,
         )
 
-    def leafwise(
-        self, state: ScaleByCAMEState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: ScaleByCAMEState, params=None, **extra) -> Leafwise:
         return Leafwise(came, state)
 
 

@@ -1,7 +1,5 @@
 """SGDP: momentum without steps along weights whose norm has no effect."""
 
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Int
@@ -25,7 +23,7 @@ from ..._types import (
 )
 from ...tree._like import wide_zeros_like
 from ..moments import counted
-from ..own_decay import check_decay_rate, decay_of, shared_decay, with_own_decay
+from ..own_decay import decay_of, shared_decay, with_own_decay
 from .projection import Weight, leaves_of, projected
 
 
@@ -127,18 +125,15 @@ class ScaleBySGDP(AbstractLeafwise):
 
     def init(self, params: Params) -> ScaleBySGDPState:
         leaves_of(self, params, is_required=True)
-        check_decay_rate(self)
+        decay_of(self).init(params)  # raises an error without a rate that it needs
         return ScaleBySGDPState(
             jnp.zeros((), jnp.int32), wide_zeros_like(params, self.accumulator_dtype)
         )
 
-    def leafwise(
-        self, state: ScaleBySGDPState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: ScaleBySGDPState, params=None, **extra) -> Leafwise:
         reads = {"leaf": leaves_of(self, params)}
-        return counted(
-            self, sgdp, state, reads=reads, **shared_decay(self, state.count)
-        )
+        shared = shared_decay(self, state.count)
+        return counted(self, sgdp, state, reads=reads, **shared)
 
 
 class SGDP(AbstractOptimizer):

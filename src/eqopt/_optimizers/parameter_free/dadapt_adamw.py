@@ -31,7 +31,6 @@ from ..._types import (
     Recorded,
     Scalar,
     ScalarOrSchedule,
-    State,
     Unit,
     Updates,
     ZeroOrMore,
@@ -196,7 +195,7 @@ class DAdaptAdamW(AbstractTransformation):
         )
 
     def update(
-        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
+        self, updates, state, params=None, **extra
     ) -> tuple[Updates, DAdaptAdamWState]:
         check_state(self, state)
         params = required_params("DAdaptAdamW", params)

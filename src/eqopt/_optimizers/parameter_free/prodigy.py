@@ -1,7 +1,5 @@
 """Prodigy: Adam with an estimate of the distance to the solution."""
 
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Int
@@ -33,7 +31,6 @@ from ..._types import (
     Recorded,
     Scalar,
     ScalarOrSchedule,
-    State,
     Unit,
     Updates,
     ZeroOrMore,
@@ -213,7 +210,7 @@ class Prodigy(AbstractTransformation):
         )
 
     def update(
-        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
+        self, updates, state, params=None, **extra
     ) -> tuple[Updates, ProdigyState]:
         check_state(self, state)
         params = required_params("Prodigy", params)

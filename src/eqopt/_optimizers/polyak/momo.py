@@ -144,13 +144,7 @@ class AbstractMoMo(AbstractTransformation):
         """The old averages by name, values for the equation, and the sum of weights."""
 
     def update(
-        self,
-        updates: Updates,
-        state: State,
-        params: Params | None = None,
-        *,
-        value: RealScalarLike,
-        **extra: Any,
+        self, updates, state, params=None, *, value: RealScalarLike, **extra
     ) -> tuple[Updates, State]:
         check_state(self, state)
         params = required_params(self, params)

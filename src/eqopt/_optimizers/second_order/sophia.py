@@ -1,7 +1,5 @@
 """Sophia: momentum, divided by an estimate of the curvature and clipped."""
 
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float
@@ -115,7 +113,7 @@ class ScaleBySophia(AbstractTransformation):
         )
 
     def update(
-        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
+        self, updates, state, params=None, **extra
     ) -> tuple[Updates, SophiaState]:
         check_state(self, state)
         nu, hessian_state = filter_cond(

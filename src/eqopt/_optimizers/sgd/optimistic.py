@@ -1,7 +1,5 @@
 """Optimistic gradients: expects the next gradient to change like the last one."""
 
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Int
@@ -73,10 +71,7 @@ class ScaleByOptimisticGradient(AbstractLeafwise):
         )
 
     def leafwise(
-        self,
-        state: ScaleByOptimisticGradientState,
-        params: Params | None = None,
-        **extra: Any,
+        self, state: ScaleByOptimisticGradientState, params=None, **extra
     ) -> Leafwise:
         return counted(
             self,

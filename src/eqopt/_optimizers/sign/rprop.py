@@ -10,7 +10,6 @@ from jaxtyping import Array, Int
 from ..._arguments.checks import check_fields, check_interval
 from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
-from ..._errors import InputError
 from ..._transforms.scale import Scale, at
 from ..._types import (
     Hyperparameter,
@@ -23,7 +22,6 @@ from ..._types import (
     Updates,
     ZeroOrMore,
 )
-from ...schedules import AbstractStatefulSchedule
 from ...tree._like import real_full_like, wide_zeros_like
 from ..moments import counted
 
@@ -142,12 +140,6 @@ class ScaleByRprop(AbstractLeafwise):
         most = self.max_step_size
         if isinstance(most, float | int):
             check_interval("ScaleByRprop", "min_step_size", self.min_step_size, 0, most)
-        if isinstance(self.learning_rate, AbstractStatefulSchedule):
-            raise InputError(
-                "ScaleByRprop",
-                "`learning_rate` must not be a stateful schedule. Instead, put "
-                "`eqopt.ReduceLROnPlateau(...)` after Rprop in an `eqopt.Chain`.",
-            )
         check_interval(
             "ScaleByRprop",
             "learning_rate",
@@ -168,9 +160,7 @@ class ScaleByRprop(AbstractLeafwise):
             count=jnp.zeros((), jnp.int32),
         )
 
-    def leafwise(
-        self, state: ScaleByRpropState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: ScaleByRpropState, params=None, **extra) -> Leafwise:
         ratio = 1.0
         if callable(self.learning_rate):
             ratio = at(self, "learning_rate", state.count) / self._initial()
