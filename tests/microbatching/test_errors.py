@@ -8,7 +8,6 @@ import pytest
 from eqopt.microbatching import (
     AccumulationType,
     Accumulator,
-    micro_grad,
     micro_value_and_grad,
     micro_vmap,
     microbatch,
@@ -50,7 +49,6 @@ class Stateful(eqx.Module):
 
 
 MODEL, STATE = eqx.nn.make_with_state(Stateful)()
-PART = STATE.substate(())
 TOTAL = Accumulator(
     init=lambda like: jnp.zeros(()),
     update=lambda carry, value, index: carry,
@@ -65,10 +63,6 @@ def threaded(fun, accumulator=SUM):
 
 # name: (a call, what the message says)
 ERRORS = {
-    "no batch argument": (
-        lambda: microbatch(identity, (), 2)(X),
-        ["microbatch: no batch argument has an array"],
-    ),
     "no array in it": (
         lambda: microbatch(identity, 0, 2)({"a": [1.0, 2.0], "b": None}),
         ["no batch argument has an array", "jnp.asarray"],
@@ -80,10 +74,6 @@ ERRORS = {
     "axis out of range": (
         lambda: microbatch(identity, 0, 2, in_axes=2)({"x": X}),
         ["`args[0]['x']` of shape (6, 2) has no axis 2"],
-    ),
-    "scalar in the batch": (
-        lambda: microbatch(identity, 0, 2)({"x": X, "n": jnp.array(3)}),
-        ["`args[0]['n']` of shape ()", "another argument"],
     ),
     "size zero": (
         lambda: microbatch(identity, 0, 0),
@@ -109,13 +99,9 @@ ERRORS = {
         lambda: microbatch(pair, 0, 2, argnames="z")(X, y=X),
         ["no argument 'z'", "1 positional", "['y']"],
     ),
-    "batch_argnums": (
-        lambda: micro_grad(pair, batch_argnums=2)(X, X),
-        ["micro_grad: there is no argument 2", "2 positional"],
-    ),
     "no accumulator": (
         lambda: microbatch(identity, 0, 2, {"a": SUM, "b": "sum"}),
-        ["`accumulator['b']`", "'sum'", "AccumulationType"],
+        ["`accumulator`", "'sum'", "AccumulationType"],
     ),
     "accumulator of another structure": (
         lambda: microbatch(lambda x: (x, {"a": x}), 0, 2, (SUM, {"b": SUM}))(X),
@@ -135,15 +121,19 @@ ERRORS = {
     ),
     "out_axes": (
         lambda: micro_vmap(identity, out_axes=1),
-        ["`out_axes`", "is 1", "jnp.moveaxis"],
+        ["`out_axes`", "is 1"],
     ),
     "weights of another shape": (
         lambda: weighted(jnp.ones(5)),
-        ["`weights` must have shape (6,)", "has shape (5,)"],
+        ["`weights` must be real numbers of shape (6,)", "f32[5]"],
+    ),
+    "complex weights": (
+        lambda: weighted(jnp.ones(6, complex)),
+        ["`weights` must be real numbers of shape (6,)", "c64[6]"],
     ),
     "negative weights": (
         lambda: weighted(jnp.arange(6) - 2),
-        ["`weights` must not be negative", "-2", "weight 0"],
+        ["`weights` must be in [0, inf)", "-2", "use 0"],
     ),
     "two states": (
         lambda: microbatch(identity, 0, 2)(X, STATE, s=STATE),
@@ -152,10 +142,6 @@ ERRORS = {
     "two states in the output": (
         lambda: threaded(lambda x, s: (x, s, {"s": s})),
         ["must have one `eqx.nn.State`"],
-    ),
-    "another structure of the state": (
-        lambda: threaded(lambda x, s: (x, PART)),
-        ["must have one `eqx.nn.State`", "state.update"],
     ),
     "another dtype in the state": (
         lambda: threaded(lambda x, s: jax.tree.map(lambda a: a.astype(jnp.int32), s)),
@@ -169,21 +155,9 @@ ERRORS = {
         lambda: value_and_grad(batch_argnums=(0, 1))(X, X),
         ["`batch_argnums=(0, 1)`", "first argument", "model first"],
     ),
-    "batch_argnames": (
-        lambda: value_and_grad(batch_argnames="z")(X, X),
-        ["micro_value_and_grad: there is no argument 'z'"],
-    ),
-    "no aux_accumulator": (
-        lambda: value_and_grad(aux_accumulator={"a": "mean"}),
-        ["`aux_accumulator['a']`", "'mean'"],
-    ),
     "reshape of a ragged batch": (
         lambda: reshape_batch_axis({"x": X}, 4),
         ["`microbatch_size=4`", "6 rows", "`tree['x']`"],
-    ),
-    "reshape along no axis": (
-        lambda: reshape_batch_axis([X], 2, axis=2),
-        ["reshape_batch_axis: `tree[0]` of shape (6, 2) has no axis 2"],
     ),
 }
 
@@ -195,17 +169,3 @@ def test_message(name):
         call()
     for fragment in fragments:
         assert fragment in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("fun", "arguments", "wrong"),
-    [
-        (microbatch, {"argnums": 0, "microbatch_size": 2.5}, "microbatch_size"),
-        (microbatch, {"argnums": 0.0, "microbatch_size": 2}, "argnums"),
-        (micro_vmap, {"weights": [1.0, 2.0]}, "weights"),
-        (micro_grad, {"num_real_microbatches": 1.0}, "num_real_microbatches"),
-    ],
-)
-def test_types(fun, arguments, wrong):
-    with pytest.raises(TypeError, match=f"{fun.__name__}: `{wrong}` must be "):
-        fun(identity, **arguments)

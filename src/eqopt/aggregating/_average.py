@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Inexact, Int
 
 from .._combinators.collecting import fill_missing
 from .._core import equation, leafwise
+from .._transforms.privacy import batch_size
 from .._trees.leaves import flatten_updates
 from .._trees.states import check_state
 from .._trees.stored import load
@@ -18,7 +19,7 @@ from .._types import Count, Nonnegative, Params, Scalar, State, Updates
 from ..numerics._numerics import abs_sq, at_least_float32
 from ..tree._like import real_full_like, wide_zeros_like
 from ._aggregator import AbstractAggregator
-from ._sizes import Axes, as_tuple, check_axes, hashable, size_of
+from ._sizes import Axes, as_tuple, hashable
 
 
 class AveragePerElementUpdates(AbstractAggregator):
@@ -35,15 +36,11 @@ class AveragePerElementUpdates(AbstractAggregator):
 
     **Raises:**
 
-    A `ValueError` if `per_elt_axis` is empty or has an axis twice. In `update`, a
-    `ValueError` that names the key path if updates have no such axes, or different
-    numbers of elements.
+    In `update`, a `ValueError` that names the key path if updates have no such axes, or
+    different numbers of elements.
     """
 
     per_elt_axis: Axes = eqx.field(static=True, default=0, converter=hashable)
-
-    def __check_init__(self) -> None:
-        check_axes(type(self).__name__, self.per_elt_axis)
 
     def init(self, params: Params) -> None:
         return None
@@ -150,17 +147,13 @@ class AverageIncrementallyUpdates(AbstractAggregator):
 
     **Raises:**
 
-    A `ValueError` if `per_elt_axis` is empty or has an axis twice, or if
-    `accumulation_steps` is smaller than 1 or not an integer. In `update`, a
-    `ValueError` that names the key path if updates have no such axes, or different
-    numbers of elements.
+    A `ValueError` if `accumulation_steps` is smaller than 1 or not an integer. In
+    `update`, a `ValueError` that names the key path if updates have no such axes, or
+    different numbers of elements.
     """
 
     per_elt_axis: Axes | None = eqx.field(static=True, converter=hashable)
     accumulation_steps: Count
-
-    def __check_init__(self) -> None:
-        check_axes(type(self).__name__, self.per_elt_axis)
 
     def init(self, params: Params) -> AccumulateAvgUpdatesState | None:
         return _start(self, params)
@@ -244,10 +237,9 @@ class PerElementMeanAndSumSqDiffGrads(AbstractAggregator):
 
     **Raises:**
 
-    A `ValueError` if `per_elt_axis` is empty or has an axis twice, or if
-    `accumulation_steps` is smaller than 1 or not an integer. In `update`, a
-    `ValueError` that names the key path if updates have no such axes, or different
-    numbers of elements.
+    A `ValueError` if `accumulation_steps` is smaller than 1 or not an integer. In
+    `update`, a `ValueError` that names the key path if updates have no such axes, or
+    different numbers of elements.
 
     ??? cite "Reference"
 
@@ -268,9 +260,6 @@ class PerElementMeanAndSumSqDiffGrads(AbstractAggregator):
     per_elt_axis: Axes = eqx.field(static=True, default=0, converter=hashable)
     accumulation_steps: Count = 1
 
-    def __check_init__(self) -> None:
-        check_axes(type(self).__name__, self.per_elt_axis)
-
     def init(self, params: Params) -> PerElementMeanAndSumSqDiffGradsState | None:
         if not _is_accumulating(self):
             return None
@@ -290,9 +279,9 @@ class PerElementMeanAndSumSqDiffGrads(AbstractAggregator):
         params: Params | None = None,
         **extra: Any,
     ) -> tuple[Updates, dict[str, Any], PerElementMeanAndSumSqDiffGradsState | None]:
-        axes = self.per_elt_axis
-        size = size_of(type(self).__name__, updates, params, axes)
-        mean, sum_sq_diff = _moments_of(updates, as_tuple(axes))
+        axes = as_tuple(self.per_elt_axis)
+        size = batch_size(type(self).__name__, updates, params, axes)
+        mean, sum_sq_diff = _moments_of(updates, axes)
         if not _is_accumulating(self):
             check_state(self, state, type(None))
             aux = {"sum_sq_diff_grads": sum_sq_diff, "sample_size": size}
@@ -324,8 +313,8 @@ def _element_means(
     owner: Any, updates: Updates, params: Params | None
 ) -> tuple[Updates, int]:
     """Takes the means over the elements, and counts the elements."""
-    size = size_of(type(owner).__name__, updates, params, owner.per_elt_axis)
     axes = as_tuple(owner.per_elt_axis)
+    size = batch_size(type(owner).__name__, updates, params, axes)
     leaves, treedef = flatten_updates(updates)
     means = [None if g is None else _mean(g, axes) for g in leaves]
     return treedef.unflatten(means), size

@@ -1,12 +1,10 @@
 """The number of elements, and their axes."""
 
-import operator
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from .._errors import InputError
 from .._transforms.privacy import batch_size
-from .._types import Params, StaticInteger, Updates
+from .._types import StaticInteger, Updates
 
 
 # The axes of the elements in per-element updates.
@@ -35,36 +33,13 @@ def get_batch_size_from_per_elt_updates(
     of elements than the others, or no elements.
     """
     owner = "get_batch_size_from_per_elt_updates"
-    axes = hashable(per_elt_axis)
-    check_axes(owner, axes)
-    return size_of(owner, per_elt_updates, None, axes)
+    return batch_size(owner, per_elt_updates, None, as_tuple(per_elt_axis))
 
 
-def size_of(owner: str, updates: Updates, params: Params | None, axes: Axes) -> int:
-    """Counts the elements, and checks them as `batch_size` does."""
-    return batch_size(owner, updates, params, as_tuple(axes))
+def as_tuple(axes: Axes) -> tuple[Any, ...]:
+    return tuple(axes) if isinstance(axes, Sequence) else (axes,)
 
 
-def as_tuple(axes: Axes) -> tuple[int, ...]:
-    numbers = hashable(axes)
-    return numbers if isinstance(numbers, tuple) else (numbers,)
-
-
-def hashable(axes: Any) -> Any:
-    """For a static field: Python integers, in a tuple if there are several, or `None`."""
-    try:
-        if isinstance(axes, Sequence):
-            return tuple(map(operator.index, axes))
-        return None if axes is None else operator.index(axes)
-    except TypeError:
-        raise InputError(
-            None, f"`per_elt_axis` must be one or more integers, but is {axes!r}."
-        ) from None
-
-
-def check_axes(owner: str, axes: Axes | None) -> None:
-    """Raises an error unless `axes` is `None` or one or more different axes."""
-    if axes is not None and not 0 < len(as_tuple(axes)) == len(set(as_tuple(axes))):
-        raise InputError(
-            owner, f"`per_elt_axis` must be one or more different axes, but is {axes}."
-        )
+def hashable(axes: Axes | None) -> Any:
+    """For a static field: a tuple if there are several."""
+    return tuple(axes) if isinstance(axes, Sequence) else axes

@@ -93,17 +93,19 @@ class Batch(eqx.Module):
         pairs = zip(leaves, self.axes, strict=True)
         return [x for x, axis in pairs if axis is not None]
 
-    def rebuild(
+    def call(
         self,
+        fun: Callable[..., Any],
         leaves: Sequence[Any],
         state: Any,
         index: Any,
         row: Sequence[Array] | None = None,
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """`args` and `kwargs` for the microbatch `index`, or for one row of it.
+    ) -> Any:
+        """Calls a function with the microbatch `index`, or with one row of it.
 
         **Arguments:**
 
+        - `fun`: a function with the arguments of the user's function.
         - `leaves`: the leaves for the microbatch.
         - `state`: the `eqx.nn.State` that the previous microbatch returned, if any.
         - `index`: the number of the microbatch.
@@ -118,7 +120,8 @@ class Batch(eqx.Module):
             # With the same key, all microbatches would have the same dropout masks.
             key = by_place(args, kwargs)[self.key_place]
             new[self.key_place] = jr.fold_in(key, index)
-        return replace(args, kwargs, new)
+        args, kwargs = replace(args, kwargs, new)
+        return fun(*args, **kwargs)
 
 
 def find_batch(

@@ -1,7 +1,8 @@
 """Functions and gradients of single examples, one microbatch at a time."""
 
+import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import equinox.internal as eqxi
@@ -10,7 +11,7 @@ from jaxtyping import Array, ArrayLike
 
 from .._errors import InputError
 from .._types import IntegerLike, PyTree, StaticInteger
-from ._accumulator import AccumulationType
+from ._accumulator import AccumulationType, Accumulators
 from ._arguments import Batch, Call, find_batch, is_state, list_places, wrap
 from ._loop import Options, make_options, run
 from ._loss import find_loss
@@ -19,11 +20,11 @@ from ._loss import find_loss
 def micro_vmap(
     fun: Callable[..., Any],
     in_axes: int | Sequence[int | None] = 0,
-    out_axes: int = 0,
+    out_axes: Literal[0] = 0,
     *,
     microbatch_size: StaticInteger | None = None,
     vmap_fn: Callable[..., Callable[..., Any]] = jax.vmap,
-    accumulator: PyTree = AccumulationType.CONCAT,
+    accumulator: Accumulators = AccumulationType.CONCAT,
     weights: ArrayLike | None = None,
     num_real_microbatches: IntegerLike | None = None,
 ) -> Callable[..., Any]:
@@ -55,7 +56,8 @@ def micro_vmap(
         be negative. Other keyword arguments are mapped over axis 0, except for an
         `eqx.nn.State`. If an argument `key` is mapped and is a single random key, it is
         split into one per example, `jr.split(key, rows)`. Defaults to 0.
-    - `out_axes`: the position of the mapped axis in the output. Only 0 is supported.
+    - `out_axes`: the position of the mapped axis in the output. Only 0 is supported:
+        use `jnp.moveaxis` on the result.
     - `microbatch_size`: the number of examples per microbatch. It need not divide the
         number of examples. Defaults to `None`: all examples at once.
     - `vmap_fn`: the function that vectorises a microbatch, like `jax.vmap`. It is
@@ -82,11 +84,6 @@ def micro_vmap(
     JAX's error if examples return different `eqx.nn.State`s.
     """
     owner = "micro_vmap"
-    if out_axes != 0:
-        raise InputError(
-            owner,
-            f"`out_axes` must be 0, but is {out_axes}. Use `jnp.moveaxis` on the result.",
-        )
     return wrap(
         owner,
         fun,
@@ -119,24 +116,27 @@ def _micro_vmap(
     axes = {name: 0 for name, x in kwargs.items() if not is_state(x)}
     axes |= {places[i]: axis for i, axis in enumerate(in_axes)}
     batch = find_batch(args, kwargs, axes, options.size, places.get("key"))
-    return map_examples(fun, batch, options, vmap_fn)
+    return map_rows(functools.partial(batch.call, fun), batch, options, vmap_fn)
 
 
-def map_examples(
+def map_rows(
     fun: Callable[..., Any],
     batch: Batch,
     options: Options,
     vmap_fn: Callable[..., Callable[..., Any]] = jax.vmap,
 ) -> Any:
-    """Evaluates a function on each row of each microbatch, and combines the results."""
+    """Evaluates a function on each row of each microbatch, and combines the results.
+
+    `fun` is a function of `(leaves, state, index, row)`, as `batch.call` takes them.
+    """
     in_axes = tuple(axis for axis in batch.axes if axis is not None)
 
     def evaluate(leaves: list[Any], state: Any, index: Any) -> Any:
         def one(*row: Array) -> Any:
-            args, kwargs = batch.rebuild(leaves, state, index, row)
             # `jax.vmap` returns only arrays: everything else is passed through as
             # metadata.
-            dynamic, static = eqx.partition(fun(*args, **kwargs), eqx.is_array)
+            out = fun(leaves, state, index, row)
+            dynamic, static = eqx.partition(out, eqx.is_array)
             if state is None:
                 return dynamic, eqxi.Static(static)
             new, rest = eqx.partition(dynamic, is_state, is_leaf=is_state)
@@ -170,7 +170,7 @@ def micro_grad(
     batch_argnums: int | Sequence[int] = 1,
     keep_batch_dim: bool = True,
     microbatch_size: StaticInteger | None = None,
-    accumulator: PyTree = AccumulationType.SUM,
+    accumulator: Accumulators = AccumulationType.SUM,
     transform_fn: Callable[[PyTree], Any] = lambda grads: grads,
     metrics_fn: Callable[[PyTree], Any] = lambda grads: None,
     weights: ArrayLike | None = None,
@@ -295,4 +295,5 @@ def _micro_grad(
         return transform_fn(grads), PerExample(value, metrics, aux)
 
     kinds = options.accumulator, AccumulationType.CONCAT
-    return map_examples(one_example, batch, options._replace(accumulator=kinds))
+    of_row = functools.partial(batch.call, one_example)
+    return map_rows(of_row, batch, options._replace(accumulator=kinds))

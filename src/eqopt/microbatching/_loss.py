@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 
-from .._errors import InputError
 from .._jax_internals import varying_axes
 from .._trees.control import vary
 from .._trees.sharding import is_in_shard_map
@@ -90,15 +89,7 @@ class Loss:
         except (TypeError, ValueError) as error:
             error.add_note(_ONE_EXAMPLE[self.keep_batch_dim])
             raise
-        if not self.has_aux:
-            return out, None
-        if not isinstance(out, tuple) or len(out) != 2:
-            raise InputError(
-                None,
-                "with `has_aux=True`, the function must return a pair of a scalar and "
-                f"anything else, but returned {eqx.tree_pformat(out)}.",
-            )
-        return out
+        return out if self.has_aux else (out, None)
 
 
 def find_loss(

@@ -1,5 +1,6 @@
 """Functions of a batch, evaluated one microbatch at a time."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -7,8 +8,8 @@ import equinox as eqx
 from jaxtyping import ArrayLike
 
 from .._errors import InputError
-from .._types import IntegerLike, PyTree, StaticInteger
-from ._accumulator import AccumulationType
+from .._types import IntegerLike, StaticInteger
+from ._accumulator import AccumulationType, Accumulators
 from ._arguments import Call, as_tuple, find_batch, find_places, list_places, wrap
 from ._loop import Options, make_options, run
 
@@ -28,7 +29,7 @@ def microbatch(
     fun: Callable[..., Any],
     argnums: int | Sequence[int],
     microbatch_size: StaticInteger | None,
-    accumulator: PyTree = AccumulationType.SUM,
+    accumulator: Accumulators = AccumulationType.SUM,
     *,
     argnames: str | Sequence[str] = (),
     in_axes: int | Sequence[int] = 0,
@@ -167,7 +168,7 @@ def micro_value_and_grad(
     batch_argnums: int | Sequence[int] = 1,
     batch_argnames: str | Sequence[str] = (),
     microbatch_size: StaticInteger | None,
-    aux_accumulator: PyTree = AccumulationType.RUNNING_MEAN,
+    aux_accumulator: Accumulators = AccumulationType.RUNNING_MEAN,
     weights: ArrayLike | None = None,
     num_real_microbatches: IntegerLike | None = None,
 ) -> Callable[..., Any]:
@@ -236,14 +237,6 @@ def micro_value_and_grad(
         )
     # Without the microbatches that `num_real_microbatches` omits.
     mean = AccumulationType.RUNNING_MEAN
-    options = make_options(
-        owner,
-        microbatch_size,
-        aux_accumulator,
-        weights,
-        num_real_microbatches,
-        name="aux_accumulator",
-    )
     kinds = ((mean, aux_accumulator), mean) if has_aux else mean
     return wrap(
         owner,
@@ -251,7 +244,7 @@ def micro_value_and_grad(
         _microbatch,
         batches,
         (0,) * len(batches),
-        options._replace(accumulator=kinds),
+        make_options(owner, microbatch_size, kinds, weights, num_real_microbatches),
     )
 
 
@@ -265,9 +258,4 @@ def _microbatch(
     places = list_places(call)
     found_axes = dict(zip(find_places(places, batches), axes, strict=True))
     batch = find_batch(args, kwargs, found_axes, options.size, places.get("key"))
-
-    def evaluate(leaves: Any, state: Any, index: Any) -> Any:
-        args, kwargs = batch.rebuild(leaves, state, index)
-        return fun(*args, **kwargs)
-
-    return run(evaluate, batch, options)
+    return run(functools.partial(batch.call, fun), batch, options)

@@ -14,6 +14,7 @@ from .._errors import InputError
 from .._types import PyTree
 from ._accumulator import AccumulationType, Accumulator, is_accumulator
 from ._arguments import is_state
+from ._ghost.factors import Summand
 from ._rows import Split
 from ._weights import Part, Weights, weigh, weighted_sum
 
@@ -63,8 +64,10 @@ class Total(AbstractRule):
     divisor: float | Array | None  # `None` for a sum
     is_product: bool  # whether the rows are a matrix product
 
-    def aggregate(self, values: Array, part: Part) -> Array:
+    def aggregate(self, values: Array | Summand, part: Part) -> Array:
         weights = part.row_weights
+        if isinstance(values, Summand):
+            return values.sum(weights)
         is_sum = self.divisor is None and weights is None
         if not (is_sum or self._inexact):
             values = values.astype(jnp.result_type(float))
@@ -192,7 +195,7 @@ def make_rules(
         return passes_state and is_state(x)
 
     def rule_of_array(path: Any, kind: Any, out: Any, rest: Any, product: Any) -> Any:
-        if not isinstance(out, jax.ShapeDtypeStruct):
+        if not isinstance(out, jax.ShapeDtypeStruct | Summand):
             return None
         _check_output(f"output{jtu.keystr(path)}", kind, out, rest, weights)
         if kind is AccumulationType.CONCAT:
@@ -213,7 +216,7 @@ def make_rules(
             out,
             rest,
             product,
-            is_leaf=is_passed_on,
+            is_leaf=lambda x: is_passed_on(x) or isinstance(x, Summand),
         )
 
     return jtu.tree_map_with_path(

@@ -10,7 +10,6 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from .._errors import InputError
-from .._jax_internals import is_traced
 from ._rows import Split, check_shards, take_rows
 
 
@@ -81,7 +80,9 @@ def make_weights(weights: Any, split: Split, has_rows: bool) -> Weights:
     """The weights of microbatches, from the user's weights of rows, if any."""
     if weights is None:
         return Weights(split, has_rows, None, None)
-    rows = check_weights(weights, split)
+    _check_weights(weights, split)
+    is_double = jnp.result_type(weights) == jnp.float64
+    rows = jnp.asarray(weights, jnp.float64 if is_double else jnp.float32)
     filled = rows[: split.count * split.size] if split.rest else rows
     microbatches = jnp.sum(jnp.reshape(filled, (split.size, split.count)), axis=0)
     if split.rest:
@@ -90,25 +91,15 @@ def make_weights(weights: Any, split: Split, has_rows: bool) -> Weights:
     return Weights(split, has_rows, rows, microbatches)
 
 
-def check_weights(weights: Any, split: Split) -> Float[Array, " rows"]:
-    """The weights as floats; raises unless each row has one, and none is negative."""
-    if np.shape(weights) != (split.rows,):
+def _check_weights(weights: Any, split: Split) -> None:
+    """Raises unless each row has one real number."""
+    if np.shape(weights) != (split.rows,) or jnp.iscomplexobj(weights):
         raise InputError(
             None,
-            f"`weights` must have shape ({split.rows},), one for each row of the batch, "
-            f"but has shape {np.shape(weights)}.",
+            f"`weights` must be real numbers of shape ({split.rows},), one for each row "
+            f"of the batch, but is {eqx.tree_pformat(weights)}.",
         )
-    if not is_traced(weights) and getattr(weights, "is_fully_addressable", True):
-        lowest = np.min(np.asarray(weights, np.float32), initial=0)
-        if lowest < 0:
-            raise InputError(
-                None,
-                f"`weights` must not be negative, but the lowest is {lowest}. To "
-                "ignore a row, use weight 0.",
-            )
     check_shards("weights", weights, 0, split)
-    dtype = jnp.result_type(weights)
-    return jnp.asarray(weights, dtype if dtype == jnp.float64 else jnp.float32)
 
 
 def weigh(value: Array, weight: Array) -> Array:
