@@ -7,7 +7,6 @@ import pytest
 
 from eqopt.microbatching import (
     AccumulationType,
-    Accumulator,
     micro_value_and_grad,
     micro_vmap,
     microbatch,
@@ -49,12 +48,6 @@ class Stateful(eqx.Module):
 
 
 MODEL, STATE = eqx.nn.make_with_state(Stateful)()
-TOTAL = Accumulator(
-    init=lambda like: jnp.zeros(()),
-    update=lambda carry, value, index: carry,
-    finalize=lambda carry: carry,
-    aggregate=lambda values: values,
-)
 
 
 def threaded(fun, accumulator=SUM):
@@ -146,10 +139,6 @@ ERRORS = {
     "another dtype in the state": (
         lambda: threaded(lambda x, s: jax.tree.map(lambda a: a.astype(jnp.int32), s)),
         ["['int32[2]']", "['float32[2]']"],
-    ),
-    "a custom accumulator for the state": (
-        lambda: threaded(lambda x, s: {"a": (x.sum(), s)}, {"a": TOTAL}),
-        ["`accumulator['a']`", "passed on"],
     ),
     "the model as a batch": (
         lambda: value_and_grad(batch_argnums=(0, 1))(X, X),

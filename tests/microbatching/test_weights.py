@@ -106,18 +106,6 @@ def test_dtypes_of_weights(dtype):
     mean = np.sum(X * np.asarray(w, np.float32)) / np.sum(np.asarray(w, np.float32))
     assert_all_close(of_rows(X, w, 2), MEAN=mean, RUNNING_MEAN=mean)
 
-    @jax.jit
-    def traced(x, w):
-        weights = w * w  # known only inside
-        return of_rows(x, weights, 2)["MEAN"] + microbatch(
-            lambda x: jnp.sum(x), 0, 5, MEAN, weights=weights
-        )(x)
-
-    if dtype != jnp.bool_:
-        squares = np.asarray(w, np.float32) ** 2
-        expected = np.sum(X * squares) / np.sum(squares) + np.sum(X)
-        np.testing.assert_allclose(traced(X, w), expected, rtol=1e-6)
-
 
 def test_dtypes_of_values():
     # In 16 bits, 1 + 1 + ... stops growing at 256 (bfloat16).

@@ -2,7 +2,8 @@
 
 import dataclasses
 import functools
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any, TypeAlias, TypeVar
 
 import equinox as eqx
 import jax
@@ -15,11 +16,19 @@ from .._transforms.privacy import batch_size
 from .._trees.leaves import flatten_updates
 from .._trees.states import check_state
 from .._trees.stored import load
-from .._types import Count, Nonnegative, Params, Scalar, State, Updates
+from .._types import Count, Nonnegative, Params, Scalar, State, StaticInteger, Updates
 from ..numerics._numerics import abs_sq, at_least_float32
 from ..tree._like import real_full_like, wide_zeros_like
 from ._aggregator import AbstractAggregator
-from ._sizes import Axes, as_tuple, hashable
+
+
+# The axes of the elements in per-element updates.
+Axes: TypeAlias = StaticInteger | Sequence[StaticInteger]
+
+
+def _hashable(axes: Axes | None) -> Any:
+    """For a static field: a tuple if there are several."""
+    return tuple(axes) if isinstance(axes, Sequence) else axes
 
 
 class AveragePerElementUpdates(AbstractAggregator):
@@ -40,7 +49,7 @@ class AveragePerElementUpdates(AbstractAggregator):
     different numbers of elements.
     """
 
-    per_elt_axis: Axes = eqx.field(static=True, default=0, converter=hashable)
+    per_elt_axis: Axes = eqx.field(static=True, default=0, converter=_hashable)
 
     def init(self, params: Params) -> None:
         return None
@@ -152,7 +161,7 @@ class AverageIncrementallyUpdates(AbstractAggregator):
     different numbers of elements.
     """
 
-    per_elt_axis: Axes | None = eqx.field(static=True, converter=hashable)
+    per_elt_axis: Axes | None = eqx.field(static=True, converter=_hashable)
     accumulation_steps: Count
 
     def init(self, params: Params) -> AccumulateAvgUpdatesState | None:
@@ -257,7 +266,7 @@ class PerElementMeanAndSumSqDiffGrads(AbstractAggregator):
         ```
     """
 
-    per_elt_axis: Axes = eqx.field(static=True, default=0, converter=hashable)
+    per_elt_axis: Axes = eqx.field(static=True, default=0, converter=_hashable)
     accumulation_steps: Count = 1
 
     def init(self, params: Params) -> PerElementMeanAndSumSqDiffGradsState | None:
@@ -279,7 +288,7 @@ class PerElementMeanAndSumSqDiffGrads(AbstractAggregator):
         params: Params | None = None,
         **extra: Any,
     ) -> tuple[Updates, dict[str, Any], PerElementMeanAndSumSqDiffGradsState | None]:
-        axes = as_tuple(self.per_elt_axis)
+        axes = _as_tuple(self.per_elt_axis)
         size = batch_size(type(self).__name__, updates, params, axes)
         mean, sum_sq_diff = _moments_of(updates, axes)
         if not _is_accumulating(self):
@@ -309,11 +318,40 @@ class PerElementMeanAndSumSqDiffGrads(AbstractAggregator):
 #
 
 
+def get_batch_size_from_per_elt_updates(
+    per_elt_updates: Updates, per_elt_axis: Axes
+) -> int:
+    """Counts the elements in per-element updates.
+
+    **Arguments:**
+
+    - `per_elt_updates`: a tree of arrays with the elements along some axes, or `None`.
+    - `per_elt_axis`: the axis of the elements, or a sequence of axes. Negative axes
+        count from the end.
+
+    **Returns:**
+
+    The size of the axis, or the product of the sizes of all axes. It is 1 if there are
+    no arrays.
+
+    **Raises:**
+
+    A `ValueError` that names the key path if an array has no such axis, another number
+    of elements than the others, or no elements.
+    """
+    owner = "get_batch_size_from_per_elt_updates"
+    return batch_size(owner, per_elt_updates, None, _as_tuple(per_elt_axis))
+
+
+def _as_tuple(axes: Axes) -> tuple[Any, ...]:
+    return tuple(axes) if isinstance(axes, Sequence) else (axes,)
+
+
 def _element_means(
     owner: Any, updates: Updates, params: Params | None
 ) -> tuple[Updates, int]:
     """Takes the means over the elements, and counts the elements."""
-    axes = as_tuple(owner.per_elt_axis)
+    axes = _as_tuple(owner.per_elt_axis)
     size = batch_size(type(owner).__name__, updates, params, axes)
     leaves, treedef = flatten_updates(updates)
     means = [None if g is None else _mean(g, axes) for g in leaves]

@@ -292,10 +292,7 @@ def find_places(
                 f"{len(passed) - len(names)} positional arguments and the keyword "
                 f"arguments {names}.",
             )
-    found = tuple(places[x] for x in wanted)
-    if len({*found}) < len(found):
-        raise InputError(None, f"{wanted} names an argument twice.")
-    return found
+    return tuple(places[x] for x in wanted)
 
 
 def as_tuple(numbers: int | str | Sequence[int | str]) -> tuple[Any, ...]:

@@ -18,11 +18,10 @@ from .._types import IntegerLike, PyTree, StaticInteger
 from ..numerics._numerics import safe_sqrt, wide_dtype
 from ._accumulator import AccumulationType
 from ._arguments import Batch, Call, find_batch, wrap
-from ._examples import map_rows
+from ._examples import Loss, find_loss, map_rows
 from ._ghost.factors import AbstractFactor, Summand, clip_factors, squared_norm
 from ._ghost.gradient import Method, Path, Traced, gradient, trace
 from ._loop import Options, make_options
-from ._loss import Loss, find_loss
 
 
 # How the clipped gradients are combined.

@@ -22,8 +22,7 @@ from ._arguments import Batch, is_state
 from ._convolutions import evaluate_in_loop
 from ._interpret import as_array, last_products
 from ._rows import Split
-from ._rules import each, fill, make_rules
-from ._weights import make_weights
+from ._rules import each, fill, make_rules, make_weights
 
 
 class Options(NamedTuple):
