@@ -77,12 +77,12 @@ ERRORS = {
         ["`microbatch_size=7`", "6 rows", "`args[0]`", "`None`"],
     ),
     "in_axes length": (
-        lambda: microbatch(identity, (0, 1), 2, in_axes=(0,)),
-        ["`in_axes=(0,)`", "length 1", "2 batch arguments"],
+        lambda: microbatch(pair, (0, 1), 2, in_axes=(0,))(X, X),
+        ["microbatch: `in_axes=(0,)`", "length 1", "2 such arguments"],
     ),
     "in_axes length in micro_vmap": (
         lambda: micro_vmap(pair, (0, 0, None))(X, X),
-        ["`in_axes=(0, 0, None)`", "length 3", "2 positional"],
+        ["micro_vmap: there is no argument 2", "2 positional"],
     ),
     "argnums": (
         lambda: microbatch(identity, 3, 2)(X),

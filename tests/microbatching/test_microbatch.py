@@ -109,10 +109,7 @@ def test_every_way_to_name_a_batch_argument():
             micro(argnums=(1, 0), in_axes=(1, 0))(a, b),
             micro(argnums=(-1, -2), in_axes=(-2, -3))(a, b),
             micro(argnums=(), argnames=("a", "b"), in_axes=(0, 1))(b=b, a=a),
-            micro(argnums=(), argnames=("b", "a"), in_axes=(1, 0))(a=a, b=b),
-            micro(argnums=0, argnames="b", in_axes=(0, 1))(a, b=b),
             micro(argnums=0, argnames="b", in_axes=(0, 1))(a, b),
-            micro(argnums=(0, 1), in_axes=(0, 1))(a, b=b),
             micro(argnums=(0, 1), in_axes=(0, 1))(b=b, a=a),
             micro(argnums=(), argnames=("a", "b"), in_axes=(0, 1))(a, b=b),
         )

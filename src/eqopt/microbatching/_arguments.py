@@ -295,5 +295,19 @@ def find_places(
     return tuple(places[x] for x in wanted)
 
 
+def match_axes(
+    in_axes: int | Sequence[int | None], places: Sequence[Place]
+) -> dict[Place, int | None]:
+    """The batch axis of each argument, from the argument `in_axes`."""
+    axes = [in_axes] * len(places) if isinstance(in_axes, int) else in_axes
+    if len(axes) != len(places):
+        raise InputError(
+            None,
+            f"`in_axes={in_axes}` has length {len(axes)}, but there are {len(places)} "
+            "such arguments. Pass an axis for each, or a single int for all.",
+        )
+    return dict(zip(places, axes, strict=True))
+
+
 def as_tuple(numbers: int | str | Sequence[int | str]) -> tuple[Any, ...]:
     return (numbers,) if isinstance(numbers, int | str) else tuple(numbers)

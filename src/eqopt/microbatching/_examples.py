@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, ArrayLike
 
-from .._errors import InputError
 from .._jax_internals import varying_axes
 from .._trees.control import vary
 from .._trees.sharding import is_in_shard_map
@@ -29,6 +28,7 @@ from ._arguments import (
     is_single_key,
     is_state,
     list_places,
+    match_axes,
     replace,
     wrap,
 )
@@ -106,7 +106,7 @@ def micro_vmap(
         owner,
         fun,
         _micro_vmap,
-        in_axes if isinstance(in_axes, int) else tuple(in_axes),
+        in_axes,
         vmap_fn,
         make_options(
             owner, microbatch_size, accumulator, weights, num_real_microbatches
@@ -116,23 +116,16 @@ def micro_vmap(
 
 def _micro_vmap(
     call: Call,
-    in_axes: int | tuple[int | None, ...],
+    in_axes: int | Sequence[int | None],
     vmap_fn: Callable[..., Callable[..., Any]],
     options: Options,
 ) -> Any:
     fun, args, kwargs = call
-    if isinstance(in_axes, int):
-        in_axes = (in_axes,) * len(args)
     places = list_places(call)
-    if len(in_axes) < len(args) or not places.keys() >= set(range(len(in_axes))):
-        raise InputError(
-            None,
-            f"`in_axes={in_axes}` has length {len(in_axes)}, but this call has "
-            f"{len(args)} positional arguments. Pass an axis or `None` for each, "
-            "or a single int for all.",
-        )
+    # A call may pass the last of the arguments by name.
+    count = len(args) if isinstance(in_axes, int) else max(len(args), len(in_axes))
     axes = {name: 0 for name, x in kwargs.items() if not is_state(x)}
-    axes |= {places[i]: axis for i, axis in enumerate(in_axes)}
+    axes |= match_axes(in_axes, find_places(places, tuple(range(count))))
     batch = find_batch(args, kwargs, axes, options.size, places.get("key"))
     return map_rows(functools.partial(batch.call, fun), batch, options, vmap_fn)
 

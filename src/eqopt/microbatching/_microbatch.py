@@ -10,7 +10,15 @@ from jaxtyping import ArrayLike
 from .._errors import InputError
 from .._types import IntegerLike, StaticInteger
 from ._accumulator import AccumulationType, Accumulators
-from ._arguments import Call, as_tuple, find_batch, find_places, list_places, wrap
+from ._arguments import (
+    Call,
+    as_tuple,
+    find_batch,
+    find_places,
+    list_places,
+    match_axes,
+    wrap,
+)
 from ._loop import Options, make_options, run
 
 
@@ -141,20 +149,12 @@ def microbatch(
     with another structure, shape or dtype.
     """
     owner = "microbatch"
-    batches = *as_tuple(argnums), *as_tuple(argnames)
-    axes = (in_axes,) * len(batches) if isinstance(in_axes, int) else tuple(in_axes)
-    if len(axes) != len(batches):
-        raise InputError(
-            owner,
-            f"`in_axes={axes}` has length {len(axes)}, but there are {len(batches)} "
-            "batch arguments. Pass an axis for each, or a single int for all.",
-        )
     return wrap(
         owner,
         fun,
         _microbatch,
-        batches,
-        axes,
+        (*as_tuple(argnums), *as_tuple(argnames)),
+        in_axes,
         make_options(
             owner, microbatch_size, accumulator, weights, num_real_microbatches
         ),
@@ -243,7 +243,7 @@ def micro_value_and_grad(
         eqx.filter_value_and_grad(fun, has_aux=has_aux),
         _microbatch,
         batches,
-        (0,) * len(batches),
+        0,
         make_options(owner, microbatch_size, kinds, weights, num_real_microbatches),
     )
 
@@ -251,11 +251,11 @@ def micro_value_and_grad(
 def _microbatch(
     call: Call,
     batches: tuple[int | str, ...],
-    axes: tuple[int, ...],
+    in_axes: int | Sequence[int],
     options: Options,
 ) -> Any:
     fun, args, kwargs = call
     places = list_places(call)
-    found_axes = dict(zip(find_places(places, batches), axes, strict=True))
-    batch = find_batch(args, kwargs, found_axes, options.size, places.get("key"))
+    axes = match_axes(in_axes, find_places(places, batches))
+    batch = find_batch(args, kwargs, axes, options.size, places.get("key"))
     return run(functools.partial(batch.call, fun), batch, options)

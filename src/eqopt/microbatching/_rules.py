@@ -180,7 +180,10 @@ class Custom(AbstractRule):
 
 
 class Total(AbstractRule):
-    """Sum and means of one array: a mean is a weighted sum, divided once at the end."""
+    """Sum and means of one array, or of a `Summand` of each example.
+
+    A mean is a weighted sum, divided once at the end.
+    """
 
     dtype: Any
     divisor: float | Array | None  # `None` for a sum

@@ -281,7 +281,7 @@ def clip_factors(norms: Float[Array, "..."], limit: Any) -> Float[Array, "..."]:
 class Summand(eqx.Module):
     """What an example adds to a sum: its gradient in factors, times `scale`.
 
-    `shape` and `dtype` are those of the sum.
+    The sum has this `shape` and `dtype`.
     """
 
     factors: list[AbstractFactor]
