@@ -181,8 +181,9 @@ def assert_trees_close(actual, expected, tolerance=1e-5):
         np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("weights", [[0, 2, 1, 0.5, 3], [0] * 5], ids=["some", "none"])
-@pytest.mark.slow
+@pytest.mark.parametrize(
+    "weights", [[0, 2, 1, 0.5, 3], pytest.param([0] * 5, marks=pytest.mark.slow)]
+)
 def test_weights(weights):
     w = np.array(weights, np.float64)
     x = jnp.where(w[:, None] == 0, jnp.array([jnp.nan, jnp.inf, 0]), X)
