@@ -28,15 +28,10 @@ def scale(batch_size=4, **arguments):
 
 # What is done, and what the message has to say, in this order.
 CASES = {
-    "no axis": (
-        lambda: aggregating.AveragePerElementUpdates(()),
-        "AveragePerElementUpdates: `per_elt_axis` must be one or more different axes",
-        "but is ()",
-    ),
     "an axis twice": (
-        lambda: aggregating.PerElementMeanAndSumSqDiffGrads([1, 1]),
-        "PerElementMeanAndSumSqDiffGrads: `per_elt_axis` must be",
-        "but is (1, 1)",
+        lambda: update(aggregating.PerElementMeanAndSumSqDiffGrads([1, 1])),
+        "PerElementMeanAndSumSqDiffGrads: it takes per-example gradients",
+        "along the axes (1, 1), but the array at `['a']` has shape (4, 2)",
     ),
     "an axis by two names": (
         lambda: aggregating.get_batch_size_from_per_elt_updates(GRADS, (0, -2)),
@@ -48,53 +43,21 @@ CASES = {
         "along the axes (0, 2), but the array at `['a']` has shape (4, 2), for "
         "parameters of shape (2,)",
     ),
-    "no examples": (
-        lambda: update(MEAN, PARAMS),
-        "AveragePerElementUpdates: it takes per-example gradients",
-        "first axis, but the array at `['a']` has shape (2,), for parameters of",
-    ),
-    "examples elsewhere": (
-        lambda: update(MOMENTS, {**GRADS, "b": jnp.ones((3, 4))}),
-        "PerElementMeanAndSumSqDiffGrads: it takes per-example gradients",
-        "the array at `['b']` has shape (3, 4), for parameters of shape (3,)",
-    ),
     "unequal numbers of examples": (
         lambda: update(MEANS, {**GRADS, "b": jnp.ones((5, 3))}),
         "AverageIncrementallyUpdates: it takes per-example gradients",
         "`['b']` has shape (5, 3), for parameters of shape (3,), and `['a']` has 4 ex",
-    ),
-    "no calls": (
-        lambda: aggregating.AccumulateAvgUpdates(0),
-        "AccumulateAvgUpdates: `accumulation_steps` must be an integer of at least 1, "
-        "but is 0",
     ),
     "state of another aggregator": (
         lambda: update(MOMENTS, state=MEANS.init(PARAMS)),
         "PerElementMeanAndSumSqDiffGrads: `state`",
         " PerElementMeanAndSumSqDiffGradsState, but is of type AccumulateAvgUpdatesS",
     ),
-    "state of one call": (
-        lambda: MEANS.update(GRADS, None),
-        "AverageIncrementallyUpdates: `state` must be of type AccumulateAvgUpdatesS",
-        "NoneType",
-    ),
-    "state of several calls": (
-        lambda: update(aggregating.AccumulateAvgUpdates(1), PARAMS, MEANS.init(PARAMS)),
-        "AccumulateAvgUpdates: `state` must be of type NoneType",
-    ),
-    "state where there is none": (
-        lambda: update(MEAN, state=MEANS.init(PARAMS)),
-        "AveragePerElementUpdates: `state` must be of type NoneType",
-    ),
     "state of no process": (
         lambda: update(OPT, state=eqopt.Adam(0.1).init(PARAMS)),
         "Process: `state` must be a tuple of 3 states",
         "['Identity', 'PerElementMeanAndSumSqDiffGrads', 'Chain']",
         "is a tuple of 2",
-    ),
-    "Optax in a process": (
-        lambda: aggregating.Process(eqopt.Identity(), MEAN, "adam"),
-        "postprocessor",
     ),
     "decay out of range": (
         lambda: aggregating.add_mean_variance_to_opt(eqopt.SGD(0.1), 1.0),
@@ -111,7 +74,7 @@ CASES = {
     ),
     "variance of one": (
         lambda: update(OPT, {"a": jnp.ones((1, 2)), "b": jnp.ones((1, 3))}),
-        "`sample_size` must be at least 2 for a variance, but is 1. Use larger batches",
+        "`sample_size` must be in [2, inf), but is 1. Use larger batches",
     ),
     "nothing tracked": (
         lambda: aggregating.get_unbiased_mean_and_variance_ema(()),
@@ -127,29 +90,16 @@ CASES = {
     "noise of nothing": (
         scale,
         "gradient_noise_scale: pass exactly one of `variance_grads` and "
-        "`mean_squared_norm`, but got neither",
-    ),
-    "noise of too much": (
-        lambda: scale(variance_grads=PARAMS, mean_squared_norm=1.0),
-        "but got both",
-    ),
-    "several squared norms": (
-        lambda: scale(mean_squared_norm=jnp.ones(4)),
-        "`mean_squared_norm` must be a number, but has shape (4,)",
+        "`mean_squared_norm`",
     ),
     "one example": (
         lambda: scale(1, mean_squared_norm=1.0),
-        "`small_batch_size` must be larger than 0 and smaller than `batch_size`, but "
-        "they are 1 and 1",
+        "`small_batch_size` must be in (0, 1), but is 1",
     ),
     "variances of another tree": (
         lambda: scale(variance_grads={"a": jnp.ones(2)}),
         "`variance_grads` has another tree structure than `updates`",
         "Only `updates` has a leaf at `['b']`",
-    ),
-    "variances of other shapes": (
-        lambda: scale(variance_grads={"a": jnp.ones(2), "b": jnp.ones(4)}),
-        "variance_grads",
     ),
 }
 

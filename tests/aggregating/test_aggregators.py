@@ -1,7 +1,5 @@
 """Aggregators against numpy, in any precision and any cutting of a sample into calls."""
 
-import io
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -215,18 +213,6 @@ def test_derivative_of_the_variance():
     for x in (sample(0, 5, (3,)), jnp.ones((5, 3))):
         expected = 2 * (x - jnp.mean(x, 0, keepdims=True))
         np.testing.assert_allclose(jax.grad(total)(x), expected, atol=1e-5)
-
-
-def test_resumes_within_a_cycle():
-    opt, params = aggregating.PerElementMeanAndSumSqDiffGrads(0, 3), jnp.zeros((3, 2))
-    _, state = opt.update(sample(0, 4), opt.init(params))
-    file = io.BytesIO()
-    eqx.tree_serialise_leaves(file, state)
-    file.seek(0)
-    like = eqx.filter_eval_shape(opt.init, params)
-    loaded = eqx.tree_deserialise_leaves(file, like)
-    again = opt.update(sample(1, 4), loaded)
-    assert bool(eqx.tree_equal(again, opt.update(sample(1, 4), state)))
 
 
 def test_an_aggregator_of_the_user():

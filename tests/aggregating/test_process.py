@@ -216,14 +216,6 @@ def test_preprocessing_and_other_aggregators():
     assert bits(stepped) != bits(params)
 
 
-def test_evaluation_parameters():
-    opt = aggregating.add_mean_variance_to_opt(eqopt.Lookahead(eqopt.SGD(1.0), 5, 0.5))
-    params = jnp.ones(3)
-    stepped, state = opt.step(jnp.ones((2, 3)), opt.init(params), params)
-    assert (stepped == 0).all()
-    assert (opt.eval_params(state, stepped) == 1).all()
-
-
 @pytest.mark.slow
 def test_a_call_in_between_takes_no_memory():
     """Beyond what its own examples amount to, with parameters and state donated.

@@ -29,7 +29,7 @@ class Subject(NamedTuple):
     model: Callable[[], Any]
     fun: Callable[..., Any]
     x: Any
-    paths: str
+    paths: str = "ghost"
     tolerance: float = 2e-5
 
 
@@ -202,10 +202,6 @@ def decayed(w, x):
     return score(x @ w) + 0.1 * jnp.sum(w**2)
 
 
-def masked(w, x):
-    return score(x @ jnp.where(jnp.eye(3, dtype=bool), 0, w))
-
-
 class Odd(eqx.Module):
     """A model with leaves of all kinds, one parameter without use."""
 
@@ -287,44 +283,31 @@ BOTH = "ghost direct"
 
 SUBJECTS = {
     "linear": Subject(linear(3, 5), call, rows(3), BOTH),
-    "linear without bias": Subject(
-        linear(3, 5, use_bias=False), call, rows(3), "ghost"
-    ),
+    "linear without bias": Subject(linear(3, 5, use_bias=False), call, rows(3)),
     "linear of scalars": Subject(linear("scalar", 4), call, rows(), BOTH),
-    "linear to a scalar": Subject(linear(4, "scalar"), call, rows(4), BOTH),
     "linear, few rows": Subject(linear(6, 5), call_rows, rows(2, 6), BOTH),
     "linear, many rows": Subject(linear(2, 3), call_rows, rows(9, 2), BOTH),
     "mlp": Subject(mlp(), call, rows(3), BOTH),
-    "matmul": Subject(array(3, 4), lambda w, x: score(x @ w), rows(3), "ghost"),
-    "matmul from the left": Subject(
-        array(3, 4), lambda w, x: score(w @ x), rows(4, 2), "ghost"
-    ),
-    "transposed": Subject(array(4, 3), lambda w, x: score(x @ w.T), rows(3), "ghost"),
+    "matmul": Subject(array(3, 4), lambda w, x: score(x @ w), rows(3)),
+    "matmul from the left": Subject(array(3, 4), lambda w, x: score(w @ x), rows(4, 2)),
+    "transposed": Subject(array(4, 3), lambda w, x: score(x @ w.T), rows(3)),
     "axes of size one": Subject(
-        array(1, 4, 1, 6),
-        lambda w, x: score(x @ w[0, :, 0]),
-        rows(2, 4),
-        "ghost",  # by a gather
+        array(1, 4, 1, 6), lambda w, x: score(x @ w[0, :, 0]), rows(2, 4)
     ),
-    "one by one": Subject(array(1, 1), lambda w, x: score(x @ w), rows(3, 1), "ghost"),
-    "vector": Subject(array(6), lambda w, x: score(x @ w), rows(6), "ghost"),
+    "one by one": Subject(array(1, 1), lambda w, x: score(x @ w), rows(3, 1)),
+    "vector": Subject(array(6), lambda w, x: score(x @ w), rows(6)),
     "heads": Subject(
-        array(2, 6, 5),
-        lambda w, x: score(jnp.einsum("hdk,td->thk", w, x)),
-        rows(2, 6),
-        "ghost",
+        array(2, 6, 5), lambda w, x: score(jnp.einsum("hdk,td->thk", w, x)), rows(2, 6)
     ),
     "batch axes": Subject(
         array(2, 6, 5),
         lambda w, x: score(jnp.einsum("hdk,thd->htk", w, x)),
         rows(2, 2, 6),
-        "ghost",
     ),
     "batch axes, other order": Subject(
         array(6, 2, 5, 3),
         lambda w, x: score(jnp.einsum("dhkj,tjhd->kth", w, x)),
         rows(2, 3, 2, 6),
-        "ghost",
     ),
     "conv1d": Subject(conv(eqx.nn.Conv1d, 2, 3, 3), call, rows(2, 6), BOTH),
     "conv2d": Subject(
@@ -334,12 +317,8 @@ SUBJECTS = {
         BOTH,
     ),
     "large conv2d": Subject(conv(eqx.nn.Conv2d, 4, 6, 2, 2), call, rows(4, 4, 2), BOTH),
-    "conv3d": Subject(conv(eqx.nn.Conv3d, 1, 2, 2, 2, 1), call, rows(1, 3, 2, 3), BOTH),
     "depthwise": Subject(
-        conv(eqx.nn.Conv1d, 3, 6, 2, groups=3, use_bias=False),
-        call,
-        rows(3, 5),
-        "ghost",
+        conv(eqx.nn.Conv1d, 3, 6, 2, groups=3, use_bias=False), call, rows(3, 5)
     ),
     "transposed conv": Subject(
         conv(eqx.nn.ConvTranspose2d, 2, 3, 3, 2, 1, 1), call, rows(2, 3, 2), BOTH
@@ -357,19 +336,16 @@ SUBJECTS = {
             rhs_dilation=(1, 2),
         ),
         rows(5, 6, 4),
-        "ghost",
     ),
     "negative padding of a dilated input": Subject(
         array(3, 2, 3),
         conv_of(NCH, window_strides=(2,), padding=((-2, 3),), lhs_dilation=(3,)),
         rows(2, 4),
-        "ghost",
     ),
     "batch axis elsewhere": Subject(
         array(3, 2, 3),
         conv_of(("HNC", "HIO", "CHN"), window_strides=(1,), padding="SAME"),
         rows(4, 2),
-        "ghost",
     ),
     "batch groups": Subject(
         array(4, 2, 2),
@@ -392,22 +368,19 @@ SUBJECTS = {
         "per_example",
     ),
     "embedding": Subject(
-        lambda: eqx.nn.Embedding(7, 4, key=KEY), call_rows, indices(6), "ghost"
+        lambda: eqx.nn.Embedding(7, 4, key=KEY), call_rows, indices(6)
     ),
     "embedding of one": Subject(
-        lambda: eqx.nn.Embedding(7, 4, key=KEY), call, indices(), "ghost"
+        lambda: eqx.nn.Embedding(7, 4, key=KEY), call, indices()
     ),
-    "fill": Subject(array(5, 3), take(mode="fill"), indices(6, low=-7), "ghost"),
-    "clip": Subject(array(5, 3), take(mode="clip"), indices(6, low=-7), "ghost"),
-    "wrap": Subject(array(5, 3), take(mode="wrap"), indices(6, low=-7), "ghost"),
+    "fill": Subject(array(5, 3), take(mode="fill"), indices(6, low=-7)),
+    "clip": Subject(array(5, 3), take(mode="clip"), indices(6, low=-7)),
     "drop": Subject(
         array(5, 3),
         lambda w, i: score(w.at[i].get(mode="drop", fill_value=0)),
         indices(2, 3, low=-7),
-        "ghost",
     ),
-    "columns": Subject(array(3, 7), take(1), indices(4), "ghost"),
-    "columns of heads": Subject(array(2, 7, 3), take(1), indices(2, 4), "ghost"),
+    "columns of heads": Subject(array(2, 7, 3), take(1), indices(2, 4)),
     "rows and columns": Subject(
         array(7, 7),
         lambda w, i: score(w[i]) + score(w[:, i]),
@@ -419,10 +392,7 @@ SUBJECTS = {
     ),
     "one row of a table": Subject(array(1, 4), take(), indices(2), "direct"),
     "dynamic slice": Subject(
-        array(5, 3),
-        lambda w, i: score(lax.dynamic_index_in_dim(w, i)),
-        indices(low=-7),
-        "ghost",
+        array(5, 3), lambda w, i: score(lax.dynamic_index_in_dim(w, i)), indices(low=-7)
     ),
     "slice of several": Subject(
         array(8, 3),
@@ -436,19 +406,15 @@ SUBJECTS = {
         indices(3, 2),
         "per_example",
     ),
-    "tied head": Subject(array(7, 4), tied, indices(5), "ghost"),
-    "tied head, invalid indices": Subject(
-        array(5, 4), tied, indices(5, low=-7), "ghost"
-    ),
+    "tied head": Subject(array(7, 4), tied, indices(5)),
+    "tied head, invalid indices": Subject(array(5, 4), tied, indices(5, low=-7)),
     "tied head of a transpose": Subject(
         array(4, 7),
         lambda w, i: score(jnp.tanh(w[:, i]).T @ w) + score(w.T[i]),
         indices(5),
-        "ghost",
     ),
     "used twice": Subject(linear(6, 6), twice, rows(3, 6), BOTH),
-    "autoencoder": Subject(array(6, 4), autoencoder, rows(2, 6), "ghost"),
-    "autoencoder of one": Subject(array(6, 4), autoencoder, rows(6), "ghost"),
+    "autoencoder": Subject(array(6, 4), autoencoder, rows(2, 6)),
     "used in two shapes": Subject(
         array(3, 3, 2),
         lambda w, x: (
@@ -459,8 +425,6 @@ SUBJECTS = {
         "per_example",
     ),
     "layer norm": Subject(lambda: eqx.nn.LayerNorm(4), call, rows(4), "direct"),
-    "rms norm": Subject(lambda: eqx.nn.RMSNorm(4), call, rows(4), "direct"),
-    "group norm": Subject(lambda: eqx.nn.GroupNorm(2, 4), call, rows(4, 3), "direct"),
     "attention": Subject(
         lambda: eqx.nn.MultiheadAttention(2, 6, use_output_bias=True, key=KEY),
         attention,
@@ -494,16 +458,8 @@ SUBJECTS = {
         pair((3, 4), (4, 2)),
         lambda w, x: score(lax.stop_gradient(x @ w[0]) @ w[1]),
         rows(3),
-        "ghost",
-    ),
-    "weight normalisation": Subject(
-        array(3, 4),
-        lambda w, x: score(x @ (w / jnp.linalg.norm(w, axis=0, keepdims=True))),
-        rows(3),
-        "per_example",
     ),
     "weight decay": Subject(array(3, 4), decayed, rows(3), "per_example"),
-    "masked": Subject(array(3, 3), masked, rows(3), "per_example"),
     "odd": Subject(Odd, call, rows(3), "ghost unused"),
     "constant": Subject(array(3), lambda w, x: score(x), rows(3), "unused"),
     "parameters alone": Subject(
@@ -516,13 +472,6 @@ SUBJECTS = {
         BOTH,
         5e-2,
     ),
-    "float16": Subject(
-        cast(jnp.float16, mlp()),
-        lambda m, x: call(m, x.astype(jnp.float16)),
-        rows(3),
-        BOTH,
-        1e-2,
-    ),
     "mixed precision": Subject(mlp(), half_precision, rows(3), BOTH, 5e-2),
     "mixed dtypes, tied": Subject(
         array(7, 4),
@@ -530,34 +479,25 @@ SUBJECTS = {
             jnp.tanh(w.astype(jnp.bfloat16)[i].astype(jnp.float32)) @ w.T
         ),
         indices(5),
-        "ghost",
-        5e-2,
+        tolerance=5e-2,
     ),
-    "cast to complex": Subject(array(3, 4), phase, rows(3), "ghost"),
+    "cast to complex": Subject(array(3, 4), phase, rows(3)),
     "complex": Subject(
         lambda: lax.complex(normal(3, 4), normal(3, 4, seed=5)),
         complex_parameter,
         rows(3),
-        "ghost",
     ),
-    "real parameter, complex rows": Subject(array(4, 3), spectrum, rows(6), "ghost"),
-    "real parameter, many complex rows": Subject(
-        array(4, 3), spectrum, rows(9, 6), "ghost"
-    ),
-    "real parameter, few complex rows": Subject(
-        array(16, 17), spectrum, rows(2, 30), "ghost"
-    ),
-    "complex parameter, real rows": Subject(
-        complex_array(3, 4), mixed, rows(3), "ghost"
-    ),
+    "real parameter, complex rows": Subject(array(4, 3), spectrum, rows(6)),
+    "real parameter, many complex rows": Subject(array(4, 3), spectrum, rows(9, 6)),
+    "real parameter, few complex rows": Subject(array(16, 17), spectrum, rows(2, 30)),
+    "complex parameter, real rows": Subject(complex_array(3, 4), mixed, rows(3)),
     "complex parameter, few real rows": Subject(
-        complex_array(12, 14), mixed, rows(2, 12), "ghost"
+        complex_array(12, 14), mixed, rows(2, 12)
     ),
     "real and complex uses": Subject(
         array(8, 8),
         lambda w, x: score(x @ w) + phase(w, x) + score(x @ w.T),
         rows(2, 8),
-        "ghost",
     ),
     "complex parameter, its parts": Subject(
         complex_array(3, 4), parts, rows(3), "per_example"
@@ -566,64 +506,32 @@ SUBJECTS = {
         array(7, 4),
         lambda w, i: score(w.astype(jnp.complex64)[i] * jnp.complex64(1 + 2j)),
         indices(5),
-        "ghost",
     ),
-    "complex table": Subject(complex_array(7, 4), take(), indices(5), "ghost"),
+    "complex table": Subject(complex_array(7, 4), take(), indices(5)),
     "tied, look-ups complex": Subject(
         array(7, 4),
         lambda w, i: tied(w, i) + score(w.astype(jnp.complex64)[i] * 2j),
         indices(5),
-        "ghost",
     ),
-    "complex convolution": Subject(
-        complex_array(3, 2, 2), complex_conv, rows(2, 6), "ghost"
-    ),
+    "complex convolution": Subject(complex_array(3, 2, 2), complex_conv, rows(2, 6)),
     "complex convolution, real parameter": Subject(
-        array(3, 2, 2), complex_conv, rows(2, 6), "ghost"
+        array(3, 2, 2), complex_conv, rows(2, 6)
     ),
-    "integers": Subject(array(3, 4), mixed, indices(2, 3, low=-7), "ghost"),
-    "one row of integers": Subject(array(3, 4), mixed, indices(3, low=-7), "ghost"),
-    "small integers": Subject(
-        array(3, 4), mixed, indices(2, 3).astype(jnp.uint8), "ghost"
-    ),
-    "bools": Subject(array(9, 4), mixed, indices(2, 9) > 3, "ghost"),
-    "integers, from the left": Subject(
-        array(4, 3), lambda w, x: mixed(x, w), indices(3), "ghost"
-    ),
-    "integers, complex parameter": Subject(
-        complex_array(3, 4), mixed, indices(2, 3), "ghost"
-    ),
-    "integers, bfloat16": Subject(
-        cast(jnp.bfloat16, array(3, 4)), mixed, indices(2, 3), "ghost", 5e-2
-    ),
+    "integers": Subject(array(3, 4), mixed, indices(2, 3, low=-7)),
+    "bools": Subject(array(9, 4), mixed, indices(2, 9) > 3),
+    "integers, complex parameter": Subject(complex_array(3, 4), mixed, indices(2, 3)),
     "integers, elementwise": Subject(
         array(6), lambda w, x: score(x.astype(w.dtype) * w), indices(6), "direct"
     ),
     "bfloat16 parameter, float32 rows": Subject(
-        cast(jnp.bfloat16, array(3, 4)), mixed, rows(3), "ghost", 5e-2
-    ),
-    "float32 parameter, float16 rows": Subject(
-        array(3, 4), mixed, rows(3).astype(jnp.float16), "ghost", 1e-2
-    ),
-    "float16 convolution": Subject(
-        cast(jnp.float16, array(3, 2, 2)),
-        lambda w, x: conv_of(NCH, window_strides=(1,), padding="VALID")(
-            w, x.astype(w.dtype)
-        ),
-        rows(2, 6),
-        "ghost",
-        1e-2,
+        cast(jnp.bfloat16, array(3, 4)), mixed, rows(3), tolerance=5e-2
     ),
     "labels": Subject(
         array(3, 4),
         lambda w, batch: -jax.nn.log_softmax(batch[0] @ w)[batch[1]],
         (rows(3), indices(high=4)),
-        "ghost",
     ),
-    "keys": Subject(array(3, 4), noisy, (rows(3), jr.split(jr.key(7), ROWS)), "ghost"),
-    "bits of keys": Subject(
-        array(3, 4), noisy, (rows(3), jr.key_data(jr.split(jr.key(7), ROWS))), "ghost"
-    ),
+    "keys": Subject(array(3, 4), noisy, (rows(3), jr.split(jr.key(7), ROWS))),
     "nested checkpoints": Subject(
         pair((3, 4), (4, 2)),
         jax.checkpoint(
@@ -632,13 +540,11 @@ SUBJECTS = {
             )
         ),
         rows(3),
-        "ghost",
     ),
     "one layer under checkpoint twice": Subject(
         array(4, 4),
         lambda w, x: score(checkpointed_layer(w, checkpointed_layer(w, x))),
         rows(4),
-        "ghost",
     ),
     "tree": Subject(
         lambda: {"a": [normal(3, 4), "name"], "b": (normal(4), None, 3)},

@@ -3,7 +3,6 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import pytest
 
 from eqopt.microbatching import (
@@ -45,7 +44,7 @@ def norms(fun, has_aux=False):
 ERRORS = {
     "concat": (
         lambda: clipped(W, X, accumulator=AccumulationType.CONCAT),
-        ["`accumulator`", "is CONCAT", "`micro_grad`"],
+        ["`accumulator`", "RUNNING_MEAN", "CONCAT"],
     ),
     "clip that is an array": (
         lambda: clipped_grad(fun, jnp.ones(2)),
@@ -71,20 +70,11 @@ ERRORS = {
         lambda: clipped(W, X, argnums=(0, 1)),
         ["`argnums` and `batch_argnums` both contain argument 1", "`micro_grad`"],
     ),
-    "shape of weights": (
-        lambda: clipped(W, X, weights=jnp.ones(4)),
-        ["clipped_grad: `weights`", "(4,)", "(5,)"],
-    ),
-    "vector": (
-        norms(lambda w, x: x @ w),
-        ["floating-point scalar", "shape=(1, 2)"],
-    ),
-    "Python number": (norms(lambda w, x: 1.0), ["floating-point scalar", "1.0"]),
     "no has_aux": (
         norms(lambda w, x: (fun(w, x), x)),
         ["floating-point scalar", "`has_aux=True`"],
     ),
-    "no aux": (norms(fun, True), ["`has_aux=True`", "pair", "f32[]"]),
+    "no aux": (norms(fun, True), ["`has_aux=True`", "pair", "but returned"]),
     "state": (
         lambda: clipped_grad(with_state, 1.0, True)(W, X),
         ["`eqx.nn.State`", "`eqx.nn.GroupNorm`"],
@@ -94,12 +84,6 @@ ERRORS = {
             call, 1.0, keep_batch_dim=False, method="ghost", microbatch_size=2
         )(Recurrent(), rows(3, 3)),
         ["`method` is 'ghost'", "`.cell.weight_ih`", "`.cell.weight_hh`", "'auto'"],
-    ),
-    "ghost at the root": (
-        lambda: per_example_grad_norms(
-            lambda w, x: fun(w * w, x), method="ghost", keep_batch_dim=False
-        )(W, X),
-        ["`method` is 'ghost'", "`(the root)`"],
     ),
 }
 
@@ -111,23 +95,6 @@ def test_errors(name):
         call()
     for part in parts:
         assert part in str(raised.value)
-
-
-def test_a_traced_clip_is_not_looked_at():
-    total, _ = jax.jit(lambda c: clipped_grad(fun, c)(W, X))(jnp.array(1.0))
-    assert total.shape == W.shape
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: clipped_grad(fun, 1.0, method="gost"),
-        lambda: clipped_grad(fun, 1.0, accumulator="sum"),
-    ],
-)
-def test_wrong_types(make):
-    with pytest.raises((jaxtyping.TypeCheckError, ValueError, TypeError)):
-        make()
 
 
 def of_a_batch(w, x):

@@ -5,7 +5,6 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from eqopt import groups
 from eqopt.microbatching import gradient_paths
 
 from .subjects import (
@@ -35,11 +34,6 @@ def test_paths(name):
     assert found == set(SUBJECTS[name].paths.split())
 
 
-def test_linear():
-    paths = paths_of("linear")
-    assert (paths.weight, paths.bias) == ("ghost", "direct")
-
-
 def test_recurrent():
     paths = gradient_paths(call, keep_batch_dim=False)(Recurrent(), rows(3, 3))
     assert set(jax.tree.leaves(paths.cell)) <= {"per_example", "direct"}
@@ -60,14 +54,6 @@ def test_leaves_of_other_kinds():
     paths = gradient_paths(call, keep_batch_dim=False)(Odd(), rows(3))
     assert (paths.weight, paths.unused) == ("ghost", "unused")
     assert paths.index is None and paths.nothing is None and paths.rate is None
-
-
-def test_it_makes_a_table():
-    model = eqx.nn.LayerNorm(3)
-    fun = lambda model, x: jnp.sum(jax.vmap(model)(x) ** 2)
-    paths = gradient_paths(fun)(model, rows(3))
-    text = str(groups.table(paths, model))
-    assert "direct" in text and "weight" in text
 
 
 def test_arguments():

@@ -171,34 +171,6 @@ def test_clipping_and_a_custom_accumulator(getkey):
     np.testing.assert_allclose(aux.metrics, norms[:, 0], rtol=1e-5)
 
 
-@pytest.mark.slow
-def test_one_key_per_example_whatever_the_microbatch_size(getkey):
-    mlp = eqx.nn.Sequential([eqx.nn.Linear(3, 1, key=getkey()), eqx.nn.Dropout(0.5)])
-    x, keys = jr.normal(getkey(), (6, 3)), jr.split(jr.key(1), 6)
-
-    def loss(model, x, *, key):
-        return jnp.sum(model(x[0], key=key)), {"key": jr.key_data(key), "n": "name"}
-
-    out = []
-    for size in (None, 4):
-        grad_fn = eqx.filter_jit(micro_grad(loss, True, microbatch_size=size))
-        _, aux = grad_fn(mlp, x, key=keys)
-        assert aux.aux["n"] == "name"
-        np.testing.assert_array_equal(aux.aux["key"], jr.key_data(keys))
-        out.append(aux.values)
-    np.testing.assert_array_equal(*out)
-
-
-def test_num_real_microbatches():
-    for k in (3, jnp.array(3)):
-        grad_fn = micro_grad(
-            lambda c, x: c * x.sum(), microbatch_size=4, num_real_microbatches=k
-        )
-        grads, aux = eqx.filter_jit(grad_fn)(jnp.float32(1), jnp.ones(16))
-        assert grads == 12
-        assert aux.values.sum() == 12
-
-
 def test_traced_once_per_shape():
     count = 0
 

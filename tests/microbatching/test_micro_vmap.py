@@ -161,17 +161,3 @@ def test_float16_sums_do_not_depend_on_the_microbatch_size():
         for size in (None, 1, 64)
     }
     assert set(out.values()) == {jnp.sum(x).item()}
-
-
-def test_traced_once_per_shape():
-    count = 0
-
-    def fun(x):
-        nonlocal count
-        count += 1
-        return x
-
-    micro = eqx.filter_jit(micro_vmap(fun, microbatch_size=2))
-    for _ in range(2):
-        micro(jnp.ones(6))
-    assert count == 1

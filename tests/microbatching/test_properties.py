@@ -1,7 +1,5 @@
 """For any batch and any way to divide it, the result is as for the whole batch."""
 
-import functools as ft
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -151,48 +149,3 @@ test_means = settings(max_examples=4, deadline=None)(given(**MEANS)(check_means)
 test_means_of_many = pytest.mark.slow(
     settings(max_examples=200, deadline=None)(given(**MEANS)(check_means))
 )
-
-
-TRANSFORMS = {
-    "microbatch": lambda size: microbatch(mean_loss, (1, 2), size, MEAN),
-    "micro_vmap": lambda size: (
-        lambda m, x, w: micro_vmap(
-            loss, (None, 0), microbatch_size=size, accumulator=MEAN, weights=w
-        )(m, x)
-    ),
-    "micro_grad": lambda size: (
-        lambda m, x, w: sum(
-            jnp.sum(g)
-            for g in jax.tree.leaves(
-                micro_grad(loss, keep_batch_dim=False, microbatch_size=size, weights=w)(
-                    m, x
-                )[0]
-            )
-        )
-    ),
-    "micro_value_and_grad": lambda size: (
-        lambda m, x, w: micro_value_and_grad(
-            mean_loss, batch_argnums=(1, 2), microbatch_size=size
-        )(m, x, w)[0]
-    ),
-}
-
-
-@pytest.mark.parametrize("name", TRANSFORMS)
-@pytest.mark.slow
-def test_every_transform_of_each(name):
-    """`jit`, `vmap` and `grad` see a function like the one of the whole batch."""
-    model = {"w": jnp.array([0.5, -1.0]), "b": jnp.array([0.0, 0.25])}
-    models = jax.tree.map(lambda p: jnp.stack([p, -p, 2 * p]), model)
-    x, w = jnp.arange(10.0).reshape(5, 2) / 10, jnp.ones(5)
-
-    @jax.jit
-    def both(models):
-        out = []
-        for size in (2, None):
-            fun = ft.partial(lambda f, model: f(model, x, w), TRANSFORMS[name](size))
-            values = jax.vmap(fun)(models)
-            out.append((values, jax.vmap(jax.grad(fun))(models)))
-        return out
-
-    assert_close(*both(models))

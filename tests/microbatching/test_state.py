@@ -137,11 +137,6 @@ def test_the_accumulator_is_for_the_rest():
     assert read(zero) == (0, 0.0)
 
 
-def test_the_state_alone():
-    fun = lambda x, state: counter(x, state, jnp.sum(x))[1]
-    assert read(microbatch(fun, 0, 2)(jnp.arange(5.0), zero)) == (3, 10.0)
-
-
 def test_a_state_that_is_only_read_is_an_argument_like_others():
     fun = lambda x, state: x + state.get(counter.total)
     np.testing.assert_array_equal(microbatch(fun, 0, 2, CONCAT)(jnp.ones(3), zero), 1)

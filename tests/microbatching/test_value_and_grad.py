@@ -7,7 +7,6 @@ import jax.random as jr
 import numpy as np
 import pytest
 
-import eqopt
 from eqopt.microbatching import AccumulationType, micro_value_and_grad
 
 
@@ -94,14 +93,6 @@ def test_aux(model, getkey):
     assert_close(aux, value)
 
 
-def test_low_precision(getkey):
-    w, x = jr.normal(getkey(), (3,), jnp.bfloat16), jnp.ones((512, 3), jnp.bfloat16)
-    micro = micro_value_and_grad(lambda w, x: jnp.mean(x @ w), microbatch_size=2)
-    value, grad = eqx.filter_jit(micro)(w, x)
-    assert value.dtype == grad.dtype == jnp.bfloat16
-    np.testing.assert_array_equal(np.asarray(grad, np.float32), 1)
-
-
 @pytest.mark.parametrize("has_aux", [False, True])
 @pytest.mark.slow
 def test_num_real_microbatches(has_aux):
@@ -127,75 +118,3 @@ def test_num_real_microbatches(has_aux):
         weights=jnp.array([1, 0, 3, 5, 5]),
     )
     assert weighted(jnp.float32(1), x) == (2.5, 2.5)
-
-
-@pytest.mark.slow
-def test_it_trains_with_all_buffers_donated(model, getkey):
-    x = jr.normal(getkey(), (64, 3))
-    y = jnp.stack([x.sum(1), x.prod(1)], 1) / 4
-    opt = eqopt.Adam(1e-2)
-    count = 0
-
-    @eqx.filter_jit(donate="all-except-first")
-    def step(batch, model, state):
-        nonlocal count
-        count += 1
-        value_and_grad = micro_value_and_grad(
-            loss, batch_argnums=(1, 2), microbatch_size=12
-        )
-        value, grads = value_and_grad(model, *batch)
-        return value, *opt.step(grads, state, model)
-
-    state = opt.init(model)
-    before = model.mlp.layers[0].weight
-    values = []
-    for _ in range(50):
-        value, model, state = step((x, y), model, state)
-        values.append(value)
-    assert before.is_deleted()
-    assert values[-1] < 0.5 * values[0]
-    assert count == 1
-
-
-@pytest.mark.slow
-def test_traced_once_per_shape():
-    count = 0
-
-    def fun(w, x, *, key):
-        nonlocal count
-        count += 1
-        return jnp.sum(w * x * jr.normal(key))
-
-    @eqx.filter_jit
-    def micro(w, x, key, weights):
-        grad_fn = micro_value_and_grad(fun, microbatch_size=2, weights=weights)
-        return grad_fn(w, x, key=key)
-
-    for i in range(3):
-        micro(jnp.float32(i), jnp.ones(6), jr.key(i), jnp.full(6, float(i)))
-    assert count == 1
-    micro(jnp.float32(1), jnp.ones(7), jr.key(1), jnp.ones(7))
-    assert count == 3
-
-
-@pytest.mark.slow
-def test_it_can_be_transformed(getkey):
-    w, x = jr.normal(getkey(), (2, 3)), jr.normal(getkey(), (2, 5, 3))
-
-    def fun(w, x):
-        return jnp.mean(jnp.tanh(x @ w) ** 2)
-
-    def penalty(value_and_grad, w, x):
-        value, grad = value_and_grad(w, x)
-        return value + jnp.sum(grad**2)
-
-    micro = micro_value_and_grad(fun, microbatch_size=2)
-    for f in (lambda g: g, lambda g: jax.grad(lambda w, x: penalty(g, w, x))):
-        actual, expected = (
-            jax.jit(jax.vmap(f(g)))(w, x) for g in (micro, jax.value_and_grad(fun))
-        )
-        assert_close(actual, expected)
-
-
-def test_it_looks_like_the_function():
-    assert micro_value_and_grad(loss, microbatch_size=2).__name__ == "loss"

@@ -3,7 +3,6 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import jax.random as jr
 import numpy as np
 import pytest
 
@@ -107,18 +106,6 @@ def test_dtypes_of_weights(dtype):
     mean = np.sum(X * np.asarray(w, np.float32)) / np.sum(np.asarray(w, np.float32))
     assert_all_close(of_rows(X, w, 2), MEAN=mean, RUNNING_MEAN=mean)
 
-    @jax.jit
-    def traced(x, w):
-        weights = w * w  # known only inside
-        return of_rows(x, weights, 2)["MEAN"] + microbatch(
-            lambda x: jnp.sum(x), 0, 5, MEAN, weights=weights
-        )(x)
-
-    if dtype != jnp.bool_:
-        squares = np.asarray(w, np.float32) ** 2
-        expected = np.sum(X * squares) / np.sum(squares) + np.sum(X)
-        np.testing.assert_allclose(traced(X, w), expected, rtol=1e-6)
-
 
 def test_dtypes_of_values():
     # In 16 bits, 1 + 1 + ... stops growing at 256 (bfloat16).
@@ -154,46 +141,6 @@ def test_custom_accumulators_do_not_use_them():
     )
     out = micro_vmap(lambda x: x, microbatch_size=2, accumulator=total, weights=W)(X)
     assert out == np.sum(X)
-
-
-@eqx.filter_jit
-def three_gradients(model, x, w, size):
-    """The gradient of a weighted mean: two ways in microbatches, and one at once."""
-
-    def loss(model, x):
-        return jnp.sum(jnp.tanh(model(x)) ** 2)
-
-    def mean_loss(model, x, w):
-        losses = jax.vmap(loss, (None, 0))(model, x)
-        return jnp.sum(losses * w) / jnp.sum(w)
-
-    by_example, aux = micro_grad(
-        loss,
-        keep_batch_dim=False,
-        microbatch_size=size,
-        accumulator=MEAN,
-        weights=w,
-    )(model, x)
-    value_and_grad = micro_value_and_grad(
-        mean_loss, batch_argnums=(1, 2), microbatch_size=size, weights=w
-    )
-    value, by_batch = value_and_grad(model, x, w)
-    expected = eqx.filter_value_and_grad(mean_loss)(model, x, w)
-    by_example = jnp.sum(aux.values * w) / jnp.sum(w), by_example
-    return by_example, (value, by_batch), expected
-
-
-@pytest.mark.parametrize("size", [None, 2, 3])
-@pytest.mark.costly
-def test_gradients(size):
-    model = eqx.nn.Linear(3, 2, key=jr.key(0))
-    x = jr.normal(jr.key(1), (6, 3))
-    w = jnp.array([1.0, 0.0, 2.0, 0.0, 0.0, 0.5])
-    *actual, expected = three_gradients(model, x, w, size)
-    for tree in actual:
-        pairs = zip(jax.tree.leaves(tree), jax.tree.leaves(expected), strict=True)
-        for a, b in pairs:
-            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
 def test_padding_of_nan_does_not_reach_the_gradient():

@@ -1,8 +1,5 @@
 """Against closed forms, within four standard errors."""
 
-from functools import partial
-from types import SimpleNamespace
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -15,7 +12,6 @@ from eqopt.monte_carlo import (
     MultiNormalDiag,
     measure_valued_estimation_mean,
     measure_valued_estimation_std,
-    measure_valued_jacobians,
     pathwise_jacobians,
     score_function_jacobians,
 )
@@ -71,14 +67,6 @@ def test_coupling_by_the_mean():
     even = lambda x: jnp.sum(jnp.cos(x - PARAMS[0]))
     found = eqx.filter_jit(measure_valued_estimation_mean)(even, dist, 3, 20)
     np.testing.assert_allclose(found, jnp.zeros((20, 2)), atol=1e-5)
-
-
-@pytest.mark.parametrize("problem", ["linear", "quadratic", "cosine", "step"])
-def test_score_function_has_the_largest_variance(problem):
-    for other in ("pathwise", "measure"):
-        if (other, problem) in CASES:
-            found = variance(TRACED[other](problem))
-            assert found < variance(TRACED["score"](problem))
 
 
 @pytest.mark.parametrize(
@@ -223,52 +211,6 @@ def test_samples_that_are_trees():
         assert_mean(jacobians[0], exact)
 
 
-class FromElsewhere:
-    """With the arguments that distributions have in other libraries."""
-
-    def __init__(self, mean):
-        self.mean = mean
-
-    def sample(self, sample_shape=(), seed=None):
-        assert seed is not None
-        return self.mean + jr.normal(seed, sample_shape)
-
-    def log_prob(self, x):
-        return jax.scipy.stats.norm.logpdf(x, self.mean)
-
-
-@pytest.mark.slow
-def test_distributions_of_others_are_wrapped_in_two_lines():
-    def build(mean):
-        dist = FromElsewhere(mean)
-        return SimpleNamespace(
-            sample=lambda key: dist.sample(seed=key), log_prob=dist.log_prob
-        )
-
-    for fun in (score_function_jacobians, pathwise_jacobians):
-        found = fun(jnp.square, (jnp.array(0.5),), build, 7, 5000)
-        assert_mean(found, (jnp.array(1.0),))
-
-
-@pytest.mark.slow
-def test_whole_models_as_functions():
-    model = eqx.nn.MLP(2, "scalar", 4, 1, key=jr.key(8))
-
-    @eqx.filter_jit
-    def means(model, key):
-        return [
-            jax.tree.map(
-                lambda j: jnp.mean(j, axis=0),
-                estimator(model, PARAMS, MultiNormalDiag, key, 2000),
-            )
-            for estimator in (pathwise_jacobians, measure_valued_jacobians)
-        ]
-
-    a, b = means(model, jr.key(9))
-    for x, y in zip(a, b, strict=True):
-        np.testing.assert_allclose(x, y, atol=0.05)
-
-
 @slow_but_for_score
 def test_derivative_by_the_function(estimator):
     """The derivative of the gradient of c E[x^2], which is 2 c mu, by c."""
@@ -301,32 +243,6 @@ def test_samples_are_independent(estimator):
         assert abs(correlations[0, i]) < 4 / len(found) ** 0.5
 
 
-@pytest.mark.slow
-@estimators
-def test_kinds_of_keys(estimator):
-    seed, typed, raw = (
-        ESTIMATORS[estimator](jnp.sum, PARAMS, MultiNormalDiag, key, 3)
-        for key in (5, jr.key(5), jr.PRNGKey(5))
-    )
-    for a, b, c in zip(seed, typed, raw, strict=True):
-        np.testing.assert_array_equal(a, b)
-        np.testing.assert_array_equal(a, c)
-
-
-@pytest.mark.slow
-@estimators
-def test_vmap_over_keys(estimator):
-    fun = lambda key: ESTIMATORS[estimator](
-        PROBLEMS["bump"].function, PARAMS, MultiNormalDiag, key, 7
-    )
-    keys = jr.split(jr.key(13), 3)
-    batched = jax.jit(jax.vmap(fun))(keys)
-    single = jax.jit(fun)(keys[1])
-    for a, b in zip(batched, single, strict=True):
-        assert a.shape == (3, 7, 2)
-        np.testing.assert_allclose(a[1], b, rtol=1e-4, atol=1e-6)
-
-
 def _jacobians_of_squares(estimator, params, key, num_samples=200):
     fun = jax.jit(
         lambda params: ESTIMATORS[estimator](
@@ -336,27 +252,15 @@ def _jacobians_of_squares(estimator, params, key, num_samples=200):
     return fun(params), (2 * params[0], 2 * jnp.exp(2 * params[1]))
 
 
-@pytest.mark.parametrize(
-    "dtype", [jnp.bfloat16, pytest.param(jnp.float16, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float64])
 @slow_but_for_score
 def test_dtypes(estimator, dtype, x64):
-    params = tuple(p.astype(dtype) for p in PARAMS)
     with x64():
+        params = tuple(jnp.asarray(np.asarray(p), dtype) for p in PARAMS)
         found, exact = _jacobians_of_squares(estimator, params, jr.key(14))
-    assert [j.dtype for j in found] == [dtype, dtype]
-    wide = lambda tree: jax.tree.map(lambda j: j.astype(jnp.float32), tree)
-    assert_mean(wide(found), wide(exact), 0.02)
-
-
-@pytest.mark.slow
-@estimators
-def test_double_precision(estimator, x64):
-    with x64():
-        params = tuple(jnp.asarray(np.asarray(p, np.float64)) for p in PARAMS)
-        found, exact = _jacobians_of_squares(estimator, params, jr.key(15))
-        assert [j.dtype for j in found] == [jnp.float64] * 2
-        assert_mean(found, exact)
+        assert [j.dtype for j in found] == [dtype, dtype]
+        wide = lambda tree: jax.tree.map(lambda j: j.astype(jnp.float32), tree)
+        assert_mean(wide(found), wide(exact), 0.02)
 
 
 @pytest.mark.slow
@@ -365,27 +269,6 @@ def test_mixed_dtypes(estimator):
     params = (PARAMS[0].astype(jnp.bfloat16), PARAMS[1])
     found, _ = _jacobians_of_squares(estimator, params, jr.key(16), 3)
     assert [j.dtype for j in found] == [jnp.bfloat16, jnp.float32]
-
-
-@pytest.mark.slow
-@estimators
-def test_arrays_of_numpy(estimator):
-    found, expected = (
-        ESTIMATORS[estimator](lambda x: x @ x, params, MultiNormalDiag, 17, 3)
-        for params in (tuple(np.asarray(p) for p in PARAMS), PARAMS)
-    )
-    for a, b in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(a, b)
-
-
-@pytest.mark.slow
-def test_abstract_evaluation():
-    for name, estimator in ESTIMATORS.items():
-        fun = partial(estimator, lambda x: x @ x, dist_builder=MultiNormalDiag)
-        shapes = eqx.filter_eval_shape(
-            lambda p, key, fun=fun: fun(p, key=key, num_samples=5), PARAMS, jr.key(0)
-        )
-        assert [s.shape for s in shapes] == [(5, 2)] * 2, name
 
 
 @pytest.mark.slow
@@ -427,25 +310,3 @@ def test_numpy_arrays_in_float64(estimator):
     for found, expected in zip(call(params), call(PARAMS), strict=True):
         assert found.dtype == jnp.float32
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
-
-
-def test_pathwise_is_exact_for_a_linear_function():
-    found = pathwise_jacobians(lambda x: 3 * jnp.sum(x), PARAMS, MultiNormalDiag, 19, 4)
-    np.testing.assert_allclose(found[0], jnp.full((4, 2), 3.0), rtol=1e-6)
-
-
-@pytest.mark.slow
-def test_measure_valued_takes_other_parameters():
-    """By the chain rule, for variances instead of logarithms of scales."""
-    variances = jnp.exp(2 * PARAMS[1])
-    found = jax.jit(
-        lambda: measure_valued_jacobians(
-            PROBLEMS["quadratic"].function,
-            (PARAMS[0], variances),
-            lambda m, v: MultiNormalDiag(m, jnp.log(v) / 2),
-            20,
-            10_000,
-        )
-    )()
-    exact = jax.grad(PROBLEMS["quadratic"].expectation, (0, 1))(PARAMS[0], variances)
-    assert_mean(found, exact)

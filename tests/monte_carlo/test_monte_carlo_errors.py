@@ -1,7 +1,6 @@
 """Wrong arguments: each message names the function, the argument, and the way out."""
 
 import re
-from functools import partial
 from types import SimpleNamespace
 
 import jax.numpy as jnp
@@ -9,7 +8,6 @@ import pytest
 
 from eqopt.monte_carlo import (
     MultiNormalDiag,
-    control_delta_method,
     control_variates_jacobians,
     estimate_control_variate_coefficients,
     measure_valued_estimation_mean,
@@ -22,8 +20,7 @@ from eqopt.monte_carlo import (
 
 ONES = jnp.ones(2)
 PARAMS = (ONES, ONES)
-ESTIMATORS = [score_function_jacobians, pathwise_jacobians, measure_valued_jacobians]
-SCORE, PATHWISE, _ = ESTIMATORS
+SCORE, PATHWISE = score_function_jacobians, pathwise_jacobians
 
 
 def _run(
@@ -57,52 +54,40 @@ APART = SimpleNamespace(sample=lambda key: ONES, log_prob=lambda x: x)
 NORMAL = MultiNormalDiag(ONES, ONES)
 
 WRONG = [
-    *(
-        case
-        for fun in ESTIMATORS
-        for case in (
-            (
-                partial(_run, fun, lambda x: x),
-                [f"{fun.__name__}:", "`function`", "must be one real number", "f32[2]"],
-            ),
-            (
-                partial(_run, fun, num_samples=0),
-                [fun.__name__, "`num_samples`", "at least 1", "0"],
-            ),
-            (
-                partial(_run, fun, params=(1.0, 2.0)),
-                [f"{fun.__name__}: `params`", "floating-point array", "(1.0, 2.0)"],
-            ),
-        )
+    (
+        lambda: _run(PATHWISE, lambda x: x),
+        ["pathwise_jacobians:", "`function`", "must be one real number", "f32[2]"],
+    ),
+    (
+        lambda: _run(measure_valued_jacobians, num_samples=0),
+        ["measure_valued_jacobians:", "`num_samples`", "at least 1", "0"],
+    ),
+    (
+        lambda: _run(SCORE, params=(1.0, 2.0)),
+        ["score_function_jacobians: `params`", "floating-point array", "(1.0, 2.0)"],
     ),
     (lambda: _run(SCORE, params=(ONES, ONES.astype(complex))), ["`params`", "complex"]),
-    (lambda: _run(SCORE, lambda x: (jnp.sum(x), None)), ["`function`", "None"]),
     (
         lambda: _run(SCORE, dist_builder=lambda *_: APART),
         ["`log_prob`", "must be one real number", "f32[2]"],
     ),
     (
         lambda: _run(PATHWISE, dist_builder=lambda *_: INTEGERS),
-        ["pathwise_jacobians: samples", "i32[2]", "score_function_jacobians"],
+        ["pathwise_jacobians: `sample`", "i32[2]", "score_function_jacobians"],
     ),
     (
         lambda: _run(PATHWISE, lambda x: jnp.sum(x > 0)),
         ["pathwise_jacobians: `function`", "i32[]", "score_function_jacobians"],
     ),
-    *(
-        (call, ["must be a `MultiNormalDiag`", "namespace"])
-        for call in (
-            lambda: _run(measure_valued_jacobians, dist_builder=lambda *_: APART),
-            lambda: measure_valued_estimation_mean(jnp.sum, APART, 0, 3),
-            lambda: control_delta_method(jnp.sum, lambda *_: APART)[0](PARAMS, ONES),
-        )
+    (
+        lambda: _run(measure_valued_jacobians, dist_builder=lambda *_: APART),
+        ["must be a `MultiNormalDiag`", "namespace"],
+    ),
+    (
+        lambda: measure_valued_estimation_mean(jnp.sum, APART, 0, 3),
+        ["measure_valued_estimation_mean: `dist`", "`MultiNormalDiag`"],
     ),
     (lambda: MultiNormalDiag(ONES, jnp.ones(3)), ["MultiNormalDiag", "`log_scale`"]),
-    (lambda: MultiNormalDiag([0.0], ONES), ["MultiNormalDiag: `loc`", "[0.0]"]),
-    (
-        lambda: MultiNormalDiag(ONES, jnp.ones(2, int)),
-        ["MultiNormalDiag: `log_scale`", "int32"],
-    ),
     (
         lambda: NORMAL.log_prob(jnp.ones((2, 3))),
         ["MultiNormalDiag", "`x`", "(2,)", "(2, 3)"],
@@ -111,7 +96,6 @@ WRONG = [
         lambda: _variates(make=_made(cv=ONES)),
         ["control_variates_jacobians: `cv`", "must be one real number", "f32[2]"],
     ),
-    (lambda: _variates(make=_made(expected_cv=ONES)), ["`expected_cv`", "f32[2]"]),
     (
         lambda: _variates(estimator=lambda *args: ONES),
         ["`grad_estimator(...)` has another tree structure", "num_samples"],
@@ -128,14 +112,6 @@ WRONG = [
     (
         lambda: moving_avg_baseline(jnp.sum, 1.5),
         ["moving_avg_baseline: `decay`", "[0, 1]", "1.5"],
-    ),
-    (
-        lambda: moving_avg_baseline(lambda x: x)[2](PARAMS, jnp.ones((3, 2)), None),
-        ["moving_avg_baseline", "`function`", "f32[2]"],
-    ),
-    (
-        lambda: control_delta_method(lambda x: jnp.sum(x > 0))[1](PARAMS, None),
-        ["control_delta_method: `function`", "i32[]"],
     ),
 ]
 

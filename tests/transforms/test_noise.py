@@ -9,7 +9,7 @@ import pytest
 
 import eqopt
 from eqopt.microbatching import clipped_grad
-from eqopt.microbatching._clip_factors import clip_factors
+from eqopt.microbatching._ghost.factors import clip_factors
 
 
 SIZE = 20000

@@ -28,7 +28,7 @@ from .._types import (
     Updates,
     ZeroOrMore,
 )
-from ..microbatching._clip_factors import clip_factors
+from ..microbatching._ghost.factors import clip_factors
 from ..numerics._numerics import (
     abs_sq,
     as_float,

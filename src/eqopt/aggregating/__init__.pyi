@@ -6,6 +6,7 @@ from ._average import (
     AveragePerElementUpdates as AveragePerElementUpdates,
     PerElementMeanAndSumSqDiffGrads as PerElementMeanAndSumSqDiffGrads,
     PerElementMeanAndSumSqDiffGradsState as PerElementMeanAndSumSqDiffGradsState,
+    get_batch_size_from_per_elt_updates as get_batch_size_from_per_elt_updates,
 )
 from ._noise_scale import (
     GradientNoiseScale as GradientNoiseScale,
@@ -14,9 +15,6 @@ from ._noise_scale import (
 from ._process import (
     Process as Process,
     add_mean_variance_to_opt as add_mean_variance_to_opt,
-)
-from ._sizes import (
-    get_batch_size_from_per_elt_updates as get_batch_size_from_per_elt_updates,
 )
 from ._tracking import (
     PerElementMeanAndVarianceEMAState as PerElementMeanAndVarianceEMAState,

@@ -2,7 +2,8 @@
 
 import dataclasses
 import functools
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any, TypeAlias, TypeVar
 
 import equinox as eqx
 import jax
@@ -11,14 +12,23 @@ from jaxtyping import Array, Bool, Float, Inexact, Int
 
 from .._combinators.collecting import fill_missing
 from .._core import equation, leafwise
+from .._transforms.privacy import batch_size
 from .._trees.leaves import flatten_updates
 from .._trees.states import check_state
 from .._trees.stored import load
-from .._types import Count, Nonnegative, Params, Scalar, State, Updates
+from .._types import Count, Nonnegative, Params, Scalar, State, StaticInteger, Updates
 from ..numerics._numerics import abs_sq, at_least_float32
 from ..tree._like import real_full_like, wide_zeros_like
 from ._aggregator import AbstractAggregator
-from ._sizes import Axes, as_tuple, check_axes, hashable, size_of
+
+
+# The axes of the elements in per-element updates.
+Axes: TypeAlias = StaticInteger | Sequence[StaticInteger]
+
+
+def _hashable(axes: Axes | None) -> Any:
+    """For a static field: a tuple if there are several."""
+    return tuple(axes) if isinstance(axes, Sequence) else axes
 
 
 class AveragePerElementUpdates(AbstractAggregator):
@@ -35,15 +45,11 @@ class AveragePerElementUpdates(AbstractAggregator):
 
     **Raises:**
 
-    A `ValueError` if `per_elt_axis` is empty or has an axis twice. In `update`, a
-    `ValueError` that names the key path if updates have no such axes, or different
-    numbers of elements.
+    In `update`, a `ValueError` that names the key path if updates have no such axes, or
+    different numbers of elements.
     """
 
-    per_elt_axis: Axes = eqx.field(static=True, default=0, converter=hashable)
-
-    def __check_init__(self) -> None:
-        check_axes(type(self).__name__, self.per_elt_axis)
+    per_elt_axis: Axes = eqx.field(static=True, default=0, converter=_hashable)
 
     def init(self, params: Params) -> None:
         return None
@@ -150,17 +156,13 @@ class AverageIncrementallyUpdates(AbstractAggregator):
 
     **Raises:**
 
-    A `ValueError` if `per_elt_axis` is empty or has an axis twice, or if
-    `accumulation_steps` is smaller than 1 or not an integer. In `update`, a
-    `ValueError` that names the key path if updates have no such axes, or different
-    numbers of elements.
+    A `ValueError` if `accumulation_steps` is smaller than 1 or not an integer. In
+    `update`, a `ValueError` that names the key path if updates have no such axes, or
+    different numbers of elements.
     """
 
-    per_elt_axis: Axes | None = eqx.field(static=True, converter=hashable)
+    per_elt_axis: Axes | None = eqx.field(static=True, converter=_hashable)
     accumulation_steps: Count
-
-    def __check_init__(self) -> None:
-        check_axes(type(self).__name__, self.per_elt_axis)
 
     def init(self, params: Params) -> AccumulateAvgUpdatesState | None:
         return _start(self, params)
@@ -244,10 +246,9 @@ class PerElementMeanAndSumSqDiffGrads(AbstractAggregator):
 
     **Raises:**
 
-    A `ValueError` if `per_elt_axis` is empty or has an axis twice, or if
-    `accumulation_steps` is smaller than 1 or not an integer. In `update`, a
-    `ValueError` that names the key path if updates have no such axes, or different
-    numbers of elements.
+    A `ValueError` if `accumulation_steps` is smaller than 1 or not an integer. In
+    `update`, a `ValueError` that names the key path if updates have no such axes, or
+    different numbers of elements.
 
     ??? cite "Reference"
 
@@ -265,11 +266,8 @@ class PerElementMeanAndSumSqDiffGrads(AbstractAggregator):
         ```
     """
 
-    per_elt_axis: Axes = eqx.field(static=True, default=0, converter=hashable)
+    per_elt_axis: Axes = eqx.field(static=True, default=0, converter=_hashable)
     accumulation_steps: Count = 1
-
-    def __check_init__(self) -> None:
-        check_axes(type(self).__name__, self.per_elt_axis)
 
     def init(self, params: Params) -> PerElementMeanAndSumSqDiffGradsState | None:
         if not _is_accumulating(self):
@@ -290,9 +288,9 @@ class PerElementMeanAndSumSqDiffGrads(AbstractAggregator):
         params: Params | None = None,
         **extra: Any,
     ) -> tuple[Updates, dict[str, Any], PerElementMeanAndSumSqDiffGradsState | None]:
-        axes = self.per_elt_axis
-        size = size_of(type(self).__name__, updates, params, axes)
-        mean, sum_sq_diff = _moments_of(updates, as_tuple(axes))
+        axes = _as_tuple(self.per_elt_axis)
+        size = batch_size(type(self).__name__, updates, params, axes)
+        mean, sum_sq_diff = _moments_of(updates, axes)
         if not _is_accumulating(self):
             check_state(self, state, type(None))
             aux = {"sum_sq_diff_grads": sum_sq_diff, "sample_size": size}
@@ -320,12 +318,41 @@ class PerElementMeanAndSumSqDiffGrads(AbstractAggregator):
 #
 
 
+def get_batch_size_from_per_elt_updates(
+    per_elt_updates: Updates, per_elt_axis: Axes
+) -> int:
+    """Counts the elements in per-element updates.
+
+    **Arguments:**
+
+    - `per_elt_updates`: a tree of arrays with the elements along some axes, or `None`.
+    - `per_elt_axis`: the axis of the elements, or a sequence of axes. Negative axes
+        count from the end.
+
+    **Returns:**
+
+    The size of the axis, or the product of the sizes of all axes. It is 1 if there are
+    no arrays.
+
+    **Raises:**
+
+    A `ValueError` that names the key path if an array has no such axis, another number
+    of elements than the others, or no elements.
+    """
+    owner = "get_batch_size_from_per_elt_updates"
+    return batch_size(owner, per_elt_updates, None, _as_tuple(per_elt_axis))
+
+
+def _as_tuple(axes: Axes) -> tuple[Any, ...]:
+    return tuple(axes) if isinstance(axes, Sequence) else (axes,)
+
+
 def _element_means(
     owner: Any, updates: Updates, params: Params | None
 ) -> tuple[Updates, int]:
     """Takes the means over the elements, and counts the elements."""
-    size = size_of(type(owner).__name__, updates, params, owner.per_elt_axis)
-    axes = as_tuple(owner.per_elt_axis)
+    axes = _as_tuple(owner.per_elt_axis)
+    size = batch_size(type(owner).__name__, updates, params, axes)
     leaves, treedef = flatten_updates(updates)
     means = [None if g is None else _mean(g, axes) for g in leaves]
     return treedef.unflatten(means), size

@@ -1,11 +1,10 @@
 """The noise scale: a guide to the batch size."""
 
-from typing import Any
-
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from .._arguments.checks import check_interval
 from .._arguments.construction import Module
 from .._core import equation, sum_over_leaves
 from .._errors import InputError
@@ -116,7 +115,20 @@ def gradient_noise_scale(
         }
         ```
     """
-    _check(variance_grads, mean_squared_norm, batch_size, small_batch_size)
+    owner = "gradient_noise_scale"
+    if (variance_grads is None) == (mean_squared_norm is None):
+        problem = "pass exactly one of `variance_grads` and `mean_squared_norm`."
+        raise InputError(owner, problem)
+    if not is_traced(batch_size):
+        check_interval(
+            owner,
+            "small_batch_size",
+            small_batch_size,
+            0,
+            np.asarray(batch_size).item(),
+            includes_low=False,
+            includes_high=False,
+        )
     square = norm(mean_grads, squared=True)
     large, small = (
         jnp.asarray(n, square.dtype) for n in (batch_size, small_batch_size)
@@ -134,29 +146,3 @@ def gradient_noise_scale(
 @equation
 def sum_of_variances(g: Leaf, variance_grads: Leaf) -> Scalar:
     return jnp.sum(variance_grads.real)
-
-
-def _check(variance: Any, square: Any, large: Any, small: Any) -> None:
-    owner = "gradient_noise_scale"
-    if (variance is None) == (square is None):
-        count = "neither" if variance is None else "both"
-        raise InputError(
-            owner,
-            "pass exactly one of `variance_grads` and `mean_squared_norm`, but got "
-            f"{count}.",
-        )
-    if square is not None and jnp.ndim(square) != 0:
-        raise InputError(
-            owner,
-            f"`mean_squared_norm` must be a number, but has shape {jnp.shape(square)}. "
-            "Pass the mean of these numbers.",
-        )
-    if is_traced(large) or is_traced(small):
-        return
-    # In NumPy, because comparing JAX arrays would be traced under `jit`.
-    if not 0 < np.asarray(small) < np.asarray(large):
-        raise InputError(
-            owner,
-            "`small_batch_size` must be larger than 0 and smaller than `batch_size`, "
-            f"but they are {small} and {large}.",
-        )

@@ -11,8 +11,7 @@ from .._trees.leaves import restrict
 from .._trees.stored import load, store_like
 from .._types import Hyperparameter, IntegerLike, Model, Params, State
 from ._aggregator import AbstractAggregator, is_ready, rounded
-from ._average import PerElementMeanAndSumSqDiffGrads
-from ._sizes import Axes
+from ._average import Axes, PerElementMeanAndSumSqDiffGrads
 from ._tracking import TrackPerElementMeanAndVarianceWithEMA
 
 

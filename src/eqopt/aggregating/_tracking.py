@@ -1,5 +1,6 @@
 """Averages over time of the mean and the variance of per-element gradients."""
 
+import dataclasses
 from typing import Any
 
 import equinox as eqx
@@ -7,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from .._arguments.checks import check_interval
 from .._core import AbstractLeafwise, Leafwise, equation
 from .._errors import InputError
 from .._transforms.scale import recorded
@@ -15,7 +17,6 @@ from .._types import (
     Nonnegative,
     Params,
     PyTree,
-    Scalar,
     State,
     Unit,
     Updates,
@@ -97,30 +98,25 @@ class TrackPerElementMeanAndVarianceWithEMA(AbstractLeafwise):
         sample_size: IntegerLike,
         **extra: Any,
     ) -> Leafwise:
-        state = PerElementMeanAndVarianceEMAState(
+        if isinstance(sample_size, int):
+            name, fix = (
+                type(self).__name__,
+                "Use larger batches or `accumulation_steps`.",
+            )
+            check_interval(name, "sample_size", sample_size, 2, advice=fix)
+        # If there turns out to be a single one at run time, the variance is zero.
+        degrees = jnp.maximum(jnp.asarray(sample_size, jnp.float32) - 1, 1)
+        state = dataclasses.replace(
+            state,
             count=safe_increment(state.count),
             ema_decay=recorded(self.ema_decay, state.ema_decay),
-            mean_grads_ema=state.mean_grads_ema,
-            variance_grads_ema=state.variance_grads_ema,
         )
-        degrees = _degrees_of_freedom(sample_size)
         return Leafwise(
             track,
             state,
             {"decay": self.ema_decay, "degrees": degrees},
             reads={"sum_sq_diff_grads": sum_sq_diff_grads},
         )
-
-
-def _degrees_of_freedom(sample_size: Any) -> Scalar:
-    if isinstance(sample_size, int) and sample_size < 2:
-        raise InputError(
-            None,
-            f"`sample_size` must be at least 2 for a variance, but is {sample_size}. "
-            "Use larger batches, or combine several with `accumulation_steps`.",
-        )
-    # If there turns out to be a single one at run time, the variance is zero.
-    return jnp.maximum(jnp.asarray(sample_size, jnp.float32) - 1, 1)
 
 
 def get_unbiased_mean_and_variance_ema(state: State) -> tuple[Updates, Updates]:

@@ -2,9 +2,10 @@
 
 import enum
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 from .._arguments.construction import Module
+from .._types import PyTree
 
 
 class AccumulationType(enum.Enum):
@@ -80,6 +81,10 @@ class Accumulator(Module):
     update: Callable[[Any, Any, Any], Any]
     finalize: Callable[[Any], Any]
     aggregate: Callable[[Any], Any]
+
+
+# One of them, or a tree of them that is a prefix of the output.
+Accumulators: TypeAlias = PyTree[AccumulationType | Accumulator]
 
 
 def is_accumulator(x: Any) -> bool:

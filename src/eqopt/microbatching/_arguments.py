@@ -93,17 +93,19 @@ class Batch(eqx.Module):
         pairs = zip(leaves, self.axes, strict=True)
         return [x for x, axis in pairs if axis is not None]
 
-    def rebuild(
+    def call(
         self,
+        fun: Callable[..., Any],
         leaves: Sequence[Any],
         state: Any,
         index: Any,
         row: Sequence[Array] | None = None,
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """`args` and `kwargs` for the microbatch `index`, or for one row of it.
+    ) -> Any:
+        """Calls a function with the microbatch `index`, or with one row of it.
 
         **Arguments:**
 
+        - `fun`: a function with the arguments of the user's function.
         - `leaves`: the leaves for the microbatch.
         - `state`: the `eqx.nn.State` that the previous microbatch returned, if any.
         - `index`: the number of the microbatch.
@@ -118,7 +120,8 @@ class Batch(eqx.Module):
             # With the same key, all microbatches would have the same dropout masks.
             key = by_place(args, kwargs)[self.key_place]
             new[self.key_place] = jr.fold_in(key, index)
-        return replace(args, kwargs, new)
+        args, kwargs = replace(args, kwargs, new)
+        return fun(*args, **kwargs)
 
 
 def find_batch(
@@ -289,10 +292,21 @@ def find_places(
                 f"{len(passed) - len(names)} positional arguments and the keyword "
                 f"arguments {names}.",
             )
-    found = tuple(places[x] for x in wanted)
-    if len({*found}) < len(found):
-        raise InputError(None, f"{wanted} names an argument twice.")
-    return found
+    return tuple(places[x] for x in wanted)
+
+
+def match_axes(
+    in_axes: int | Sequence[int | None], places: Sequence[Place]
+) -> dict[Place, int | None]:
+    """The batch axis of each argument, from the argument `in_axes`."""
+    axes = [in_axes] * len(places) if isinstance(in_axes, int) else in_axes
+    if len(axes) != len(places):
+        raise InputError(
+            None,
+            f"`in_axes={in_axes}` has length {len(axes)}, but there are {len(places)} "
+            "such arguments. Pass an axis for each, or a single int for all.",
+        )
+    return dict(zip(places, axes, strict=True))
 
 
 def as_tuple(numbers: int | str | Sequence[int | str]) -> tuple[Any, ...]:

@@ -1,14 +1,14 @@
 """Norms of per-example gradients, and sums of clipped per-example gradients."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float, Shaped
+from jaxtyping import Array, ArrayLike, Float
 
 from .._arguments.checks import check_interval
 from .._errors import InputError
@@ -18,13 +18,16 @@ from .._types import IntegerLike, PyTree, StaticInteger
 from ..numerics._numerics import safe_sqrt, wide_dtype
 from ._accumulator import AccumulationType
 from ._arguments import Batch, Call, find_batch, wrap
-from ._clip_factors import clip_factors
-from ._ghost.factors import AbstractFactor, squared_norm, weighted_sum
+from ._examples import Loss, find_loss, map_rows
+from ._ghost.factors import AbstractFactor, Summand, clip_factors, squared_norm
 from ._ghost.gradient import Method, Path, Traced, gradient, trace
-from ._loop import Options, make_options, run
-from ._loss import Loss, find_loss
-from ._weights import check_weights, make_weights
+from ._loop import Options, make_options
 
+
+# How the clipped gradients are combined.
+SumOrMean: TypeAlias = Literal[
+    AccumulationType.SUM, AccumulationType.MEAN, AccumulationType.RUNNING_MEAN
+]
 
 # A tree of labels like the differentiated arguments, a prefix of it, or a function that
 # returns one of them, such as the result of `eqopt.groups.label`.
@@ -56,7 +59,7 @@ def clipped_grad(
     batch_argnums: int | Sequence[int] = 1,
     keep_batch_dim: bool = True,
     microbatch_size: StaticInteger | None = None,
-    accumulator: AccumulationType = AccumulationType.SUM,
+    accumulator: SumOrMean = AccumulationType.SUM,
     groups: Groups | None = None,
     weights: ArrayLike | None = None,
     method: Method = "auto",
@@ -163,15 +166,9 @@ def clipped_grad(
     lists the parameters for which it is not possible.
     """
     owner = "clipped_grad"
-    if accumulator is AccumulationType.CONCAT:
-        raise InputError(
-            owner,
-            "`accumulator` must be SUM, MEAN or RUNNING_MEAN, but is CONCAT. For "
-            "per-example gradients, use `micro_grad`.",
-        )
-    is_dict = isinstance(l2_norm_clip, dict)
-    is_mapping = isinstance(l2_norm_clip, Mapping)
-    for x in l2_norm_clip.values() if is_mapping else [l2_norm_clip]:
+    if isinstance(l2_norm_clip, Mapping):
+        l2_norm_clip = label_dict(dict(l2_norm_clip))
+    for x in jtu.tree_leaves(l2_norm_clip):
         if np.shape(x) != ():
             raise InputError(owner, f"`l2_norm_clip` has shape {np.shape(x)}, not ().")
         check_interval(owner, "l2_norm_clip", x, 0)
@@ -182,7 +179,7 @@ def clipped_grad(
         (has_aux, argnums, batch_argnums, keep_batch_dim),
         groups,
         method,
-        label_dict(l2_norm_clip) if is_dict else l2_norm_clip,
+        l2_norm_clip,
         make_options(
             owner, microbatch_size, accumulator, weights, num_real_microbatches
         ),
@@ -301,45 +298,24 @@ def _clipped_sum(
     l2_norm_clip: Any,
     options: Options,
 ) -> tuple[PyTree, PerExampleNorms]:
-    accumulator, weights = options.accumulator, options.weights
-    gradients = _find_gradients(call, of_loss, groups, method, options.size, weights)
-    limits = _limits_of(l2_norm_clip, gradients.all_labels)
-    # Noise is added before any rounding: the rounding of a large sum may exceed the
-    # contribution of an example.
-    dtypes = [wide_dtype(p.dtype) for p in gradients.params]
+    gradients = _find_gradients(call, of_loss, groups, method, options.size)
+    limits = _limits_of(l2_norm_clip, gradients.labels)
 
-    def clipped(*microbatch: Any) -> tuple[list[Array], PerExampleNorms]:
-        examples = gradients.examples(*microbatch)
-        bounds, factors = examples.bounds, examples.factors
-        by_label = {k: clip_factors(bounds[k], limits[k]) for k in bounds}
-        if examples.weights is not None:
-            w = examples.weights.astype(jnp.float32)
-            by_label = {k: w.astype(f.dtype) * f for k, f in by_label.items()}
-            factors = jtu.tree_map(lambda x: _without_zeros(x, w), factors)
-        sums = [
-            weighted_sum(f, by_label[label]) if f else jnp.zeros(p.shape, dtype)
-            for f, label, p, dtype in zip(
-                factors, gradients.labels, gradients.params, dtypes, strict=True
-            )
-        ]
-        return sums, examples.visible
+    def clipped(*example: Any) -> tuple[list[Summand], PerExampleNorms]:
+        factors, bounds, visible = gradients.of_example(*example)
+        scales = {k: clip_factors(bounds[k], limits[k]) for k in bounds}
+        triples = zip(factors, gradients.labels, gradients.params, strict=True)
+        # Noise is added before any rounding: the rounding of a large sum may exceed the
+        # contribution of an example.
+        return [
+            Summand(x, scales[label], p.shape, wide_dtype(p.dtype))
+            for x, label, p in triples
+        ], visible
 
-    # The sums are weighted already.
-    kinds = AccumulationType.SUM, AccumulationType.CONCAT
-    unweighted = options._replace(accumulator=kinds, weights=None)
-    sums, visible = run(clipped, gradients.batch, unweighted)
-    divisor = 1
-    if accumulator is not AccumulationType.SUM:
-        split = gradients.batch.split
-        given = make_weights(weights, split, has_rows=True)
-        is_mean = accumulator is AccumulationType.MEAN
-        executed = split.executed(options.num_real)
-        divisor = given.of_all() if is_mean else given.of_first(executed)
-    means = [
-        (x / jnp.asarray(divisor, x.dtype)).astype(dtype)
-        for x, dtype in zip(sums, dtypes, strict=True)
-    ]
-    return gradients.treedef.unflatten(means), visible
+    kinds = options.accumulator, AccumulationType.CONCAT
+    options = options._replace(accumulator=kinds)
+    sums, visible = map_rows(clipped, gradients.batch, options)
+    return gradients.treedef.unflatten(sums), visible
 
 
 def _norms(
@@ -350,8 +326,8 @@ def _norms(
     options: Options,
 ) -> PerExampleNorms:
     gradients = _find_gradients(call, of_loss, groups, method, options.size)
-    visible = lambda *microbatch: gradients.examples(*microbatch).visible
-    return run(visible, gradients.batch, options)
+    visible = lambda *example: gradients.of_example(*example)[-1]
+    return map_rows(visible, gradients.batch, options)
 
 
 def _paths(call: Call, of_loss: tuple[Any, ...]) -> PyTree[Path]:
@@ -367,35 +343,17 @@ def _paths(call: Call, of_loss: tuple[Any, ...]) -> PyTree[Path]:
     return gradients.treedef.unflatten(found)
 
 
-def _limits_of(l2_norm_clip: Any, found: list[Any]) -> dict[Any, Any]:
+def _limits_of(l2_norm_clip: Any, labels: list[Any]) -> dict[Any, Any]:
     """The largest norm for each of these labels."""
-    if not isinstance(l2_norm_clip, Mapping):
-        return dict.fromkeys(found, l2_norm_clip)
-    missing = set(found) - set(l2_norm_clip)
+    if not isinstance(l2_norm_clip, dict):
+        return dict.fromkeys(labels or [None], l2_norm_clip)
+    missing = set(labels) - set(l2_norm_clip)
     if missing:
         raise InputError(
             None,
-            f"`l2_norm_clip` has no entry for {list(missing)}, only for "
-            f"{list(l2_norm_clip)}.",
+            f"`l2_norm_clip` has no entry for {[*missing]}, only for {[*l2_norm_clip]}.",
         )
-    return dict(l2_norm_clip)
-
-
-class _Examples(eqx.Module):
-    """Per-example gradients of a microbatch, in factors, and their norms by group."""
-
-    factors: list[list[AbstractFactor]]
-    norms: dict[Any, Float[Array, "*examples"]]
-    bounds: dict[Any, Float[Array, "*examples"]]  # which the norms do not exceed
-    values: Float[Array, "*examples"]
-    aux: PyTree
-    weights: Shaped[Array, "*examples"] | None
-
-    @property
-    def visible(self) -> PerExampleNorms:
-        # Without `groups`, there is one group with the label `None`.
-        norms = self.norms.get(None, self.norms)
-        return PerExampleNorms(self.values, norms, self.aux)
+    return l2_norm_clip
 
 
 class _Gradients(NamedTuple):
@@ -403,12 +361,11 @@ class _Gradients(NamedTuple):
 
     **Attributes:**
 
-    - `loss`, `batch`: the arguments. The last positional one is the weight.
+    - `loss`, `batch`: the arguments.
     - `params`: the arrays to differentiate with respect to; each has an entry in `names`
-        and in `labels`.
+        and in `labels`, which are all `None` without `groups`.
     - `treedef`, `static`: what makes them a tree again.
     - `method`: what the user chose.
-    - `all_labels`: the labels without repetitions.
     """
 
     loss: Loss
@@ -419,26 +376,20 @@ class _Gradients(NamedTuple):
     treedef: Any
     static: PyTree
     method: Method
-    all_labels: list[Any]
 
-    def examples(self, leaves: Any, state: Any, index: Any) -> _Examples:
-        """The gradients of the examples of a microbatch."""
-
-        def one(*row: Array) -> _Examples:
-            traced = self.trace(leaves, state, index, row)
-            value, aux, factors = gradient(traced, self.params, [*row])
-            squares: dict[Any, list[Any]] = {k: [] for k in self.all_labels}
-            for label, x in zip(self.labels, factors, strict=True):
-                squares[label].append(squared_norm(x))
-            found = {label: _norm_and_bound(x) for label, x in squares.items()}
-            norms, bounds = (
-                label_dict({k: x[i] for k, x in found.items()}) for i in range(2)
-            )
-            (*_, weight), _ = self.batch.rebuild(leaves, state, index, row)
-            return _Examples(factors, norms, bounds, value, aux, weight)
-
-        # Unlike `jax.vmap`, it also returns what is no array in `aux`.
-        return eqx.filter_vmap(one)(*self.batch.mapped(leaves))
+    def of_example(
+        self, leaves: Any, state: Any, index: Any, row: Sequence[Array]
+    ) -> tuple[list[list[AbstractFactor]], dict[Any, Array], PerExampleNorms]:
+        """The gradient of an example in factors, and bounds on its norms by label."""
+        traced = self.trace(leaves, state, index, row)
+        value, aux, factors = gradient(traced, self.params, [*row])
+        squares: dict[Any, list[Any]] = {k: [] for k in self.labels or [None]}
+        for label, x in zip(self.labels, factors, strict=True):
+            squares[label].append(squared_norm(x))
+        found = {label: _norm_and_bound(x) for label, x in squares.items()}
+        norms, bounds = ({k: x[i] for k, x in found.items()} for i in range(2))
+        visible = norms[None] if None in norms else label_dict(norms)
+        return factors, bounds, PerExampleNorms(value, visible, aux)
 
     def trace(
         self, leaves: Any, state: Any, index: Any, row: Sequence[Array]
@@ -446,10 +397,12 @@ class _Gradients(NamedTuple):
         """Traces the loss of one example, as a function of parameters and row."""
 
         def loss(params: list[Array], row: list[Array]) -> tuple[Any, Any]:
-            (*args, _), kwargs = self.batch.rebuild(leaves, state, index, row)
-            args, kwargs = self.loss.expand(tuple(args), kwargs)
-            wrt = eqx.combine(self.treedef.unflatten(params), self.static)
-            return self.loss.value_and_aux(wrt, args, kwargs)
+            def of_arguments(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
+                args, kwargs = self.loss.expand(args, kwargs)
+                wrt = eqx.combine(self.treedef.unflatten(params), self.static)
+                return self.loss.value_and_aux(wrt, args, kwargs)
+
+            return self.batch.call(of_arguments, leaves, state, index, row)
 
         traced = trace(loss, self.params, [*row], self.method != "per_example")
         if self.method == "ghost" and "per_example" in traced.paths:
@@ -470,7 +423,6 @@ def _find_gradients(
     groups: Groups | None = None,
     method: Method = "auto",
     size: int | None = None,
-    weights: Any = None,
 ) -> _Gradients:
     loss = find_loss(call, *of_loss)
     _, args, kwargs = call
@@ -481,28 +433,17 @@ def _find_gradients(
             f"`argnums` and `batch_argnums` both contain argument {both[0]!r}. For "
             "gradients with respect to the batch, use `micro_grad`.",
         )
-    batch = find_batch((*args, None), kwargs, loss.axes, size, loss.key)
-    if weights is not None:
-        check_weights(weights, batch.split)
-        axes = {**loss.axes, len(args): 0}
-        weighted = (*args, jnp.asarray(weights))
-        batch = find_batch(weighted, kwargs, axes, size, loss.key)
-    wrt = loss.wrt(args, kwargs)
-    params, static = eqx.partition(wrt, eqx.is_inexact_array)
+    params, static = eqx.partition(loss.wrt(args, kwargs), eqx.is_inexact_array)
     leaves, treedef = jtu.tree_flatten_with_path(params)
-    labels: list[Any] = [None] * len(leaves)
-    if groups is not None:
-        labels = _labels_of(groups, params)
     return _Gradients(
         loss,
-        batch,
+        find_batch(args, kwargs, loss.axes, size, loss.key),
         params=[jnp.asarray(x) for _, x in leaves],
         names=[jtu.keystr(path) or "(the root)" for path, _ in leaves],
-        labels=labels,
+        labels=[None] * len(leaves) if groups is None else _labels_of(groups, params),
         treedef=treedef,
         static=static,
         method=method,
-        all_labels=[None] if groups is None else list(dict.fromkeys(labels)),
     )
 
 
@@ -537,8 +478,3 @@ def _norm_and_bound(
 
 
 _NO_MATTER = 1e-3  # of the square of a norm
-
-
-def _without_zeros(x: Array, weights: Float[Array, " examples"]) -> Array:
-    # Zero times a value that is not finite is not zero.
-    return jnp.where(jnp.expand_dims(weights, range(1, x.ndim)) == 0, 0, x)

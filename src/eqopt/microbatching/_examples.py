@@ -1,29 +1,48 @@
 """Functions and gradients of single examples, one microbatch at a time."""
 
+import dataclasses
+import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import equinox.internal as eqxi
 import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
 from jaxtyping import Array, ArrayLike
 
-from .._errors import InputError
+from .._jax_internals import varying_axes
+from .._trees.control import vary
+from .._trees.sharding import is_in_shard_map
 from .._types import IntegerLike, PyTree, StaticInteger
-from ._accumulator import AccumulationType
-from ._arguments import Batch, Call, find_batch, is_state, list_places, wrap
+from ._accumulator import AccumulationType, Accumulators
+from ._arguments import (
+    Batch,
+    Call,
+    Place,
+    as_tuple,
+    by_place,
+    find_batch,
+    find_places,
+    is_single_key,
+    is_state,
+    list_places,
+    match_axes,
+    replace,
+    wrap,
+)
 from ._loop import Options, make_options, run
-from ._loss import find_loss
 
 
 def micro_vmap(
     fun: Callable[..., Any],
     in_axes: int | Sequence[int | None] = 0,
-    out_axes: int = 0,
+    out_axes: Literal[0] = 0,
     *,
     microbatch_size: StaticInteger | None = None,
     vmap_fn: Callable[..., Callable[..., Any]] = jax.vmap,
-    accumulator: PyTree = AccumulationType.CONCAT,
+    accumulator: Accumulators = AccumulationType.CONCAT,
     weights: ArrayLike | None = None,
     num_real_microbatches: IntegerLike | None = None,
 ) -> Callable[..., Any]:
@@ -55,7 +74,8 @@ def micro_vmap(
         be negative. Other keyword arguments are mapped over axis 0, except for an
         `eqx.nn.State`. If an argument `key` is mapped and is a single random key, it is
         split into one per example, `jr.split(key, rows)`. Defaults to 0.
-    - `out_axes`: the position of the mapped axis in the output. Only 0 is supported.
+    - `out_axes`: the position of the mapped axis in the output. Only 0 is supported:
+        use `jnp.moveaxis` on the result.
     - `microbatch_size`: the number of examples per microbatch. It need not divide the
         number of examples. Defaults to `None`: all examples at once.
     - `vmap_fn`: the function that vectorises a microbatch, like `jax.vmap`. It is
@@ -82,16 +102,11 @@ def micro_vmap(
     JAX's error if examples return different `eqx.nn.State`s.
     """
     owner = "micro_vmap"
-    if out_axes != 0:
-        raise InputError(
-            owner,
-            f"`out_axes` must be 0, but is {out_axes}. Use `jnp.moveaxis` on the result.",
-        )
     return wrap(
         owner,
         fun,
         _micro_vmap,
-        in_axes if isinstance(in_axes, int) else tuple(in_axes),
+        in_axes,
         vmap_fn,
         make_options(
             owner, microbatch_size, accumulator, weights, num_real_microbatches
@@ -101,42 +116,38 @@ def micro_vmap(
 
 def _micro_vmap(
     call: Call,
-    in_axes: int | tuple[int | None, ...],
+    in_axes: int | Sequence[int | None],
     vmap_fn: Callable[..., Callable[..., Any]],
     options: Options,
 ) -> Any:
     fun, args, kwargs = call
-    if isinstance(in_axes, int):
-        in_axes = (in_axes,) * len(args)
     places = list_places(call)
-    if len(in_axes) < len(args) or not places.keys() >= set(range(len(in_axes))):
-        raise InputError(
-            None,
-            f"`in_axes={in_axes}` has length {len(in_axes)}, but this call has "
-            f"{len(args)} positional arguments. Pass an axis or `None` for each, "
-            "or a single int for all.",
-        )
+    # A call may pass the last of the arguments by name.
+    count = len(args) if isinstance(in_axes, int) else max(len(args), len(in_axes))
     axes = {name: 0 for name, x in kwargs.items() if not is_state(x)}
-    axes |= {places[i]: axis for i, axis in enumerate(in_axes)}
+    axes |= match_axes(in_axes, find_places(places, tuple(range(count))))
     batch = find_batch(args, kwargs, axes, options.size, places.get("key"))
-    return map_examples(fun, batch, options, vmap_fn)
+    return map_rows(functools.partial(batch.call, fun), batch, options, vmap_fn)
 
 
-def map_examples(
+def map_rows(
     fun: Callable[..., Any],
     batch: Batch,
     options: Options,
     vmap_fn: Callable[..., Callable[..., Any]] = jax.vmap,
 ) -> Any:
-    """Evaluates a function on each row of each microbatch, and combines the results."""
+    """Evaluates a function on each row of each microbatch, and combines the results.
+
+    `fun` is a function of `(leaves, state, index, row)`, as `batch.call` takes them.
+    """
     in_axes = tuple(axis for axis in batch.axes if axis is not None)
 
     def evaluate(leaves: list[Any], state: Any, index: Any) -> Any:
         def one(*row: Array) -> Any:
-            args, kwargs = batch.rebuild(leaves, state, index, row)
             # `jax.vmap` returns only arrays: everything else is passed through as
             # metadata.
-            dynamic, static = eqx.partition(fun(*args, **kwargs), eqx.is_array)
+            out = fun(leaves, state, index, row)
+            dynamic, static = eqx.partition(out, eqx.is_array)
             if state is None:
                 return dynamic, eqxi.Static(static)
             new, rest = eqx.partition(dynamic, is_state, is_leaf=is_state)
@@ -170,7 +181,7 @@ def micro_grad(
     batch_argnums: int | Sequence[int] = 1,
     keep_batch_dim: bool = True,
     microbatch_size: StaticInteger | None = None,
-    accumulator: PyTree = AccumulationType.SUM,
+    accumulator: Accumulators = AccumulationType.SUM,
     transform_fn: Callable[[PyTree], Any] = lambda grads: grads,
     metrics_fn: Callable[[PyTree], Any] = lambda grads: None,
     weights: ArrayLike | None = None,
@@ -295,4 +306,118 @@ def _micro_grad(
         return transform_fn(grads), PerExample(value, metrics, aux)
 
     kinds = options.accumulator, AccumulationType.CONCAT
-    return map_examples(one_example, batch, options._replace(accumulator=kinds))
+    of_row = functools.partial(batch.call, one_example)
+    return map_rows(of_row, batch, options._replace(accumulator=kinds))
+
+
+#
+# The loss of one example
+#
+
+
+# What an error in the function may be about, with and without `keep_batch_dim`.
+_ONE_EXAMPLE = {
+    True: "The function was called with one example, as a batch of one. If it takes an "
+    "example without a batch axis, pass `keep_batch_dim=False`.",
+    False: "The function was called with one example, without a batch axis, because of "
+    "`keep_batch_dim=False`. If it takes a batch, omit this argument.",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Loss:
+    """A function of one example, as `micro_grad` takes it, in one call.
+
+    **Attributes:**
+
+    - `fun`, `has_aux`, `keep_batch_dim`: as in `micro_grad`.
+    - `wrt_places`, `is_one`: the arguments to differentiate with respect to, and whether
+        the gradient is the one for a single argument rather than a tuple.
+    - `batch_places`: the arguments in `batch_argnums`.
+    - `axes`: the batch axis of each argument that has one.
+    - `key`: the place of the argument with this name.
+    """
+
+    fun: Callable[..., Any]
+    has_aux: bool
+    keep_batch_dim: bool
+    wrt_places: tuple[Place, ...]
+    is_one: bool
+    batch_places: tuple[Place, ...]
+    axes: dict[Place, int]
+    key: Place | None
+
+    def wrt(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> PyTree:
+        """The arguments to differentiate with respect to."""
+        given = by_place(args, kwargs)
+        batch = [given[i] for i in self.batch_places]
+        chosen = tuple(given[i] for i in self.wrt_places)
+        chosen = _own_on_each_device(chosen, (batch, kwargs))
+        return chosen[0] if self.is_one else chosen
+
+    def expand(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Makes examples batches of one, if the function expects batches."""
+        if not self.keep_batch_dim:
+            return args, kwargs
+        given = by_place(args, kwargs)
+        expand = lambda x: jnp.expand_dims(x, 0) if eqx.is_array(x) else x
+        examples = {i: jtu.tree_map(expand, given[i]) for i in self.batch_places}
+        return replace(args, kwargs, examples)
+
+    def value_and_aux(
+        self, wrt: PyTree, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, Any]:
+        """The loss for expanded arguments, with the arguments in `wrt` replaced."""
+        chosen = (wrt,) if self.is_one else wrt
+        chosen = dict(zip(self.wrt_places, chosen, strict=True))
+        args, kwargs = replace(args, kwargs, chosen)
+        try:
+            out = self.fun(*args, **kwargs)
+        except (TypeError, ValueError) as error:
+            error.add_note(_ONE_EXAMPLE[self.keep_batch_dim])
+            raise
+        return out if self.has_aux else (out, None)
+
+
+def find_loss(
+    call: Call,
+    has_aux: bool,
+    argnums: int | Sequence[int],
+    batch_argnums: int | Sequence[int],
+    keep_batch_dim: bool,
+) -> Loss:
+    """Finds the arguments of the function in a call."""
+    places, given = list_places(call), by_place(call.args, call.kwargs)
+    batch_places = find_places(places, as_tuple(batch_argnums))
+    numbered = {place for x, place in places.items() if isinstance(x, int)}
+    key = places.get("key")
+    is_batch = lambda place, x: (
+        place in batch_places
+        or (place == key and is_single_key(x))
+        or not (place in numbered or is_state(x))
+    )
+    return Loss(
+        call.fun,
+        has_aux,
+        keep_batch_dim,
+        wrt_places=find_places(places, as_tuple(argnums)),
+        is_one=isinstance(argnums, int),
+        batch_places=batch_places,
+        axes={i: 0 for i, x in given.items() if is_batch(i, x)},
+        key=key,
+    )
+
+
+def _own_on_each_device(tree: PyTree, batch: PyTree) -> PyTree:
+    """`tree`, whose arrays vary between devices wherever the batch does.
+
+    Inside `jax.shard_map`, JAX would add up the gradients of all devices with respect to
+    an array that does not, and mix different examples.
+    """
+    if not is_in_shard_map():
+        return tree
+    arrays = filter(eqx.is_array, jtu.tree_leaves(batch))
+    axes = varying_axes(*map(jax.typeof, arrays))
+    return jtu.tree_map(lambda x: vary(x, axes) if eqx.is_inexact_array(x) else x, tree)

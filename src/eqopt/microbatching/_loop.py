@@ -8,22 +8,21 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
+import numpy as np
 from jax import lax
 from jaxtyping import Array
 
-from .._arguments.checks import check_integer
+from .._arguments.checks import check_integer, check_interval
 from .._errors import InputError
-from .._jax_internals import attempt
+from .._jax_internals import attempt, is_traced
 from .._trees.control import rounds_alike
 from .._trees.leaves import type_name
 from .._types import PyTree, StaticInteger
-from ._accumulator import is_accumulator
 from ._arguments import Batch, is_state
 from ._convolutions import evaluate_in_loop
 from ._interpret import as_array, last_products
 from ._rows import Split
-from ._rules import each, fill, make_rules
-from ._weights import make_weights
+from ._rules import each, fill, make_rules, make_weights
 
 
 class Options(NamedTuple):
@@ -41,18 +40,14 @@ def make_options(
     accumulator: PyTree,
     weights: Any,
     num_real_microbatches: Any,
-    name: str = "accumulator",
 ) -> Options:
-    """Checks what is known before a call. `name` names the accumulator in errors."""
-    for path, leaf in jtu.tree_leaves_with_path(accumulator, is_leaf=is_accumulator):
-        if not is_accumulator(leaf):
-            raise InputError(
-                owner,
-                f"`{name}{jtu.keystr(path)}` must be an `AccumulationType` or an "
-                f"`Accumulator`, but is {leaf!r}.",
-            )
+    """Checks what is known before a call."""
     if microbatch_size is not None:
         microbatch_size = check_integer(owner, "microbatch_size", microbatch_size, 1)
+    is_known = not is_traced(weights) and getattr(weights, "is_fully_addressable", True)
+    if weights is not None and is_known:
+        lowest = np.min(np.asarray(weights).real, initial=0)
+        check_interval(owner, "weights", lowest, 0, advice="To ignore a row, use 0.")
     return Options(microbatch_size, accumulator, weights, num_real_microbatches)
 
 
@@ -63,7 +58,7 @@ def run(
 
     **Arguments:**
 
-    - `fun`: a function of `(leaves, state, index)`, as `batch.rebuild` takes them.
+    - `fun`: a function of `(leaves, state, index)`, as `batch.call` takes them.
     - `batch`: the arguments of the call.
     - `has_rows`: whether the output has one entry per row and must be aggregated first.
     """
@@ -178,16 +173,14 @@ def _passes_state(batch: Batch, output: PyTree) -> bool:
     states = [] if batch.state is None else _states(output)
     if not states:
         return False
-    found, [expected] = (
-        [[type_name(x.dtype, x.shape) for x in jtu.tree_leaves(x)] for x in states]
-        for states in (states, [batch.state])
-    )
-    same = jtu.tree_structure(states) == jtu.tree_structure([batch.state])
-    if not same or found != [expected]:
+    types = lambda tree: jtu.tree_map(lambda x: type_name(x.dtype, x.shape), tree)
+    found, expected = types(states), types([batch.state])
+    if not eqx.tree_equal(found, expected):
         raise InputError(
             None,
-            f"the output must have one `eqx.nn.State` with the arrays {expected}, but "
-            f"has {found}. For a substate, return `state.update(substate)`.",
+            "the output must have one `eqx.nn.State` with the arrays "
+            f"{jtu.tree_leaves(expected)}, but has {jtu.tree_leaves(found)}. For a "
+            "substate, return `state.update(substate)`.",
         )
     return True
 

@@ -1,5 +1,6 @@
 """Functions of a batch, evaluated one microbatch at a time."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -7,9 +8,17 @@ import equinox as eqx
 from jaxtyping import ArrayLike
 
 from .._errors import InputError
-from .._types import IntegerLike, PyTree, StaticInteger
-from ._accumulator import AccumulationType
-from ._arguments import Call, as_tuple, find_batch, find_places, list_places, wrap
+from .._types import IntegerLike, StaticInteger
+from ._accumulator import AccumulationType, Accumulators
+from ._arguments import (
+    Call,
+    as_tuple,
+    find_batch,
+    find_places,
+    list_places,
+    match_axes,
+    wrap,
+)
 from ._loop import Options, make_options, run
 
 
@@ -28,7 +37,7 @@ def microbatch(
     fun: Callable[..., Any],
     argnums: int | Sequence[int],
     microbatch_size: StaticInteger | None,
-    accumulator: PyTree = AccumulationType.SUM,
+    accumulator: Accumulators = AccumulationType.SUM,
     *,
     argnames: str | Sequence[str] = (),
     in_axes: int | Sequence[int] = 0,
@@ -140,20 +149,12 @@ def microbatch(
     with another structure, shape or dtype.
     """
     owner = "microbatch"
-    batches = *as_tuple(argnums), *as_tuple(argnames)
-    axes = (in_axes,) * len(batches) if isinstance(in_axes, int) else tuple(in_axes)
-    if len(axes) != len(batches):
-        raise InputError(
-            owner,
-            f"`in_axes={axes}` has length {len(axes)}, but there are {len(batches)} "
-            "batch arguments. Pass an axis for each, or a single int for all.",
-        )
     return wrap(
         owner,
         fun,
         _microbatch,
-        batches,
-        axes,
+        (*as_tuple(argnums), *as_tuple(argnames)),
+        in_axes,
         make_options(
             owner, microbatch_size, accumulator, weights, num_real_microbatches
         ),
@@ -167,7 +168,7 @@ def micro_value_and_grad(
     batch_argnums: int | Sequence[int] = 1,
     batch_argnames: str | Sequence[str] = (),
     microbatch_size: StaticInteger | None,
-    aux_accumulator: PyTree = AccumulationType.RUNNING_MEAN,
+    aux_accumulator: Accumulators = AccumulationType.RUNNING_MEAN,
     weights: ArrayLike | None = None,
     num_real_microbatches: IntegerLike | None = None,
 ) -> Callable[..., Any]:
@@ -236,38 +237,25 @@ def micro_value_and_grad(
         )
     # Without the microbatches that `num_real_microbatches` omits.
     mean = AccumulationType.RUNNING_MEAN
-    options = make_options(
-        owner,
-        microbatch_size,
-        aux_accumulator,
-        weights,
-        num_real_microbatches,
-        name="aux_accumulator",
-    )
     kinds = ((mean, aux_accumulator), mean) if has_aux else mean
     return wrap(
         owner,
         eqx.filter_value_and_grad(fun, has_aux=has_aux),
         _microbatch,
         batches,
-        (0,) * len(batches),
-        options._replace(accumulator=kinds),
+        0,
+        make_options(owner, microbatch_size, kinds, weights, num_real_microbatches),
     )
 
 
 def _microbatch(
     call: Call,
     batches: tuple[int | str, ...],
-    axes: tuple[int, ...],
+    in_axes: int | Sequence[int],
     options: Options,
 ) -> Any:
     fun, args, kwargs = call
     places = list_places(call)
-    found_axes = dict(zip(find_places(places, batches), axes, strict=True))
-    batch = find_batch(args, kwargs, found_axes, options.size, places.get("key"))
-
-    def evaluate(leaves: Any, state: Any, index: Any) -> Any:
-        args, kwargs = batch.rebuild(leaves, state, index)
-        return fun(*args, **kwargs)
-
-    return run(evaluate, batch, options)
+    axes = match_axes(in_axes, find_places(places, batches))
+    batch = find_batch(args, kwargs, axes, options.size, places.get("key"))
+    return run(functools.partial(batch.call, fun), batch, options)

@@ -61,13 +61,19 @@ def real_function(
 
     def value(x: Any) -> Array:
         y = function(x)
-        wide = real_number(owner, "the result of `function` for one sample", y)
-        if is_smooth and not jnp.issubdtype(jnp.result_type(y), np.inexact):
-            raise InputError(
-                owner,
-                f"`function` is differentiated, but returned {eqx.tree_pformat(y)}. Use "
-                "`score_function_jacobians`, which needs no derivatives.",
-            )
-        return wide
+        if is_smooth:
+            check_smooth(owner, "`function`", y)
+        return real_number(owner, "the result of `function` for one sample", y)
 
     return value
+
+
+def check_smooth(owner: str, name: str, x: PyTree) -> None:
+    """Raises an error if `x` has no floating-point numbers, as for discrete samples."""
+    is_smooth = lambda leaf: isinstance(leaf, float) or eqx.is_inexact_array(leaf)
+    if not any(map(is_smooth, jtu.tree_leaves(x))):
+        raise InputError(
+            owner,
+            f"{name} must be differentiated, but gives {eqx.tree_pformat(x)}. Use "
+            "`score_function_jacobians`, which needs no derivatives.",
+        )

@@ -146,10 +146,8 @@ def control_variates_jacobians(
             estimate_cv_coeffs_num_samples,
             state,
         )
-    samples = _samples(owner, params, dist_builder, key, num_samples)
-    by_f, by_h = _jacobians(
-        owner, function, cv, grad_estimator, params, dist_builder, key, samples, state
-    )
+    args = function, cv, grad_estimator, params, dist_builder, key, num_samples, state
+    samples, by_f, by_h = _estimates(owner, *args)
     expectation = lambda arrays: real_number(
         owner, "`expected_cv`", expected_cv(eqx.combine(arrays, params), state)
     )
@@ -210,10 +208,8 @@ def estimate_control_variate_coefficients(
     check_number_in(owner, "eps", eps)
     cv, _, _ = control_variate_from_function(function)
     key, state = as_key(key), control_variate_state
-    samples = _samples(owner, params, dist_builder, key, num_samples, low=2)
-    by_f, by_h = _jacobians(
-        owner, function, cv, grad_estimator, params, dist_builder, key, samples, state
-    )
+    args = function, cv, grad_estimator, params, dist_builder, key, num_samples, state
+    _, by_f, by_h = _estimates(owner, *args, low=2)
 
     def coefficient(f: Array, h: Array) -> Array:
         df, dh = (x - jnp.mean(x, axis=0, keepdims=True) for x in (f, h))
@@ -224,19 +220,26 @@ def estimate_control_variate_coefficients(
     return jtu.tree_map(coefficient, by_f, by_h)
 
 
-def _samples(owner, params, dist_builder, key, num_samples, low=1):
-    """The samples that the estimators use with the same key, as constants."""
-    dist = build(dist_builder, params)
-    keys = sample_keys(owner, key, num_samples, low)
-    return lax.stop_gradient(jax.vmap(dist.sample)(keys))
-
-
-def _jacobians(
-    owner, function, cv, grad_estimator, params, dist_builder, key, samples, state
+def _estimates(
+    owner,
+    function,
+    cv,
+    grad_estimator,
+    params,
+    dist_builder,
+    key,
+    num_samples,
+    state,
+    low=1,
 ):
-    """The wide estimates for the expectations of `function` and of the variate."""
-    arrays = real_parameters(owner, params)
-    num_samples = len(jtu.tree_leaves(samples)[0])
+    """Draws the samples that the estimator uses with `key`, and estimates from them.
+
+    Returns the samples, as constants, and the wide estimates for the expectations of
+    `function` and of the variate. `low` is the least number of samples.
+    """
+    arrays, dist = real_parameters(owner, params), build(dist_builder, params)
+    keys = sample_keys(owner, key, num_samples, low)
+    samples = lax.stop_gradient(jax.vmap(dist.sample)(keys))
     value = lambda params, x: real_number(owner, "`cv`", cv(params, x, state))
     fixed = eqx.combine(lax.stop_gradient(arrays), params)
 
@@ -251,7 +254,7 @@ def _jacobians(
         estimate(lambda x: value(fixed, x)),
         jax.vmap(by_params)(samples),
     )
-    return estimate(function), by_h
+    return samples, estimate(function), by_h
 
 
 def _check_jacobians(owner: str, found: Any, arrays: PyTree, num_samples: int) -> None:

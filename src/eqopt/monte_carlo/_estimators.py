@@ -8,16 +8,15 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-import jax.tree_util as jtu
 from jax import lax
 from jaxtyping import Array, Float
 
-from .._errors import InputError
 from .._trees.keys import as_key
 from .._types import Key, PyTree
 from ..numerics._numerics import common_dtype
 from ._arguments import (
     build,
+    check_smooth,
     real_function,
     real_number,
     real_parameters,
@@ -179,12 +178,7 @@ def pathwise_jacobians(
     def jacobian(key: Any) -> PyTree:
         def at_sample(arrays: PyTree) -> Array:
             x = build(dist_builder, eqx.combine(arrays, params)).sample(key)
-            if not any(map(eqx.is_inexact_array, jtu.tree_leaves(x))):
-                raise InputError(
-                    owner,
-                    f"samples are differentiated, but are {eqx.tree_pformat(x)}. For "
-                    "discrete ones, use `score_function_jacobians`.",
-                )
+            check_smooth(owner, "`sample`", x)
             return value(x)
 
         return jax.grad(at_sample)(arrays)
@@ -281,7 +275,7 @@ def measure_valued_jacobians(
 
 def measure_valued_estimation_mean(
     function: Callable[[Any], Any],
-    dist: Any,
+    dist: MultiNormalDiag,
     key: Key,
     num_samples: int,
     coupling: bool = True,
@@ -318,14 +312,13 @@ def measure_valued_estimation_mean(
     not return a real number, or if `dist` is another distribution.
     """
     owner = "measure_valued_estimation_mean"
-    dist = check_normal(owner, dist)
     wide = _jacobians(owner, function, dist, key, num_samples, coupling, _weibull_pair)
     return wide.astype(dist.sample_dtype)
 
 
 def measure_valued_estimation_std(
     function: Callable[[Any], Any],
-    dist: Any,
+    dist: MultiNormalDiag,
     key: Key,
     num_samples: int,
     coupling: bool = True,
@@ -363,7 +356,6 @@ def measure_valued_estimation_std(
     not return a real number, or if `dist` is another distribution.
     """
     owner = "measure_valued_estimation_std"
-    dist = check_normal(owner, dist)
     wide = _jacobians(owner, function, dist, key, num_samples, coupling, _maxwell_pair)
     return wide.astype(dist.sample_dtype)
 

@@ -1,2 +1,5 @@
-from ._noise import Gumbel as Gumbel, Normal as Normal
-from ._perturbed import make_perturbed_fun as make_perturbed_fun
+from ._perturbed import (
+    Gumbel as Gumbel,
+    Normal as Normal,
+    make_perturbed_fun as make_perturbed_fun,
+)

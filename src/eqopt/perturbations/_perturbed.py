@@ -10,15 +10,56 @@ import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array, DTypeLike, Float
 
 from .._arguments.checks import check_integer, check_interval
+from .._arguments.construction import Module
 from .._errors import InputError
 from .._trees.keys import as_key, split_like
 from .._trees.leaves import briefly, map_parameters
 from .._types import Key, PyTree, RealScalarLike
 from ..numerics._numerics import at_least_float32, common_dtype, wide_dtype
-from ._noise import Gumbel
+
+
+class Normal(Module):
+    r"""The standard normal distribution, with density $\propto e^{-z^2 / 2}$.
+
+    Its mean is 0, so the perturbation does not change a linear function.
+    """
+
+    def sample(
+        self,
+        key: Any,
+        sample_shape: tuple[int, ...] = (),
+        dtype: DTypeLike = jnp.float32,
+    ) -> Float[Array, "..."]:
+        """Independent samples, an array of shape `sample_shape`."""
+        return jr.normal(key, sample_shape, dtype)
+
+    def log_prob(self, inputs: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+        """The logarithm of the density at each of `inputs`, up to a constant."""
+        return -inputs * inputs / 2
+
+
+class Gumbel(Module):
+    r"""The standard Gumbel distribution, with density $e^{-z - e^{-z}}$.
+
+    With this noise, the perturbed one-hot argmax of $x$ is the softmax of $x / \sigma$.
+    Its mean is not 0 but Euler's constant, 0.577.
+    """
+
+    def sample(
+        self,
+        key: Any,
+        sample_shape: tuple[int, ...] = (),
+        dtype: DTypeLike = jnp.float32,
+    ) -> Float[Array, "..."]:
+        """Independent samples, an array of shape `sample_shape`."""
+        return jr.gumbel(key, sample_shape, dtype)
+
+    def log_prob(self, inputs: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+        """The logarithm of the density at each of `inputs`."""
+        return -inputs - jnp.exp(-inputs)
 
 
 def make_perturbed_fun(

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jax.tree_util as jtu
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Inexact, Int
@@ -263,12 +264,44 @@ def squared_norm(
     return value, jnp.maximum(error, (scale * _LEAST) ** 2 - known)
 
 
-def weighted_sum(
-    factors: Sequence[AbstractFactor], weights: Float[Array, "n"]
-) -> Inexact[Array, "..."]:
-    """The weighted sum of the gradients of all examples."""
-    first, *rest = [f.weighted_sum(weights) for f in factors]
-    return sum(rest, start=first)
+def clip_factors(norms: Float[Array, "..."], limit: Any) -> Float[Array, "..."]:
+    """The factors that reduce the given norms to at most `limit`.
+
+    A zero gradient is not clipped. For a NaN norm, the factor is zero: NaN values stay
+    NaN, and finite values add nothing. A traced limit may be wrong without an error: a
+    negative one counts as zero, and for a NaN limit, the factors are NaN.
+    """
+    limit = jnp.asarray(limit, norms.dtype)
+    limit = jnp.where(limit < 0, 0, limit)
+    exceeds = (norms > limit) | jnp.isnan(limit)
+    factors = jnp.where(exceeds, limit / jnp.where(exceeds, norms, 1), 1)
+    return jnp.where(jnp.isnan(norms) & (limit < jnp.inf), 0, factors)
+
+
+class Summand(eqx.Module):
+    """What an example adds to a sum: its gradient in factors, times `scale`.
+
+    The sum has this `shape` and `dtype`.
+    """
+
+    factors: list[AbstractFactor]
+    scale: Float[Array, "*n"]
+    shape: tuple[int, ...] = eqx.field(static=True)
+    dtype: Any = eqx.field(static=True)
+
+    def sum(self, weights: Float[Array, "n"] | None) -> Inexact[Array, "..."]:
+        """The weighted sum over examples, without those whose weight is zero."""
+        factors, scale = self.factors, self.scale
+        if weights is not None:
+            weights = weights.astype(jnp.float32)
+            scale = weights.astype(scale.dtype) * scale
+            # Zero times a value that is not finite is not zero.
+            is_ignored = lambda x: jnp.expand_dims(weights, range(1, x.ndim)) == 0
+            factors = jtu.tree_map(lambda x: jnp.where(is_ignored(x), 0, x), factors)
+        if not factors:
+            return jnp.zeros(self.shape, self.dtype)
+        first, *rest = [f.weighted_sum(scale) for f in factors]
+        return sum(rest, start=first)
 
 
 def _weighted(weights: Float[Array, "n"], x: Array) -> Array:

@@ -84,14 +84,16 @@ def _unread(fun: Callable[..., Any], output: Any, count: int) -> Traced:
     return Traced(fun, None, output, [Uses([], [])] * count, ["per_example"] * count)
 
 
-def _check_output(output: tuple[Any, Any]) -> None:
-    value, aux = output
-    is_scalar = _is_struct(value) and value.shape == ()
+def _check_output(output: Any) -> None:
+    is_pair = isinstance(output, tuple) and len(output) == 2
+    parts: tuple[Any, Any] = output if is_pair else (output, None)
+    value, aux = parts
+    is_scalar = is_pair and _is_struct(value) and value.shape == ()
     if not is_scalar or not jnp.issubdtype(value.dtype, jnp.floating):
         raise InputError(
             None,
-            f"the function must return a floating-point scalar, but returned {value}. "
-            "Pass `has_aux=True` if it returns a pair.",
+            "the function must return a floating-point scalar, or with `has_aux=True` a "
+            f"pair of one and anything else, but returned {eqx.tree_pformat(value)}.",
         )
     if any(is_state(x) for x in jtu.tree_leaves(aux, is_leaf=is_state)):
         raise InputError(
