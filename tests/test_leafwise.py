@@ -80,7 +80,7 @@ def test_neither_given_nor_a_field():
 
 
 def test_shapes_are_checked():
-    with pytest.raises(ValueError, match="Press: `factor` is .* takes numbers"):
+    with pytest.raises(ValueError, match=r"Press: `factor` is .* takes numbers"):
         Press(jnp.ones(2)).update(GRADS, None)
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from eqopt.microbatching import (
     AccumulationType,
+    micro_grad,
     micro_value_and_grad,
     micro_vmap,
     microbatch,
@@ -143,6 +144,12 @@ ERRORS = {
     "the model as a batch": (
         lambda: value_and_grad(batch_argnums=(0, 1))(X, X),
         ["`batch_argnums=(0, 1)`", "first argument", "model first"],
+    ),
+    "an argument twice": (
+        lambda: micro_grad(lambda w, x: w @ x, argnums=(0, 0), batch_argnums=(1,))(
+            X[0], X
+        ),
+        ["(0, 0) names an argument twice"],
     ),
     "reshape of a ragged batch": (
         lambda: reshape_batch_axis({"x": X}, 4),

@@ -292,7 +292,10 @@ def find_places(
                 f"{len(passed) - len(names)} positional arguments and the keyword "
                 f"arguments {names}.",
             )
-    return tuple(places[x] for x in wanted)
+    found = tuple(places[x] for x in wanted)
+    if len({*found}) < len(found):  # the gradient for the first of them would be zero
+        raise InputError(None, f"{wanted} names an argument twice.")
+    return found
 
 
 def match_axes(
