@@ -12,7 +12,7 @@ if __name__ == "__main__":  # before JAX starts
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import jax
-from benchmarks.accelerators.cases import CASES, Case
+from benchmarks.accelerators.cases import Case
 from benchmarks.accelerators.devices import PLATFORMS, connected, device
 from benchmarks.accelerators.models import params_of
 from benchmarks.accelerators.stepping import compiled, counted
@@ -30,7 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("rows", nargs="*", metavar="ROW", help="default: all")
     parser.add_argument("--write", action="store_true", help="of all rows")
     parser.add_argument(
-        "--leafwise", action="store_true", help="methods that are at their limit, too"
+        "--leafwise", action="store_true", help="all leafwise rows of the registry, too"
     )
     parser.add_argument(
         "--devices", action="store_true", help="what steps on 8 H100 send, too"
@@ -63,11 +63,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _leafwise(platform: str) -> Iterator[Figures]:
-    """The figures of leafwise methods, except for those that the rows already have."""
-    for name in LEAFWISE:
-        if name not in ROWS:
-            params = _shaped(CASES[name], ONE_MATRIX)
-            yield {"row": name, **_figures(CASES[name], params, platform)}
+    """The figures of all leafwise rows of the registry, for one matrix."""
+    for name, case in LEAFWISE.items():
+        figures = _figures(case, _shaped(case, ONE_MATRIX), platform)
+        yield {"row": f"leafwise, {name}", **figures}
 
 
 def _on_devices() -> Iterator[Figures]:

@@ -4,6 +4,7 @@ import copy
 import pickle
 import zlib
 
+import equinox as eqx
 import jax
 import pytest
 
@@ -86,6 +87,21 @@ def test_eager_steps(row, compilations):
             if isinstance(x, jax.Array)
         ]
         assert len(places) == len(set(places))
+
+
+@of_rows(quick={"ScaleByAdam"})
+def test_no_tracer_leaks(row):
+    """What is traced leaves no tracer behind, such as in a cache or an attribute."""
+    opt, params = row(), params_of()
+
+    def call(grads, params):
+        state = opt.init(params)
+        args = grads, state, params
+        evaluated = opt.eval_params(state, params)
+        return opt.update(*args), opt.step(*args), evaluated
+
+    with jax.checking_leaks():
+        eqx.filter_eval_shape(call, grads_of(params, 0), params)
 
 
 @law
