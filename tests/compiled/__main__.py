@@ -21,7 +21,16 @@ from jaxtyping import PyTree
 
 from .figures import COMPARED, Figures, write
 from .gradients import LAYOUTS, sent
-from .rows import LEAFWISE, OF_MODEL, ONE_MATRIX, ROWS, SHAPES, rows_of
+from .rows import (
+    LEAFWISE,
+    NESTED,
+    OF_MODEL,
+    ONE_MATRIX,
+    ROWS,
+    SHAPES,
+    TWO_MATRICES,
+    rows_of,
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -36,15 +45,17 @@ def main(arguments: list[str] | None = None) -> int:
         "--devices", action="store_true", help="what steps on 8 H100 send, too"
     )
     options = parser.parse_intermixed_args(arguments)
+    cases = ROWS | NESTED
     for name in options.rows:
-        if name not in ROWS:
-            parser.error(f"row: {name!r} is not one of {', '.join(ROWS)}")
+        if name not in cases:
+            parser.error(f"row: {name!r} is not one of {', '.join(cases)}")
     if options.rows and options.write:
         parser.error("--write: writes all rows; found names of rows, leave them out")
     device(options.platform)
     found: dict[str, Figures] = {}
     for name in options.rows or rows_of(options.platform):
-        case, params = ROWS[name], _shaped(ROWS[name], SHAPES)
+        case = cases[name]
+        params = _shaped(case, TWO_MATRICES if name in NESTED else SHAPES)
         if name in OF_MODEL:
             params = params_of(OF_MODEL[name], case.dtype)
         found[name] = _figures(case, params, options.platform)

@@ -91,8 +91,8 @@ def above_the_limit(name: str, platform: str, found: Figures, more: int) -> str:
     if found["most"] <= limit + SLACK_OF_LIMIT:
         return ""
     return (
-        f"{name} on {title}: moved {found['most']:g} sizes of the parameters, expected at "
-        f"most {limit:g}: each argument once, each result once, and {more} more. Join "
-        "what reads an array twice, or name the reason in MORE_MOVED in "
+        f"{name} on {title}: moved {found['most']:g} sizes of the parameters, expected "
+        f"at most {limit:g}: each argument once, each result once, and {more} more. "
+        "Join what reads an array twice, or name the reason in MORE_MOVED in "
         "tests/compiled/rows.py"
     )

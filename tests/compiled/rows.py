@@ -1,10 +1,12 @@
 """The steps that are compiled."""
 
+import itertools
 from typing import Any
 
 from benchmarks.accelerators.cases import CASES, SKIPPED, Case
 
 import eqopt
+from eqopt import storage
 
 from ..laws.registry import REGISTRY
 from ..laws.row import Evaluated, PerExample
@@ -34,11 +36,46 @@ ROWS = {
 # Rows with the parameters of a model of the benchmarks: enough matrices for many batches,
 # and enough leaves of one shape for kernels of several leaves.
 OF_MODEL = {"Muon, lm": "lm", "state: bfloat16 at random, lm": "lm"}
+# Wrappers around AdamW, of which two equal matrices or only one is trained, with each
+# state as it is, in bfloat16 or in 8 bits; only for an H100.
+_WRAPPERS = {
+    "AdamW": lambda opt: opt,
+    "clip": lambda opt: eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), opt),
+    "ApplyIfFinite": lambda opt: eqopt.ApplyIfFinite(opt, 3),
+    "MultiSteps": lambda opt: eqopt.MultiSteps(opt, 8),
+    "Lookahead": lambda opt: eqopt.Lookahead(opt, 6, 0.5),
+    "ParamEMA": eqopt.ParamEMA,
+}
+_MASKS = {
+    "all": lambda opt: opt,
+    "half": lambda opt: eqopt.SelectiveTransform(
+        opt, freeze_mask={"v": True, "w": False}
+    ),
+}
+_STORAGES = {
+    "float32": lambda opt: opt,
+    "bfloat16": lambda opt: eqopt.StoreState(opt, storage.Cast()),
+    "8 bits": lambda opt: eqopt.StoreState(opt, storage.BlockwiseQuantized()),
+}
+TWO_MATRICES = {"v": (2048, 2048), "w": (2048, 2048)}
+
+
+def _nested(wrap, mask, store) -> Case:
+    return Case(lambda: store(wrap(mask(eqopt.AdamW(1e-3)))))
+
+
+NESTED = {
+    " x ".join(names): _nested(
+        _WRAPPERS[names[0]], _MASKS[names[1]], _STORAGES[names[2]]
+    )
+    for names in itertools.product(_WRAPPERS, _MASKS, _STORAGES)
+}
 
 
 def rows_of(platform: str) -> list[str]:
     """The rows that compile for a platform in seconds."""
-    return [name for name in ROWS if name not in SKIPPED.get(platform, ())]
+    rows = [name for name in ROWS if name not in SKIPPED.get(platform, ())]
+    return [*rows, *NESTED] if platform == "h100" else rows
 
 
 # Rows of the registry that treat each leaf separately, some of them after a norm of all
