@@ -84,39 +84,6 @@ def test_no_default_stands_still(row):
             np.testing.assert_allclose(found, expected, 0, atol, err_msg=path)
 
 
-@pytest.mark.parametrize(
-    ("opt", "name", "steps", "expected"),
-    [
-        (
-            eqopt.ParamEMA(eqopt.SetToZero(), 0.999, debias=False),
-            "average",
-            1000,
-            1.632,
-        ),
-        (eqopt.SWA(eqopt.SetToZero(), 1), "average", 1000, 2 - 1 / 1000),
-        (eqopt.ScaleByAdam(), "nu", 3000, 3.80),
-        (eqopt.EMA(0.999), "ema", 3000, 1.90),
-    ],
-    ids=["ParamEMA", "SWA", "Adam", "EMA"],
-)
-@pytest.mark.parametrize(
-    "dtype", [jnp.bfloat16, pytest.param(jnp.float16, marks=pytest.mark.slow)]
-)
-def test_slow_averages(opt, name, steps, expected, dtype):
-    """Gradients and parameters are 1 in the first step and then 2."""
-
-    @jax.jit
-    def run():
-        def one(state, i):
-            x = jnp.where(i == 0, 1, 2).astype(dtype)
-            return opt.step(x, state, x)[1], None
-
-        start = opt.init(jnp.ones((), dtype))
-        return jax.lax.scan(one, start, jnp.arange(steps))[0]
-
-    np.testing.assert_allclose(eqopt.tree.get(run(), name), expected, 1e-3)
-
-
 HALF = jnp.ones((8, 8), jnp.bfloat16)
 
 
