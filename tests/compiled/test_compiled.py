@@ -115,7 +115,7 @@ def test_matrices_are_exchanged_once(h100):
 
 
 # Each array is moved once. For the norm of all gradients, gradients are read twice.
-# Of what a mask excludes, nothing but its gradient is read, for the norm.
+# Of what a mask excludes, only the gradient is read, for the norm.
 BY_HAND = {
     "SGD": 3,
     "momentum": 5,

@@ -35,7 +35,7 @@ CHANGING = {
 @law({"MultiSteps(SGD)", "ScaleByAdam"})
 @pytest.mark.costly
 def test_missing_in_some_steps(row):
-    """Then neither a parameter nor its slots change, and training goes on after it."""
+    """Then neither a parameter nor its slots change, and training continues after it."""
     opt, usual = row(), trail(row)
     params, state, _, _ = usual[0]
     types, moved = avals(state), []

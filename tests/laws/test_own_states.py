@@ -63,7 +63,7 @@ AROUND = {
 @pytest.mark.parametrize("name", AROUND)
 @pytest.mark.costly
 def test_they_survive_steps_wrappers_and_checkpoints(name, tmp_path):
-    """All arrays are those of the same transformation with a plain state."""
+    """The same transformation with a plain state gives the same arrays."""
     params = params_of(jnp.bfloat16 if name == "StoreParams" else jnp.float32)
     found = []
     for cls in (CheckedState, PlainState):
