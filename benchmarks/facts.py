@@ -17,9 +17,8 @@ from tests.methods.method import Method
 
 import eqopt
 
-from .workloads.__main__ import Found, found_in
+from .workloads.__main__ import Found, stored
 from .workloads.protocol import Cell
-from .workloads.results import FOLDER
 from .workloads.summary import Row
 
 
@@ -130,7 +129,7 @@ def _short(rate: float) -> str:
 
 @functools.cache
 def _results() -> Found:
-    return found_in(FOLDER)
+    return stored()
 
 
 @functools.cache

@@ -4,10 +4,12 @@ import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 
 
-def markdown(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """A table, with numbers in all columns but the first."""
+def markdown(
+    head: Sequence[str], lines: Iterable[Sequence[str]], texts: int = 1
+) -> str:
+    """A table, with numbers in all columns but the first `texts`."""
     of = lambda cells: f"| {' | '.join(cells)} |"
-    under = "|:--" + "|--:" * (len(head) - 1) + "|"
+    under = "|:--" * texts + "|--:" * (len(head) - texts) + "|"
     return "\n".join([of(head), under, *map(of, lines)])
 
 

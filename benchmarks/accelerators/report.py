@@ -2,6 +2,7 @@
 
 import pathlib
 
+from ..pages import markdown
 from .cases import CASES
 from .models import MODELS
 from .results import Row, read
@@ -49,20 +50,18 @@ def _pairs(rows: list[Row]) -> list[tuple[Row, Row | None]]:
 
 def measured(about: Row, rows: list[Row]) -> str:
     """The times of steps on a device, next to Optax."""
-    lines = [
-        "| Model | Step | Time, ms | Optax, ms | Ratio | Roofline, ms | Moved | "
-        "Temporary | State |",
-        "|:--|:--|" + "--:|" * 7,
-    ]
+    head = ["Model", "Step", "Time, ms", "Optax, ms", "Ratio", "Roofline, ms", "Moved"]
+    lines = []
     for row, other in _pairs(rows):
         step = f"{row['case']} ({row['note']})" if "note" in row else row["case"]
         cells = [row["model"], step, *_times(row, other)]
         if "failure" not in row:
             memory = [f"{row[key]:.2f}" for key in ("temporary", "state")]
             cells += [_roofline(row), _range(row), *memory]
-        lines.append(f"| {' | '.join(cells)} |")
+        lines.append(cells)
+    table = markdown([*head, "Temporary", "State"], lines, texts=2)
     copy = f"; a copy moves {about['copy'] / 1e12:.2f} TB/s" if about else ""
-    return "\n".join(lines) + f"\n\n{_about(about)}{copy}."
+    return f"{table}\n\n{_about(about)}{copy}."
 
 
 def _times(row: Row, other: Row | None) -> list[str]:
@@ -78,19 +77,16 @@ def _times(row: Row, other: Row | None) -> list[str]:
 
 def compiled(about: Row, rows: list[Row]) -> str:
     """What steps cost, compiled for a device, next to Optax."""
-    lines = [
-        "| Step | Limit | State | Moved | Temporary | Kernels | Roofline, ms | "
-        "Optax: state | moved | temporary | kernels | roofline, ms |",
-        "|:--|" + "--:|" * 11,
-    ]
+    head = ["Step", "Limit", "State", "Moved", "Temporary", "Kernels", "Roofline, ms"]
+    head += ["Optax: state", "moved", "temporary", "kernels", "roofline, ms"]
+    lines = []
     for row, other in _pairs(rows):
         limit = "" if "failure" in row else f"{row['limit']:.2f}"
-        cells = [row["case"], limit, *_cells(row), *_cells(other)]
-        lines.append(f"| {' | '.join(cells)} |")
+        lines.append([row["case"], limit, *_cells(row), *_cells(other)])
     done = {row["case"] for row in rows}
     missing = "; ".join(name for name in CASES if name not in done)
     note = f" Not compiled: {missing}." if missing else ""
-    return "\n".join(lines) + f"\n\n{_about(about)}.{note}"
+    return f"{markdown(head, lines)}\n\n{_about(about)}.{note}"
 
 
 def _cells(row: Row | None) -> list[str]:

@@ -7,6 +7,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from .. import machine
+from ..pages import markdown
 from ..workloads.language import SHAPE
 from .link import LATENCY, SEVEN, SEVENTY, Large, Link, compute_seconds, hours, steps_of
 from .methods import DATA_PARALLEL, DILOCO, NAMES, POWER_SGD, STREAMING, ZERO1
@@ -52,7 +53,7 @@ def _trained(results: Results) -> str:
         row += [f"{found.relative:.2f}", f"{found.final:.3f}"]
         sizes = results.counted[name], messages(name, shapes, RANK)
         rows.append([*row, *(f"{one.per_step / 1e3:.2f} kB" for one in sizes)])
-    return _table(heads, rows)
+    return markdown(heads, rows)
 
 
 def _assumed() -> str:
@@ -65,7 +66,7 @@ def _assumed() -> str:
         row = [large.name, f"{large.size / 1e9:.2f} billion", sides, str(large.rank)]
         row += [f"{seconds:.1f} s", f"{steps_of(large):,.0f}"]
         rows.append([*row, f"{steps_of(large) * seconds / 3600:,.0f}"])
-    return _table(heads, rows)
+    return markdown(heads, rows)
 
 
 def _sent() -> str:
@@ -82,13 +83,7 @@ def _sent() -> str:
                 at_once *= 2 / len(found.sent)
             row += [_gigabytes(found.per_step), _gigabytes(at_once)]
         rows.append([*row, f"{_messages(name, SEVEN).per_step / first:.2g}"])
-    return _table(heads, rows)
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table whose first column has names, and the others numbers."""
-    first, *others = (f"| {' | '.join(cells)} |" for cells in (heads, *rows))
-    return "\n".join([first, "|:--" + "|--:" * (len(heads) - 1) + "|", *others])
+    return markdown(heads, rows)
 
 
 def _times(results: Results, speeds: Sequence[float]) -> dict[str, list[float]]:
@@ -109,7 +104,7 @@ def _hours(results: Results) -> str:
             for time, best in zip(times, least, strict=True)
         ]
         rows.append([name, *cells])
-    return _table(["Method", *(f"{speed:g} Gbit/s" for speed in SHOWN)], rows)
+    return markdown(["Method", *(f"{speed:g} Gbit/s" for speed in SHOWN)], rows)
 
 
 def _fastest(results: Results) -> str:

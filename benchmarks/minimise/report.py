@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
+from ..pages import markdown
 from .problems import Problem
 from .runs import STARTS, Run, Runs
 
@@ -33,10 +34,7 @@ _NAMES = {"eqopt": "eqopt", "optax": "Optax", "scipy": "SciPy"}
 
 def table(results: list[Result]) -> str:
     """Steps and evaluations in float64, then evaluations in float32."""
-    lines = [
-        "| Problem | eqopt | Optax | SciPy | $f$ | float32: eqopt | Optax |",
-        "|:--|--:|--:|--:|--:|--:|--:|",
-    ]
+    lines = []
     for result in results:
         runs, single = result.runs, result.single
         cells = [
@@ -45,26 +43,24 @@ def table(results: list[Result]) -> str:
             _number(runs.eqopt.value),
             *(_evaluations(run) for run in single if run),
         ]
-        lines.append(f"| {' | '.join(cells)} |")
+        lines.append(cells)
     sums = [_sum(results, "runs", name, steps=True) for name in _NAMES]
     sums += ["", *(_sum(results, "single", name) for name in ("eqopt", "optax"))]
-    lines.append(f"| **Where all succeed** | {' | '.join(sums)} |")
-    return "\n".join(lines)
+    lines.append(["**Where all succeed**", *sums])
+    head = ["Problem", *_NAMES.values(), "$f$", "float32: eqopt", "Optax"]
+    return markdown(head, lines)
 
 
 def table_of_medians(results: list[Result]) -> str:
     """The medians for problems on which the libraries differ: is it only rounding?"""
-    lines = [
-        f"| Problem | eqopt | Optax | eqopt, median of {STARTS} "
-        f"| Optax, median of {STARTS} |",
-        "|:--|--:|--:|--:|--:|",
-    ]
+    medians = [f"{name}, median of {STARTS}" for name in ("eqopt", "Optax")]
+    lines = []
     for result in results:
         if result.medians is not None:
             counts = result.runs.eqopt.evaluations, result.runs.optax.evaluations
-            cells = [result.problem.title, *map("{:g}".format, counts + result.medians)]
-            lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+            numbers = map("{:g}".format, counts + result.medians)
+            lines.append([result.problem.title, *numbers])
+    return markdown(["Problem", "eqopt", "Optax", *medians], lines)
 
 
 def totals(results: list[Result]) -> tuple[float, float]:

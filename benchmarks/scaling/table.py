@@ -9,6 +9,7 @@ import jax
 
 import eqopt
 
+from ..pages import markdown
 from .collectives import sent
 from .layouts import LAYOUTS, mesh_of
 from .program import Program, bytes_per_device, compiled
@@ -57,18 +58,17 @@ def _times(program: Program, rounds: int) -> Iterator[float]:
 
 
 def table(rows: list[Row]) -> str:
-    lines = [
-        "| Layout | Devices | Step, relative to one device | Sent per device and step: "
-        "all-reduce | all-gather | other | Parameters per device | State per device |",
-        "|:--" + "|--:" * 7 + "|",
-    ]
+    head = ["Layout", "Devices", "Step, relative to one device"]
+    head += ["Sent per device and step: all-reduce", "all-gather", "other"]
+    head += ["Parameters per device", "State per device"]
+    lines = []
     for row in rows:
         named = [row.sent.get(kind, 0) for kind in ("all-reduce", "all-gather")]
         other = sum(row.sent.values()) - sum(named)
         sizes = map(megabytes, (*named, other, row.params, row.state))
         time = f"{row.seconds / rows[0].seconds:.2f}"
-        lines.append(f"| {row.name} | {row.devices} | {time} | {' | '.join(sizes)} |")
-    return "\n".join(lines)
+        lines.append([row.name, str(row.devices), time, *sizes])
+    return markdown(head, lines)
 
 
 def megabytes(size: float) -> str:

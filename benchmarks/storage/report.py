@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
+from ..pages import markdown
 from .runs import Cost, Run
 from .ways import Way
 
@@ -37,19 +38,15 @@ def restored(record: dict[str, Any]) -> Row:
 
 
 def table(rows: list[Row]) -> str:
-    lines = [
-        "| Parameters | State | Bytes: parameters | state | sum | Temporary | Time | "
-        "Range | Final loss |",
-        "|:--|:--" + "|--:" * 7 + "|",
-    ]
-    for (params, state), cost, final in rows:
-        total = cost.params + cost.state
-        numbers = f"{cost.params:.2f} | {cost.state:.2f} | {total:.2f}"
+    head = ["Parameters", "State", "Bytes: parameters", "state", "sum", "Temporary"]
+    lines = []
+    for way, cost, final in rows:
+        sizes = cost.params, cost.state, cost.params + cost.state, cost.temporary
         several = cost.lowest is not None
         ends = f"{cost.lowest:.1f} to {cost.highest:.1f}" if several else ""
-        time = f"{cost.temporary:.2f} | {cost.time:.1f} | {ends}"
-        lines.append(f"| {params} | {state} | {numbers} | {time} | {final:.3f} |")
-    return "\n".join(lines)
+        time = [f"{cost.time:.1f}", ends, f"{final:.3f}"]
+        lines.append([*way, *map("{:.2f}".format, sizes), *time])
+    return markdown([*head, "Time", "Range", "Final loss"], lines, texts=2)
 
 
 class Panel(NamedTuple):
@@ -104,12 +101,12 @@ def _draw(ax, run, colour, label) -> None:
 
 def summary(panels: list[Panel]) -> str:
     """The final losses in the picture: mean, smallest and largest over the seeds."""
-    lines = ["| | float32 | 8 bits | 4 bits |", "|:--|--:|--:|--:|"]
+    lines = []
     for panel in panels:
         cells = []
         for of_seeds in panel.runs.values():
             final = [run.final for run in of_seeds]
             ends = f"{min(final):.3f} to {max(final):.3f}"
             cells.append(f"{np.mean(final):.3f} ({ends})")
-        lines.append(f"| {panel.title} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        lines.append([panel.title, *cells])
+    return markdown(["", *COLOURS], lines)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from matplotlib.figure import Figure
 
 from ..optimizers import OPTIMIZERS
+from ..pages import markdown
 from .problems import problems
 from .runs import RESOLVED, Run
 
@@ -31,19 +32,14 @@ def is_good(result: Result) -> bool:
 
 def table(results: list[Result]) -> str:
     titles = [problem.title for problem in problems()]
-    lines = [
-        "| Optimizer | " + " | ".join(titles) + " |",
-        "|:--" + "|--:" * len(titles) + "|",
-    ]
+    lines = []
     for result in results:
         cells = [
             f"{_percent(run.ours)} / {_percent(run.theirs)} ({rate:.2g})"
             for run, rate in zip(result.runs, result.rates, strict=True)
         ]
-        lines.append(
-            f"| [`{result.name}`][eqopt.{result.name}] | {' | '.join(cells)} |"
-        )
-    return "\n".join(lines)
+        lines.append([f"[`{result.name}`][eqopt.{result.name}]", *cells])
+    return markdown(["Optimizer", *titles], lines)
 
 
 _CELL = re.compile(r"(NaN|0|\S+ %) / (NaN|0|\S+ %) \((\S+)\)")

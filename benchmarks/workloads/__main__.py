@@ -12,7 +12,7 @@ from .. import machine
 from ..pages import write_parts
 from . import page, pictures
 from .protocol import EVALUATIONS, FACTORS, SEEDS, Cell, loss_at_start
-from .results import FOLDER, Failure, read, read_about, write_about
+from .results import Failure, read, read_about, write_about
 from .summary import Row, rows
 from .sweep import WORKLOADS, Job, sweep
 from .workload import Workload
@@ -27,37 +27,33 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.workloads")
     add = parser.add_argument
     add("--only", action="append", choices=METHODS, metavar="OPTIMIZER")
-    add("--workload", action="append", choices=WORKLOADS, metavar="NAME")
     add("--again", action="store_true", help="also what has a result")
     add("--budget", type=float, default=1e6, help="minutes after which nothing starts")
     add("--processes", type=int, default=machine.cores() or 1, help="one for each core")
-    add("--at-once", type=int, default=1, help="runs that are mapped over by vmap")
-    add("--results", type=pathlib.Path, default=FOLDER, help="the folder of results")
     add("--write", action="store_true", help="only write the page and its pictures")
     options = parser.parse_args(arguments)
-    folder = options.results
     if options.write:
-        write(folder)
+        write()
         return 0
     end = time.monotonic() + 60 * options.budget
     jobs = [
-        Job(name, workload, options.at_once, end)
+        Job(name, workload, end)
         for name in options.only or METHODS
-        for workload in options.workload or WORKLOADS
-        if options.again or name not in read(workload, folder)
+        for workload in WORKLOADS
+        if options.again or name not in read(workload)
     ]
-    sweep(jobs, options.processes, folder)
-    about = read_about(folder)
+    sweep(jobs, options.processes)
+    about = read_about()
     starts = about.setdefault("starts", {})
     # Other results are shares of the losses at the start that are known.
-    for name in options.workload or WORKLOADS:
+    for name in WORKLOADS:
         if options.again or name not in starts:
             starts[name] = loss_at_start(WORKLOADS[name]())
     if len({job.name for job in jobs}) == len(METHODS):
         about = {"machine": machine.describe(), "starts": starts}
     for job in jobs:
         note_machine(about, job.name, machine.describe())
-    write_about(about, folder)
+    write_about(about)
     return 0
 
 
@@ -79,11 +75,11 @@ class Found(NamedTuple):
     parts: dict[str, str]
 
 
-def found_in(folder: pathlib.Path) -> Found:
-    """The results in `folder`, from its files only."""
+def stored() -> Found:
+    """The results that are stored."""
     workloads = {name: make() for name, make in WORKLOADS.items()}
-    results = {name: read(name, folder) for name in workloads}
-    about = read_about(folder)
+    results = {name: read(name) for name in workloads}
+    about = read_about()
     targets = {name: workload.target for name, workload in workloads.items()}
     starts = about["starts"]
     found = rows(results, starts, targets)
@@ -109,9 +105,9 @@ def found_in(folder: pathlib.Path) -> Found:
     return Found(workloads, results, starts, found, parts)
 
 
-def write(folder: pathlib.Path) -> None:
+def write() -> None:
     """Writes the page and its pictures."""
-    workloads, results, starts, found, parts = found_in(folder)
+    workloads, results, starts, found, parts = stored()
     write_parts(PAGE, parts)
     pictures.save_steps(found, workloads, IMAGES / "which_steps.svg")
     pictures.save_rates(found, results, workloads, starts, IMAGES / "which_rates.svg")

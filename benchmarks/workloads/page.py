@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 
+from ..pages import markdown
 from .protocol import SCHEDULES
 from .summary import Row
 from .workload import Workload
@@ -11,46 +12,35 @@ from .workload import Workload
 def workloads_table(
     workloads: Mapping[str, Workload], starts: Mapping[str, float]
 ) -> str:
-    lines = [
-        "| Workload | What it is | Budget: steps x batch | Loss at the start | Target |",
-        "|:--|:--|--:|--:|--:|",
-    ]
+    head = ["Workload", "What it is", "Budget: steps x batch", "Loss at the start"]
+    lines = []
     for name, workload in workloads.items():
         batch = "all" if workload.batch is None else f"{workload.batch}"
-        lines.append(
-            f"| **{workload.title}** | {workload.what}. | {workload.steps} x "
-            f"{batch} | {starts[name]:.3g} | {workload.target:.4g} |"
-        )
-    return "\n".join(lines)
+        about = [f"**{workload.title}**", f"{workload.what}."]
+        numbers = [f"{starts[name]:.3g}", f"{workload.target:.4g}"]
+        lines.append([*about, f"{workload.steps} x {batch}", *numbers])
+    return markdown([*head, "Target"], lines, texts=2)
 
 
 def table(rows: list[Row]) -> str:
     """A line for each optimizer: what it reaches on all workloads, and what it costs."""
-    lines = [
-        "| Optimizer | Reached | Steps | Time | Rates that train | Time of a step | "
-        "State |",
-        "|:--" + "|--:" * 6 + "|",
-    ]
+    head = ["Optimizer", "Reached", "Steps", "Time", "Rates that train"]
+    lines = []
     for row in rows:
-        needed = "no | no"
+        needed = ["no", "no"]
         if math.isfinite(row.relative):
-            needed = f"{row.relative:.2f} | {row.relative_time:.2f}"
-        costs = f"{100 * row.robust:.0f} % | {row.cost:.2f} | {row.state_bytes:.1f}"
-        lines.append(f"| {_name(row)} | **{row.reached}** | {needed} | {costs} |")
-    return "\n".join(lines)
+            needed = [f"{row.relative:.2f}", f"{row.relative_time:.2f}"]
+        costs = [f"{100 * row.robust:.0f} %", f"{row.cost:.2f}"]
+        costs.append(f"{row.state_bytes:.1f}")
+        lines.append([_name(row), f"**{row.reached}**", *needed, *costs])
+    return markdown([*head, "Time of a step", "State"], lines)
 
 
 def by_workload(rows: list[Row], workloads: Mapping[str, Workload]) -> str:
     """A line for each optimizer, with its budget to the target of each workload."""
     titles = [workload.title for workload in workloads.values()]
-    lines = [
-        f"| Optimizer | {' | '.join(titles)} |",
-        "|:--" + "|--:" * len(titles) + "|",
-    ]
-    for row in rows:
-        cells = " | ".join(_cell(row, workload) for workload in workloads)
-        lines.append(f"| {_name(row)} | {cells} |")
-    return "\n".join(lines)
+    cells = lambda row: (_cell(row, workload) for workload in workloads)
+    return markdown(["Optimizer", *titles], [[_name(row), *cells(row)] for row in rows])
 
 
 def _name(row: Row) -> str:
@@ -74,16 +64,13 @@ def _cell(row: Row, workload: str) -> str:
 def finals(rows: list[Row], workloads: Mapping[str, Workload]) -> str:
     """The final losses: means over seeds, and half of the range."""
     titles = [workload.title for workload in workloads.values()]
-    lines = [
-        f"| Optimizer | {' | '.join(titles)} |",
-        "|:--" + "|--:" * len(titles) + "|",
-    ]
+    lines = []
     for row in rows:
         marks = [row.marks.get(workload) for workload in workloads]
         ends = [(m.final, (m.high - m.low) / 2) if m else None for m in marks]
         cells = [f"{end[0]:.3g} ± {end[1]:.1g}" if end else "" for end in ends]
-        lines.append(f"| [`{row.name}`][eqopt.{row.name}] | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        lines.append([f"[`{row.name}`][eqopt.{row.name}]", *cells])
+    return markdown(["Optimizer", *titles], lines)
 
 
 def failures(rows: list[Row], workloads: Mapping[str, Workload]) -> str:
@@ -115,10 +102,8 @@ PUBLISHED = {
 def published(rows: list[Row], workload: str) -> str:
     """The public benchmark, next to the measured steps on `workload`."""
     marks = {row.name: row.marks[workload] for row in rows if workload in row.marks}
-    lines = [
-        "| Optimizer | Published: steps | relative to Adam | Here: relative to Adam |",
-        "|:--|--:|--:|--:|",
-    ]
+    head = ["Optimizer", "Published: steps", "relative to Adam"]
+    lines = []
     for name, (steps, besides) in PUBLISHED.items():
         if not {name, "Adam"} <= marks.keys():
             continue
@@ -126,5 +111,5 @@ def published(rows: list[Row], workload: str) -> str:
         ratio = marks[name].to_target / marks["Adam"].to_target
         here = f"{ratio:.2f}" if math.isfinite(ratio) else "not reached"
         also = f", {besides}" if besides else ""
-        lines.append(f"| {name}{also} | {steps} | {there:.2f} | {here} |")
-    return "\n".join(lines)
+        lines.append([f"{name}{also}", str(steps), f"{there:.2f}", here])
+    return markdown([*head, "Here: relative to Adam"], lines)

@@ -122,43 +122,34 @@ def member(
     return run
 
 
-def population(method: Method, workload: Workload, at_once: int = 1) -> Any:
+def population(method: Method, workload: Workload) -> Any:
     """Several runs in one compiled program, a function of learning rates and keys.
 
-    The runs follow each other, or `at_once` of them run together by `eqx.filter_vmap`.
-    On a CPU, that is not faster, and a conditional runs both of its branches: an
-    optimizer that refreshes a preconditioner every tenth step then does so in each step.
+    The runs follow each other. Together, in a `vmap`, they are not faster on a CPU, and a
+    conditional runs both of its branches: an optimizer that refreshes a preconditioner
+    every tenth step then does so in each step.
     """
     run = member(method, workload)
-    if at_once == 1:
-        return lambda rates, keys: jax.lax.map(lambda x: run(*x), (rates, keys))
-    # In a lambda, because `jax.jit` needs a hashable function.
-    return lambda rates, keys: eqx.filter_vmap(run)(rates, keys)
+    return lambda rates, keys: jax.lax.map(lambda x: run(*x), (rates, keys))
 
 
-def measure(method: Method, workload: Workload, at_once: int = 1) -> Cell:
+def measure(method: Method, workload: Workload) -> Cell:
     """All runs of the protocol."""
-    size = max(at_once, AT_ONCE)
-    rates, keys = jnp.ones(size), jr.split(jr.key(0), size)
+    rates, keys = jnp.ones(AT_ONCE), jr.split(jr.key(0), AT_ONCE)
     start = time.perf_counter()
-    program = (
-        jax.jit(population(method, workload, at_once)).lower(rates, keys).compile()
-    )
+    program = jax.jit(population(method, workload)).lower(rates, keys).compile()
     compile_s, seconds, count = time.perf_counter() - start, 0.0, 0
 
     def run(pairs: list[tuple[float, int]]) -> np.ndarray:
         nonlocal seconds, count
         curves = []
-        for i in range(0, len(pairs), size):
-            # Repeat the last runs if the program takes more than there are left.
-            some = pairs[i : i + size]
-            padded = some + [some[-1]] * (size - len(some))
-            rates = jnp.asarray([rate for rate, _ in padded], jnp.float32)
-            keys = jnp.stack([jr.key(seed) for _, seed in padded])
+        for i in range(0, len(pairs), AT_ONCE):  # nine pairs, and then six
+            some = pairs[i : i + AT_ONCE]
+            rates = jnp.asarray([rate for rate, _ in some], jnp.float32)
+            keys = jnp.stack([jr.key(seed) for _, seed in some])
             start = time.process_time()
-            found = np.asarray(program(rates, keys))
-            seconds, count = seconds + time.process_time() - start, count + size
-            curves += list(found[: len(some)])
+            curves += list(np.asarray(program(rates, keys)))
+            seconds, count = seconds + time.process_time() - start, count + AT_ONCE
         return np.stack(curves)
 
     grid = [method.default_rate * factor for factor in FACTORS]

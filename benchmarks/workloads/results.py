@@ -20,9 +20,9 @@ class Failure:
     failure: str
 
 
-def read(workload: str, folder: pathlib.Path = FOLDER) -> dict[str, Cell | Failure]:
+def read(workload: str) -> dict[str, Cell | Failure]:
     """The results for a workload, by optimizer. An incomplete last line is ignored."""
-    path = folder / f"{workload}.jsonl"
+    path = FOLDER / f"{workload}.jsonl"
     found: dict[str, Cell | Failure] = {}
     for line in path.read_text().splitlines() if path.exists() else ():
         try:
@@ -34,26 +34,24 @@ def read(workload: str, folder: pathlib.Path = FOLDER) -> dict[str, Cell | Failu
     return found
 
 
-def add(workload: str, result: Cell | Failure, folder: pathlib.Path = FOLDER) -> None:
+def add(workload: str, result: Cell | Failure) -> None:
     """Adds a result atomically. It replaces an older one of the same optimizer."""
-    known = {**read(workload, folder), result.name: result}
-    folder.mkdir(exist_ok=True)
+    known = {**read(workload), result.name: result}
     lines = [_line(known[name]) for name in sorted(known)]
-    path = folder / f"{workload}.jsonl"
+    path = FOLDER / f"{workload}.jsonl"
     new = path.with_suffix(".new")
     new.write_text("".join(lines))
     new.replace(path)
 
 
-def read_about(folder: pathlib.Path = FOLDER) -> dict[str, Any]:
+def read_about() -> dict[str, Any]:
     """The machine, the versions, and the initial losses by workload."""
-    path = folder / "about.json"
+    path = FOLDER / "about.json"
     return json.loads(path.read_text()) if path.exists() else {}
 
 
-def write_about(about: dict[str, Any], folder: pathlib.Path = FOLDER) -> None:
-    folder.mkdir(exist_ok=True)
-    (folder / "about.json").write_text(json.dumps(about, indent=1) + "\n")
+def write_about(about: dict[str, Any]) -> None:
+    (FOLDER / "about.json").write_text(json.dumps(about, indent=1) + "\n")
 
 
 def _line(result: Cell | Failure) -> str:

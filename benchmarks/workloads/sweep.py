@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import pathlib
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -36,11 +35,10 @@ class Job(NamedTuple):
 
     name: str
     workload: str
-    at_once: int
     end: float
 
 
-def sweep(jobs: list[Job], processes: int, folder: pathlib.Path) -> None:
+def sweep(jobs: list[Job], processes: int) -> None:
     """Runs all jobs. Results are saved immediately, so a killed sweep can be resumed."""
     # Each process has one thread: two would share caches and disturb the times. Threads
     # of LAPACK, which factorizes matrices, use busy waiting.
@@ -52,7 +50,7 @@ def sweep(jobs: list[Job], processes: int, folder: pathlib.Path) -> None:
         for done in as_completed([pool.submit(run, job) for job in jobs]):
             result = done.result()
             if result is not None:
-                add(*result, folder)
+                add(*result)
             bar.update()
 
 
@@ -62,7 +60,7 @@ def run(job: Job) -> tuple[str, Cell | Failure] | None:
         return None
     method, workload = METHODS[job.name], WORKLOADS[job.workload]()
     try:
-        return job.workload, measure(method, workload, job.at_once)
+        return job.workload, measure(method, workload)
     except Exception as error:
         # This is also a result: the page lists the optimizers that do not run, and why.
         what = f"{type(error).__name__}: {error}"

@@ -10,15 +10,14 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
-from benchmarks.workloads.__main__ import IMAGES, PAGE, found_in
+from benchmarks.workloads.__main__ import IMAGES, PAGE, stored
 from benchmarks.workloads.protocol import (
     SCHEDULES,
     SEEDS,
     Cell,
     member,
-    population,
 )
-from benchmarks.workloads.results import FOLDER, Failure, read
+from benchmarks.workloads.results import Failure, read
 from benchmarks.workloads.summary import mark, rows
 from benchmarks.workloads.sweep import WORKLOADS
 
@@ -82,16 +81,6 @@ def test_what_is_on_disk_is_a_plain_loop(name):
         )
 
 
-@pytest.mark.slow
-def test_a_population_by_vmap_is_one_after_the_other():
-    workload = WORKLOADS["diabetes"]()._replace(steps=20)
-    rates, keys = jnp.array([1e-3, 1e-2]), jr.split(jr.key(0), 2)
-    one, many = (
-        jax.jit(population(METHODS["Adam"], workload, n))(rates, keys) for n in (1, 2)
-    )
-    np.testing.assert_allclose(one, many, 1e-4)
-
-
 CELL = Cell(
     "SGD",
     [0.1, 1.0],
@@ -135,7 +124,7 @@ def test_every_optimizer_has_a_result():
 
 @pytest.mark.slow
 def test_the_page_is_what_the_results_say():
-    page, found = PAGE.read_text(), found_in(FOLDER)
+    page, found = PAGE.read_text(), stored()
     for name, part in found.parts.items():
         assert f"<!-- {name} -->\n\n{part}\n\n<!-- end of {name} -->" in page, name
     # Matplotlib writes each text of a picture as a comment, too.

@@ -12,7 +12,7 @@ if __name__ == "__main__":  # before JAX starts
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import jax
-from benchmarks.accelerators.cases import CASES, Case
+from benchmarks.accelerators.cases import Case
 from benchmarks.accelerators.devices import PLATFORMS, connected, device
 from benchmarks.accelerators.models import params_of
 from benchmarks.accelerators.stepping import compiled, counted
@@ -21,7 +21,16 @@ from jaxtyping import PyTree
 
 from .figures import COMPARED, Figures, write
 from .gradients import LAYOUTS, sent
-from .rows import LEAFWISE, OF_MODEL, ONE_MATRIX, ROWS, SHAPES, rows_of
+from .rows import (
+    LEAFWISE,
+    NESTED,
+    OF_MODEL,
+    ONE_MATRIX,
+    ROWS,
+    SHAPES,
+    TWO_MATRICES,
+    rows_of,
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -30,21 +39,23 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("rows", nargs="*", metavar="ROW", help="default: all")
     parser.add_argument("--write", action="store_true", help="of all rows")
     parser.add_argument(
-        "--leafwise", action="store_true", help="methods that are at their limit, too"
+        "--leafwise", action="store_true", help="all leafwise rows of the registry, too"
     )
     parser.add_argument(
         "--devices", action="store_true", help="what steps on 8 H100 send, too"
     )
     options = parser.parse_intermixed_args(arguments)
+    cases = ROWS | NESTED
     for name in options.rows:
-        if name not in ROWS:
-            parser.error(f"row: {name!r} is not one of {', '.join(ROWS)}")
+        if name not in cases:
+            parser.error(f"row: {name!r} is not one of {', '.join(cases)}")
     if options.rows and options.write:
         parser.error("--write: writes all rows; found names of rows, leave them out")
     device(options.platform)
     found: dict[str, Figures] = {}
     for name in options.rows or rows_of(options.platform):
-        case, params = ROWS[name], _shaped(ROWS[name], SHAPES)
+        case = cases[name]
+        params = _shaped(case, TWO_MATRICES if name in NESTED else SHAPES)
         if name in OF_MODEL:
             params = params_of(OF_MODEL[name], case.dtype)
         found[name] = _figures(case, params, options.platform)
@@ -63,11 +74,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _leafwise(platform: str) -> Iterator[Figures]:
-    """The figures of leafwise methods, except for those that the rows already have."""
-    for name in LEAFWISE:
-        if name not in ROWS:
-            params = _shaped(CASES[name], ONE_MATRIX)
-            yield {"row": name, **_figures(CASES[name], params, platform)}
+    """The figures of all leafwise rows of the registry, for one matrix."""
+    for name, case in LEAFWISE.items():
+        figures = _figures(case, _shaped(case, ONE_MATRIX), platform)
+        yield {"row": f"leafwise, {name}", **figures}
 
 
 def _on_devices() -> Iterator[Figures]:

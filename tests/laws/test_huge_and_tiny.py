@@ -2,14 +2,21 @@
 
 In float32, the square of 1e25 is infinite, and the square of 1e-25 is zero. An infinite
 second moment is allowed, as it makes later steps zero.
+
+In large arrays, minima and maxima of XLA ignore NaNs on a CPU, but no method may. A NaN
+that is ignored would leave a state that looks sound, but is not.
 """
 
+import equinox as eqx
+import jax
 import jax.numpy as jnp
+import jax.random as jr
 import numpy as np
 import pytest
 
 import eqopt
 
+from .registry import law
 from .subjects import all_finite, assert_equal, both, step
 
 
@@ -98,3 +105,26 @@ def test_norms_of_huge_matrices():
     ):
         (updates, _), _ = both(opt, MATRIX, opt.init(HUGE), HUGE)
         assert all_finite(updates)
+
+
+@law({"ScaleByAdamP"})
+@pytest.mark.costly
+def test_a_nan_leaves_the_same_traces(row):
+    """The same arrays of the state have one as with a small parameter."""
+    opt, small, large = row(), _tree((4, 3)), _tree((128, 64))
+    run = lambda tree: opt.step(tree, opt.init(tree), tree)
+    program = str(
+        jax.make_jaxpr(lambda tree: eqx.filter(run(tree), eqx.is_array))(small)
+    )
+    if "reduce_max" in program or "reduce_min" in program:
+        assert _traces(run, large) == _traces(run, small)
+
+
+def _tree(shape):
+    matrix, vector = jr.normal(jr.key(0), shape), jr.normal(jr.key(1), shape[:1])
+    return {"matrix": matrix.at[2, 1].set(jnp.nan), "vector": vector}
+
+
+def _traces(run, tree):
+    arrays = eqx.filter(eqx.filter_jit(run)(tree), eqx.is_inexact_array)
+    return [bool(jnp.isnan(x).any()) for x in jax.tree.leaves(arrays)]

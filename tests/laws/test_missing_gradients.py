@@ -8,6 +8,59 @@ import pytest
 import eqopt
 from eqopt.aggregating import AccumulateAvgUpdates, Process
 
+from .registry import law
+from .subjects import all_finite, assert_equal, avals, both, grads_of, trail
+from .test_partly_trained import by_path
+
+
+# The steps with a gradient.
+WITH_GRADIENT = (True, False, False, True, True)
+# Rows that change without one, by their names up to the first parenthesis; and why.
+ACCUMULATING = {
+    *("AccumulateAvgUpdates", "ApplyEvery", "AverageIncrementallyUpdates", "Process"),
+    *("DynamicLossScale", "MultiSteps", "PerElementMeanAndSumSqDiffGrads"),
+    "add_mean_variance_to_opt",
+}
+CHANGING = {
+    **dict.fromkeys(ACCUMULATING, "gradients of earlier steps are in a sum"),
+    **dict.fromkeys(
+        ("LBFGS", "ProjectedLBFGS", "ScaleByLBFGS"),
+        "it notes that the step before had no gradient, with which it would compare",
+    ),
+    "Lookahead(reset)": "it resets all states when it synchronizes",
+    "SAM": "each second step returns to the parameters before the first",
+}
+
+
+@law({"MultiSteps(SGD)", "ScaleByAdam"})
+@pytest.mark.costly
+def test_missing_in_some_steps(row):
+    """Then neither a parameter nor its slots change, and training continues after it."""
+    opt, usual = row(), trail(row)
+    params, state, _, _ = usual[0]
+    types, moved = avals(state), []
+    for i, has_gradient in enumerate(WITH_GRADIENT):
+        grads = grads_of(params, i)
+        if not has_gradient:
+            grads["matrix"] = None
+        (updates, in_update), (new, in_step) = both(opt, grads, state, params)
+        assert avals(updates) == avals(grads)
+        assert avals(in_update) == avals(in_step) == types
+        assert all_finite((updates, new))
+        moved.append((new["matrix"] != params["matrix"]).any())
+        if not has_gradient and not {row.name, row.name.partition("(")[0]} & {
+            *CHANGING
+        }:
+            assert not moved[-1]
+            assert_equal(of_matrix(in_step), of_matrix(state))
+        params, state = new, in_step
+    moves = [x.params["matrix"] for x in usual]
+    assert any(moved[3:]) == (moves[5] != moves[3]).any()
+
+
+def of_matrix(state):
+    return {path: x for path, x in by_path(state).items() if "matrix" in path}
+
 
 DECAYING = eqopt.AdamW(0.1, weight_decay=0.5)
 # The gradients of "b" in windows of two steps, and by how much it moves in each window:

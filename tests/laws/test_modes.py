@@ -4,10 +4,11 @@ import copy
 import pickle
 import zlib
 
+import equinox as eqx
 import jax
 import pytest
 
-from .registry import KINDS, REGISTRY, TELLING, law as of_rows
+from .registry import CLASSES, KINDS, REGISTRY, TELLING, law as of_rows
 from .subjects import (
     arrays,
     assert_close,
@@ -35,7 +36,7 @@ BY_DEFAULT = {
 as_users_do = pytest.mark.usefixtures("compiled_outside_jit")
 
 
-@law
+@of_rows({"ScaleByAdam"}, CLASSES)
 @pytest.mark.costly
 def test_without_jit_and_with_debug_nans(row):
     """Single operations give the same, and not even a discarded value is NaN."""
@@ -86,6 +87,21 @@ def test_eager_steps(row, compilations):
             if isinstance(x, jax.Array)
         ]
         assert len(places) == len(set(places))
+
+
+@of_rows({"ScaleByAdam"}, EVERY)
+def test_no_tracer_leaks(row):
+    """What is traced leaves no tracer behind, such as in a cache or an attribute."""
+    opt, params = row(), params_of()
+
+    def call(grads, params):
+        state = opt.init(params)
+        args = grads, state, params
+        evaluated = opt.eval_params(state, params)
+        return opt.update(*args), opt.step(*args), evaluated
+
+    with jax.checking_leaks():
+        eqx.filter_eval_shape(call, grads_of(params, 0), params)
 
 
 @of_rows(TELLING, KINDS)

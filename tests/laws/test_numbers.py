@@ -1,4 +1,4 @@
-"""Law 3, in general: a hyperparameter may be a number of any type."""
+"""Law 3, in general: a hyperparameter may be a number of any type, or an eps of zero."""
 
 import dataclasses
 import functools
@@ -12,7 +12,8 @@ import pytest
 
 import eqopt
 
-from .subjects import grads_of, params_of
+from .registry import REGISTRY, law as of_rows
+from .subjects import all_finite, both, grads_of, params_of
 from .test_laws import law
 
 
@@ -204,3 +205,42 @@ def test_weakly_typed_parameters_stay_so(is_step):
     weak = {name: x.weak_type for name, x in params.items()}
     assert weak == {"scale": True, "gains": True, "half": False}
     assert jnp.allclose(params["scale"], 0.8, atol=1e-3)
+
+
+def epsilons(row):
+    """The names of its hyperparameters, also without a value in the registry."""
+    names = {field.name for field in dataclasses.fields(row.subject)} | {*row.data}
+    return [name for name in sorted(names) if name.startswith("eps")]
+
+
+def without_eps(row):
+    """With each of its epsilons at zero that may be, and with all of them.
+
+    The row must pass them on.
+    """
+    may_be = {}
+    for name in epsilons(row):
+        try:
+            yield row(**{name: 0.0})
+        except ValueError as error:
+            assert name in str(error)
+        except TypeError:
+            assert name not in row.data
+        else:
+            may_be[name] = 0.0
+    if len(may_be) > 1:
+        yield row(**may_be)
+
+
+@of_rows(names={row.name for row in REGISTRY if epsilons(row)})
+def test_zero_over_zero_is_zero(row):
+    """In the first steps, later (RAdam divides from step 6 on), and in some columns."""
+    params = params_of()
+    zero = jax.tree.map(lambda p: 0 * p, params)
+    column = jax.tree.map(lambda p: p.at[..., :1].set(0) if p.ndim else p, params)
+    steps = zero, zero, column, zero, grads_of(params, 0), column, zero, column
+    for opt in without_eps(row):
+        state = opt.init(params)
+        for grads in steps:
+            (updates, state), _ = both(opt, grads, state, params)
+            assert all_finite(updates)

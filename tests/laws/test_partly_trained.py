@@ -169,24 +169,3 @@ def test_advice_for_what_needs_all_gradients(opt):
     selective = eqopt.SelectiveTransform(opt, freeze_mask=FROZEN)
     leaves_the_bias(selective, selective.init(MODEL))
     leaves_the_bias(selective, selective.init(MODEL), grads)
-
-
-@pytest.mark.parametrize(
-    "opt",
-    [
-        eqopt.ParamEMA(eqopt.SGD(0.1)),
-        eqopt.SWA(eqopt.SGD(0.1), 1),
-        eqopt.Lookahead(eqopt.SGD(0.1), 2, 0.5),
-        eqopt.ScheduleFreeSGD(0.1),
-        eqopt.Flatten(eqopt.ParamEMA(eqopt.SGD(0.1))),
-    ],
-    ids=lambda opt: repr(opt).partition("(")[0],
-)
-@pytest.mark.parametrize(
-    "other", [{"w": jnp.ones(4), "b": jnp.ones(3)}, {"w": jnp.ones(2)}]
-)
-def test_no_updates_in_what_has_none(opt, other):
-    with pytest.raises(ValueError) as caught:
-        opt.eval_params(opt.init(MODEL), other)
-    assert "`params`" in str(caught.value)
-    assert "`updates`" not in str(caught.value)

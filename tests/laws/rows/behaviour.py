@@ -63,7 +63,10 @@ NOT_THE_MESH["test_copies"] = NOT_ITS_AXIS["test_copies"] = (
 FLAT = {
     **JOINED,
     **dict.fromkeys(
-        ("test_init_of_the_whole", "test_no_gradient_no_change", "partly_trained"),
+        (
+            *("partly_trained", "test_init_of_the_whole", "test_missing_in_some_steps"),
+            "test_no_gradient_no_change",
+        ),
         "all parameters given to `init` are one vector, so each needs a gradient",
     ),
 }

@@ -30,6 +30,7 @@ NOT_OPTAX = {
     ),
     "test_no_default_stands_still": "the moments of Optax do",
     "other_model": "the moments of Optax broadcast",
+    "test_missing_in_some_steps": "where there is state, Optax takes no `None`",
 }
 NOT_ADAM = {
     **NOT_OPTAX,

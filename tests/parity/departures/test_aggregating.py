@@ -1,7 +1,5 @@
 """Where aggregators depart from Optax on purpose, asserted on both sides."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -13,29 +11,24 @@ from optax.experimental import aggregating as theirs
 import eqopt
 from eqopt import aggregating as ours
 
+from .steps import last
+
 
 pytestmark = pytest.mark.usefixtures("standard_promotion")
-
-
-def run(opt: Any, grads_in_turn, params) -> tuple[Any, Any]:
-    state, updates = opt.init(params), None
-    for grads in grads_in_turn:
-        updates, state = opt.update(grads, state, params)
-    return updates, state
 
 
 def test_calls_of_different_sizes():
     """The mean is over elements; in Optax, over calls."""
     grads = [jnp.ones((3, 2)), 5 * jnp.ones((1, 2))]
     params = jnp.zeros(2)
-    here, _ = run(ours.AverageIncrementallyUpdates(0, 2), grads, params)
-    there, _ = run(theirs.average_incrementally_updates(0, 2), grads, params)
+    here, _ = last(ours.AverageIncrementallyUpdates(0, 2), grads, params)
+    there, _ = last(theirs.average_incrementally_updates(0, 2), grads, params)
     np.testing.assert_allclose(here, 2.0)
     np.testing.assert_allclose(there, 3.0)
-    _, state = run(ours.PerElementMeanAndSumSqDiffGrads(0, 2), grads, params)
+    _, state = last(ours.PerElementMeanAndSumSqDiffGrads(0, 2), grads, params)
     np.testing.assert_allclose(state.sum_sq_diff_grads, 3 + 9)
     assert state.sample_size == 4
-    there, _ = run(
+    there, _ = last(
         theirs.get_per_element_mean_and_sum_sq_diff_grads(0, 2), grads, params
     )
     assert there[1]["sample_size"] == 2
@@ -47,7 +40,7 @@ def test_complex_variance():
     _, found, _ = opt.aggregate(grads, None, grads[0])
     np.testing.assert_allclose(found["sum_sq_diff_grads"], 2.0)
     other = theirs.get_per_element_mean_and_sum_sq_diff_grads()
-    there, _ = run(other, [grads], grads[0])
+    there, _ = last(other, [grads], grads[0])
     np.testing.assert_allclose(there[1]["sum_sq_diff_grads"], -2.0)
 
 
@@ -73,11 +66,11 @@ def test_whole_models():
     params = {"w": jnp.ones(2), "activation": jnp.tanh}
     grads = {"w": jnp.ones((3, 2)), "activation": None}
     here = ours.add_mean_variance_to_opt(eqopt.SGD(0.1))
-    updates, _ = run(here, [grads], params)
+    updates, _ = last(here, [grads], params)
     np.testing.assert_allclose(updates["w"], -0.1)
     there = theirs.add_mean_variance_to_opt(optax.sgd(0.1))
     with pytest.raises(TypeError):
-        run(there, [grads], params)
+        last(there, [grads], params)
 
 
 def test_before_the_first_step():
@@ -96,13 +89,13 @@ def test_half_precision_is_accumulated_in_float32():
     grads = [jr.normal(jr.key(i), (4, 2)).astype(jnp.bfloat16) for i in range(2)]
     dtypes = lambda state: [x.dtype for x in jax.tree.leaves(state)]
     here = ours.PerElementMeanAndSumSqDiffGrads(0, 3)
-    _, state = run(here, grads, params)
+    _, state = last(here, grads, params)
     assert dtypes(state) == dtypes(here.init(params))
     assert state.mean_grads.dtype == jnp.float32
     there = theirs.get_per_element_mean_and_sum_sq_diff_grads(0, 3)
-    _, state = run(there, grads, params)
+    _, state = last(there, grads, params)
     assert dtypes(state) != dtypes(there.init(params))
-    run(ours.add_mean_variance_to_opt(eqopt.SGD(0.1), 0.9, 0, 2), grads, params)
+    last(ours.add_mean_variance_to_opt(eqopt.SGD(0.1), 0.9, 0, 2), grads, params)
     there = theirs.add_mean_variance_to_opt(optax.sgd(0.1), 0.9, 0, 2)
     with pytest.raises(TypeError, match="cond branches"):
-        run(there, grads, params)
+        last(there, grads, params)

@@ -10,16 +10,10 @@ import pytest
 
 import eqopt
 
+from .steps import last
+
 
 pytestmark = pytest.mark.usefixtures("standard_promotion")
-
-
-def last(opt, grads_in_turn, params, extra=lambda i: {}):
-    """The updates and the state of the last step, for either library."""
-    state, updates = opt.init(params), None
-    for i, grads in enumerate(grads_in_turn):
-        updates, state = opt.update(grads, state, params, **extra(i))
-    return updates, state
 
 
 @pytest.mark.slow

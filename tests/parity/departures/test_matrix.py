@@ -7,6 +7,8 @@ import pytest
 
 import eqopt
 
+from .steps import updates_of
+
 
 pytestmark = pytest.mark.usefixtures("standard_promotion")
 
@@ -16,7 +18,7 @@ THEIR_LAST_TWO = optax.contrib.MuonDimensionNumbers(-2, -1)
 
 
 def first_update(opt, grads):
-    return opt.update(grads, opt.init(grads), grads)[0]
+    return updates_of(opt, [grads])[0]
 
 
 def largest_singular_value(x):

@@ -1,4 +1,4 @@
-"""Where steps by curvature depart from Optax on purpose, on both sides."""
+"""Where steps by curvature and line searches depart from Optax on purpose."""
 
 import jax
 import jax.numpy as jnp
@@ -54,3 +54,88 @@ def test_sophia_takes_whole_models():
     with pytest.raises((TypeError, AttributeError)):
         theirs = optax.contrib.sophia(0.1)
         theirs.update(grads, jax.eval_shape(theirs.init, model), model, obj_fn=value_fn)
+
+
+ZOOM = eqopt.ScaleByZoomLinesearch(10), optax.scale_by_zoom_linesearch(10)
+BACKTRACKING = (
+    eqopt.ScaleByBacktrackingLinesearch(3),
+    optax.scale_by_backtracking_linesearch(3),
+)
+
+
+def bowl(p):
+    return jnp.sum(jnp.abs(p) ** 2)
+
+
+def searched(opt, direction, params, loss=bowl, state=None):
+    value, grad = jax.value_and_grad(loss)(params)
+    state = opt.init(params) if state is None else state
+    return opt.update(direction, state, params, value=value, grad=grad, value_fn=loss)
+
+
+@pytest.mark.parametrize("pair", [ZOOM, BACKTRACKING], ids=["zoom", "backtracking"])
+@pytest.mark.costly
+def test_uphill(pair):
+    """Optax goes there."""
+    params = jnp.ones(2)
+    moves = [searched(opt, params, params)[0] for opt in pair]
+    assert bowl(params + moves[0]) == bowl(params)
+    assert bowl(params + moves[1]) > bowl(params)
+
+
+def test_evaluations_uphill():
+    params = jnp.ones(2)
+    counts = [
+        searched(opt, params, params)[1].info.num_linesearch_steps for opt in ZOOM
+    ]
+    assert counts[0] == 0
+    assert counts[1] == 10
+
+
+@pytest.mark.slow
+def test_gradients_that_are_not_conjugated():
+    """Optax starts from the real part of the square of the gradient: of 1 + i, zero."""
+    params, loss = jnp.array([1 + 1j]), lambda p: bowl(p - 0.1 * (1 + 1j)) ** 2 / 9
+    direction = -jax.grad(loss)(params).conj()
+    ours, theirs = ZOOM
+    with pytest.raises(RuntimeError, match="`grad` is the conjugate of the gradient"):
+        searched(ours, direction, params, loss)
+    assert searched(theirs, direction, params, loss)[1].info.num_linesearch_steps > 5
+
+
+@pytest.mark.slow
+def test_gradients_that_are_conjugated():
+    """Both libraries take them, as updates and as `grad`."""
+    params, target = jnp.zeros(1, jnp.complex64), 1 + 2j
+    loss = lambda p: bowl(p - target)
+    value, grad = jax.value_and_grad(loss)(params)
+    extra = {"value": value, "grad": grad.conj(), "value_fn": loss}
+    for opt in ZOOM:
+        updates, _ = opt.update(-grad.conj() / 2, opt.init(params), params, **extra)
+        assert jnp.allclose(params + updates, target)
+
+
+def test_backtracking_after_a_step_size_of_zero():
+    """It tries again; in Optax, nothing times 1.5 is nothing."""
+    params = jnp.zeros(2)
+    cliff = lambda p: jnp.where(jnp.all(p == 0), 1.0, jnp.nan) + jnp.sum(p)
+    slope = lambda p: jnp.sum((p - 1) ** 2)
+    ours, theirs = (
+        searched(opt, jnp.ones(2), params, slope, state)[0]
+        for opt in BACKTRACKING
+        for state in [searched(opt, jnp.ones(2), params, cliff)[1]]
+    )
+    assert jnp.all(ours > 0)
+    assert not theirs.any()
+
+
+@pytest.mark.slow
+def test_derivatives_of_a_step():
+    def end(opt, scale):
+        params = jnp.ones(2)
+        updates, _ = searched(opt, -scale * params, params)
+        return jnp.sum(updates)
+
+    assert jnp.isfinite(jax.grad(lambda scale: end(ZOOM[0], scale))(1.0))
+    with pytest.raises(ValueError, match="Reverse-mode"):
+        jax.grad(lambda scale: end(ZOOM[1], scale))(1.0)

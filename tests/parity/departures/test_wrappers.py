@@ -1,4 +1,4 @@
-"""Where sharpness-aware minimization and Mechanic depart from Optax."""
+"""Where wrappers depart from Optax on purpose, asserted on both sides."""
 
 import jax
 import jax.numpy as jnp
@@ -8,8 +8,35 @@ import pytest
 
 import eqopt
 
+from .steps import traces
+
 
 pytestmark = pytest.mark.usefixtures("standard_promotion")
+
+
+def test_large_updates_in_float16():
+    """The square of 256 is infinite there; the norm is not large."""
+    updates = {"w": jnp.full(2, 256, jnp.float16)}
+    skip, said = eqopt.SkipLargeUpdates(1e6)(updates, 0, None)
+    assert not skip and said["norm_squared"] == 2 * 256**2
+    skip, said = optax.skip_large_updates(updates, 0, None, 1e6)
+    assert skip and jnp.isinf(said["norm_squared"])
+
+
+def test_a_skipped_mini_step_is_no_update():
+    """Even if the mini-step before completed a step."""
+    skip = eqopt.SkipNotFinite(), optax.skip_not_finite
+    ours = eqopt.MultiSteps(eqopt.SGD(0.1), 1, should_skip_update_fn=skip[0])
+    theirs = optax.MultiSteps(optax.sgd(0.1), 1, should_skip_update_fn=skip[1])
+    params = {"w": jnp.ones(2)}
+    said = []
+    for optimizer in (ours, theirs):
+        state = optimizer.init(params)
+        for gradient in (1.0, jnp.nan):
+            _, state = optimizer.update({"w": jnp.full(2, gradient)}, state, params)
+            said.append(bool(optimizer.has_updated(state)))
+    assert said == [True, False, True, True]
+
 
 START = jnp.array([1.0, -2.0])
 
@@ -20,7 +47,7 @@ def sam(inner, **arguments):
     return optax.contrib.sam(inner, climb, **arguments)
 
 
-def updates_of(opt, grads, params):
+def trained(opt, grads, params):
     """The updates of some steps, and the parameters after them."""
     state, update, found = opt.init(params), jax.jit(opt.update), []
     for g in grads:
@@ -33,9 +60,9 @@ def updates_of(opt, grads, params):
 def test_sam_with_a_period_of_1_is_the_inner_optimizer():
     """Optax's second step starts where the first one did."""
     grads = [jnp.ones(2)] * 2
-    _, inner = updates_of(eqopt.SGD(0.1), grads, START)
-    _, ours = updates_of(eqopt.SAM(eqopt.SGD(0.1), sync_period=1), grads, START)
-    _, theirs = updates_of(sam(optax.sgd(0.1), sync_period=1), grads, START)
+    _, inner = trained(eqopt.SGD(0.1), grads, START)
+    _, ours = trained(eqopt.SAM(eqopt.SGD(0.1), sync_period=1), grads, START)
+    _, theirs = trained(sam(optax.sgd(0.1), sync_period=1), grads, START)
     np.testing.assert_allclose(ours, inner, rtol=1e-6)
     np.testing.assert_allclose(theirs, START - 0.1, rtol=1e-6)
 
@@ -43,8 +70,8 @@ def test_sam_with_a_period_of_1_is_the_inner_optimizer():
 def test_sam_with_an_adversary_that_gives_nan():
     """A zero gradient in an adversarial step, where Optax's normalization gives NaN."""
     grads = [jnp.ones(2), jnp.zeros(2)]
-    ours, _ = updates_of(eqopt.SAM(eqopt.SGD(0.1)), grads, START)
-    theirs, _ = updates_of(sam(optax.sgd(0.1)), grads, START)
+    ours, _ = trained(eqopt.SAM(eqopt.SGD(0.1)), grads, START)
+    theirs, _ = trained(sam(optax.sgd(0.1)), grads, START)
     assert bool(jnp.isfinite(ours).all())
     assert bool(jnp.isnan(theirs[1]).all())
 
@@ -55,8 +82,8 @@ def test_mechanic_agrees_except_for_eps(x64):
     with x64():
         params = START.astype(jnp.float64)
         grads = [1 + jnp.cos(7.0 * t + jnp.arange(2.0)) for t in range(40)]
-        ours, _ = updates_of(eqopt.Mechanic(eqopt.Adam(1.0), eps=1e-14), grads, params)
-        theirs, _ = updates_of(
+        ours, _ = trained(eqopt.Mechanic(eqopt.Adam(1.0), eps=1e-14), grads, params)
+        theirs, _ = trained(
             optax.contrib.mechanize(optax.adam(1.0), eps=1e-14), grads, params
         )
         np.testing.assert_allclose(ours, theirs, rtol=1e-5)
@@ -68,7 +95,7 @@ def test_mechanic_with_eps_forgets_no_updates(x64):
     with x64():
         params, grads = START.astype(jnp.float64), [jnp.ones(2)] * 2
         ours, theirs = (
-            updates_of(opt, grads, params)[0][:, 0]
+            trained(opt, grads, params)[0][:, 0]
             for opt in (
                 eqopt.Mechanic(eqopt.SGD(1.0)),
                 optax.contrib.mechanize(optax.sgd(1.0)),
@@ -87,7 +114,26 @@ def test_mechanic_moves_parameters_of_half_precision():
     """The sum keeps changes that are less than half of a parameter's last digit."""
     params = jnp.ones(2, jnp.bfloat16)
     grads = [jnp.ones(2, jnp.bfloat16)] * 100
-    _, ours = updates_of(eqopt.Mechanic(eqopt.SGD(1.0)), grads, params)
-    _, theirs = updates_of(optax.contrib.mechanize(optax.sgd(1.0)), grads, params)
+    _, ours = trained(eqopt.Mechanic(eqopt.SGD(1.0)), grads, params)
+    _, theirs = trained(optax.contrib.mechanize(optax.sgd(1.0)), grads, params)
     assert bool(jnp.all(ours < 0.5))
     np.testing.assert_array_equal(theirs, params)
+
+
+def test_weights_are_those_of_the_steps_that_were_made():
+    """From schedule(0) on, as inside; Optax's weights are one step ahead."""
+    params = jnp.ones(2)
+    schedule = lambda count: jnp.array([0.1, 0.2, 0.4])[count]
+    ours = eqopt.ScheduleFree(eqopt.SGD(schedule), schedule)
+    theirs = optax.contrib.schedule_free(optax.sgd(schedule), schedule)
+    _, state = ours.update(params, ours.init(params), params)
+    _, their_state = theirs.update(params, theirs.init(params), params)
+    np.testing.assert_allclose(state.z, their_state.z)  # both made a step of 0.1
+    np.testing.assert_allclose(state.max_lr, 0.1)
+    np.testing.assert_allclose(their_state.max_lr, 0.2)
+
+
+@pytest.mark.slow
+def test_bfloat16_parameters_compile_once():
+    assert traces(eqopt.ScheduleFreeAdamW(0.1)) == 1
+    assert traces(optax.contrib.schedule_free_adamw(0.1)) > 1
