@@ -15,7 +15,7 @@ from eqopt.groups import everything
 from eqopt.tree import map_params, migrate, migration_plan
 
 from ..meshes import entered, mesh_of
-from .registry import REGISTRY, TELLING, law
+from .registry import KINDS, REGISTRY, TELLING, law
 from .subjects import arrays, awkward, moment, params_of, train
 
 

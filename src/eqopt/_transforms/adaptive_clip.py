@@ -143,7 +143,9 @@ class AdaptiveGradClip(AbstractStateless):
     eps: ZeroOrMore = 1e-3
     axis: _Axis = eqx.field(static=True, default=None)
 
-    def leafwise(self, state: None, params=None, **extra) -> Leafwise:
+    def leafwise(
+        self, state: None, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         reads = {"unit": lambda updates: self._units(updates, params)}
         return Leafwise(adaptive_clip, reads=reads)
 

@@ -77,7 +77,9 @@ class ScaleByParamBlockNorm(AbstractStateless):
 
     min_scale: ZeroOrMore = 1e-3
 
-    def leafwise(self, state: None, params=None, **extra) -> Leafwise:
+    def leafwise(
+        self, state: None, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return Leafwise(scale_by_param_norm)
 
 
@@ -102,7 +104,9 @@ class ScaleByParamBlockRMS(AbstractStateless):
 
     min_scale: ZeroOrMore = 1e-3
 
-    def leafwise(self, state: None, params=None, **extra) -> Leafwise:
+    def leafwise(
+        self, state: None, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return Leafwise(scale_by_param_rms)
 
 
@@ -127,7 +131,9 @@ class ClipByBlockRMS(AbstractStateless):
 
     threshold: Positive
 
-    def leafwise(self, state: None, params=None, **extra) -> Leafwise:
+    def leafwise(
+        self, state: None, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return Leafwise(clip_rms)
 
 
@@ -255,7 +261,9 @@ class AdaClipGN(AbstractLeafwise):
         zeros = lambda: map_parameters(zero, params)
         return AdaClipGNState(jnp.zeros((), jnp.int32), zeros(), zeros(), zeros())
 
-    def leafwise(self, state: AdaClipGNState, params=None, **extra) -> Leafwise:
+    def leafwise(
+        self, state: AdaClipGNState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         count = safe_increment(state.count)
         gamma1 = as_float(self.gamma1) * cosine_factor(self, count)
         gammas = gamma1, self.gamma2, self.gamma3
@@ -322,5 +330,7 @@ class ScaleByTrustRatio(AbstractStateless):
     trust_coefficient: Hyperparameter = 1.0
     eps: ZeroOrMore = 0.0
 
-    def leafwise(self, state: None, params=None, **extra) -> Leafwise:
+    def leafwise(
+        self, state: None, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return Leafwise(trust_ratio)

@@ -18,7 +18,16 @@ from .._core import (
     leafwise,
 )
 from .._trees.states import check_size, check_state
-from .._types import AtLeast, IntegerLike, Leaf, Params, Scalar, Updates, ZeroOrMore
+from .._types import (
+    AtLeast,
+    IntegerLike,
+    Leaf,
+    Params,
+    Scalar,
+    State,
+    Updates,
+    ZeroOrMore,
+)
 from ..numerics._numerics import safe_increment, safe_sqrt
 from ..tree import norm
 from .normalize import AbstractScaleByNorm
@@ -88,7 +97,9 @@ class Clip(AbstractStateless):
 
     max_delta: ZeroOrMore
 
-    def leafwise(self, state: None, params=None, **extra) -> Leafwise:
+    def leafwise(
+        self, state: None, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return Leafwise(clip)
 
 
@@ -205,7 +216,7 @@ class ClipByHistory(AbstractTransformation):
         return ClipByHistoryState(zeros, jnp.zeros((), jnp.int32))
 
     def update(
-        self, updates, state, params=None, **extra
+        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, ClipByHistoryState]:
         check_state(self, state)
         check_size(self, "window", len(state.norms))

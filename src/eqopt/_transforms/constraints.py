@@ -43,7 +43,9 @@ class KeepParamsNonnegative(AbstractStateless):
     A `ValueError` in `update` if `params` is `None`.
     """
 
-    def leafwise(self, state: None, params=None, **extra) -> Leafwise:
+    def leafwise(
+        self, state: None, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return Leafwise(keep_nonnegative)
 
 
@@ -70,7 +72,9 @@ class ZeroNaNs(AbstractLeafwise):
     def init(self, params: Params) -> ZeroNaNsState:
         return ZeroNaNsState(map_parameters(lambda _: jnp.zeros((), bool), params))
 
-    def leafwise(self, state: ZeroNaNsState, params=None, **extra) -> Leafwise:
+    def leafwise(
+        self, state: ZeroNaNsState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return Leafwise(zero_nans, state)
 
 
@@ -114,7 +118,9 @@ class Overwrite(AbstractTransformation):
     def init(self, params: Params) -> None:
         return None
 
-    def update(self, updates, state, params=None, **extra) -> tuple[Updates, State]:
+    def update(
+        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, State]:
         check_state(self, state)
         check_real(self, updates, required_params("Overwrite", params), "params")
         return leafwise(overwrite, updates, reads={"p": params}), state

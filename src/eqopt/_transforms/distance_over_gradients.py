@@ -1,5 +1,7 @@
 """Distance over gradients, leaf by leaf."""
 
+from typing import Any
+
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import DTypeLike
@@ -94,7 +96,10 @@ class ScaleByDistanceOverGradients(AbstractLeafwise):
         )
 
     def leafwise(
-        self, state: ScaleByDistanceOverGradientsState, params=None, **extra
+        self,
+        state: ScaleByDistanceOverGradientsState,
+        params: Params | None = None,
+        **extra: Any,
     ) -> Leafwise:
         reads = {"init_params": state.init_params}
         return Leafwise(distance_over_gradients, state, reads=reads)

@@ -237,7 +237,7 @@ class ScaleByFactoredRMS(AbstractLeafwise):
         return ScaleByFactoredRMSState(jnp.zeros((), jnp.int32), *trees)
 
     def leafwise(
-        self, state: ScaleByFactoredRMSState, params=None, **extra
+        self, state: ScaleByFactoredRMSState, params: Params | None = None, **extra: Any
     ) -> Leafwise:
         params = required_params("ScaleByFactoredRMS", params)
         _, treedef = jtu.tree_flatten(params, is_leaf=is_leaf)

@@ -60,7 +60,7 @@ class Snapshot(AbstractTransformation):
         return SnapshotState({self.measure_name: _blank(self.measure, params)})
 
     def update(
-        self, updates, state, params=None, **extra
+        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, SnapshotState]:
         check_state(self, state)
         check_keys(self, state.measurement, [self.measure_name], ".measurement")
@@ -116,7 +116,7 @@ class MeasureWithEMA(Module):
             return self._ema.init(_blank(self._measured, params))
 
     def update(
-        self, updates, state: EMAState, params=None, **extra
+        self, updates, state: EMAState, params: Params | None = None, **extra: Any
     ) -> tuple[PyTree, EMAState]:
         """The average that includes this measurement, and the new state.
 
@@ -198,7 +198,7 @@ class Monitor(AbstractTransformation):
         return MonitorState(measurements, tuple(states))
 
     def update(
-        self, updates, state, params=None, **extra
+        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, MonitorState]:
         check_state(self, state)
         check_keys(self, state.measurements, self.names, ".measurements")

@@ -18,7 +18,7 @@ from .._core import (
     leafwise,
 )
 from .._trees.states import check_state
-from .._types import Hyperparameter, Leaf, Params, Scalar, Updates, ZeroOrMore
+from .._types import Hyperparameter, Leaf, Params, Scalar, State, Updates, ZeroOrMore
 from .scale import scale
 
 
@@ -79,7 +79,9 @@ class Centralize(AbstractStateless):
         ```
     """
 
-    def leafwise(self, state: None, params=None, **extra) -> Leafwise:
+    def leafwise(
+        self, state: None, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return Leafwise(centralize)
 
 
@@ -95,7 +97,9 @@ class AbstractScaleByNorm(AbstractTransformation):
     def init(self, params: Params) -> None:
         return None
 
-    def update(self, updates, state, params=None, **extra) -> tuple[Updates, None]:
+    def update(
+        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, None]:
         check_state(self, state)
         share = self._share(global_norm(self, updates, extra))
         return leafwise(scale, updates, step_size=share), None

@@ -25,6 +25,7 @@ from .._types import (
     PyTree,
     RealScalarLike,
     Scalar,
+    State,
     Updates,
     ZeroOrMore,
 )
@@ -338,7 +339,7 @@ class DifferentiallyPrivateAggregate(AbstractTransformation):
         return DifferentiallyPrivateAggregateState(key_data(self.key))
 
     def update(
-        self, updates, state, params=None, **extra
+        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, DifferentiallyPrivateAggregateState]:
         check_state(self, state)
         sums, divisor = self._sums(updates, params)

@@ -78,7 +78,9 @@ def at(owner: object, name: str, count: Int[Array, ""] | None) -> Any:
 class Identity(AbstractStateless):
     """Returns the updates unchanged."""
 
-    def leafwise(self, state: None, params=None, **extra) -> Leafwise:
+    def leafwise(
+        self, state: None, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return Leafwise(same)
 
 
@@ -87,7 +89,9 @@ class SetToZero(AbstractStateless):
 
     _freezes = True  # for `Partition`: it is no mistake if its group is empty
 
-    def leafwise(self, state: None, params=None, **extra) -> Leafwise:
+    def leafwise(
+        self, state: None, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return Leafwise(zero)
 
 
@@ -105,7 +109,9 @@ class Scale(AbstractStateless):
     def _route(self, report: Report, params: Params) -> None:
         report.multiply(params, self.step_size)
 
-    def leafwise(self, state: None, params=None, **extra) -> Leafwise:
+    def leafwise(
+        self, state: None, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return Leafwise(scale)
 
 
@@ -152,7 +158,9 @@ class ScaleByTree(AbstractLeafwise):
         factors = resolve("factors", self.factors, params, params)
         report.multiply(params, factors)
 
-    def leafwise(self, state: None, params=None, **extra) -> Leafwise:
+    def leafwise(
+        self, state: None, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return Leafwise(scale_leaf, reads={"factor": lambda u: self._spread(u, params)})
 
     def _spread(self, updates: Updates, params: Params | None) -> PyTree:
@@ -196,7 +204,9 @@ class ScaleBySchedule(AbstractLeafwise):
     def init(self, params: Params) -> ScaleByScheduleState:
         return ScaleByScheduleState(count=jnp.zeros((), jnp.int32))
 
-    def leafwise(self, state: ScaleByScheduleState, params=None, **extra) -> Leafwise:
+    def leafwise(
+        self, state: ScaleByScheduleState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return Leafwise(
             scale,
             ScaleByScheduleState(count=safe_increment(state.count)),
@@ -247,7 +257,10 @@ class ScaleByLearningRate(AbstractLeafwise):
         )
 
     def leafwise(
-        self, state: ScaleByLearningRateState, params=None, **extra
+        self,
+        state: ScaleByLearningRateState,
+        params: Params | None = None,
+        **extra: Any,
     ) -> Leafwise:
         eta = at(self, "learning_rate", state.count)
         return Leafwise(

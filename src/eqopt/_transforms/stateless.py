@@ -21,7 +21,7 @@ from .._trees.leaves import (
     type_name,
 )
 from .._trees.states import check_state
-from .._types import Leaf, Params, PyTree, Updates
+from .._types import Leaf, Params, PyTree, State, Updates
 
 
 class Stateless(AbstractTransformation):
@@ -54,7 +54,9 @@ class Stateless(AbstractTransformation):
     def init(self, params: Params) -> None:
         return None
 
-    def update(self, updates, state, params=None, **extra) -> tuple[Updates, None]:
+    def update(
+        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, None]:
         check_state(self, state)
         if params is not None:
             params = restrict(params, updates)
@@ -137,7 +139,9 @@ class StatelessWithTreeMap(AbstractStateless):
 
     f: Callable[[Array, Any], Array]
 
-    def leafwise(self, state: None, params=None, **extra) -> Leafwise:
+    def leafwise(
+        self, state: None, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         f = _Function(*eqx.partition(self.f, eqx.is_array))
         equation = of_update if params is None else of_update_and_parameter
         return Leafwise(equation, shared={"f": f})

@@ -1,5 +1,7 @@
 """Sums of updates: momentum, and updates that are applied several at once."""
 
+from typing import Any
+
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Int
@@ -44,7 +46,9 @@ class Trace(AbstractLeafwise):
     def init(self, params: Params) -> TraceState:
         return TraceState(trace=wide_zeros_like(params, self.accumulator_dtype))
 
-    def leafwise(self, state: TraceState, params=None, **extra) -> Leafwise:
+    def leafwise(
+        self, state: TraceState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return Leafwise(accumulate, state)
 
 
@@ -97,7 +101,9 @@ class ApplyEvery(AbstractLeafwise):
     def init(self, params: Params) -> ApplyEveryState:
         return ApplyEveryState(jnp.zeros((), jnp.int32), wide_zeros_like(params))
 
-    def leafwise(self, state: ApplyEveryState, params=None, **extra) -> Leafwise:
+    def leafwise(
+        self, state: ApplyEveryState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         count = state.count + 1
         is_last = count >= jnp.asarray(self.k, jnp.int32)
         return Leafwise(

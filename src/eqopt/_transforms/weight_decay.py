@@ -205,7 +205,9 @@ class AddDecayedWeights(AbstractLeafwise):
             decaying = params if mask is None else mask_out(params, mask, params)
             report.decay(decaying, decay.weight_decay)
 
-    def leafwise(self, state: AddDecayedWeightsState, params=None, **extra) -> Leafwise:
+    def leafwise(
+        self, state: AddDecayedWeightsState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         decay = complete(self)
         if is_off(decay):
             return Leafwise(same, state)

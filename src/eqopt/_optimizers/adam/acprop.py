@@ -1,5 +1,7 @@
 """ACProp: AdaBelief that divides a gradient by moments of earlier gradients only."""
 
+from typing import Any
+
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import DTypeLike
@@ -111,7 +113,9 @@ class ScaleByACProp(AbstractLeafwise):
     def init(self, params: Params) -> ScaleByACPropState:
         return init_moments(self, ScaleByACPropState, params)
 
-    def leafwise(self, state: ScaleByACPropState, params=None, **extra) -> Leafwise:
+    def leafwise(
+        self, state: ScaleByACPropState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         count = safe_increment(state.count)
         b2 = as_float(self.b2)
         return counted(

@@ -1,5 +1,7 @@
 """AdaBelief: long steps where gradients are as expected."""
 
+from typing import Any
+
 import equinox as eqx
 from jaxtyping import DTypeLike
 
@@ -90,7 +92,9 @@ class ScaleByBelief(AbstractLeafwise):
     def init(self, params: Params) -> ScaleByBeliefState:
         return init_moments(self, ScaleByBeliefState, params)
 
-    def leafwise(self, state: ScaleByBeliefState, params=None, **extra) -> Leafwise:
+    def leafwise(
+        self, state: ScaleByBeliefState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return counted(self, belief, state)
 
 

@@ -1,5 +1,7 @@
 """Adam, AdamW with decoupled weight decay, and both with Nesterov momentum."""
 
+from typing import Any
+
 import equinox as eqx
 from jaxtyping import DTypeLike
 
@@ -118,7 +120,9 @@ class ScaleByAdam(AbstractLeafwise):
     def init(self, params: Params) -> ScaleByAdamState:
         return init_moments(self, ScaleByAdamState, params)
 
-    def leafwise(self, state: ScaleByAdamState, params=None, **extra) -> Leafwise:
+    def leafwise(
+        self, state: ScaleByAdamState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         if self.momentum_decay is None:
             return counted(self, adam, state)
         count = safe_increment(state.count)

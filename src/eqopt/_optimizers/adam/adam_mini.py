@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -169,7 +169,9 @@ class ScaleByAdamMini(AbstractLeafwise):
             nu=treedef.unflatten(nu),
         )
 
-    def leafwise(self, state: ScaleByAdamMiniState, params=None, **extra) -> Leafwise:
+    def leafwise(
+        self, state: ScaleByAdamMiniState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return counted(self, adam_mini, state)
 
 

@@ -1,5 +1,7 @@
 """Adamax: Adam with the largest gradient instead of the mean square."""
 
+from typing import Any
+
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import DTypeLike
@@ -75,7 +77,9 @@ class ScaleByAdamax(AbstractLeafwise):
     def init(self, params: Params) -> ScaleByAdamaxState:
         return init_moments(self, ScaleByAdamaxState, params)
 
-    def leafwise(self, state: ScaleByAdamaxState, params=None, **extra) -> Leafwise:
+    def leafwise(
+        self, state: ScaleByAdamaxState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return counted(self, adamax, state)
 
 

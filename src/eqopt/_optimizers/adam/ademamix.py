@@ -1,6 +1,6 @@
 """AdEMAMix: a fast and a slow momentum."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -124,7 +124,9 @@ class ScaleByAdEMAMix(AbstractLeafwise):
             nu=real_full_like(params, 0, self.nu_dtype),
         )
 
-    def leafwise(self, state: ScaleByAdEMAMixState, params=None, **extra) -> Leafwise:
+    def leafwise(
+        self, state: ScaleByAdEMAMixState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         b3, alpha = (at(self, name, state.count) for name in ("b3", "alpha"))
         return counted(self, ademamix, state, b3=b3, alpha=alpha)
 

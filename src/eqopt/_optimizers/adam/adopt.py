@@ -114,7 +114,9 @@ class ScaleByADOPT(AbstractLeafwise):
     def init(self, params: Params) -> ScaleByADOPTState:
         return init_moments(self, ScaleByADOPTState, params)
 
-    def leafwise(self, state: ScaleByADOPTState, params=None, **extra) -> Leafwise:
+    def leafwise(
+        self, state: ScaleByADOPTState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         clip_value = None
         if self.use_clipping:
             clip_value = jnp.asarray(at(self, "clip_value_fn", state.count), float)

@@ -1,5 +1,7 @@
 """AMSGrad: Adam whose second moment never shrinks."""
 
+from typing import Any
+
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import DTypeLike
@@ -106,7 +108,9 @@ class ScaleByAMSGrad(AbstractLeafwise):
         nu_max = real_full_like(params, 0, self.nu_dtype)
         return init_moments(self, ScaleByAMSGradState, params, nu_max=nu_max)
 
-    def leafwise(self, state: ScaleByAMSGradState, params=None, **extra) -> Leafwise:
+    def leafwise(
+        self, state: ScaleByAMSGradState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return counted(self, amsgrad, state)
 
 

@@ -1,5 +1,7 @@
 """Grams: Adam's step length, in the direction of the gradient."""
 
+from typing import Any
+
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import DTypeLike
@@ -88,7 +90,9 @@ class ScaleByGrams(AbstractLeafwise):
     def init(self, params: Params) -> ScaleByGramsState:
         return init_moments(self, ScaleByGramsState, params)
 
-    def leafwise(self, state: ScaleByGramsState, params=None, **extra) -> Leafwise:
+    def leafwise(
+        self, state: ScaleByGramsState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return counted(self, grams, state)
 
 

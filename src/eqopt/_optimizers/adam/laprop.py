@@ -1,5 +1,7 @@
 """LaProp: Adam that normalizes before it averages."""
 
+from typing import Any
+
 import equinox as eqx
 from jaxtyping import DTypeLike
 
@@ -81,7 +83,9 @@ class ScaleByLaProp(AbstractLeafwise):
     def init(self, params: Params) -> ScaleByLaPropState:
         return init_moments(self, ScaleByLaPropState, params)
 
-    def leafwise(self, state: ScaleByLaPropState, params=None, **extra) -> Leafwise:
+    def leafwise(
+        self, state: ScaleByLaPropState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return counted(self, laprop, state)
 
 

@@ -1,6 +1,7 @@
 """Optimistic Adam: expects the next update to change like the last one."""
 
 import dataclasses
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -42,7 +43,10 @@ class DescendOptimistically(AbstractLeafwise):
         return DescendOptimisticallyState(count, eta, wide_zeros_like(params))
 
     def leafwise(
-        self, state: DescendOptimisticallyState, params=None, **extra
+        self,
+        state: DescendOptimisticallyState,
+        params: Params | None = None,
+        **extra: Any,
     ) -> Leafwise:
         eta = at(self, "learning_rate", state.count)
         optimism = eta if self.optimism is None else at(self, "optimism", state.count)

@@ -164,7 +164,9 @@ class ScaleByRAdam(AbstractLeafwise):
     def init(self, params: Params) -> ScaleByRAdamState:
         return init_moments(self, ScaleByRAdamState, params)
 
-    def leafwise(self, state: ScaleByRAdamState, params=None, **extra) -> Leafwise:
+    def leafwise(
+        self, state: ScaleByRAdamState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         count = safe_increment(state.count)
         rectifier = rectification(as_float(self.b2), count, as_float(self.threshold))
         return counted(self, radam, state, count=count, rectifier=rectifier)

@@ -1,5 +1,7 @@
 """Simplified AdEMAMix: one momentum, and the gradient itself."""
 
+from typing import Any
+
 import equinox as eqx
 from jaxtyping import DTypeLike
 
@@ -88,7 +90,10 @@ class ScaleBySimplifiedAdEMAMix(AbstractLeafwise):
         return init_moments(self, ScaleBySimplifiedAdEMAMixState, params)
 
     def leafwise(
-        self, state: ScaleBySimplifiedAdEMAMixState, params=None, **extra
+        self,
+        state: ScaleBySimplifiedAdEMAMixState,
+        params: Params | None = None,
+        **extra: Any,
     ) -> Leafwise:
         alpha = at(self, "alpha", state.count)
         return counted(self, simplified_ademamix, state, alpha=alpha)

@@ -1,5 +1,7 @@
 """StableAdamW: AdamW with shorter steps if the second moment is out of date."""
 
+from typing import Any
+
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import DTypeLike
@@ -136,7 +138,9 @@ class ScaleByStableAdam(AbstractLeafwise):
         decay_of(self).init(params)  # raises an error without a rate that it needs
         return init_moments(self, ScaleByStableAdamState, params)
 
-    def leafwise(self, state: ScaleByStableAdamState, params=None, **extra) -> Leafwise:
+    def leafwise(
+        self, state: ScaleByStableAdamState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         decay = decay_of(self)
         if is_off(decay):
             return counted(self, stable_adam, state)

@@ -1,5 +1,7 @@
 """Stable-SPAM: Adam with gradient spikes removed, and with resets of its moments."""
 
+from typing import Any
+
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import DTypeLike
@@ -106,7 +108,10 @@ class ScaleByAdamWithReset(AbstractLeafwise):
         return init_moments(self, ScaleByAdamWithResetState, params)
 
     def leafwise(
-        self, state: ScaleByAdamWithResetState, params=None, **extra
+        self,
+        state: ScaleByAdamWithResetState,
+        params: Params | None = None,
+        **extra: Any,
     ) -> Leafwise:
         count = safe_increment(state.count)
         is_reset, since = jnp.zeros((), bool), count

@@ -1,5 +1,7 @@
 """Yogi: Adam with a second moment that changes by at most the squared gradient."""
 
+from typing import Any
+
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import DTypeLike
@@ -93,7 +95,9 @@ class ScaleByYogi(AbstractLeafwise):
         start = self.initial_accumulator_value
         return init_moments(self, ScaleByYogiState, params, start)
 
-    def leafwise(self, state: ScaleByYogiState, params=None, **extra) -> Leafwise:
+    def leafwise(
+        self, state: ScaleByYogiState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return counted(self, yogi, state)
 
 

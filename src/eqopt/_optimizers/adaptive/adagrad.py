@@ -1,5 +1,7 @@
 """Adagrad: gradients over the root of the sum of all their squares."""
 
+from typing import Any
+
 import equinox as eqx
 from jaxtyping import DTypeLike
 
@@ -68,7 +70,9 @@ class ScaleByRSS(AbstractLeafwise):
         start = self.initial_accumulator_value
         return ScaleByRSSState(real_full_like(params, start, self.nu_dtype))
 
-    def leafwise(self, state: ScaleByRSSState, params=None, **extra) -> Leafwise:
+    def leafwise(
+        self, state: ScaleByRSSState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return Leafwise(rss, state)
 
 

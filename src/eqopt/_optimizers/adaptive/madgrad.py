@@ -1,6 +1,7 @@
 """MADGRAD: dual averaging with momentum and a cube root."""
 
 import dataclasses
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -133,7 +134,9 @@ class ScaleByMADGRAD(AbstractLeafwise):
             x0=copy(params),
         )
 
-    def leafwise(self, state: ScaleByMADGRADState, params=None, **extra) -> Leafwise:
+    def leafwise(
+        self, state: ScaleByMADGRADState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         eta = at(self, "learning_rate", state.count)
         rate = recorded(eta, state.learning_rate)
         return counted(

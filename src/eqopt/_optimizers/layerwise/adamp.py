@@ -1,5 +1,7 @@
 """AdamP: Adam without steps along weights whose norm has no effect."""
 
+from typing import Any
+
 import equinox as eqx
 from jaxtyping import DTypeLike
 
@@ -156,7 +158,9 @@ class ScaleByAdamP(AbstractLeafwise):
         decay_of(self).init(params)  # raises an error without a rate that it needs
         return init_moments(self, ScaleByAdamPState, params)
 
-    def leafwise(self, state: ScaleByAdamPState, params=None, **extra) -> Leafwise:
+    def leafwise(
+        self, state: ScaleByAdamPState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         reads = {"leaf": leaves_of(self, params)}
         shared = shared_decay(self, state.count)
         return counted(self, adamp, state, reads=reads, **shared)

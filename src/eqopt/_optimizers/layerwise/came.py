@@ -225,7 +225,9 @@ class ScaleByCAME(AbstractLeafwise):
             takes_blocks=False,
         )
 
-    def leafwise(self, state: ScaleByCAMEState, params=None, **extra) -> Leafwise:
+    def leafwise(
+        self, state: ScaleByCAMEState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return Leafwise(came, state)
 
 

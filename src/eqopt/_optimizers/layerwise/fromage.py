@@ -1,5 +1,7 @@
 """Fromage: steps of a fixed length, relative to each layer."""
 
+from typing import Any
+
 import jax.numpy as jnp
 
 from ..._combinators.chain import Chain
@@ -25,7 +27,9 @@ class _Contract(AbstractLeafwise):
     def init(self, params: Params) -> ScaleByScheduleState:
         return ScaleByScheduleState(count=jnp.zeros((), jnp.int32))
 
-    def leafwise(self, state: ScaleByScheduleState, params=None, **extra) -> Leafwise:
+    def leafwise(
+        self, state: ScaleByScheduleState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         eta = at(self, "learning_rate", state.count)
         return counted(self, contract, state, learning_rate=eta)
 

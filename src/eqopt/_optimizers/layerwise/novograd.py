@@ -1,5 +1,7 @@
 """NovoGrad: one second moment for each layer."""
 
+from typing import Any
+
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import DTypeLike
@@ -27,6 +29,7 @@ from ..._types import (
     PerLeaf,
     Scalar,
     ScalarOrSchedule,
+    State,
     Unit,
     Updates,
     ZeroOrMore,
@@ -136,7 +139,7 @@ class ScaleByNovoGrad(AbstractTransformation):
         )
 
     def update(
-        self, updates, state, params=None, **extra
+        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, ScaleByNovoGradState]:
         check_state(self, state)
         b2 = jnp.where(state.count == 0, 0.0, as_float(self.b2))

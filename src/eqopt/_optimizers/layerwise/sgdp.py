@@ -1,5 +1,7 @@
 """SGDP: momentum without steps along weights whose norm has no effect."""
 
+from typing import Any
+
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Int
@@ -130,7 +132,9 @@ class ScaleBySGDP(AbstractLeafwise):
             jnp.zeros((), jnp.int32), wide_zeros_like(params, self.accumulator_dtype)
         )
 
-    def leafwise(self, state: ScaleBySGDPState, params=None, **extra) -> Leafwise:
+    def leafwise(
+        self, state: ScaleBySGDPState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         reads = {"leaf": leaves_of(self, params)}
         shared = shared_decay(self, state.count)
         return counted(self, sgdp, state, reads=reads, **shared)

@@ -31,6 +31,7 @@ from ..._types import (
     Recorded,
     Scalar,
     ScalarOrSchedule,
+    State,
     Unit,
     Updates,
     ZeroOrMore,
@@ -195,7 +196,7 @@ class DAdaptAdamW(AbstractTransformation):
         )
 
     def update(
-        self, updates, state, params=None, **extra
+        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, DAdaptAdamWState]:
         check_state(self, state)
         params = required_params("DAdaptAdamW", params)

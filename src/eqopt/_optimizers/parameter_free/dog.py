@@ -1,6 +1,6 @@
 """Distance over gradients: step sizes from the distance that parameters have moved."""
 
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -30,6 +30,7 @@ from ..._types import (
     RealScalarLike,
     Scalar,
     ScalarOrSchedule,
+    State,
     Updates,
     ZeroOrMore,
 )
@@ -81,7 +82,9 @@ class ScaleByDoG(AbstractTransformation):
             sum_sq_norm_grads=scalar(0, params),
         )
 
-    def update(self, updates, state, params=None, **extra) -> tuple[Updates, DoGState]:
+    def update(
+        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, DoGState]:
         check_state(self, state)
         params = required_params("ScaleByDoG", params)
         now = lambda value: jnp.asarray(value, state.max_dist.dtype)
@@ -229,7 +232,9 @@ class ScaleByDoWG(AbstractTransformation):
             estim_sq_dist=scalar(self.eps if first is None else first, params),
         )
 
-    def update(self, updates, state, params=None, **extra) -> tuple[Updates, DoWGState]:
+    def update(
+        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, DoWGState]:
         check_state(self, state)
         params = required_params("ScaleByDoWG", params)
         now = lambda value: jnp.asarray(value, state.estim_sq_dist.dtype)

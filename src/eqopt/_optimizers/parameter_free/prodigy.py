@@ -1,5 +1,7 @@
 """Prodigy: Adam with an estimate of the distance to the solution."""
 
+from typing import Any
+
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Int
@@ -31,6 +33,7 @@ from ..._types import (
     Recorded,
     Scalar,
     ScalarOrSchedule,
+    State,
     Unit,
     Updates,
     ZeroOrMore,
@@ -210,7 +213,7 @@ class Prodigy(AbstractTransformation):
         )
 
     def update(
-        self, updates, state, params=None, **extra
+        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, ProdigyState]:
         check_state(self, state)
         params = required_params("Prodigy", params)

@@ -1,5 +1,7 @@
 """Sophia: momentum, divided by an estimate of the curvature and clipped."""
 
+from typing import Any
+
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float
@@ -113,7 +115,7 @@ class ScaleBySophia(AbstractTransformation):
         )
 
     def update(
-        self, updates, state, params=None, **extra
+        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, SophiaState]:
         check_state(self, state)
         nu, hessian_state = filter_cond(

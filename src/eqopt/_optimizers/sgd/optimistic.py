@@ -1,5 +1,7 @@
 """Optimistic gradients: expects the next gradient to change like the last one."""
 
+from typing import Any
+
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Int
@@ -71,7 +73,10 @@ class ScaleByOptimisticGradient(AbstractLeafwise):
         )
 
     def leafwise(
-        self, state: ScaleByOptimisticGradientState, params=None, **extra
+        self,
+        state: ScaleByOptimisticGradientState,
+        params: Params | None = None,
+        **extra: Any,
     ) -> Leafwise:
         return counted(
             self,

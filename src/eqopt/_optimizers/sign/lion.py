@@ -1,7 +1,7 @@
 """Lion: the sign of an interpolated momentum."""
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -93,7 +93,9 @@ class ScaleByLion(AbstractLeafwise):
         mu = wide_zeros_like(params, self.mu_dtype)
         return ScaleByLionState(count=jnp.zeros((), jnp.int32), mu=mu)
 
-    def leafwise(self, state: ScaleByLionState, params=None, **extra) -> Leafwise:
+    def leafwise(
+        self, state: ScaleByLionState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return counted(self, lion, state, sign=_SIGNS[self.mode])
 
 

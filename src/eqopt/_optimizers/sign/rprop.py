@@ -160,7 +160,9 @@ class ScaleByRprop(AbstractLeafwise):
             count=jnp.zeros((), jnp.int32),
         )
 
-    def leafwise(self, state: ScaleByRpropState, params=None, **extra) -> Leafwise:
+    def leafwise(
+        self, state: ScaleByRpropState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         ratio = 1.0
         if callable(self.learning_rate):
             ratio = at(self, "learning_rate", state.count) / self._initial()

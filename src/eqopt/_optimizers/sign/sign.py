@@ -1,5 +1,7 @@
 """The sign of the gradient, or of its running mean."""
 
+from typing import Any
+
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import DTypeLike
@@ -8,7 +10,7 @@ from ..._combinators.chain import Chain
 from ..._core import AbstractOptimizer, AbstractStateless, Leafwise, equation
 from ..._transforms.average import EMA
 from ..._transforms.scale import ScaleByLearningRate
-from ..._types import ScalarOrSchedule, Unit
+from ..._types import Params, ScalarOrSchedule, Unit
 
 
 @equation(elementwise=True)
@@ -23,7 +25,9 @@ class ScaleBySign(AbstractStateless):
     is $g / |g|$.
     """
 
-    def leafwise(self, state: None, params=None, **extra) -> Leafwise:
+    def leafwise(
+        self, state: None, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return Leafwise(sign)
 
 
