@@ -6,6 +6,7 @@ import zlib
 
 import equinox as eqx
 import jax
+import numpy as np
 import pytest
 
 from .registry import CLASSES, KINDS, REGISTRY, TELLING, law as of_rows
@@ -110,9 +111,12 @@ def test_states_of_numpy(row):
     """Outside `jit`, too, they do the same as states of JAX: for example from a file."""
     opt, params = row(), params_of()
     grads, state = grads_of(params, 0), opt.init(params)
-    host = jax.device_get(state)
+    # NumPy's integers have 64 bits by default.
+    wide = lambda x: x.astype(np.int64) if x.dtype == np.int32 else x
+    host = jax.tree.map(wide, jax.device_get(state))
     for call in (opt.update, opt.step):
         new, host_state = call(grads, host, params)
+        assert all(isinstance(x, jax.Array) for x in arrays((new, host_state)))
         assert_equal((new, host_state), call(grads, state, params))
     assert_equal(opt.eval_params(host, params), opt.eval_params(state, params))
 

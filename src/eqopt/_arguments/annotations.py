@@ -166,6 +166,8 @@ def parts_of(annotation: Any) -> tuple[list[Any], list[Any]]:
 def _annotations(cls: type) -> dict[str, Any]:
     """The annotation of each field of a dataclass or a named tuple."""
     modules = [sys.modules.get(base.__module__) for base in cls.__mro__]
+    # Often, only type checkers import what the last two have.
+    modules += [jaxtyping, typing]
     names = ChainMap(*(vars(module) for module in modules if module))
     if dataclasses.is_dataclass(cls):
         written = {field.name: field.type for field in dataclasses.fields(cls)}

@@ -6,10 +6,12 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import jax.tree_util as jtu
+import numpy as np
 
 from .._errors import InputError, name_error
 from .._trees.leaves import is_leaf, is_parameter, keystr, parameters
 from .._trees.routes import Report
+from .._trees.stored import of_jax
 from .._types import PyTree
 
 
@@ -37,12 +39,21 @@ def check_call(method: _Method) -> _Method:
                 if not jtu.tree_leaves(given[updates]):
                     _check_all_frozen(given[own], name, updates, given["params"])
                     return given["params" if name == "step" else updates], given[state]
+            types = {*map(type, jtu.tree_leaves(given[state]))}
+            if any(issubclass(x, _OF_NUMPY) for x in types):
+                # From a file: JAX narrows the types that NumPy uses by default.
+                given[state] = jtu.tree_map(of_jax, given[state])
+                args = *(given[x] for x in names[: len(args)]), *args[len(names) :]
+                kwargs = {x: given[x] for x in kwargs}
             return method(*args, **kwargs)
         except Exception as error:
             name_error(error, given[own])
             raise
 
     return cast(_Method, call)
+
+
+_OF_NUMPY = np.ndarray, np.generic
 
 
 def _check_no_loss(updates: PyTree, argument: str, params: PyTree) -> None:

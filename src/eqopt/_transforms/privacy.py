@@ -184,7 +184,7 @@ def _split(
 ) -> tuple[int, tuple[int, ...]]:
     """The size along `axes` (0 if these do not exist), and the sizes of other axes."""
     named = {axis % len(shape) for axis in axes if -len(shape) <= axis < len(shape)}
-    if len(named) < len(axes):
+    if not axes or len(named) < len(axes):
         return 0, shape
     rest = tuple(n for i, n in enumerate(shape) if i not in named)
     return math.prod(shape[axis] for axis in named), rest

@@ -8,7 +8,7 @@ import jax.tree_util as jtu
 from .._errors import InputError
 from .._trees.leaves import is_leaf, is_parameter, listed
 from .._types import Params, PyTree, RealScalarLike
-from ._rules import MatrixRules, check_stack
+from ._rules import MatrixRules, Stack, check_stack
 from ._selectors import Selector, pointed_at
 
 
@@ -115,7 +115,13 @@ def _factors(decay: Any, parts: tuple[Callable, ...], params: Params) -> PyTree:
 def _layers(part: Any, params: Params) -> list[tuple[list[bool], int | None]]:
     """The leaves of each layer in a part, and its height if it is a stack of layers."""
     if isinstance(part, MatrixRules):
-        [(selector, _)] = part.rules  # of `stacked`
+        (selector, rule), *others = part.rules
+        if others or not isinstance(rule, Stack):
+            raise InputError(
+                "layerwise_decay",
+                "a part must be a function of the model, or one "
+                "`eqopt.groups.stacked(...)`, but it is other rules for matrices.",
+            )
         flags = selector.choose(params)
         return [(flags, _height(flags, params))]
     if isinstance(part, Selector):

@@ -73,7 +73,7 @@ Axes: TypeAlias = int | str | Sequence[int] | Sequence[str]
 
 
 @dataclasses.dataclass(frozen=True)
-class _Stack:
+class Stack:
     """The parameters are stacked along their first axes, so many."""
 
     axes: int
@@ -126,12 +126,12 @@ class MatrixRules:
             chosen = _chosen(selector, params, leaves)
             new = open_ & {*chosen}
             check_in_time("MatrixRules", selector.description, new)
-            if new and isinstance(rule, _Stack):
+            if new and isinstance(rule, Stack):
                 check_stack(rule.axes, [(paths[i], leaves[i]) for i in chosen])
             for i in new:
                 if isinstance(rule, _Matrix):
                     found[i] = _numbers(rule, named[i], jtu.keystr(paths[i])), 0
-                elif isinstance(rule, _Stack):
+                elif isinstance(rule, Stack):
                     is_own = by_layer[i] is Own
                     own = of_own(leaves[i].ndim, rule.axes) if is_own else found[i][0]
                     found[i] = own, rule.axes
@@ -176,7 +176,7 @@ def stacked(part: Callable[[Any], Any] | Selector, axes: int = 1) -> MatrixRules
     check_integer("stacked", "axes", axes, 1)
     is_rule = isinstance(part, Selector)
     selector = part if is_rule else where(part, required=False)
-    return MatrixRules(((selector, _Stack(axes)),))
+    return MatrixRules(((selector, Stack(axes)),))
 
 
 def matrices(

@@ -329,6 +329,12 @@ def make_rules(
 
     def rules_of_part(path: Any, kind: Any, out: Any, rest: Any, product: Any) -> Any:
         if isinstance(kind, Accumulator) and not is_passed_on(out):
+            if any(map(is_passed_on, jtu.tree_leaves(out, is_leaf=is_passed_on))):
+                raise InputError(
+                    None,
+                    f"the `Accumulator` at `accumulator{jtu.keystr(path)}` is for a part "
+                    "with an `eqx.nn.State`, which is passed on instead.",
+                )
             return Custom(kind)
         return jtu.tree_map_with_path(
             lambda subpath, *leaves: rule_of_array(path + subpath, kind, *leaves),

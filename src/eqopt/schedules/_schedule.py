@@ -269,8 +269,8 @@ class Sum(_AbstractReduction):
 
     **Raises:**
 
-    A `ValueError` if `schedules` is empty, and a `TypeError` if one is not a function;
-    when called, a `TypeError` if one of them does not return a real number.
+    A `TypeError` if one of `schedules` is not a function, or, when called, if one of
+    them does not return a real number.
     """
 
     _operator = add
@@ -288,8 +288,8 @@ class Product(_AbstractReduction):
 
     **Raises:**
 
-    A `ValueError` if `schedules` is empty, and a `TypeError` if one is not a function;
-    when called, a `TypeError` if one of them does not return a real number.
+    A `TypeError` if one of `schedules` is not a function, or, when called, if one of
+    them does not return a real number.
     """
 
     _operator = mul

@@ -9,6 +9,7 @@ import jax.random as jr
 import jax.tree_util as jtu
 from jaxtyping import DTypeLike
 
+from .._errors import InputError
 from .._jax_internals import is_traced
 from .._trees.keys import as_key, split_like
 from .._trees.leaves import is_leaf, is_parameter
@@ -78,6 +79,11 @@ def random_like(
         if not is_parameter(x):
             return None
         sample = sampler(key, x.shape, _dtype_for(x, dtype))
+        if jnp.shape(sample) != tuple(x.shape):
+            raise InputError(
+                "random_like",
+                f"`sampler` returned shape {jnp.shape(sample)} for shape {x.shape}.",
+            )
         return _sharded_like(loaded(x), sample)
 
     return treedef.unflatten(map(sampled, leaves, treedef.flatten_up_to(keys)))

@@ -156,6 +156,14 @@ def places(
                 f"`paths` has {listed(wrong)} more than once, or the model has no such "
                 f"parameter. {_how_to(leaves)}",
             )
+        for path, one in zip(chosen, given, strict=True):
+            if path and one.shape is not None and not _fits(one.shape, shapes[path]):
+                raise InputError(
+                    owner,
+                    f"`paths` has `{path}`, of shape {shapes[path]} in torch's layout, "
+                    f"for a parameter of shape {one.shape}. If matrices are transposed, "
+                    "pass `transpose`.",
+                )
     for path in chosen:
         if path is not None and jnp.issubdtype(leaves[path].dtype, np.complexfloating):
             raise InputError(
@@ -165,6 +173,11 @@ def places(
             )
     pairs = zip(chosen, given, strict=True)
     return Places({path: one for path, one in pairs if path is not None}, transposed)
+
+
+def _fits(shape: Sequence[int], other: Sequence[int]) -> bool:
+    """Whether shapes are equal without axes of length 1, which may be missing."""
+    return [n for n in shape if n != 1] == [n for n in other if n != 1]
 
 
 def _swapped(shape: Sequence[int]) -> tuple[int, ...]:
@@ -268,8 +281,7 @@ def fitted(
     """
     if transposed and given.ndim > 1:
         given = given.swapaxes(-1, -2)
-    theirs, ours = ([n for n in x.shape if n != 1] for x in (given, expected))
-    if theirs != ours:
+    if not _fits(given.shape, expected.shape):
         raise InputError(
             None,
             f"{what} has shape {given.shape} in torch, expected {expected.shape}. If the "
