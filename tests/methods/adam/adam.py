@@ -88,13 +88,8 @@ METHODS = [
         idea="Adam with Nesterov momentum",
         in_optax="nadam",
         rates=(0.0032, 0.01, 0.0032, 0.001),
-        laws=[
-            row(eqopt.NAdam, at=0.01, learning_rate=0.1, b1=0.5, momentum_decay=0.3),
-        ],
-        cases={
-            "nadam": same(0.1),
-            "nadam, other": same(COSINES, 0.7, 0.8, 1e-2, 1e-3),
-        },
+        laws=[row(eqopt.NAdam, at=0.01, learning_rate=0.1, b1=0.5, momentum_decay=0.3)],
+        cases={"nadam": same(0.1), "nadam, other": same(COSINES, 0.7, 0.8, 1e-2, 1e-3)},
         torch={
             # There b1 grows, at a speed that makes it constant if it is large.
             "nadam": TorchCase(
@@ -120,9 +115,7 @@ METHODS = [
         idea="AdamW with Nesterov momentum",
         in_optax="nadamw",
         rates=(0.0032, 0.01, 0.0032, 0.001),
-        laws=[
-            row(eqopt.NAdamW, at=0.01, learning_rate=0.1, b2=0.9, weight_decay=0.3),
-        ],
+        laws=[row(eqopt.NAdamW, at=0.01, learning_rate=0.1, b2=0.9, weight_decay=0.3)],
         cases={
             "nadamw": same(0.1),
             "nadamw, masked": same(LINEARS, weight_decay=0.3, mask=is_matrix),

@@ -41,8 +41,6 @@ METHODS = [
                 eqopt.ScaleByAdadelta(0.0), optax.scale_by_adadelta(0.0)
             ),
         },
-        torch={
-            "adadelta": TorchCase(eqopt.Adadelta(), "Adadelta", {}),
-        },
-    ),
+        torch={"adadelta": TorchCase(eqopt.Adadelta(), "Adadelta", {})},
+    )
 ]

@@ -47,12 +47,7 @@ METHODS = [
                 ),
                 name="ScaleByStddev(corrected)",
             ),
-            row(
-                eqopt.RMSprop,
-                at=0.01,
-                learning_rate=0.1,
-                **RMS,
-            ),
+            row(eqopt.RMSprop, at=0.01, learning_rate=0.1, **RMS),
             row(
                 lambda learning_rate=0.01, momentum=0.9, **data: eqopt.RMSprop(
                     learning_rate,

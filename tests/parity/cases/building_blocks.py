@@ -43,12 +43,10 @@ CASES = {
     ),
     "clip": Case(eqopt.Clip(0.4), optax.clip(0.4)),
     "global norm, clipping": Case(
-        eqopt.ClipByGlobalNorm(0.7),
-        optax.clip_by_global_norm(0.7),
+        eqopt.ClipByGlobalNorm(0.7), optax.clip_by_global_norm(0.7)
     ),
     "global norm, not clipping": Case(
-        eqopt.ClipByGlobalNorm(1e3),
-        optax.clip_by_global_norm(1e3),
+        eqopt.ClipByGlobalNorm(1e3), optax.clip_by_global_norm(1e3)
     ),
     "decay": Case(eqopt.AddDecayedWeights(0.2), optax.add_decayed_weights(0.2)),
     "decay, masked": Case(
