@@ -95,10 +95,7 @@ def around(wrapper, *, exempt=None, **arguments):
 
 
 JOINED = dict.fromkeys(
-    (
-        "test_a_compiled_init_on_explicit_axes",
-        "test_state_is_sharded_like_parameters",
-    ),
+    ("test_a_compiled_init_on_explicit_axes", "test_state_is_sharded_like_parameters"),
     "one vector of all parameters has no sharding to keep",
 )
 # A key gives other normal numbers in float64. The law also has rows without noise.
