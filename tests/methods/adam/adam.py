@@ -41,11 +41,8 @@ METHODS = [
             "adam": same(0.1, converts=True),
             "adam, other": same(COSINES, 0.5, 0.9, 1e-3, 1e-4),
             "adam, nesterov": same(0.1, b1=0.8, nesterov=True, converts=True),
-            "adam, float16 mu": same(
-                0.1,
-                mu_dtype=jnp.float16,
-                rtol=2e-3,  # Optax multiplies the float16 moment by b1 in float16
-            ),
+            # Optax multiplies the float16 moment by b1 in float16.
+            "adam, float16 mu": same(0.1, mu_dtype=jnp.float16, rtol=2e-3),
         },
         torch={
             "adam": TorchCase(eqopt.Adam(0.1), "Adam", {"lr": 0.1}),
