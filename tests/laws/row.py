@@ -43,6 +43,11 @@ def is_matrix(params):
     return jax.tree.map(lambda p: p.ndim >= 2, params)
 
 
+def matrix_or_other(params):
+    """Labels of groups."""
+    return jax.tree.map(lambda p: "matrix" if p.ndim >= 2 else "other", params)
+
+
 def halve(count):
     """A schedule that is a plain function."""
     return 0.1 / (1 + jnp.asarray(count, jnp.float32))
