@@ -118,6 +118,6 @@ class Method:
 def same(*arguments: Any, **named: Any) -> Callable[[Callable, Callable], Case]:
     """What makes a case from both constructors, which get the same arguments.
 
-    They are those of `parity.case.both`.
+    See `parity.case.both` for what they may be.
     """
     return lambda ours, theirs: both(ours, theirs, *arguments, **named)
