@@ -73,23 +73,17 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 
 _finished = 0
 
-# The folders and files of tests that run what users run, with the packages that they
-# have. With these, `.ci/run` itself trains the digits.
-AS_USERS_DO = (
-    *("tests/checkpoint/", "tests/docs/", "tests/interop/", "examples/test_gallery"),
-    *("examples/test_half_precision", "examples/test_train_transformer"),
-)
 MOST_NEARBY = 500
 
 
 def pytest_addoption(parser):
-    explanation = "only slow tests that `.ci/run` runs with this release of JAX"
-    parser.addoption("--release", choices=["newest", "older"], help=explanation)
+    explanation = "of the slow tests, only a tenth, and what is near changed files"
+    parser.addoption("--sample", action="store_true", help=explanation)
 
 
 @pytest.hookimpl(tryfirst=True)  # before the selection by markers
 def pytest_collection_modifyitems(config, items):
-    """Sorts the tests, marks what is slow, and selects the share of a release.
+    """Sorts the tests, marks what is slow, and selects a sample if that is asked for.
 
     All laws of a row run one after the other, because they share compiled programs.
     Tests that need extra packages are slow tests, for which `.ci/run` has these
@@ -104,47 +98,26 @@ def pytest_collection_modifyitems(config, items):
             costly[name] += 1
         if needs_extras(item):
             item.add_marker("slow")
-    if release := config.getoption("release"):
-        chosen = {*_share(release, items)}
+    if config.getoption("sample"):
+        chosen = {*_sample(items)}
         config.hook.pytest_deselected(items=[x for x in items if x not in chosen])
         items[:] = [x for x in items if x in chosen]
     items.sort(key=_row_of)
 
 
-def _share(release, items):
-    """The slow tests that `.ci/run` runs with a release: always the same ones.
+def _sample(items):
+    """A tenth of the slow tests, always the same ones, and some near changed files.
 
-    The newest release compiles slowly. It runs one row in six (one in twelve of a costly
-    law), one case in six, one test in six that has no cases, tests of what users do, and
-    all that need optional packages. The older one runs a tenth of the rest, what is near
-    changed files, and what compares with torch, which is installed there.
+    Also all tests that compare with torch, which only one environment of `.ci/run` has.
     """
-    slow, nearby = collections.Counter(), []
-    names = _changed() if release == "older" else set()
+    names, nearby = _changed(), []
     for item in items:
         if not item.get_closest_marker("slow"):
             continue
-        number = _number(item.name)
-        if row := _row_of(item):
-            rows = 12 if item.get_closest_marker("costly") else 6
-            is_newest = _number(row) % rows == 0
-        elif hasattr(item, "callspec"):
-            name = item.path, item.originalname
-            is_newest = slow[name] % 6 == 0
-            slow[name] += 1
-        else:
-            is_newest = number % 6 == 0
-        is_newest |= any(place in item.path.as_posix() for place in AS_USERS_DO)
-        is_newest |= needs_extras(item)
-        is_compared = needs_compared(item)
-        if is_compared or is_newest:
-            if is_compared == (release == "older"):
-                yield item
-        elif release == "older":
-            if number % 10 == 0:
-                yield item
-            elif names & _words(item):
-                nearby.append(item)
+        if needs_compared(item) or _number(item.nodeid) % 10 == 0:
+            yield item
+        elif names & _words(item):
+            nearby.append(item)
     yield from sorted(nearby, key=lambda item: _number(item.nodeid))[:MOST_NEARBY]
 
 
