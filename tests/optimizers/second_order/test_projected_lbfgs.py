@@ -194,5 +194,7 @@ def test_errors(make, message):
 
 
 def test_complex_parameters():
-    with pytest.raises(TypeError, match=r"ProjectedLBFGS.* must be real, but is complex"):
+    with pytest.raises(
+        TypeError, match=r"ProjectedLBFGS.* must be real, but is complex"
+    ):
         eqopt.ProjectedLBFGS(0.0).init(jnp.ones(2, jnp.complex64))
