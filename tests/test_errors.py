@@ -297,10 +297,7 @@ CASES = {
         "`updates` has a value at `['w']`, where `params` has no array, but a module "
         "`MLP`. Pass the model",
     ),
-    "Lion's mode": (
-        lambda: eqopt.ScaleByLion(mode="soft"),
-        "'soft'",
-    ),
+    "Lion's mode": (lambda: eqopt.ScaleByLion(mode="soft"), "'soft'"),
     "a list for a chain": (
         lambda: eqopt.Chain([eqopt.Clip(1.0)]),
         "Chain: argument 0 must be an eqopt transformation",

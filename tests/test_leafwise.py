@@ -17,11 +17,7 @@ GRADS = {"w": jnp.array([3.0, 4.0]), "b": None}
 
 @eqopt.equation
 def press(
-    g: Inexact[Array, "*leaf"],
-    *,
-    factor: Float[Array, ""],
-    twice: bool,
-    way: str,
+    g: Inexact[Array, "*leaf"], *, factor: Float[Array, ""], twice: bool, way: str
 ) -> Inexact[Array, "*leaf"]:
     g = g if way == "up" else -g
     return factor * factor * g if twice else factor * g

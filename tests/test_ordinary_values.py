@@ -57,10 +57,7 @@ SAME = {
         eqopt.Project(eqopt.SGD(1.0), PROJECTION, {"w": np.bool_(True)}),
         eqopt.Project(eqopt.SGD(1.0), PROJECTION, {"w": True}),
     ),
-    "frozen by NumPy": (
-        eqopt.Freeze({"w": np.bool_(True)}),
-        eqopt.Freeze({"w": True}),
-    ),
+    "frozen by NumPy": (eqopt.Freeze({"w": np.bool_(True)}), eqopt.Freeze({"w": True})),
     "offset as an array": (
         eqopt.Adafactor(0.1, decay_offset=jnp.asarray(1)),
         eqopt.Adafactor(0.1, decay_offset=1),

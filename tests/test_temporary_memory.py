@@ -65,10 +65,7 @@ RULE = eqopt.SigmaRule()
             0.01,
         ),
         # The leaf that is counted.
-        (
-            eqopt.MultiSteps(ADAMW, 8, should_skip_update_fn=eqopt.SkipNotFinite()),
-            0.11,
-        ),
+        (eqopt.MultiSteps(ADAMW, 8, should_skip_update_fn=eqopt.SkipNotFinite()), 0.11),
     ],
     ids=repr,
 )

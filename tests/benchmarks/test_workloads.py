@@ -11,12 +11,7 @@ import jax.random as jr
 import numpy as np
 import pytest
 from benchmarks.workloads.__main__ import IMAGES, PAGE, stored
-from benchmarks.workloads.protocol import (
-    SCHEDULES,
-    SEEDS,
-    Cell,
-    member,
-)
+from benchmarks.workloads.protocol import SCHEDULES, SEEDS, Cell, member
 from benchmarks.workloads.results import Failure, read
 from benchmarks.workloads.summary import mark, rows
 from benchmarks.workloads.sweep import WORKLOADS

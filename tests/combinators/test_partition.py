@@ -165,11 +165,7 @@ def test_a_part_by_its_name(whole):
 
 @pytest.mark.parametrize(
     "around",
-    [
-        lambda opt: opt,
-        eqopt.ParamEMA,
-        lambda opt: eqopt.MultiSteps(opt, 1),
-    ],
+    [lambda opt: opt, eqopt.ParamEMA, lambda opt: eqopt.MultiSteps(opt, 1)],
     ids=["alone", "ParamEMA", "MultiSteps"],
 )
 def test_the_rest_of_a_model_needs_no_label(around):

@@ -175,8 +175,7 @@ ENTRY %main (x: f32[2]) -> f32[2] {
 
 
 @pytest.mark.parametrize(
-    ("kind", "expected"),
-    [("all-reduce", 12), ("all-gather", 6), ("reduce-scatter", 6)],
+    ("kind", "expected"), [("all-reduce", 12), ("all-gather", 6), ("reduce-scatter", 6)]
 )
 def test_bytes_that_are_sent(kind, expected):
     assert Collective(kind, 8, 4).sent == expected

@@ -45,22 +45,14 @@ LAYERS = {
         eqx.tree_at(lambda m: m.weight, Mine(2, 3, key=KEY), replace_fn=lambda x: [x]),
         {".weight[0]": (3, 1), ".bias": (3,)},
     ),
-    "Conv1d": (
-        nn.Conv1d(2, 3, 4, key=KEY),
-        {".weight": (3, 1, 1), ".bias": (3, 1)},
-    ),
+    "Conv1d": (nn.Conv1d(2, 3, 4, key=KEY), {".weight": (3, 1, 1), ".bias": (3, 1)}),
     "ConvTranspose2d": (
         nn.ConvTranspose2d(2, 3, 4, use_bias=False, key=KEY),
         {".weight": (3, 1, 1, 1)},
     ),
     "GRUCell": (
         nn.GRUCell(2, 3, key=KEY),
-        {
-            ".weight_ih": (9, 1),
-            ".weight_hh": (9, 1),
-            ".bias": (9,),
-            ".bias_n": (3,),
-        },
+        {".weight_ih": (9, 1), ".weight_hh": (9, 1), ".bias": (9,), ".bias_n": (3,)},
     ),
     "Embedding": (nn.Embedding(5, 3, key=KEY), {".weight": (5, 1)}),
     "LayerNorm": (nn.LayerNorm((2, 3)), {".weight": (1, 1), ".bias": (2, 3)}),
@@ -106,10 +98,7 @@ def test_the_table_shows_them():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (
-            BlockAxes(2),
-            r"`\['w'\]` of shape \(4, 3\): `axes` must be distinct axes",
-        ),
+        (BlockAxes(2), r"`\['w'\]` of shape \(4, 3\): `axes` must be distinct axes"),
         (
             BlockAxes((1, -1)),
             r"axes=\(1, -1\).* does not fit `\['w'\]`.* distinct axes",

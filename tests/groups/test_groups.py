@@ -53,11 +53,7 @@ def chosen(tree):
         ),
         (
             groups.where(lambda m: (m.norm, m.head.bias)),
-            {
-                ".norm.weight",
-                ".norm.bias",
-                ".head.bias",
-            },
+            {".norm.weight", ".norm.bias", ".head.bias"},
         ),
         (groups.leaf(lambda x: x.ndim == 3), {".stack.weight"}),
         (groups.path("head") & groups.leaf(lambda x: x.ndim == 2), {".head.weight"}),

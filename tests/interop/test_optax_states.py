@@ -15,6 +15,7 @@ import eqopt
 from eqopt.interop.optax import from_optax, state_from_optax, state_to_optax, to_optax
 from eqopt.interop.optax._state import PARTNERS, RENAMED, is_ours, nodes_of
 
+from ..laws.row import matrix_or_other, one_in_two
 from ..laws.subjects import (
     arrays,
     assert_close,
@@ -28,14 +29,6 @@ from ..parity.test_optax import CASES
 
 
 pytestmark = pytest.mark.usefixtures("standard_promotion")
-
-
-def matrix_or_other(params):
-    return jax.tree.map(lambda p: "matrix" if p.ndim >= 2 else "other", params)
-
-
-def is_even(step):
-    return step % 2 == 0
 
 
 HUGE = 1.5e38
@@ -94,10 +87,11 @@ NESTED = {
     ),
     "conditions": Case(
         eqopt.ConditionallyMask(
-            eqopt.ConditionallyTransform(eqopt.Adam(LINEARS[0]), is_even), is_even
+            eqopt.ConditionallyTransform(eqopt.Adam(LINEARS[0]), one_in_two), one_in_two
         ),
         optax.conditionally_mask(
-            optax.conditionally_transform(optax.adam(LINEARS[1]), is_even), is_even
+            optax.conditionally_transform(optax.adam(LINEARS[1]), one_in_two),
+            one_in_two,
         ),
     ),
     "muon": Case(

@@ -14,19 +14,12 @@ import pytest
 import eqopt
 from eqopt.interop.optax import from_optax, to_optax
 
+from ..laws.row import is_matrix, matrix_or_other
 from ..laws.subjects import assert_close, assert_equal, grads_of, params_of
 
 
 # Optax does not run under strict promotion.
 pytestmark = pytest.mark.usefixtures("standard_promotion")
-
-
-def is_matrix(params):
-    return jax.tree.map(lambda p: p.ndim >= 2, params)
-
-
-def matrix_or_other(params):
-    return jax.tree.map(lambda p: "matrix" if p.ndim >= 2 else "other", params)
 
 
 def train(tx, params, steps=4):

@@ -43,6 +43,11 @@ def is_matrix(params):
     return jax.tree.map(lambda p: p.ndim >= 2, params)
 
 
+def matrix_or_other(params):
+    """Labels of groups."""
+    return jax.tree.map(lambda p: "matrix" if p.ndim >= 2 else "other", params)
+
+
 def halve(count):
     """A schedule that is a plain function."""
     return 0.1 / (1 + jnp.asarray(count, jnp.float32))
@@ -95,10 +100,7 @@ def around(wrapper, *, exempt=None, **arguments):
 
 
 JOINED = dict.fromkeys(
-    (
-        "test_a_compiled_init_on_explicit_axes",
-        "test_state_is_sharded_like_parameters",
-    ),
+    ("test_a_compiled_init_on_explicit_axes", "test_state_is_sharded_like_parameters"),
     "one vector of all parameters has no sharding to keep",
 )
 # A key gives other normal numbers in float64. The law also has rows without noise.

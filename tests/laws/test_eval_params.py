@@ -194,10 +194,7 @@ WRAPPERS: dict[str, tuple[Callable[..., AbstractTransformation], Callable]] = {
     "RecordGradNorm": (eqopt.RecordGradNorm, _forward),
     "SAM": (eqopt.SAM, _sam),
     "SWA": (lambda opt: eqopt.SWA(opt, 2), _swa),
-    "ScheduleFree": (
-        lambda opt: eqopt.ScheduleFree(opt, 0.1, b1=0.75),
-        _schedule_free,
-    ),
+    "ScheduleFree": (lambda opt: eqopt.ScheduleFree(opt, 0.1, b1=0.75), _schedule_free),
     "Scheduled": (eqopt.Scheduled, _forward),
     "SelectiveTransform": (
         lambda opt: eqopt.SelectiveTransform(opt, freeze_mask=MASK),

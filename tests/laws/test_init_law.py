@@ -80,10 +80,7 @@ def test_fields_that_do_not_fit_the_parameters(place):
     node, (_, name) = WRONG_FIELDS[place], place
     for wrong in (groups.path("biass"), {"matrix": True, "else": True}):
         opt = eqx.tree_at(
-            lambda node: getattr(node, name),
-            node,
-            wrong,
-            is_leaf=lambda x: x is None,
+            lambda node: getattr(node, name), node, wrong, is_leaf=lambda x: x is None
         )
         with pytest.raises(ValueError, match=r"biass|another tree structure"):
             eqx.filter_eval_shape(opt.init, params_of())

@@ -187,11 +187,7 @@ RUNS = {
     "SkipStep": Run(
         lambda: eqopt.SkipStep(SGD, eqopt.SigmaRule(8)),
         nan_every(1000),
-        {
-            "total_skipped": 1000,
-            "norm_count": MILLION - 1000,
-            "value_count": MILLION,
-        },
+        {"total_skipped": 1000, "norm_count": MILLION - 1000, "value_count": MILLION},
     ),
     "SWA": Run(
         lambda: eqopt.SWA(SGD, 1, 1),

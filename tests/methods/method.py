@@ -10,7 +10,19 @@ import optax
 from eqopt import AbstractTransformation
 
 from ..laws.row import Row
-from ..parity.case import COSINES, LINEARS, ByHand, Case, TorchCase
+from ..parity.case import ByHand, Case, TorchCase, both
+
+
+# What methods that Optax lacks are compared with: the class, and its name in Optax.
+IN_OPTAX = {
+    "Adafactor": "adafactor",
+    "Adam": "adam",
+    "AdamW": "adamw",
+    "GaLore": "contrib.galore",
+    "Muon": "contrib.muon",
+    "SGD": "sgd",
+    "ScheduleFreeAdamW": "contrib.schedule_free_adamw",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,8 +40,8 @@ class Method:
     - `laws`: rows for its building blocks, for itself and for its variants. They also
         have exemptions from laws, with reasons.
     - `cases`, `torch`: what gives the same trajectory in Optax and in `torch.optim`, by
-        name. `same(...)` gives both the class and what has its name in Optax these
-        arguments.
+        name. `same(...)` gives both the class and what has its name in Optax (or
+        `theirs`) these arguments.
     - `by_hand`: what gives the same updates in NumPy, as in the paper, by name.
 
     What the benchmarks run:
@@ -39,7 +51,8 @@ class Method:
         Optax's defaults differ, `theirs` sets eqopt's. A method that Optax lacks is
         compared with the most similar one there.
     - `nearest`: the name of that method, such as `"AdamW"`, for the table of the
-        benchmarks.
+        benchmarks. If it is in `IN_OPTAX`, it is the default of `theirs`, and
+        `deviates` says so.
     - `default_rate`: the learning rate that is usual for it, of its authors where they
         name one. The grids of `benchmarks/workloads` lie around it.
     - `rates`: learning rates for the problems in `benchmarks/training/problems.py`, as
@@ -68,26 +81,29 @@ class Method:
     deviates: str = ""
 
     def __post_init__(self):
-        in_optax = operator.attrgetter(self.in_optax)(optax) if self.in_optax else None
-        cases = {
-            name: case(self.subject, in_optax) if callable(case) else case
-            for name, case in self.cases.items()
-        }
-        object.__setattr__(self, "cases", cases)
-        if self.ours is None:
-            object.__setattr__(self, "ours", self.subject)
-        if self.theirs is None:
-            if in_optax is None:
-                raise ValueError(
-                    f"{self.name}: if it is not in Optax, `theirs` must make what it is "
-                    "to be compared with, and `deviates` say why."
-                )
-            object.__setattr__(self, "theirs", in_optax)
         if bool(self.nearest) == bool(self.in_optax):
             raise ValueError(
                 f"{self.name}: `nearest` names what `theirs` makes if it is not in "
                 "Optax, and is empty if it is."
             )
+        named = self.in_optax or IN_OPTAX.get(self.nearest)
+        in_optax = operator.attrgetter(named)(optax) if named else self.theirs
+        if in_optax is None:
+            raise ValueError(f"{self.name}: `theirs` must make its {self.nearest}.")
+        cases = {
+            name: case(self.subject, in_optax) if callable(case) else case
+            for name, case in self.cases.items()
+        }
+        has_other_nearest = self.nearest in IN_OPTAX
+        beside = f"Optax has no {self.name}; beside it is its {self.nearest}"
+        defaults = {
+            "ours": self.ours or self.subject,
+            "theirs": self.theirs or in_optax,
+            "deviates": self.deviates or (beside if has_other_nearest else ""),
+            "cases": cases,
+        }
+        for name, value in defaults.items():
+            object.__setattr__(self, name, value)
 
     @property
     def name(self) -> str:
@@ -102,14 +118,6 @@ class Method:
 def same(*arguments: Any, **named: Any) -> Callable[[Callable, Callable], Case]:
     """What makes a case from both constructors, which get the same arguments.
 
-    Of `COSINES` and `LINEARS`, each library gets its own schedule. The other fields of a
-    `Case`, such as `converts`, are passed by name.
+    See `parity.case.both` for what they may be.
     """
-    fields = {name: named.pop(name) for name in Case._fields if name in named}
-
-    def made(constructor, side):
-        own = lambda x: x[side] if x is COSINES or x is LINEARS else x
-        options = {name: own(x) for name, x in named.items()}
-        return constructor(*map(own, arguments), **options)
-
-    return lambda ours, theirs: Case(made(ours, 0), made(theirs, 1), **fields)
+    return lambda ours, theirs: both(ours, theirs, *arguments, **named)

@@ -62,6 +62,13 @@ def indices(*shape, low=0, high=7):
     return jax.device_put(np.random.default_rng(4).integers(low, high, (ROWS, *shape)))
 
 
+def assert_close(actual, expected):
+    assert jax.tree.structure(actual) == jax.tree.structure(expected)
+    for a, b in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
 def call(model, x):
     return score(model(x))
 

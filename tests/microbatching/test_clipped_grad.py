@@ -250,10 +250,7 @@ GROUPS = {"a": "first", "bias": "first", "b": "second"}
 @pytest.mark.slow
 def test_groups(scalar):
     grads = one_by_one(layers, PARAMS, X)[1]
-    parts = {
-        "first": {k: grads[k] for k in ("a", "bias")},
-        "second": {"b": grads["b"]},
-    }
+    parts = {"first": {k: grads[k] for k in ("a", "bias")}, "second": {"b": grads["b"]}}
     norms = {k: norms_of(part) for k, part in parts.items()}
     limits = {k: float(np.median(x)) for k, x in norms.items()}
     if scalar:

@@ -113,10 +113,7 @@ ERRORS = {
         lambda: early(3),
         ["`num_real_microbatches` must be at most 2", "3"],
     ),
-    "out_axes": (
-        lambda: micro_vmap(identity, out_axes=1),
-        ["`out_axes`", "is 1"],
-    ),
+    "out_axes": (lambda: micro_vmap(identity, out_axes=1), ["`out_axes`", "is 1"]),
     "weights of another shape": (
         lambda: weighted(jnp.ones(5)),
         ["`weights` must be real numbers of shape (6,)", "f32[5]"],

@@ -51,10 +51,7 @@ value_and_grad_of_columns = eqx.filter_value_and_grad(loss_of_columns)
 # name: function of a model and a batch, batch axis
 SUBJECTS = {
     "microbatch": (microbatch(value_and_grad, 1, SIZE, MEAN), 0),
-    "columns": (
-        microbatch(value_and_grad_of_columns, 1, SIZE, MEAN, in_axes=-1),
-        -1,
-    ),
+    "columns": (microbatch(value_and_grad_of_columns, 1, SIZE, MEAN, in_axes=-1), -1),
     "concat": (microbatch(lambda m, x: jax.vmap(m)(x), 1, SIZE, CONCAT), 0),
     "traced": (
         lambda m, x: microbatch(

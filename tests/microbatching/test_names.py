@@ -21,11 +21,7 @@ from eqopt.microbatching import (
 
 SUM, CONCAT = AccumulationType.SUM, AccumulationType.CONCAT
 W, X = jnp.arange(3.0), jr.normal(jr.key(0), (4, 3))
-CALLS = [
-    lambda f: f(W, X),
-    lambda f: f(W, x=X),
-    lambda f: f(x=X, w=W),
-]
+CALLS = [lambda f: f(W, X), lambda f: f(W, x=X), lambda f: f(x=X, w=W)]
 
 
 def loss(w, x):

@@ -111,11 +111,7 @@ def weighted_means(model, x, w, size):
         loss, (None, 0), microbatch_size=size, accumulator=MEAN, weights=w
     )(model, x)
     grads, aux = micro_grad(
-        loss,
-        keep_batch_dim=False,
-        microbatch_size=size,
-        accumulator=MEAN,
-        weights=w,
+        loss, keep_batch_dim=False, microbatch_size=size, accumulator=MEAN, weights=w
     )(model, x)
     running = microbatch(mean_loss, (1, 2), size, RUNNING_MEAN, weights=w)(model, x, w)
     both = micro_value_and_grad(

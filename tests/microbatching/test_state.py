@@ -18,6 +18,8 @@ from eqopt.microbatching import (
     microbatch,
 )
 
+from .subjects import assert_close
+
 
 pytestmark = pytest.mark.slow
 
@@ -46,13 +48,6 @@ def loss(model, x, state):
 
 
 value_and_grad = eqx.filter_jit(eqx.filter_value_and_grad(loss, has_aux=True))
-
-
-def assert_close(actual, expected):
-    assert jax.tree.structure(actual) == jax.tree.structure(expected)
-    for a, b in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
-        assert a.dtype == b.dtype
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("mode", ["batch", "ema"])

@@ -9,6 +9,8 @@ import pytest
 
 from eqopt.microbatching import AccumulationType, micro_value_and_grad
 
+from .subjects import assert_close
+
 
 SUM, CONCAT = AccumulationType.SUM, AccumulationType.CONCAT
 
@@ -26,13 +28,6 @@ class Model(eqx.Module):
 @pytest.fixture
 def model(getkey):
     return Model(eqx.nn.MLP(3, 2, 4, 1, key=getkey()), jnp.arange(3), 2.0, jnp.tanh)
-
-
-def assert_close(actual, expected):
-    assert jax.tree.structure(actual) == jax.tree.structure(expected)
-    for a, b in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
-        assert a.dtype == b.dtype
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
 def loss(model, x, y):

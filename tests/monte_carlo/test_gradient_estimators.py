@@ -282,8 +282,7 @@ def test_extreme_scales(estimator, log_scale):
 
 
 @pytest.mark.parametrize(
-    ("estimator", "size", "argument"),
-    [("score", 1e-3, 0), ("uncoupled", 1.0, 1)],
+    ("estimator", "size", "argument"), [("score", 1e-3, 0), ("uncoupled", 1.0, 1)]
 )
 def test_products_in_float16(estimator, size, argument):
     """A factor may exceed the range of float16, and the product not.

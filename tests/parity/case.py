@@ -78,6 +78,23 @@ STACKED = ((3, 4), (4,), (), (2, 3, 2), (5, 2, 6))
 NOT_FLOAT16 = (jnp.float32, jnp.bfloat16)
 
 
+def both(make_ours, make_theirs, /, *arguments, ours=None, theirs=None, **named):
+    """A case from both constructors, which get the same arguments.
+
+    `ours` and `theirs` are further arguments of one of them, by name. Of `COSINES` and
+    `LINEARS`, each library gets its own schedule. The fields of a `Case`, such as
+    `converts`, are passed by name.
+    """
+    fields = {name: named.pop(name) for name in Case._fields if name in named}
+
+    def made(make, only, side):
+        own = lambda x: x[side] if x is COSINES or x is LINEARS else x
+        options = {name: own(x) for name, x in {**named, **(only or {})}.items()}
+        return make(*map(own, arguments), **options)
+
+    return Case(made(make_ours, ours, 0), made(make_theirs, theirs, 1), **fields)
+
+
 def every_other_large(updates, gradient_step, params):
     del gradient_step, params
     norm = optax.tree.norm(updates)

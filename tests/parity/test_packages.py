@@ -213,9 +213,7 @@ CASES = {
         for nesterov in (False, True)
     },
     "SGDP": Package(
-        eqopt.SGDP(RATE / 10, **SGDP, **OURS),
-        adamp("SGDP"),
-        {"lr": RATE / 10, **SGDP},
+        eqopt.SGDP(RATE / 10, **SGDP, **OURS), adamp("SGDP"), {"lr": RATE / 10, **SGDP}
     ),
     "AdamMini": Package(
         eqopt.AdamMini(

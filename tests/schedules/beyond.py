@@ -173,8 +173,6 @@ BEYOND = {
     "product": Case(_RAMP * _WAVE * 2, lambda t: 2 * ramp(t) * wave(t), 50),
     "sum": Case(0.25 + _RAMP - _WAVE / 2, lambda t: 0.25 + ramp(t) - wave(t) / 2, 50),
     "clipped": Case(
-        (2 * _WAVE).clip(0.3, 1.5),
-        lambda t: min(max(2 * wave(t), 0.3), 1.5),
-        50,
+        (2 * _WAVE).clip(0.3, 1.5), lambda t: min(max(2 * wave(t), 0.3), 1.5), 50
     ),
 }

@@ -35,11 +35,7 @@ _FIELDS = (
 )
 _CYCLES = [
     dict(zip(_FIELDS, values, strict=False))
-    for values in (
-        (0.1, 1.0, 5, 20),
-        (0.0, 0.5, 0, 7),
-        (0.2, 0.7, 3, 31, 0.05, 2.0),
-    )
+    for values in ((0.1, 1.0, 5, 20), (0.0, 0.5, 0, 7), (0.2, 0.7, 3, 31, 0.05, 2.0))
 ]
 
 OF_OPTAX = {

@@ -88,13 +88,7 @@ def test_representation():
 
 
 @pytest.mark.parametrize(
-    "combine",
-    [
-        lambda: A + "a",
-        lambda: A * None,
-        lambda: A / B,
-        lambda: A - True,
-    ],
+    "combine", [lambda: A + "a", lambda: A * None, lambda: A / B, lambda: A - True]
 )
 def test_what_is_no_schedule(combine):
     with pytest.raises(TypeError, match=r"unsupported operand|sequence"):

@@ -193,8 +193,7 @@ def test_complex_state():
 
 
 @pytest.mark.parametrize(
-    "storage",
-    [KahanSummation(), pytest.param(MasterWeights(), marks=pytest.mark.slow)],
+    "storage", [KahanSummation(), pytest.param(MasterWeights(), marks=pytest.mark.slow)]
 )
 def test_complex_parameters(storage):
     """They have full precision, and stay as they are."""

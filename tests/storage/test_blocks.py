@@ -223,8 +223,7 @@ def test_float64(name, x64):
 
 
 @pytest.mark.parametrize(
-    "storage",
-    [BlockwiseQuantized(), Float8(), eqopt.storage.StochasticRounding()],
+    "storage", [BlockwiseQuantized(), Float8(), eqopt.storage.StochasticRounding()]
 )
 @pytest.mark.slow
 def test_derivatives_take_what_was_stored_as_constant(storage):

@@ -71,10 +71,7 @@ class OtherDtype(Stateless):
         return g.astype(jnp.float16)
 
 
-@breaks(
-    "updates",
-    "expected no error; make `update` and `step` work with this model",
-)
+@breaks("updates", "expected no error; make `update` and `step` work with this model")
 class OtherStructure(eqopt.AbstractTransformation):
     def init(self, params):
         return None
@@ -93,10 +90,7 @@ class FloatCount(Counting):
         return count.astype(jnp.float32) + 1
 
 
-@breaks(
-    "state",
-    "has int32[] with a weak type at `['count']`, expected int32[] as in",
-)
+@breaks("state", "has int32[] with a weak type at `['count']`, expected int32[] as in")
 class WeakCount(Counting):
     def after(self, count):
         return jnp.asarray(1)
@@ -172,10 +166,7 @@ class DtypeOfGradients(Momentum):
         return state, state
 
 
-@breaks(
-    "half_precision",
-    "in float16, the update of step 0 has ",
-)
+@breaks("half_precision", "in float16, the update of step 0 has ")
 class Overflows(Stateless):
     def of_leaf(self, g):
         return g * 6e4 * 6e4 / 6e4 / 6e4
@@ -192,10 +183,7 @@ class KeepsNumpy(Momentum):
         return jax.tree.map(keep, parameters(params))
 
 
-@breaks(
-    "step",
-    "after `step` 0, the model has 0.83314",
-)
+@breaks("step", "after `step` 0, the model has 0.83314")
 class OtherStep(Stateless):
     def step(self, grads, state, params, **extra):
         updates = jax.tree.map(lambda g: 1.01 * g, grads)
@@ -257,10 +245,7 @@ class UnusedDecay(Stateless):
 CALLS = []
 
 
-@breaks(
-    "jit",
-    "without `eqx.filter_jit`, after step 0, the model has ",
-)
+@breaks("jit", "without `eqx.filter_jit`, after step 0, the model has ")
 class CountsInPython(Stateless):
     def of_leaf(self, g):
         CALLS.append(g.shape)
@@ -302,10 +287,7 @@ class ConvertsDecay(Stateless):
         return float(self.decay) * g
 
 
-@breaks(
-    "hyperparameters",
-    "with arrays as hyperparameters, the model has 0.79513",
-)
+@breaks("hyperparameters", "with arrays as hyperparameters, the model has 0.79513")
 class DecidesByType(Stateless):
     decay: float | Array = 0.9
 
@@ -336,8 +318,7 @@ class CallsPython(Stateless):
 
 
 @breaks(
-    "scan",
-    "it raised TypeError (scan body function carry input and carry output must",
+    "scan", "it raised TypeError (scan body function carry input and carry output must"
 )
 class FloatCountInScan(FloatCount):
     pass

@@ -89,10 +89,7 @@ def test_swa_by_hand(start, period):
 )
 @pytest.mark.parametrize(
     "inner",
-    [
-        eqopt.AdamW(0.1),
-        eqopt.Lookahead(eqopt.SGD(0.1), 2, 0.5),
-    ],
+    [eqopt.AdamW(0.1), eqopt.Lookahead(eqopt.SGD(0.1), 2, 0.5)],
     ids=lambda x: type(x).__name__,
 )
 @pytest.mark.slow

@@ -155,12 +155,7 @@ def test_compressed_differences_are_not_lost():
     """With outer steps that add, all workers together move as far as on their own."""
     compressor = eqopt.compression.Int8Blocks(8)
     opt = eqopt.DiLoCo(
-        eqopt.SGD(1.0),
-        "workers",
-        2,
-        eqopt.SGD(1.0),
-        fragments=2,
-        compressor=compressor,
+        eqopt.SGD(1.0), "workers", 2, eqopt.SGD(1.0), fragments=2, compressor=compressor
     )
     params = {"small": jnp.zeros(3), "large": jnp.zeros(40)}
     now, state = start(opt, params)

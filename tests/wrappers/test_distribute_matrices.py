@@ -287,12 +287,7 @@ def test_errors_of_stacks():
     for opt, given, updates, message in (
         (soap, state, params, "`state` was made with `eqopt.Dist"),
         (on(8), soap.init(params), params, "`state` was made without `eqopt.Dist"),
-        (
-            on(8),
-            state,
-            {**params, "b": None},
-            r"has stacks of the leaves \(\(0,\),\)",
-        ),
+        (on(8), state, {**params, "b": None}, r"has stacks of the leaves \(\(0,\),\)"),
         (on(4), state, params, "a stack of 8 matrices, but on 4 devices it has 4"),
     ):
         with pytest.raises(ValueError, match=f"ScaleBySOAP: .*{message}"):

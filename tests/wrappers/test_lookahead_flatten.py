@@ -86,10 +86,7 @@ def test_a_flat_step_is_rounded_once(params_dtype):
 @pytest.mark.parametrize(
     ("inner", "extra"),
     [
-        (
-            eqopt.CorrectByMARS(is_approx=False, max_norm=None),
-            {"previous_grad": SOME},
-        ),
+        (eqopt.CorrectByMARS(is_approx=False, max_norm=None), {"previous_grad": SOME}),
         (
             eqopt.aggregating.TrackPerElementMeanAndVarianceWithEMA(),
             {"sum_sq_diff_grads": SOME, "sample_size": 4},

@@ -40,14 +40,7 @@ class Mine(eqopt.schedules.AbstractSchedule):
         return self.start * falling(count)
 
 
-NUMBERS = [
-    user.Plain,
-    user.Documented,
-    user.Optional,
-    user.Alias,
-    user.Child,
-    Here,
-]
+NUMBERS = [user.Plain, user.Documented, user.Optional, user.Alias, user.Child, Here]
 OTHERS = [user.Unresolvable, user.Unknown, user.Anything, user.Unannotated]
 CASES = [(cls, x) for cls in NUMBERS for x in (LINE, Mine(1.0), falling)]
 CASES += [(cls, x) for cls in OTHERS for x in (LINE, Mine(1.0))]

@@ -236,10 +236,7 @@ def test_keys_are_on_every_device():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (
-            lambda: eqopt.ZeRO1(INNER),
-            "`mesh` is None, and no mesh is set",
-        ),
+        (lambda: eqopt.ZeRO1(INNER), "`mesh` is None, and no mesh is set"),
         (
             lambda: eqopt.ZeRO1(INNER, "batch", mesh_of()),
             r"`axis_name` is 'batch', but the mesh has the axes \('data',\)",

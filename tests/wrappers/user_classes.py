@@ -104,9 +104,7 @@ class Recipe(eqopt.AbstractOptimizer):
 
     @property
     def chain(self):
-        return eqopt.Chain(
-            *map(self.part, (eqopt.Trace, eqopt.ScaleByLearningRate)),
-        )
+        return eqopt.Chain(*map(self.part, (eqopt.Trace, eqopt.ScaleByLearningRate)))
 
 
 class Derived(eqopt.AbstractOptimizer):

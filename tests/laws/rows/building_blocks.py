@@ -98,14 +98,7 @@ ROWS = [
         eps=0.1,
     ),
     row(lambda: eqopt.AdaptiveGradClip(0.1, axis=()), name="AdaptiveGradClip(axis)"),
-    row(
-        eqopt.AdaClipGN,
-        gamma1=0.5,
-        gamma2=0.8,
-        gamma3=0.9,
-        eps=1e-2,
-        eta_min=0.3,
-    ),
+    row(eqopt.AdaClipGN, gamma1=0.5, gamma2=0.8, gamma3=0.9, eps=1e-2, eta_min=0.3),
     row(lambda: eqopt.ClipByHistory(4), name="ClipByHistory"),
     row(
         lambda sigma=0.1, min_history=2: eqopt.ClipByHistory(5, sigma, min_history),
@@ -167,7 +160,6 @@ ROWS = [
         name="ScaleByDistanceOverGradients(as the parameters)",
     ),
     row(
-        lambda: Evaluated(eqopt.HutchinsonDiagHessian(1)),
-        name="HutchinsonDiagHessian",
+        lambda: Evaluated(eqopt.HutchinsonDiagHessian(1)), name="HutchinsonDiagHessian"
     ),
 ]

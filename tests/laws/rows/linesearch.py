@@ -4,19 +4,15 @@ import math
 
 import eqopt
 
-from ..row import Evaluated, row
+from ..row import evaluated, row
 
 
 KEEPS = {"other_model": "the gradient in the state is replaced, and not read in a step"}
 
 
-def searched(make, *arguments, **keywords):
-    return lambda **data: Evaluated(make(*arguments, **{**keywords, **data}))
-
-
 ROWS = [
     row(
-        searched(eqopt.ScaleByBacktrackingLinesearch, 5),
+        evaluated(eqopt.ScaleByBacktrackingLinesearch, 5),
         name="ScaleByBacktrackingLinesearch",
         slope_rtol=0.1,
         decrease_factor=0.5,
@@ -26,7 +22,7 @@ ROWS = [
         rtol=0.2,
     ),
     row(
-        searched(
+        evaluated(
             eqopt.ScaleByBacktrackingLinesearch,
             5,
             store_grad=True,
@@ -37,7 +33,7 @@ ROWS = [
         max_learning_rate=0.5,
     ),
     row(
-        searched(eqopt.ScaleByZoomLinesearch, 5),
+        evaluated(eqopt.ScaleByZoomLinesearch, 5),
         name="ScaleByZoomLinesearch",
         exempt=KEEPS,
         max_learning_rate=0.5,
@@ -49,7 +45,7 @@ ROWS = [
         stepsize_precision=0.1,
     ),
     row(
-        searched(
+        evaluated(
             eqopt.ScaleByZoomLinesearch,
             5,
             approx_dec_rtol=None,

@@ -19,10 +19,7 @@ def first_leaf(updates):
 
 
 ROWS = [
-    row(
-        lambda: eqopt.Snapshot("norm", eqopt.tree.norm),
-        name="Snapshot",
-    ),
+    row(lambda: eqopt.Snapshot("norm", eqopt.tree.norm), name="Snapshot"),
     row(
         lambda: eqopt.Snapshot("first", first_leaf),
         name="Snapshot(tree)",

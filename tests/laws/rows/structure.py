@@ -5,11 +5,7 @@ import jax.numpy as jnp
 
 import eqopt
 
-from ..row import INNER, PATHS_WITHIN, is_matrix, nested, row
-
-
-def matrix_or_other(params):
-    return jax.tree.map(lambda p: "matrix" if p.ndim >= 2 else "other", params)
+from ..row import INNER, PATHS_WITHIN, is_matrix, matrix_or_other, nested, row
 
 
 def by_rank(params):

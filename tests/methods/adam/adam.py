@@ -41,11 +41,8 @@ METHODS = [
             "adam": same(0.1, converts=True),
             "adam, other": same(COSINES, 0.5, 0.9, 1e-3, 1e-4),
             "adam, nesterov": same(0.1, b1=0.8, nesterov=True, converts=True),
-            "adam, float16 mu": same(
-                0.1,
-                mu_dtype=jnp.float16,
-                rtol=2e-3,  # Optax multiplies the float16 moment by b1 in float16
-            ),
+            # Optax multiplies the float16 moment by b1 in float16.
+            "adam, float16 mu": same(0.1, mu_dtype=jnp.float16, rtol=2e-3),
         },
         torch={
             "adam": TorchCase(eqopt.Adam(0.1), "Adam", {"lr": 0.1}),
@@ -88,13 +85,8 @@ METHODS = [
         idea="Adam with Nesterov momentum",
         in_optax="nadam",
         rates=(0.0032, 0.01, 0.0032, 0.001),
-        laws=[
-            row(eqopt.NAdam, at=0.01, learning_rate=0.1, b1=0.5, momentum_decay=0.3),
-        ],
-        cases={
-            "nadam": same(0.1),
-            "nadam, other": same(COSINES, 0.7, 0.8, 1e-2, 1e-3),
-        },
+        laws=[row(eqopt.NAdam, at=0.01, learning_rate=0.1, b1=0.5, momentum_decay=0.3)],
+        cases={"nadam": same(0.1), "nadam, other": same(COSINES, 0.7, 0.8, 1e-2, 1e-3)},
         torch={
             # There b1 grows, at a speed that makes it constant if it is large.
             "nadam": TorchCase(
@@ -120,9 +112,7 @@ METHODS = [
         idea="AdamW with Nesterov momentum",
         in_optax="nadamw",
         rates=(0.0032, 0.01, 0.0032, 0.001),
-        laws=[
-            row(eqopt.NAdamW, at=0.01, learning_rate=0.1, b2=0.9, weight_decay=0.3),
-        ],
+        laws=[row(eqopt.NAdamW, at=0.01, learning_rate=0.1, b2=0.9, weight_decay=0.3)],
         cases={
             "nadamw": same(0.1),
             "nadamw, masked": same(LINEARS, weight_decay=0.3, mask=is_matrix),

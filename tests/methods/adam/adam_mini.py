@@ -2,7 +2,6 @@
 
 import jax
 import numpy as np
-import optax
 
 import eqopt
 from eqopt.groups import BlockAxes
@@ -45,8 +44,6 @@ METHODS = [
     Method(
         eqopt.AdamMini,
         idea="Adam with one second moment per neuron and attention head",
-        theirs=optax.adamw,
-        deviates="Optax has no Adam-mini; beside it is its AdamW",
         nearest="AdamW",
         rates=(0.0032, 0.01, 0.0032, 0.001),
         laws=[

@@ -22,9 +22,7 @@ METHODS = [
             "adamax": same(0.1, converts=True),
             "adamax, other": same(COSINES, 0.5, 0.8, 0.1),
         },
-        torch={
-            "adamax": TorchCase(eqopt.Adamax(0.1), "Adamax", {"lr": 0.1}),
-        },
+        torch={"adamax": TorchCase(eqopt.Adamax(0.1), "Adamax", {"lr": 0.1})},
     ),
     Method(
         eqopt.AdamaxW,
@@ -32,9 +30,7 @@ METHODS = [
         in_optax="adamaxw",
         default_rate=0.002,
         rates=(0.0032, 0.032, 0.0032, 0.0032),
-        laws=[
-            row(eqopt.AdamaxW, at=0.01, learning_rate=0.1, weight_decay=0.3),
-        ],
+        laws=[row(eqopt.AdamaxW, at=0.01, learning_rate=0.1, weight_decay=0.3)],
         cases={
             "adamaxw": same(0.1),
             "adamaxw, masked": same(LINEARS, weight_decay=0.3, mask=is_matrix),

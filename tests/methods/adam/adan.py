@@ -5,7 +5,7 @@ import optax
 import eqopt
 
 from ...laws.row import LINEAR, halve, row
-from ...parity.case import COSINES, Case, is_matrix
+from ...parity.case import COSINES, both, is_matrix
 from ..method import Method, same
 
 
@@ -40,15 +40,10 @@ METHODS = [
         ],
         cases={
             # At b2 = 0.5, Optax's 1 - b2 is right. See `departures/test_adam.py`.
-            "adan": Case(
-                eqopt.Adan(0.1, b2=0.5),
-                optax.adan(0.1, b2=0.5, eps_root=0.0),
-                converts=True,
-            ),
+            "adan": same(0.1, b2=0.5, theirs={"eps_root": 0.0}, converts=True),
             "adan, other": same(COSINES, 0.7, 0.5, 0.8, 1e-3, 1e-2),
-            "scale_by_adan": Case(
-                eqopt.ScaleByAdan(0.9, 0.5, eps_root=1e-4),
-                optax.scale_by_adan(0.9, 0.5, eps_root=1e-4),
+            "scale_by_adan": both(
+                eqopt.ScaleByAdan, optax.scale_by_adan, 0.9, 0.5, eps_root=1e-4
             ),
         },
     ),

@@ -6,7 +6,7 @@ import optax
 import eqopt
 
 from ...laws.row import row
-from ...parity.case import LINEARS, Case
+from ...parity.case import LINEARS, Case, both
 from ..method import Method, same
 
 
@@ -32,11 +32,11 @@ METHODS = [
                 eqopt.ScaleByADOPT(b2=0.9, eps=1e-2, use_clipping=False),
                 optax.contrib.scale_by_adopt(b2=0.9, eps=1e-2, use_clipping=False),
             ),
-            "adopt, clip_value_fn": Case(
-                eqopt.ScaleByADOPT(clip_value_fn=LINEARS[0], mu_dtype=jnp.float32),
-                optax.contrib.scale_by_adopt(
-                    clip_value_fn=LINEARS[1], mu_dtype=jnp.float32
-                ),
+            "adopt, clip_value_fn": both(
+                eqopt.ScaleByADOPT,
+                optax.contrib.scale_by_adopt,
+                clip_value_fn=LINEARS,
+                mu_dtype=jnp.float32,
             ),
         },
     ),

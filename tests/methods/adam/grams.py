@@ -1,7 +1,6 @@
 """Grams: as far as Adam would go, in the direction of the gradient."""
 
 import numpy as np
-import optax
 
 import eqopt
 
@@ -29,8 +28,6 @@ METHODS = [
     Method(
         eqopt.Grams,
         idea="Adam's step size with the sign of the gradient",
-        theirs=lambda rate: optax.adam(rate),
-        deviates="Optax has no Grams; beside it is its Adam",
         nearest="Adam",
         rates=(0.0032, 0.01, 0.0032, 0.001),
         laws=[

@@ -7,8 +7,8 @@ import eqopt
 
 from ...laws.row import LINEAR, is_matrix, row
 from ...parity.by_hand import B1, B2, EPS
-from ...parity.case import COSINES, LINEARS, ByHand, Case
-from ..method import Method
+from ...parity.case import COSINES, LINEARS, ByHand
+from ..method import Method, same
 
 
 def laprop_by_hand(grads):
@@ -51,16 +51,10 @@ METHODS = [
             ),
         ],
         cases={
-            "laprop": Case(eqopt.LaProp(0.1, eps=1e-3), in_parts(0.1, eps=1e-3)),
-            "laprop, other": Case(
-                eqopt.LaProp(COSINES[0], 0.95, 0.5, 1e-2),
-                in_parts(COSINES[1], 0.95, 0.5, 1e-2),
-            ),
-            "laprop, decay": Case(
-                eqopt.LaProp(
-                    LINEARS[0], eps=1e-3, weight_decay=LINEARS[0], mask=is_matrix
-                ),
-                in_parts(LINEARS[1], eps=1e-3, weight_decay=LINEARS[1], mask=is_matrix),
+            "laprop": same(0.1, eps=1e-3),
+            "laprop, other": same(COSINES, 0.95, 0.5, 1e-2),
+            "laprop, decay": same(
+                LINEARS, eps=1e-3, weight_decay=LINEARS, mask=is_matrix
             ),
         },
         by_hand={"laprop": ByHand(eqopt.ScaleByLaProp(B1, B2, EPS), laprop_by_hand)},

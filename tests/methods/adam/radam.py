@@ -30,11 +30,8 @@ METHODS = [
             row(eqopt.RAdam, at=0.01, learning_rate=0.1, b1=0.5),
         ],
         cases={
-            "radam": same(
-                0.1,
-                rtol=1e-2,  # Optax's rectifier has lost all but two digits in step 6
-                converts=True,
-            ),
+            # Optax's rectifier has lost all but two digits in step 6.
+            "radam": same(0.1, rtol=1e-2, converts=True),
             "radam, other": same(COSINES, 0.5, 0.9, 1e-2, 1e-3, 4.0),
             "radam, nesterov": same(LINEARS, b2=0.95, nesterov=True),
             "radam, never": same(0.1, b2=0.5),

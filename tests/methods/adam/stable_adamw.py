@@ -27,7 +27,6 @@ METHODS = [
         eqopt.StableAdamW,
         idea="AdamW with shorter steps when gradients suddenly grow",
         theirs=lambda rate: optax.adamw(rate, b2=0.99, eps=1e-6, weight_decay=1e-2),
-        deviates="Optax has no StableAdamW; beside it is its AdamW",
         nearest="AdamW",
         rates=(0.0032, 0.0032, 0.0032, 0.001),
         laws=[

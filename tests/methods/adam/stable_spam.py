@@ -49,7 +49,6 @@ METHODS = [
         eqopt.StableSPAM,
         idea="Adam with gradient spikes removed, and with resets",
         theirs=lambda rate: optax.adamw(rate, weight_decay=0.0),
-        deviates="Optax has no Stable-SPAM; beside it is its AdamW",
         nearest="AdamW",
         rates=(0.0032, 0.001, 0.001, 0.001),
         ratio=None,

@@ -7,7 +7,7 @@ import eqopt
 
 from ...laws.row import row
 from ...parity.by_hand import B1, B2, EPS, EPS_ROOT, means
-from ...parity.case import ByHand, Case
+from ...parity.case import ByHand, both
 from ..method import Method, same
 
 
@@ -43,14 +43,10 @@ METHODS = [
             ),
         ],
         cases={
-            "yogi": same(
-                0.1,
-                rtol=5e-4,  # Optax's first moment starts at 1e-6; ours at zero
-                converts=True,
-            ),
-            "yogi, other": Case(
-                eqopt.ScaleByYogi(0.5, 0.8, 1e-2, 1e-3, 0.0),
-                optax.scale_by_yogi(0.5, 0.8, 1e-2, 1e-3, 0.0),
+            # Optax's first moment starts at 1e-6, ours at zero.
+            "yogi": same(0.1, rtol=5e-4, converts=True),
+            "yogi, other": both(
+                eqopt.ScaleByYogi, optax.scale_by_yogi, 0.5, 0.8, 1e-2, 1e-3, 0.0
             ),
         },
         by_hand={

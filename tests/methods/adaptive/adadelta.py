@@ -29,11 +29,11 @@ METHODS = [
         ],
         cases={
             "adadelta": Case(eqopt.Adadelta(), optax.adadelta(1.0)),
-            "adadelta, masked": Case(
-                eqopt.Adadelta(LINEARS[0], weight_decay=0.3, mask=is_matrix),
-                optax.adadelta(
-                    LINEARS[1], weight_decay=0.3, weight_decay_mask=is_matrix
-                ),
+            "adadelta, masked": same(
+                LINEARS,
+                weight_decay=0.3,
+                ours={"mask": is_matrix},
+                theirs={"weight_decay_mask": is_matrix},
                 converts=True,
             ),
             "adadelta, other": same(10.0, 0.5, 1e-3, LINEARS, tree_mask),
@@ -41,8 +41,6 @@ METHODS = [
                 eqopt.ScaleByAdadelta(0.0), optax.scale_by_adadelta(0.0)
             ),
         },
-        torch={
-            "adadelta": TorchCase(eqopt.Adadelta(), "Adadelta", {}),
-        },
-    ),
+        torch={"adadelta": TorchCase(eqopt.Adadelta(), "Adadelta", {})},
+    )
 ]

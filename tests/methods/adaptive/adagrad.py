@@ -5,7 +5,7 @@ import optax
 import eqopt
 
 from ...laws.row import row
-from ...parity.case import COSINES, Case, TorchCase
+from ...parity.case import COSINES, Case, TorchCase, both
 from ..method import Method, same
 
 
@@ -38,9 +38,7 @@ METHODS = [
             "adagrad": same(0.1),
             "adagrad, schedule": same(COSINES, 0.5, 1e-3, converts=True),
             "rss": Case(eqopt.ScaleByRSS(), optax.scale_by_rss()),
-            "rss, zeros": Case(
-                eqopt.ScaleByRSS(0.0, 0.0), optax.scale_by_rss(0.0, 0.0)
-            ),
+            "rss, zeros": both(eqopt.ScaleByRSS, optax.scale_by_rss, 0.0, 0.0),
         },
         torch={
             "adagrad": TorchCase(eqopt.Adagrad(0.1, 0.0, 0.0), "Adagrad", {"lr": 0.1}),

@@ -5,7 +5,7 @@ import optax
 import eqopt
 
 from ...laws.row import LINEAR, row
-from ...parity.case import COSINES, LINEARS, Case, is_matrix
+from ...parity.case import COSINES, LINEARS, both, is_matrix
 from ..method import Method, same
 
 
@@ -38,9 +38,8 @@ METHODS = [
         cases={
             "madgrad": same(0.1),
             "madgrad, decay": same(LINEARS, 0.0, 0.3),
-            "scale by madgrad": Case(
-                eqopt.ScaleByMADGRAD(COSINES[0], 0.5, 1e-3),
-                optax.contrib.scale_by_madgrad(COSINES[1], 0.5, 1e-3),
+            "scale by madgrad": both(
+                eqopt.ScaleByMADGRAD, optax.contrib.scale_by_madgrad, COSINES, 0.5, 1e-3
             ),
         },
     ),

@@ -6,7 +6,7 @@ import optax
 import eqopt
 
 from ...laws.row import row
-from ...parity.case import COSINES, LINEARS, Case, TorchCase
+from ...parity.case import COSINES, LINEARS, Case, TorchCase, both
 from ..method import Method, same
 
 
@@ -47,12 +47,7 @@ METHODS = [
                 ),
                 name="ScaleByStddev(corrected)",
             ),
-            row(
-                eqopt.RMSprop,
-                at=0.01,
-                learning_rate=0.1,
-                **RMS,
-            ),
+            row(eqopt.RMSprop, at=0.01, learning_rate=0.1, **RMS),
             row(
                 lambda learning_rate=0.01, momentum=0.9, **data: eqopt.RMSprop(
                     learning_rate,
@@ -82,18 +77,12 @@ METHODS = [
                 converts=True,
             ),
             "rms": Case(eqopt.ScaleByRMS(), optax.scale_by_rms(), converts=True),
-            "rms, corrected": Case(
-                eqopt.ScaleByRMS(**CORRECTED),
-                optax.scale_by_rms(**CORRECTED),
-                converts=True,
+            "rms, corrected": both(
+                eqopt.ScaleByRMS, optax.scale_by_rms, **CORRECTED, converts=True
             ),
-            "stddev": Case(
-                eqopt.ScaleByStddev(), optax.scale_by_stddev(), converts=True
-            ),
-            "stddev, corrected": Case(
-                eqopt.ScaleByStddev(**CORRECTED),
-                optax.scale_by_stddev(**CORRECTED),
-                converts=True,
+            "stddev": both(eqopt.ScaleByStddev, optax.scale_by_stddev, converts=True),
+            "stddev, corrected": both(
+                eqopt.ScaleByStddev, optax.scale_by_stddev, **CORRECTED, converts=True
             ),
         },
         torch={

@@ -6,7 +6,7 @@ import optax
 import eqopt
 
 from ...laws.row import LINEAR, row
-from ...parity.case import Case
+from ...parity.case import Case, both
 from ..method import Method, same
 
 
@@ -61,10 +61,8 @@ METHODS = [
                 eqopt.SM3(0.1, None), optax.sm3(0.1, 0.0), shapes=((3, 4), (4,), (2, 2))
             ),
             # Optax's SM3 takes neither scalars nor schedules.
-            "scale by sm3": Case(
-                eqopt.ScaleBySM3(),
-                optax.scale_by_sm3(),
-                shapes=((3, 4), (4,), (2, 3, 2)),
+            "scale by sm3": both(
+                eqopt.ScaleBySM3, optax.scale_by_sm3, shapes=((3, 4), (4,), (2, 3, 2))
             ),
             "scale by sm3, mean": Case(
                 eqopt.ScaleBySM3(0.5, 0.8, 1e-3),

@@ -72,23 +72,13 @@ METHODS = [
                     0.1, 2, 0.5, momentum=0.8, weight_decay_rate=0.1, eps=1e-3
                 ),
             ),
-            "adafactor, masked": Case(
-                eqopt.Adafactor(
-                    COSINES[0],
-                    multiply_by_parameter_scale=False,
-                    clipping_threshold=None,
-                    factored=False,
-                    weight_decay=LINEARS[0],
-                    mask=is_matrix,
-                ),
-                optax.adafactor(
-                    COSINES[1],
-                    multiply_by_parameter_scale=False,
-                    clipping_threshold=None,
-                    factored=False,
-                    weight_decay_rate=LINEARS[1],
-                    weight_decay_mask=is_matrix,
-                ),
+            "adafactor, masked": same(
+                COSINES,
+                multiply_by_parameter_scale=False,
+                clipping_threshold=None,
+                factored=False,
+                ours={"weight_decay": LINEARS, "mask": is_matrix},
+                theirs={"weight_decay_rate": LINEARS, "weight_decay_mask": is_matrix},
             ),
         },
         torch={

@@ -3,7 +3,6 @@
 import functools
 
 import numpy as np
-import optax
 
 import eqopt
 
@@ -55,8 +54,6 @@ METHODS = [
     Method(
         eqopt.AdamP,
         idea="Adam without steps along weights whose norm has no effect",
-        theirs=optax.adamw,
-        deviates="Optax has no AdamP; beside it is its AdamW",
         nearest="AdamW",
         rates=(0.0032, 0.01, 0.0032, 0.001),
         laws=[

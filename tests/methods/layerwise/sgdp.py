@@ -2,8 +2,6 @@
 
 import functools
 
-import optax
-
 import eqopt
 
 from ...laws.row import row
@@ -38,8 +36,6 @@ METHODS = [
     Method(
         eqopt.SGDP,
         idea="SGD without steps along weights whose norm has no effect",
-        theirs=optax.sgd,
-        deviates="Optax has no SGDP; beside it is its SGD",
         nearest="SGD",
         default_rate=0.1,
         rates=(0.01, 0.001, 0.01, 0.1),

@@ -1,7 +1,6 @@
 """AdaMuon: orthogonal steps, divided element by element by a second moment."""
 
 import numpy as np
-import optax
 
 import eqopt
 
@@ -39,8 +38,6 @@ METHODS = [
     Method(
         eqopt.AdaMuon,
         idea="orthogonal steps, adapted element by element",
-        theirs=lambda rate: optax.contrib.muon(rate),
-        deviates="Optax has no AdaMuon; beside it is its Muon",
         nearest="Muon",
         default_rate=0.001,
         rates=(0.0032, 0.001, 0.001, 0.0032),

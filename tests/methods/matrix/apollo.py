@@ -3,7 +3,6 @@
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-import optax
 
 import eqopt
 
@@ -99,8 +98,6 @@ METHODS = [
     Method(
         eqopt.APOLLO,
         idea="gradients, scaled as by Adam in a subspace",
-        theirs=lambda rate: optax.contrib.galore(rate),
-        deviates="Optax has no APOLLO; beside it is its GaLore",
         nearest="GaLore",
         default_rate=0.01,
         rates=(0.0032, 0.001, 0.001, 0.001),

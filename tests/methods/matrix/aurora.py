@@ -3,7 +3,6 @@
 import functools
 
 import numpy as np
-import optax
 
 import eqopt
 
@@ -61,8 +60,6 @@ METHODS = [
     Method(
         eqopt.Aurora,
         idea="orthogonal steps with rows of one length",
-        theirs=lambda rate: optax.contrib.muon(rate),
-        deviates="Optax has no Aurora; beside it is its Muon",
         nearest="Muon",
         default_rate=0.05,
         rates=(0.0032, 0.001, 0.001, 0.0032),

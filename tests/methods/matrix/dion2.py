@@ -3,7 +3,6 @@
 import functools
 
 import numpy as np
-import optax
 
 import eqopt
 
@@ -59,8 +58,6 @@ METHODS = [
     Method(
         eqopt.Dion2,
         idea="orthogonal steps of the largest rows or columns",
-        theirs=lambda rate: optax.contrib.muon(rate),
-        deviates="Optax has no Dion2; beside it is its Muon",
         nearest="Muon",
         default_rate=0.01,
         rates=(0.0032, 0.001, 0.001, 0.0032),

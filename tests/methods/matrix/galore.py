@@ -6,7 +6,7 @@ import optax
 import eqopt
 
 from ...laws.row import row
-from ...parity.case import LINEARS, OF_TWO_AXES, Case, is_matrix
+from ...parity.case import LINEARS, OF_TWO_AXES, Case, both, is_matrix
 from ..method import Method
 
 
@@ -19,6 +19,10 @@ def without_none(opt):
         return jax.tree.unflatten(jax.tree.structure(updates), new), state
 
     return optax.GradientTransformation(lambda p: opt.init(leaves(p)), update)
+
+
+def galore(*arguments, **named):
+    return without_none(optax.contrib.galore(*arguments, **named))
 
 
 # Of other matrices the two project different sides; see the departures.
@@ -48,33 +52,18 @@ METHODS = [
             ),
         ],
         cases={
-            "galore": Case(
-                eqopt.GaLore(0.1, **OF_TWO_AXES),
-                without_none(optax.contrib.galore(0.1)),
-                shapes=SQUARE,
-            ),
-            "galore, rank": Case(
-                eqopt.GaLore(
-                    LINEARS[0],
-                    2,
-                    5,
-                    0.3,
-                    eqopt.Trace(0.5),
-                    weight_decay=0.2,
-                    mask=is_matrix,
-                    **OF_TWO_AXES,
-                ),
-                without_none(
-                    optax.contrib.galore(
-                        LINEARS[1],
-                        2,
-                        5,
-                        0.3,
-                        optax.trace(0.5),
-                        weight_decay=0.2,
-                        mask=is_matrix,
-                    )
-                ),
+            "galore": both(eqopt.GaLore, galore, 0.1, ours=OF_TWO_AXES, shapes=SQUARE),
+            "galore, rank": both(
+                eqopt.GaLore,
+                galore,
+                LINEARS,
+                2,
+                5,
+                0.3,
+                weight_decay=0.2,
+                mask=is_matrix,
+                ours={"inner": eqopt.Trace(0.5), **OF_TWO_AXES},
+                theirs={"base_optimizer": optax.trace(0.5)},
                 shapes=SQUARE,
             ),
             "scale_by_galore": Case(

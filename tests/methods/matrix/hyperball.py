@@ -1,7 +1,5 @@
 """Hyperball: matrices that turn, and keep their length."""
 
-import optax
-
 import eqopt
 
 from ...laws.row import LINEAR, row
@@ -17,7 +15,6 @@ METHODS = [
         eqopt.Hyperball,
         idea="matrices turn by the direction of another optimizer and keep their norm",
         ours=hyperball,
-        theirs=optax.adam,
         deviates="Optax has no Hyperball; beside it is Adam, whose direction it takes",
         nearest="Adam",
         default_rate=0.01,

@@ -72,7 +72,6 @@ METHODS = [
         eqopt.MARS,
         idea="AdamW, Lion or Shampoo on variance-reduced gradients",
         theirs=lambda rate: optax.adamw(rate, 0.95, 0.99, weight_decay=0.0),
-        deviates="Optax has no MARS; beside it is its AdamW",
         nearest="AdamW",
         default_rate=0.003,
         rates=(0.0032, 0.001, 0.001, 0.001),

@@ -7,7 +7,7 @@ import eqopt
 
 from ...laws.row import LINEAR, row
 from ...parity.case import COSINES, LINEARS, OF_TWO_AXES, Case, is_matrix
-from ..method import Method
+from ..method import Method, same
 
 
 def by_axes(numbers):
@@ -17,17 +17,14 @@ def by_axes(numbers):
 
 
 MATRICES = {"weight_dimension_numbers": by_axes(eqopt.MatrixDimensionNumbers)}
-
-
 THEIR_MATRICES = {
     "muon_weight_dimension_numbers": by_axes(optax.contrib.MuonDimensionNumbers)
 }
-
+OF_STACKS = {"ours": MATRICES, "theirs": THEIR_MATRICES}
 
 # In these matrices small singular values are enlarged up to 500 times, and with them the
 # rounding errors of the momentum.
 ENLARGED = {"rtol": 5e-5}
-
 
 THREE_STEPS = (4.0, -6.9, 2.9), (3.7, -5.6, 2.3), (2.9, -3.1, 1.2)
 
@@ -80,37 +77,18 @@ METHODS = [
             ),
         ],
         cases={
-            "muon": Case(
-                eqopt.Muon(0.1, **OF_TWO_AXES), optax.contrib.muon(0.1), **ENLARGED
-            ),
-            "muon, stacks": Case(
-                eqopt.Muon(COSINES[0], **MATRICES),
-                optax.contrib.muon(COSINES[1], **THEIR_MATRICES),
-                **ENLARGED,
-            ),
-            "muon, other": Case(
-                eqopt.Muon(
-                    LINEARS[0],
-                    THREE_STEPS,
-                    beta=0.8,
-                    eps=1e-3,
-                    weight_decay=0.3,
-                    mask=is_matrix,
-                    nesterov=False,
-                    consistent_rms=0.2,
-                    **MATRICES,
-                ),
-                optax.contrib.muon(
-                    LINEARS[1],
-                    THREE_STEPS,
-                    beta=0.8,
-                    eps=1e-3,
-                    weight_decay=0.3,
-                    weight_decay_mask=is_matrix,
-                    nesterov=False,
-                    consistent_rms=0.2,
-                    **THEIR_MATRICES,
-                ),
+            "muon": same(0.1, ours=OF_TWO_AXES, **ENLARGED),
+            "muon, stacks": same(COSINES, **OF_STACKS, **ENLARGED),
+            "muon, other": same(
+                LINEARS,
+                THREE_STEPS,
+                beta=0.8,
+                eps=1e-3,
+                weight_decay=0.3,
+                nesterov=False,
+                consistent_rms=0.2,
+                ours={"mask": is_matrix, **MATRICES},
+                theirs={"weight_decay_mask": is_matrix, **THEIR_MATRICES},
                 **ENLARGED,
             ),
             # Optax's is always an AdamW, with the `nesterov` of Muon.
@@ -131,18 +109,12 @@ METHODS = [
                 ),
                 **ENLARGED,
             ),
-            "muon, adaptive": Case(
-                eqopt.Muon(0.1, ns_steps=3, adaptive=True, **OF_TWO_AXES),
-                optax.contrib.muon(0.1, ns_steps=3, adaptive=True),
-                **ENLARGED,
+            "muon, adaptive": same(
+                0.1, ns_steps=3, adaptive=True, ours=OF_TWO_AXES, **ENLARGED
             ),
             **{
-                f"muon, {name}": Case(
-                    eqopt.Muon(0.1, "dion", preconditioning=name, **MATRICES),
-                    optax.contrib.muon(
-                        0.1, "dion", preconditioning=name, **THEIR_MATRICES
-                    ),
-                    **ENLARGED,
+                f"muon, {name}": same(
+                    0.1, "dion", preconditioning=name, **OF_STACKS, **ENLARGED
                 )
                 for name in ("aol", "schatten")
             },

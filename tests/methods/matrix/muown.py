@@ -1,7 +1,6 @@
 """Muown: Muon turns the rows of a matrix, and Adam changes their norms."""
 
 import numpy as np
-import optax
 
 import eqopt
 
@@ -53,8 +52,6 @@ METHODS = [
     Method(
         eqopt.Muown,
         idea="orthogonal steps for the directions of rows, Adam for their norms",
-        theirs=lambda rate: optax.contrib.muon(rate),
-        deviates="Optax has no Muown; beside it is its Muon",
         nearest="Muon",
         default_rate=1e-3,
         rates=(0.0032, 0.001, 0.001, 0.0032),

@@ -3,7 +3,6 @@
 import functools
 
 import numpy as np
-import optax
 
 import eqopt
 
@@ -82,8 +81,6 @@ METHODS = [
     Method(
         eqopt.NorMuon,
         idea="orthogonal steps with a separate length for each row",
-        theirs=lambda rate: optax.contrib.muon(rate),
-        deviates="Optax has no NorMuon; beside it is its Muon",
         nearest="Muon",
         default_rate=0.02,
         rates=(0.0032, 0.001, 0.001, 0.0032),

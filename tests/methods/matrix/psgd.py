@@ -94,7 +94,6 @@ METHODS = [
         eqopt.PSGDKron,
         idea="a preconditioner of two factors, fitted to whiten the gradients",
         theirs=lambda rate: optax.adamw(rate, weight_decay=0.0),
-        deviates="Optax has no PSGD; beside it is its AdamW",
         nearest="AdamW",
         rates=(0.0032, 0.001, 0.001, 0.001),
         ratio=None,

@@ -1,7 +1,6 @@
 """Scion: steps of one size in a norm that fits the layer."""
 
 import numpy as np
-import optax
 
 import eqopt
 
@@ -60,8 +59,6 @@ METHODS = [
     Method(
         eqopt.Scion,
         idea="steps of one size, measured in a norm for each kind of layer",
-        theirs=lambda rate: optax.contrib.muon(rate),
-        deviates="Optax has no Scion; beside it is its Muon",
         nearest="Muon",
         rates=(0.001, 0.001, 0.001, 0.0032),
         ratio=None,

@@ -106,7 +106,6 @@ METHODS = [
         eqopt.SOAP,
         idea="Adam in the eigenbasis of each matrix",
         theirs=lambda rate: optax.adamw(rate, weight_decay=0.01),
-        deviates="Optax has no SOAP; beside it is its AdamW",
         nearest="AdamW",
         default_rate=0.003,
         rates=(0.0032, 0.001, 0.001, 0.0032),
@@ -185,8 +184,6 @@ METHODS = [
     Method(
         eqopt.SOAPMuon,
         idea="the direction of SOAP, made orthogonal",
-        theirs=lambda rate: optax.contrib.muon(rate),
-        deviates="Optax has no SOAP-Muon; beside it is its Muon",
         nearest="Muon",
         rates=(0.0032, 0.001, 0.001, 0.0032),
         ratio=None,

@@ -3,7 +3,6 @@
 import functools
 
 import numpy as np
-import optax
 
 import eqopt
 
@@ -64,8 +63,6 @@ METHODS = [
     Method(
         eqopt.SinkGD,
         idea="rows and columns of one length, without state",
-        theirs=lambda rate: optax.adamw(rate),
-        deviates="Optax has no SinkGD; beside it is its AdamW",
         nearest="AdamW",
         default_rate=0.02,
         rates=(0.0032, 0.001, 0.001, 0.01),
@@ -137,8 +134,6 @@ METHODS = [
     Method(
         eqopt.SCALE,
         idea="rows of one length; momentum only for the last layer",
-        theirs=lambda rate: optax.adamw(rate),
-        deviates="Optax has no SCALE; beside it is its AdamW",
         nearest="AdamW",
         rates=(0.0032, 0.001, 0.001, 0.001),
         ratio=None,

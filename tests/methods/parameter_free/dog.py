@@ -61,9 +61,6 @@ METHODS = [
             ),
             row(lambda: eqopt.DoWG(LINEAR), name="DoWG(schedule)"),
         ],
-        cases={
-            "dowg": same(),
-            "dowg, other": same(0.5, 0.3, 1e-3, 0.3, is_matrix),
-        },
+        cases={"dowg": same(), "dowg, other": same(0.5, 0.3, 1e-3, 0.3, is_matrix)},
     ),
 ]

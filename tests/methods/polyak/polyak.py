@@ -1,21 +1,14 @@
 """Polyak's step size, from the value of the loss."""
 
-import functools
-
 import optax
 
 import eqopt
 
 from ...laws.row import LINEAR, Evaluated, evaluated, row
-from ...parity.case import LINEARS, Case
+from ...parity.case import LINEARS
 from ..method import Method, same
+from .momo import LossCase, loss
 
-
-def loss(params):
-    return {"value": 1 + eqopt.tree.norm(params, squared=True) / 10}
-
-
-LossCase = functools.partial(Case, extra=loss)
 
 METHODS = [
     Method(

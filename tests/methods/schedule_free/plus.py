@@ -1,7 +1,5 @@
 """Schedule-Free+: AdamW without a schedule, with step sizes from the loss."""
 
-import optax
-
 import eqopt
 
 from ...laws.row import LINEAR, Evaluated, evaluated, is_matrix, row
@@ -12,8 +10,6 @@ METHODS = [
     Method(
         eqopt.ScheduleFreePlus,
         idea="AdamW, an average of the parameters, and step sizes from the loss",
-        theirs=optax.contrib.schedule_free_adamw,
-        deviates="Optax has no Schedule-Free+; beside it is its ScheduleFreeAdamW",
         nearest="ScheduleFreeAdamW",
         default_rate=1.0,
         rates=(0.032, 0.032, 0.1, 0.1),

@@ -2,12 +2,8 @@
 
 import eqopt
 
-from ...laws.row import LINEAR, Evaluated, row
+from ...laws.row import LINEAR, evaluated, row
 from ..method import Method
-
-
-def searched(make, *arguments, **keywords):
-    return lambda **data: Evaluated(make(*arguments, **{**keywords, **data}))
 
 
 METHODS = [
@@ -24,7 +20,7 @@ METHODS = [
                 name="ScaleByLBFGS(2, unscaled)",
             ),
             row(
-                searched(eqopt.LBFGS, memory_size=2),
+                evaluated(eqopt.LBFGS, memory_size=2),
                 name="LBFGS",
                 exempt={
                     "test_no_default_stands_still": "the gradient is from "
@@ -39,7 +35,7 @@ METHODS = [
                 learning_rate=0.5,
             ),
             row(
-                searched(eqopt.ProjectedLBFGS, memory_size=2),
+                evaluated(eqopt.ProjectedLBFGS, memory_size=2),
                 name="ProjectedLBFGS",
                 exempt={
                     "test_complex_parameters": "bounds are for real numbers",

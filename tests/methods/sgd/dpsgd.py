@@ -64,8 +64,7 @@ METHODS = [
         ],
         cases={
             "dpsgd": Case(
-                Batched(eqopt.DPSGD(0.1, 0.7, 0.0, 0)),
-                batched(dpsgd(0.1, 0.7, 0.0, 0)),
+                Batched(eqopt.DPSGD(0.1, 0.7, 0.0, 0)), batched(dpsgd(0.1, 0.7, 0.0, 0))
             ),
             "dpsgd, nesterov": Case(
                 Batched(eqopt.DPSGD(COSINES[0], 0.2, 0.0, 0, 0.8, True)),

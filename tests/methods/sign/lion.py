@@ -5,7 +5,7 @@ import optax
 import eqopt
 
 from ...laws.row import row
-from ...parity.case import LINEARS, Case, is_matrix
+from ...parity.case import LINEARS, Case, both, is_matrix
 from ..method import Method, same
 
 
@@ -31,9 +31,8 @@ METHODS = [
                 eqopt.ScaleByLion(0.8, 0.9, mode="smooth", smooth_beta=3.0),
                 optax.scale_by_lion(0.8, 0.9, mode="smooth", smooth_beta=3.0),
             ),
-            "lion, refined": Case(
-                eqopt.ScaleByLion(0.8, 0.9, mode="refined"),
-                optax.scale_by_lion(0.8, 0.9, mode="refined"),
+            "lion, refined": both(
+                eqopt.ScaleByLion, optax.scale_by_lion, 0.8, 0.9, mode="refined"
             ),
         },
     ),

@@ -20,10 +20,7 @@ METHODS = [
         idea="the sign of the gradient",
         in_optax="sign_sgd",
         rates=(0.0032, 0.001, 0.001, 0.001),
-        laws=[
-            row(eqopt.ScaleBySign),
-            row(eqopt.SignSGD, at=0.01, learning_rate=0.1),
-        ],
+        laws=[row(eqopt.ScaleBySign), row(eqopt.SignSGD, at=0.01, learning_rate=0.1)],
         cases={
             "sign_sgd": same(0.1),
             "sign_sgd, schedule": same(COSINES, converts=True),

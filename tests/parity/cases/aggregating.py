@@ -7,7 +7,7 @@ from optax.experimental import aggregating as theirs
 import eqopt
 from eqopt import aggregating as ours
 
-from ..case import COSINES, Case
+from ..case import COSINES, Case, both
 from .noise import Batched, batched
 
 
@@ -30,9 +30,8 @@ CASES = {
         Batched(ours.AverageIncrementallyUpdates(0, 3)),
         batched(theirs.average_incrementally_updates(0, 3)),
     ),
-    "average_incrementally_updates, no axis": Case(
-        ours.AverageIncrementallyUpdates(None, 3),
-        theirs.average_incrementally_updates(None, 3),
+    "average_incrementally_updates, no axis": both(
+        ours.AverageIncrementallyUpdates, theirs.average_incrementally_updates, None, 3
     ),
     "process": Case(
         Batched(

@@ -11,8 +11,7 @@ from ..case import LINEARS, Case, every_other_large
 
 CASES = {
     "multi_steps": Case(
-        eqopt.MultiSteps(eqopt.AdamW(0.1), 3),
-        optax.MultiSteps(optax.adamw(0.1), 3),
+        eqopt.MultiSteps(eqopt.AdamW(0.1), 3), optax.MultiSteps(optax.adamw(0.1), 3)
     ),
     "multi_steps, sum": Case(
         eqopt.MultiSteps(eqopt.Adam(LINEARS[0]), 4, use_grad_mean=False),

@@ -6,7 +6,7 @@ import optax
 
 import eqopt
 
-from ..case import LINEARS, Case, curved, is_matrix
+from ..case import LINEARS, Case, both, curved, is_matrix
 
 
 UNITS = (3, 4), (4,), (), (1, 5), (2, 3, 2), (2, 3, 1, 2), (1, 2, 1, 3, 2), (1, 5, 1)
@@ -32,23 +32,18 @@ CASES = {
     "identity": Case(eqopt.Identity(), optax.identity()),
     "set_to_zero": Case(eqopt.SetToZero(), optax.set_to_zero()),
     "scale": Case(eqopt.Scale(-0.3), optax.scale(-0.3)),
-    "schedule": Case(
-        eqopt.ScaleBySchedule(LINEARS[0]),
-        optax.scale_by_schedule(LINEARS[1]),
-        converts=True,
+    "schedule": both(
+        eqopt.ScaleBySchedule, optax.scale_by_schedule, LINEARS, converts=True
     ),
-    "learning_rate": Case(
-        eqopt.ScaleByLearningRate(0.1, flip_sign=False),
-        optax.scale_by_learning_rate(0.1, flip_sign=False),
+    "learning_rate": both(
+        eqopt.ScaleByLearningRate, optax.scale_by_learning_rate, 0.1, flip_sign=False
     ),
     "clip": Case(eqopt.Clip(0.4), optax.clip(0.4)),
     "global norm, clipping": Case(
-        eqopt.ClipByGlobalNorm(0.7),
-        optax.clip_by_global_norm(0.7),
+        eqopt.ClipByGlobalNorm(0.7), optax.clip_by_global_norm(0.7)
     ),
     "global norm, not clipping": Case(
-        eqopt.ClipByGlobalNorm(1e3),
-        optax.clip_by_global_norm(1e3),
+        eqopt.ClipByGlobalNorm(1e3), optax.clip_by_global_norm(1e3)
     ),
     "decay": Case(eqopt.AddDecayedWeights(0.2), optax.add_decayed_weights(0.2)),
     "decay, masked": Case(
@@ -70,10 +65,8 @@ CASES = {
     "adaptive_grad_clip": Case(
         eqopt.AdaptiveGradClip(0.1), optax.adaptive_grad_clip(0.1), shapes=UNITS
     ),
-    "adaptive_grad_clip, eps": Case(
-        eqopt.AdaptiveGradClip(0.5, 0.8),
-        optax.adaptive_grad_clip(0.5, 0.8),
-        shapes=UNITS,
+    "adaptive_grad_clip, eps": both(
+        eqopt.AdaptiveGradClip, optax.adaptive_grad_clip, 0.5, 0.8, shapes=UNITS
     ),
     "adaptive_grad_clip, axis": Case(
         eqopt.AdaptiveGradClip(0.5, axis=-1),
@@ -90,9 +83,8 @@ CASES = {
     "normalize_by_update_norm": Case(
         eqopt.NormalizeByUpdateNorm(), optax.normalize_by_update_norm()
     ),
-    "normalize_by_update_norm, other": Case(
-        eqopt.NormalizeByUpdateNorm(-0.3, 0.5),
-        optax.normalize_by_update_norm(-0.3, 0.5),
+    "normalize_by_update_norm, other": both(
+        eqopt.NormalizeByUpdateNorm, optax.normalize_by_update_norm, -0.3, 0.5
     ),
     "keep_params_nonnegative": Case(
         eqopt.Chain(eqopt.SGD(0.5), eqopt.KeepParamsNonnegative()),

@@ -17,10 +17,7 @@ def loss(params):
 
 # Other gradients in each adversarial step.
 Opaque = functools.partial(
-    Case,
-    extra=lambda params: {
-        "grad_fn": jax.grad(lambda p, i: (1 + i) * loss(p)),
-    },
+    Case, extra=lambda params: {"grad_fn": jax.grad(lambda p, i: (1 + i) * loss(p))}
 )
 
 # In half precision Optax's statistics are of half precision, too.

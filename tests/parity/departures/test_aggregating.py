@@ -47,15 +47,11 @@ def test_complex_variance():
 def test_extra_arguments_pass():
     grads, params = jnp.ones((3, 2)), jnp.ones(2)
     here = ours.Process(
-        eqopt.Identity(),
-        ours.AverageIncrementallyUpdates(0, 2),
-        eqopt.PolyakSGD(),
+        eqopt.Identity(), ours.AverageIncrementallyUpdates(0, 2), eqopt.PolyakSGD()
     )
     here.update(grads, here.init(params), params, value=jnp.ones(()))
     there = theirs.process(
-        optax.identity(),
-        theirs.average_per_element_updates(0),
-        optax.polyak_sgd(),
+        optax.identity(), theirs.average_per_element_updates(0), optax.polyak_sgd()
     )
     with pytest.raises(TypeError, match="unexpected keyword argument"):
         there.update(grads, there.init(params), params, value=jnp.ones(()))

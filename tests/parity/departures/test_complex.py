@@ -44,10 +44,7 @@ def test_second_moments(ours, theirs):
 @pytest.mark.parametrize(
     ("ours", "theirs"),
     [
-        (
-            eqopt.Adam(0.1, mu_dtype=jnp.float32),
-            optax.adam(0.1, mu_dtype=jnp.float32),
-        ),
+        (eqopt.Adam(0.1, mu_dtype=jnp.float32), optax.adam(0.1, mu_dtype=jnp.float32)),
         (
             eqopt.SGD(0.1, 0.9, accumulator_dtype=jnp.float32),
             optax.sgd(0.1, 0.9, accumulator_dtype=jnp.float32),

@@ -21,10 +21,7 @@ ZEROS_IN_FLOAT16 = {
     "amsgrad": (eqopt.AMSGrad(0.1), optax.amsgrad(0.1)),
     "adabelief": (eqopt.AdaBelief(0.1), optax.adabelief(0.1)),
     "rmsprop": (eqopt.RMSprop(0.1), optax.rmsprop(0.1)),
-    "centered": (
-        eqopt.RMSprop(0.1, centered=True),
-        optax.rmsprop(0.1, centered=True),
-    ),
+    "centered": (eqopt.RMSprop(0.1, centered=True), optax.rmsprop(0.1, centered=True)),
     "novograd": (eqopt.ScaleByNovoGrad(), optax.scale_by_novograd()),
     "factored": (eqopt.ScaleByFactoredRMS(), optax.scale_by_factored_rms()),
     "cocob": (eqopt.ScaleByCOCOB(), optax.contrib.scale_by_cocob()),
@@ -173,10 +170,7 @@ def test_polyak_scales_below_the_cap():
 
 @pytest.mark.parametrize(
     ("ours", "theirs"),
-    [
-        (eqopt.PolyakSGD(), optax.polyak_sgd()),
-        (eqopt.MoMo(), optax.contrib.momo()),
-    ],
+    [(eqopt.PolyakSGD(), optax.polyak_sgd()), (eqopt.MoMo(), optax.contrib.momo())],
     ids=["polyak", "momo"],
 )
 def test_small_gradients_are_not_zero(ours, theirs):
