@@ -52,13 +52,18 @@ from .subjects import (
 )
 
 
+# Some of their slots have other shapes than the parameters.
+OWN_SHAPES = {
+    *("ScaleByAdamMini", "ScaleByFactoredRMS", "ScaleByPSGDKron", "ScaleBySM3"),
+    *("ScaleBySOAP", "ScaleByShampoo", "ScaleByCAME", "ScaleByAPOLLO"),
+}
+
 # The quick set tests a few building blocks, but not these laws: they take long, or
 # usually fail only if another law fails, too.
 LONG_TAIL = {
     "test_complex_parameters",
     "test_float64",
     "test_no_float64_leaks",
-    "test_state_is_sharded_like_parameters",
     "test_without_jit_and_with_debug_nans",
 }
 
@@ -189,7 +194,7 @@ def stack(trees):
     return jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *trees)
 
 
-@law
+@of_rows((), KINDS | OWN_SHAPES)
 @pytest.mark.costly
 def test_state_is_sharded_like_parameters(row):
     """Law 7: on several devices, also when `init` is compiled on an automatic mesh."""

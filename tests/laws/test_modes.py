@@ -37,7 +37,7 @@ BY_DEFAULT = {
 as_users_do = pytest.mark.usefixtures("compiled_outside_jit")
 
 
-@of_rows({"ScaleByAdam"}, CLASSES)
+@law
 @pytest.mark.costly
 def test_without_jit_and_with_debug_nans(row):
     """Single operations give the same, and not even a discarded value is NaN."""

@@ -17,7 +17,7 @@ from eqopt.testing._check import check
 from eqopt.testing._hyperparameters import numbers, slopes_of
 from eqopt.testing._trial import Trial
 
-from .registry import CLASSES, REGISTRY, TELLING
+from .registry import CLASSES, PARTS, REGISTRY, TELLING
 from .subjects import params_of
 
 
@@ -40,6 +40,9 @@ QUICK = {
     "vmap": (),
 }
 
+
+# A recipe is a chain of parts, which obey the other laws.
+OF_RECIPES = {"descent", "effects", "hyperparameters", "state"}
 
 # Tested with values other than the defaults, which may turn parts of a method off.
 OF_HYPERPARAMETERS = {"effects", "hyperparameters", "populations", "derivatives"}
@@ -122,7 +125,7 @@ CASES = [
     )
     for row in REGISTRY
     for law in testing.LAWS
-    if row.name in {*CLASSES, *QUICK.get(law, ())}
+    if row.name in {*(CLASSES if law in OF_RECIPES else PARTS), *QUICK.get(law, ())}
     and law not in row.exempt
     and row.name
     not in {"effects": WITHOUT_EFFECT, "descent": NOT_DOWNHILL}.get(law, ())

@@ -51,8 +51,7 @@ METHODS = {method.name: method for method in BY_FAMILY["matrix"]}
 GAPS = {"precondition_frequency", "update_proj_gap"}
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(("rank", "dtype"), [(0, jnp.float32), (1, jnp.bfloat16)])
 @pytest.mark.parametrize("name", METHODS)
 def test_gradients_of_low_rank(name, rank, dtype):
     """Most singular values are zero, and so are most eigenvalues of the factors."""
