@@ -213,8 +213,7 @@ BY_LEAF = {"Masked", "Partition", "SelectiveTransform"}
 AVERAGES = "DiLoCo", "EMANesterov", "GPA", "Lookahead", "OuterNesterov", "ScheduleFree"
 # According to the documentation of the first, the second does not belong inside it.
 MISPLACED = {
-    *itertools.product(["Cautious"], AVERAGES),
-    *itertools.product(["Mechanic"], (*AVERAGES, "ParamEMA", "SWA")),
+    *itertools.product(["Cautious", "Mechanic"], (*AVERAGES, "ParamEMA", "SWA")),
 }
 # These are errors: see `test_pairs`.
 REFUSED = {

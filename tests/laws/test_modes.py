@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from .registry import CLASSES, KINDS, REGISTRY, TELLING, law as of_rows
+from .registry import KINDS, REGISTRY, TELLING, law as of_rows
 from .subjects import (
     arrays,
     assert_close,
@@ -90,7 +90,7 @@ def test_eager_steps(row, compilations):
         assert len(places) == len(set(places))
 
 
-@of_rows({"ScaleByAdam"}, CLASSES)
+@of_rows({"ScaleByAdam"})
 def test_no_tracer_leaks(row):
     """What is traced leaves no tracer behind, such as in a cache or an attribute."""
     opt, params = row(), params_of()

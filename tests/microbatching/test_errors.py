@@ -93,10 +93,6 @@ ERRORS = {
         lambda: microbatch(pair, 0, 2, argnames="z")(X, y=X),
         ["no argument 'z'", "1 positional", "['y']"],
     ),
-    "no accumulator": (
-        lambda: microbatch(identity, 0, 2, {"a": SUM, "b": "sum"}),
-        ["`accumulator`", "'sum'", "AccumulationType"],
-    ),
     "accumulator of another structure": (
         lambda: microbatch(lambda x: (x, {"a": x}), 0, 2, (SUM, {"b": SUM}))(X),
         ["`accumulator`", "prefix", "{'b': *}", "{'a': *}"],

@@ -130,8 +130,9 @@ def check_interval(
     """
     if is_traced(value) or callable(value):
         return
-    value = np.asarray(value)  # an array's comparison would be traced under `jit`
-    if not np.all(Interval(low, high, includes_low, includes_high).holds(value)):
+    # An array's comparison would be traced under `jit`, and a bound in half precision.
+    number = np.asarray(value, float)
+    if not np.all(Interval(low, high, includes_low, includes_high).holds(number)):
         left = "(["[includes_low and low > -math.inf]
         right = ")]"[includes_high and high < math.inf]
         raise InputError(

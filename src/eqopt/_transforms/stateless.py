@@ -96,8 +96,21 @@ def _fits(u: Any, g: Any) -> bool:
     return u.shape == g.shape and (jnp.iscomplexobj(g) or not jnp.iscomplexobj(u))
 
 
-class _Function(eqx.Module):
-    """A function; all but its arrays is static."""
+# A plain function is static: what is compiled for it goes with it (`_caches.py`).
+
+
+@equation
+def of_update(g: Leaf, *, f) -> Leaf:
+    return f(g, None)
+
+
+@equation
+def of_update_and_parameter(g: Leaf, p: Leaf, *, f) -> Leaf:
+    return f(g, p)
+
+
+class _Model(eqx.Module):
+    """A function with arrays; all but these is static."""
 
     arrays: PyTree
     others: PyTree = eqx.field(static=True)
@@ -107,12 +120,12 @@ class _Function(eqx.Module):
 
 
 @equation
-def of_update(g: Leaf, *, f: _Function) -> Leaf:
+def model_of_update(g: Leaf, *, f: _Model) -> Leaf:
     return f(g, None)
 
 
 @equation
-def of_update_and_parameter(g: Leaf, p: Leaf, *, f: _Function) -> Leaf:
+def model_of_update_and_parameter(g: Leaf, p: Leaf, *, f: _Model) -> Leaf:
     return f(g, p)
 
 
@@ -142,6 +155,11 @@ class StatelessWithTreeMap(AbstractStateless):
     def leafwise(
         self, state: None, params: Params | None = None, **extra: Any
     ) -> Leafwise:
-        f = _Function(*eqx.partition(self.f, eqx.is_array))
-        equation = of_update if params is None else of_update_and_parameter
+        arrays, others = eqx.partition(self.f, eqx.is_array)
+        if not jtu.tree_leaves(arrays):
+            equation = of_update if params is None else of_update_and_parameter
+            return Leafwise(equation, shared={"f": self.f})
+        f = _Model(arrays, others)
+        of_both = model_of_update_and_parameter
+        equation = model_of_update if params is None else of_both
         return Leafwise(equation, shared={"f": f})

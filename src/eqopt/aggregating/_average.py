@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import operator
 from collections.abc import Sequence
 from typing import Any, TypeAlias, TypeVar
 
@@ -27,8 +28,10 @@ Axes: TypeAlias = StaticInteger | Sequence[StaticInteger]
 
 
 def _hashable(axes: Axes | None) -> Any:
-    """For a static field: a tuple if there are several."""
-    return tuple(axes) if isinstance(axes, Sequence) else axes
+    """For a static field: Python integers, in a tuple if there are several."""
+    if isinstance(axes, Sequence):
+        return tuple(map(operator.index, axes))
+    return None if axes is None else operator.index(axes)
 
 
 class AveragePerElementUpdates(AbstractAggregator):
