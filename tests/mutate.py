@@ -33,9 +33,10 @@ from typing import NamedTuple
 ROOT = pathlib.Path(__file__).parents[1]
 SOURCE, TESTS = ROOT / "src" / "eqopt", ROOT / "tests"
 
+SIGNATURES = "docs/test_signatures.py"  # the defaults are those that are explained
 # The tests of all rows of the registry. They come last, because there are very many.
 PARITY = ("parity/test_*.py", "parity/departures/test_*.py")
-LAWS = ("laws/test_*.py", "docs/test_signatures.py")
+LAWS = ("laws/test_*.py", SIGNATURES)
 OF_ENGINE = (
     *("test_leafwise.py", "test_calls.py", "test_apply.py", "test_extra_arguments.py"),
     *("combinators/test_*.py", "wrappers/test_base.py", "tree/test_*.py"),
@@ -66,8 +67,8 @@ class Room(NamedTuple):
 
 ROOMS = (
     Room("_optimizers/**/*.py", 20, ("optimizers/**/test_*.py",), rows=True),
-    Room("schedules/*.py", 4, ("schedules/test_*.py",), laws=False),
-    Room("losses/*.py", 4, ("losses/test_*.py",), laws=False),
+    Room("schedules/*.py", 4, ("schedules/test_*.py", SIGNATURES), laws=False),
+    Room("losses/*.py", 4, ("losses/test_*.py", SIGNATURES), laws=False),
     Room("_wrappers/**/*.py", 12, ("wrappers/test_*.py",), rows=True),
     Room("storage/*.py", 6, ("storage/test_*.py", "laws/test_stor*.py"), laws=False),
     Room("_core/*.py", 3, OF_ENGINE, slow=False),
