@@ -43,8 +43,8 @@ OF_ENGINE = (
     *("test_errors.py", "groups/test_*.py", "parity/test_optax.py"),
 )
 OF_MATRICES = (
-    *("optimizers/matrix/test_*.py", "test_dimension_numbers.py"),
-    *("groups/test_*.py", "parity/test_*.py"),
+    *("wrappers/test_distribute_matrices.py", "test_dimension_numbers.py"),
+    *("optimizers/matrix/test_*.py", "groups/test_*.py", "parity/test_*.py"),
 )
 
 
@@ -73,7 +73,7 @@ ROOMS = (
     Room("storage/*.py", 6, ("storage/test_*.py", "laws/test_stor*.py"), laws=False),
     Room("_core/*.py", 3, OF_ENGINE, slow=False),
     Room("_trees/*.py", 3, OF_ENGINE, slow=False),
-    Room("_matrices/*.py", 2, OF_MATRICES, slow=False),
+    Room("_matrices/*.py", 2, OF_MATRICES),
     Room("_combinators/*.py", 2, OF_ENGINE, slow=False),
     Room("microbatching/**/*.py", 3, ("microbatching/test_*.py",), laws=False),
     Room("_transforms/privacy.py", 1, ("transforms/test_*.py",), rows=True),
@@ -92,6 +92,11 @@ EQUIVALENT = {
         "math.prod(shape) < 2**32",
         "(math.prod(shape) <= 2 ** 32)",
     ): "the last of 2**32 elements has the index 2**32 - 1, which also fits in 32 bits",
+    (
+        "storage/_base.py",
+        "False",
+        "True",
+    ): "the default is for parameters, whose storages do not ask",
 }
 
 PAIRS = (
