@@ -81,6 +81,13 @@ def test_it_is_recorded():
     assert state.inner_state.total_skipped == 1
 
 
+def test_the_record_has_a_buffer_of_its_own():
+    """So that the caller may keep the norm, and donate the state."""
+    opt, given = eqopt.RecordGradNorm(eqopt.SGD(0.1)), jnp.asarray(4.0)
+    _, state = opt.step(GRADS, opt.init(PARAMS), PARAMS, grad_norm=given)
+    assert state.grad_norm.unsafe_buffer_pointer() != given.unsafe_buffer_pointer()
+
+
 def test_one_reduction():
     """Clipping, skipping and logging share it, or take the one from outside."""
     opt = eqopt.SkipStep(CLIP, IS_LARGE)
