@@ -46,10 +46,12 @@ EVERY = {row.name for row in REGISTRY}
 assert EVERY >= TELLING
 
 
+_FIRST = {row.subject: row.name for row in reversed(REGISTRY)}
+
+
 def _first_of_each(*without: type) -> set[str]:
     """The first row of each class, except for subclasses of some."""
-    first = {row.subject: row.name for row in reversed(REGISTRY)}
-    return {name for cls, name in first.items() if not issubclass(cls, without)}
+    return {name for cls, name in _FIRST.items() if not issubclass(cls, without)}
 
 
 # A law runs on the rows in which it may fail for a reason of its own:

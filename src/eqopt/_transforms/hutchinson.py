@@ -12,7 +12,7 @@ from .._core import AbstractTransformation, check_real, check_shapes
 from .._trees.keys import key_data, next_key
 from .._trees.leaves import restrict
 from .._trees.states import check_state
-from .._types import Key, Params, Updates
+from .._types import Key, Params, State, Updates
 from ..second_order._hvp import hutchinson
 
 
@@ -74,7 +74,13 @@ class HutchinsonDiagHessian(AbstractTransformation):
         return HutchinsonDiagHessianState(key_data(self.key))
 
     def update(
-        self, updates, state, params=None, *, value_fn: Callable[[Params], Any], **extra
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        *,
+        value_fn: Callable[[Params], Any],
+        **extra: Any,
     ) -> tuple[Updates, HutchinsonDiagHessianState]:
         check_state(self, state)
         required_params("HutchinsonDiagHessian", params)

@@ -116,7 +116,11 @@ class MeasureWithEMA(Module):
             return self._ema.init(_blank(self._measured, params))
 
     def update(
-        self, updates, state: EMAState, params: Params | None = None, **extra: Any
+        self,
+        updates: Updates,
+        state: EMAState,
+        params: Params | None = None,
+        **extra: Any,
     ) -> tuple[PyTree, EMAState]:
         """The average that includes this measurement, and the new state.
 

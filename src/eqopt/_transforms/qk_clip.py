@@ -132,7 +132,12 @@ class QKClip(AbstractLeafwise):
                 )
 
     def leafwise(
-        self, state: None, params=None, *, max_logits: PyTree, **extra
+        self,
+        state: None,
+        params: Params | None = None,
+        *,
+        max_logits: PyTree,
+        **extra: Any,
     ) -> Leafwise:
         model = lambda updates: updates if params is None else params
         factors = lambda updates: self._factors(model(updates), max_logits)

@@ -99,11 +99,9 @@ class TrackPerElementMeanAndVarianceWithEMA(AbstractLeafwise):
         **extra: Any,
     ) -> Leafwise:
         if isinstance(sample_size, int):
-            name, fix = (
-                type(self).__name__,
-                "Use larger batches or `accumulation_steps`.",
-            )
-            check_interval(name, "sample_size", sample_size, 2, advice=fix)
+            fix = "Use larger batches or `accumulation_steps`."
+            owner = type(self).__name__
+            check_interval(owner, "sample_size", sample_size, 2, advice=fix)
         # If there turns out to be a single one at run time, the variance is zero.
         degrees = jnp.maximum(jnp.asarray(sample_size, jnp.float32) - 1, 1)
         state = dataclasses.replace(

@@ -144,7 +144,13 @@ class AbstractMoMo(AbstractTransformation):
         """The old averages by name, values for the equation, and the sum of weights."""
 
     def update(
-        self, updates, state, params=None, *, value: RealScalarLike, **extra
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        *,
+        value: RealScalarLike,
+        **extra: Any,
     ) -> tuple[Updates, State]:
         check_state(self, state)
         params = required_params(self, params)

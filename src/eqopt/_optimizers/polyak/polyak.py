@@ -1,6 +1,6 @@
 """Polyak's step size, from the value of the loss."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ from ..._types import (
     RealScalarLike,
     Scalar,
     ScalarOrSchedule,
+    State,
     Updates,
     ZeroOrMore,
 )
@@ -107,7 +108,13 @@ class ScaleByPolyak(AbstractTransformation):
         return ScaleByPolyakState(jnp.zeros((), jnp.int32) if is_scheduled else None)
 
     def update(
-        self, updates, state, params=None, *, value: RealScalarLike, **extra
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        *,
+        value: RealScalarLike,
+        **extra: Any,
     ) -> tuple[Updates, ScaleByPolyakState]:
         check_state(self, state)
         check_number(self, "value", value)

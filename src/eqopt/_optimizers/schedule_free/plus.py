@@ -1,6 +1,7 @@
 """Schedule-Free+: AdamW without a schedule, and with a step size from the loss."""
 
 import math
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -245,7 +246,13 @@ class ScheduleFreePlus(AbstractTransformation):
         return with_average(state, params, state.beta)
 
     def update(
-        self, updates, state, params=None, *, value: RealScalarLike, **extra
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        *,
+        value: RealScalarLike,
+        **extra: Any,
     ) -> tuple[Updates, ScheduleFreePlusState]:
         check_state(self, state)
         params = required_params("ScheduleFreePlus", params)
