@@ -46,7 +46,7 @@ def make_options(
         microbatch_size = check_integer(owner, "microbatch_size", microbatch_size, 1)
     is_known = not is_traced(weights) and getattr(weights, "is_fully_addressable", True)
     if weights is not None and is_known:
-        lowest = np.min(np.asarray(weights).real, initial=0)
+        lowest = np.min(np.real(weights), initial=0)
         check_interval(owner, "weights", lowest, 0, advice="To ignore a row, use 0.")
     return Options(microbatch_size, accumulator, weights, num_real_microbatches)
 
