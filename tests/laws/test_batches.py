@@ -90,12 +90,16 @@ NOTHING_EXPENSIVE = {
     "UpdateNormFloor(row)",
 }
 
+# A batch would take 4.1 sizes of the parameters on an H100 instead of 0.2.
+ONE_BY_ONE = {"ScaleByGaLore"}
+
 
 @law(QUICK, ROWS)
 def test_equal_matrices_are_computed_at_once(row):
     alone = expensive(row(), equal(1))
     assert bool(alone) != (row.name in NOTHING_EXPENSIVE)
-    assert expensive(row(), equal(3)) == alone
+    number = 3 if row.name in ONE_BY_ONE else 1
+    assert expensive(row(), equal(3)) == times(number, alone)
 
 
 @pytest.mark.parametrize("opt", [eqopt.SOAP(0.1), eqopt.Shampoo(0.1)], ids=repr)

@@ -109,8 +109,10 @@ def eigenvectors(x):
 
 def power_iteration(gg, q, v, axis):
     """One step of it, on sorted columns, and the second moment sorted like them."""
-    order = np.argsort(-np.diag(q.T @ gg @ q))
-    return np.linalg.qr(gg @ q[:, order])[0], np.take(v, order, axis)
+    values = np.diag(q.T @ gg @ q)
+    order = np.argsort(-values)
+    shifted = gg + 1e-5 * np.max(values) * np.eye(len(gg))
+    return np.linalg.qr(shifted @ q[:, order])[0], np.take(v, order, axis)
 
 
 def in_blocks(updates, blocks):

@@ -29,7 +29,8 @@ def growing(t):
 
 
 def singular_vectors(x, t):
-    return np.linalg.svd(x)[0][:, :RANK]
+    """By the same routine as in eqopt, because their signs matter."""
+    return np.linalg.eigh(x @ x.T)[1][:, ::-1][:, :RANK]
 
 
 def normals(x, t):

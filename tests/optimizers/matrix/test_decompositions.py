@@ -53,7 +53,7 @@ def of(cls, *args, **kwargs):
     return cls(*args, **kwargs, weight_dimension_numbers=NUMBERS)
 
 
-EIGH, SVD, QR = {"eigh"}, {"svd"}, {"eigh", "qr"}
+EIGH, QR = {"eigh"}, {"eigh", "qr"}
 KL = {"graft": None, "kl": True, "b2": 0.9}
 # Transformations, what they have for each side or matrix, and the calls of LAPACK. (PSGD
 # has no decompositions; searching for the longest column marks a fit.)
@@ -65,8 +65,8 @@ CONDITIONS = {
     "SOAP": (of(eqopt.ScaleBySOAP), QR, 12),
     "SOAP, staggered": (of(eqopt.ScaleBySOAP, stagger=True), QR, 12),
     "SOAP, from the first step": (of(eqopt.ScaleBySOAP, skip_first=False), QR, 12),
-    "APOLLO": (of(eqopt.ScaleByAPOLLO, 2, proj="svd"), SVD, 2),
-    "GaLore": (of(eqopt.ScaleByGaLore, 2), SVD, 2),
+    "APOLLO": (of(eqopt.ScaleByAPOLLO, 2, proj="svd"), EIGH, 2),
+    "GaLore": (of(eqopt.ScaleByGaLore, 2), EIGH, 2),
     "PSGD": (of(eqopt.ScaleByPSGDKron, max_skew=None), {"argmax"}, 0),
     "PSGD, staggered": (
         of(eqopt.ScaleByPSGDKron, max_skew=None, stagger=True),

@@ -576,8 +576,10 @@ class KLShampoo(AbstractOptimizer):
 
     The product of both factors estimates the covariance of the gradients, so the steps
     have the right length without a graft. The eigenvectors are updated by one step of
-    orthogonal iteration every $k$ steps, the eigenvalues in each. With `block_size`,
-    zeros that fill up the last block of a side count in $m$ and $n$.
+    orthogonal iteration every $k$ steps, the eigenvalues in each. In it, each factor is
+    shifted by $10^{-5}$ of its largest eigenvalue, so that directions without curvature
+    stay where they are. With `block_size`, zeros that fill up the last block of a side
+    count in $m$ and $n$.
 
     Derivatives through the step treat the eigenvectors as constants.
 

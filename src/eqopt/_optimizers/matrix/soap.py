@@ -150,8 +150,10 @@ class ScaleBySOAP(AbstractMatrixwise):
     where the columns of $Q_L$ and $Q_R$ are the eigenvectors of $L$ and $R$. They start
     as the eigenvectors for the first gradient. After every $k$ steps, they follow by a
     step of orthogonal iteration, in the order of their Rayleigh quotients, and $\mu$ is
-    transformed to the new basis. The first call only initializes the preconditioner: its
-    updates are zero, and $t$ does not count it.
+    transformed to the new basis. In it, each factor is shifted by $10^{-5}$ of its
+    largest eigenvalue, so that directions without curvature stay where they are. The
+    first call only initializes the preconditioner: its updates are zero, and $t$ does not
+    count it.
 
     In float32, the square of a norm above 1.8e19 overflows: such a gradient counts as
     zero; with `kl`, so does a whitened gradient. Parameters that are not matrices pass
@@ -307,8 +309,10 @@ class SOAP(AbstractOptimizer):
         where the columns of $Q_L$ and $Q_R$ are the eigenvectors of $L$ and $R$. They
         start as the eigenvectors for the first gradient. After every $k$ steps, they
         follow by a step of orthogonal iteration, in the order of their Rayleigh
-        quotients, and $\mu$ is transformed to the new basis. The first call only
-        initializes the preconditioner: its updates are zero, and $t$ does not count it.
+        quotients, and $\mu$ is transformed to the new basis. In it, each factor is
+        shifted by $10^{-5}$ of its largest eigenvalue, so that directions without
+        curvature stay where they are. The first call only initializes the preconditioner:
+        its updates are zero, and $t$ does not count it.
 
         $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1}),$$
 
@@ -453,8 +457,10 @@ class SOAPMuon(AbstractOptimizer):
         where the columns of $Q_L$ and $Q_R$ are the eigenvectors of $L$ and $R$. They
         start as the eigenvectors for the first gradient. After every $k$ steps, they
         follow by a step of orthogonal iteration, in the order of their Rayleigh
-        quotients, and $\mu$ is transformed to the new basis. The first call only
-        initializes the preconditioner: its updates are zero, and $t$ does not count it.
+        quotients, and $\mu$ is transformed to the new basis. In it, each factor is
+        shifted by $10^{-5}$ of its largest eigenvalue, so that directions without
+        curvature stay where they are. The first call only initializes the preconditioner:
+        its updates are zero, and $t$ does not count it.
 
         $$\begin{aligned}
           \operatorname{NS}(X) &= X_N, & X_0 &= X / (c\, \|X\|_F + \varepsilon), \\
