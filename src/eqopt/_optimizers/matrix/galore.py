@@ -77,7 +77,7 @@ class ScaleByGaLoreState(eqx.Module):
 
 # The iteration has half as many vectors again as are wanted, and this many steps. With
 # singular values that fall like the inverse root of their number, the leading ones then
-# hold 0.9998 of what those of an exact decomposition hold.
+# hold 0.9998 of what an exact decomposition holds.
 _STEPS = 5
 
 

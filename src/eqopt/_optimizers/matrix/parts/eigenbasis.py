@@ -163,8 +163,8 @@ def follow(factor: Any, v: Any) -> Any:
     the rows are sorted for it, and afterwards moved back: what was computed in the old
     basis, such as a second moment, needs no sorting.
 
-    The factor is shifted, which keeps its eigenvectors. Otherwise, those of eigenvalues
-    near zero would turn at random each time. For the same reason, a GPU must not round
+    The factor is shifted, which keeps its eigenvectors. Otherwise, directions without
+    curvature would turn at random each time. For the same reason, a GPU must not round
     the factors of this product to 11 bits.
     """
     factor, v = lax.stop_gradient((factor, v))
