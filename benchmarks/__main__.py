@@ -97,13 +97,13 @@ def _write(results: list[Row], options: argparse.Namespace) -> None:
 
 def _parts(results: list[Row]) -> dict[pathlib.Path, dict[str, str]]:
     """The tables of each page, by their names."""
-    names = {case.name for case in README} | {"clip-adamw/memory"}
-    tables = {
-        "wrappers": [row for row in results if row.against != ALONE],
-        "around AdamW": [row for row in results if row.against == ALONE],
-        "cpu": [row for row in results if row.name in names],
+    names = {case.name for case in README}
+    shown = [x for x in results if x.name.removesuffix("/memory") in names]
+    parts = {
+        "wrappers": with_memory([x for x in results if x.against != ALONE], "Optax"),
+        "around AdamW": with_memory([x for x in results if x.against == ALONE], ALONE),
+        "cpu": with_memory(shown, "Optax"),
     }
-    parts = {name: table(rows, markdown=True) for name, rows in tables.items()}
     return {ROOT / "README.md": {"cpu": parts.pop("cpu")}, PAGE: parts}
 
 

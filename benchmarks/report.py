@@ -135,14 +135,28 @@ def compact(rows: list[Row]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def with_memory(rows: list[Row]) -> str:
-    """One line of Markdown for each gradient: its time and its temporary memory."""
-    lines = [["work", "eqopt", "other", "ratio", "memory", "other's"]]
+def with_memory(rows: list[Row], other: str = "other") -> str:
+    """One line of Markdown for each case: its time, and its temporary memory, if any.
+
+    **Arguments:**
+
+    - `other`: what most rows compare with; others name it in the cell. Memory is then a
+        share of the parameters. By default, all rows name it, and memory is in MB.
+    """
+    lines = [["work", "eqopt", other, "ratio", "memory", f"{other}'s"]]
     lines.append([":--", *["--:"] * 5])
-    for time, memory in _pairs(rows):
-        what, *cells = _cells(time, "")[1:5]
-        own = [_value(x, "MB", None) for x in (memory.eqopt, memory.other)]
-        lines.append([what.removesuffix(": a call"), *cells, *own])
+    memories = {row.name: row for row in rows if row.unit == "MB"}
+    for time in (row for row in rows if row.unit == "ms"):
+        what, *cells = _cells(time, other)[1:5]
+        memory = memories.get(f"{time.name}/memory")
+        if memory is None:
+            cells += ["", ""]
+        elif other == "other":
+            cells += [_value(x, "MB", None) for x in (memory.eqopt, memory.other)]
+        else:
+            fractions = memory.eqopt_fraction, memory.other_fraction
+            cells += [f"{100 * (x or 0):.1f} %" for x in fractions]
+        lines.append([what.removesuffix(": a call"), *cells])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

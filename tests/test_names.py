@@ -14,6 +14,8 @@ import pytest
 import eqopt
 from eqopt._names import GONE, RENAMED, meant, public_names
 
+from .docs.pages import same_names
+
 
 PAGE = pathlib.Path(__file__).parents[1] / "docs" / "coming_from_optax.md"
 ROWS = [
@@ -24,6 +26,7 @@ ROWS = [
     if len(ours) == 1
     for theirs in re.findall(r"`(optax\.[\w.]+)`", line.split("|")[1])
 ]
+ROWS += [(f"optax.{name}", name) for name in same_names(PAGE)]
 
 # Annotations, not things to call.
 TYPES = {

@@ -1,5 +1,6 @@
 """The tables of the page, from the results."""
 
+import collections
 import pathlib
 
 from ..pages import markdown
@@ -76,28 +77,58 @@ def _times(row: Row, other: Row | None) -> list[str]:
 
 
 def compiled(about: Row, rows: list[Row]) -> str:
-    """What steps cost, compiled for a device, next to Optax."""
-    head = ["Step", "Limit", "State", "Moved", "Temporary", "Kernels", "Roofline, ms"]
-    head += ["Optax: state", "moved", "temporary", "kernels", "roofline, ms"]
-    lines = []
+    """What steps cost, compiled for a device, next to Optax.
+
+    Steps at the limit are only listed, by what they move.
+    """
+    head = ["Step", "Limit", "State", "Moved", "Temporary", "Kernels"]
+    head += ["Optax: state", "moved", "temporary", "kernels"]
+    lines, listed = [], collections.defaultdict(list)
     for row, other in _pairs(rows):
         limit = "" if "failure" in row else f"{row['limit']:.2f}"
-        lines.append([row["case"], limit, *_cells(row), *_cells(other)])
+        if _at_limit(row) and (other is None or _same_cost(row, other)):
+            listed[limit].append(row["case"])
+        else:
+            lines.append([row["case"], limit, *_cells(row), *_cells(other)])
+    names = "\n".join(
+        f"- **{limit}**: {'; '.join(listed[limit])}"
+        for limit in sorted(listed, key=float)
+    )
     done = {row["case"] for row in rows}
     missing = "; ".join(name for name in CASES if name not in done)
     note = f" Not compiled: {missing}." if missing else ""
-    return f"{markdown(head, lines)}\n\n{_about(about)}.{note}"
+    return f"{names}\n\n{markdown(head, lines)}\n\n{_about(about)}.{note}"
+
+
+def _at_limit(row: Row) -> bool:
+    """Whether arguments and results are all that is moved, and all memory that is used.
+
+    The state must take half of what is above 3, as for float32 parameters.
+    """
+    return "failure" not in row and all(
+        f"{found:.2f}" == f"{expected:.2f}"
+        for found, expected in (
+            (row["least"], row["limit"]),
+            (row["most"], row["limit"]),
+            (row["temporary"], 0),
+            (3 + 2 * row["state"], row["limit"]),
+        )
+    )
+
+
+def _same_cost(row: Row, other: Row) -> bool:
+    same = f"{row['limit']:.2f}" == f"{other.get('limit', 0):.2f}"
+    return same and _at_limit(other)
 
 
 def _cells(row: Row | None) -> list[str]:
-    """The state, what is moved, temporary memory, kernels and the roofline."""
+    """The state, what is moved, temporary memory and kernels."""
     if row is None:
-        return [""] * 5
+        return [""] * 4
     if "failure" in row:
-        return ["", "does not compile", "", "", ""]
+        return ["", "does not compile", "", ""]
     temporary = _bold(f"{row['temporary']:.2f}", row["temporary"] > MUCH_MEMORY)
-    state, kernels = f"{row['state']:.2f}", f"{row['kernels']}"
-    return [state, _moved(row), temporary, kernels, _roofline(row)]
+    return [f"{row['state']:.2f}", _moved(row), temporary, f"{row['kernels']}"]
 
 
 def _moved(row: Row) -> str:

@@ -11,15 +11,12 @@ from .runs import Cost, Matrices
 INTRODUCTION = """\
 ## Methods for matrices
 
-This table compares the methods for matrices with AdamW, on square float32 matrices.
-*State* is the number of elements in the state, as a multiple of the parameters. Then,
-for each size, there are the time of a step, the ratio to the time of AdamW's step in
-the same run, with the lowest and the highest ratio of three processes, and the temporary
-memory as a share of the bytes of the parameters. The row is from the process with the
-middle ratio. A step is the mean over 10 steps, in which each basis, root and subspace is
-computed once (PSGDKron's default is *each step*). *Of torch* is the ratio to the time of
-the same step in the authors' code in torch, on as many threads, from the process with the
-middle one. AdamW's own ratios show the noise.
+Square float32 matrices, compared with AdamW in the same run. *State* is a multiple of the
+parameters, and *temporary* memory a share of them. A step is the mean over 10 steps, in
+which each basis, root and subspace is computed once (PSGDKron's default is *each step*).
+*Of torch* is the ratio to the time of the authors' code in torch, on as many threads. A
+row shows the median of three processes, and the ratio to AdamW has their range. The
+ratios of AdamW itself show the noise.
 """
 
 END = """\

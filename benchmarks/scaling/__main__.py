@@ -22,7 +22,7 @@ import jax  # noqa: E402
 from .. import machine  # noqa: E402
 from ..accelerators.devices import connected  # noqa: E402
 from ..pages import write_parts  # noqa: E402
-from .extrapolation import extrapolated, of_methods  # noqa: E402
+from .extrapolation import extrapolated  # noqa: E402
 from .matrices import steps, table as table_of_methods  # noqa: E402
 from .table import measured, table  # noqa: E402
 
@@ -57,7 +57,7 @@ def _compiled() -> dict[str, str]:
     found = [*steps(devices)]
     by = f"jax {version('jax')}, eqopt {version('eqopt')}; {datetime.date.today()}."
     parts = {"methods": f"{table_of_methods(found)}\n\nCompiled with {by}"}
-    return parts | extrapolated(devices) | {"large methods": of_methods(found)}
+    return parts | extrapolated(devices)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ and gradients, they are a linear function of the number of parameters; for activ
 of the number of tokens, in each layer. Two sizes determine each slope.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import eqopt
@@ -14,7 +14,6 @@ from ..pages import markdown
 from .collectives import SENT, sent
 from .experts import exchanged
 from .layouts import LAYOUTS, mesh_of
-from .matrices import Step
 from .program import bytes_in, bytes_per_device, compiled
 from .transformer import Shape
 
@@ -68,7 +67,7 @@ def _batch(devices: list[Any]) -> int:
 
 
 def of_activations(devices: list[Any]) -> dict[str, float]:
-    """What one device sends for a token and a layer, in sizes of its activations.
+    """What one device sends for a token and a layer, relative to its activations.
 
     Tensor parallelism: for a token of the batch. Experts: for a token of this device.
     """
@@ -130,22 +129,10 @@ def _of_layouts(found: Mapping[str, Slopes]) -> tuple[list[str], list[list[str]]
 
 
 def _of_activations(found: Mapping[str, float]) -> tuple[list[str], list[list[str]]]:
-    head = ["Layout", "Sent for a token and a layer, in sizes of its activations"]
+    head = ["Layout", "Sent for a token and a layer, relative to its activations"]
     head += [f"{model}: for 1000 tokens" for model in MODELS]
     lines = []
     for name, size in found.items():
         each = (4 * size * x.width * x.layers * 1000 for x in MODELS.values())
         lines.append([name, f"{size:.2f}", *(f"{x / 1e9:.2f} GB" for x in each)])
     return head, lines
-
-
-def of_methods(found: Iterable[tuple[str, str, list[Step]]]) -> str:
-    """What the steps of optimizers add, distributed where that is possible."""
-    head = ["Layout and method", "Sent, in sizes of all parameters"]
-    head += [f"{model}: sent per step" for model in MODELS]
-    lines = []
-    for layout, method, both in found:
-        sizes = (4 * x.parameters * both[-1].sent / 1e9 for x in MODELS.values())
-        cells = [f"{both[-1].sent:.3f}", *(f"{x:.2f} GB" for x in sizes)]
-        lines.append([f"{layout}: {method}", *cells])
-    return markdown(head, lines)

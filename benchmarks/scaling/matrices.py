@@ -102,11 +102,6 @@ class Step(NamedTuple):
     state: int
     temporary: int
 
-    @property
-    def sent(self) -> float:
-        """What one device sends, in sizes of all parameters."""
-        return sum(one.sent for one in self.found) / self.params
-
     def sizes(self) -> dict[str, float]:
         """The results of collectives, in sizes of all parameters, without tiny ones."""
         found: dict[str, float] = {}

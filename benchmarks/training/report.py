@@ -35,14 +35,18 @@ def table(results: list[Result]) -> str:
     lines = []
     for result in results:
         cells = [
-            f"{_percent(run.ours)} / {_percent(run.theirs)} ({rate:.2g})"
+            f"{_both(_percent(run.ours), _percent(run.theirs))} ({rate:.2g})"
             for run, rate in zip(result.runs, result.rates, strict=True)
         ]
         lines.append([f"[`{result.name}`][eqopt.{result.name}]", *cells])
     return markdown(["Optimizer", *titles], lines)
 
 
-_CELL = re.compile(r"(NaN|0|\S+ %) / (NaN|0|\S+ %) \((\S+)\)")
+def _both(ours: str, theirs: str) -> str:
+    return ours if ours == theirs else f"{ours} / {theirs}"
+
+
+_CELL = re.compile(r"(\S+)(?: / (\S+))? \((\S+)\)")
 
 
 def read(table: str) -> list[Result]:
@@ -50,13 +54,13 @@ def read(table: str) -> list[Result]:
     results = []
     for name, line in re.findall(r"^\| \[`(\w+)`\]\S+ \|(.*)\|$", table, re.MULTILINE):
         cells = _CELL.findall(line)
-        runs = [Run(_share(ours), _share(theirs)) for ours, theirs, _ in cells]
+        runs = [Run(_share(ours), _share(other or ours)) for ours, other, _ in cells]
         results.append(Result(name, tuple(float(rate) for *_, rate in cells), runs))
     return results
 
 
 def _share(percent: str) -> float:
-    return float(percent.removesuffix(" %")) / 100
+    return float(percent) / 100
 
 
 def _percent(share: float) -> str:
@@ -64,7 +68,7 @@ def _percent(share: float) -> str:
         return "NaN"
     if share < RESOLVED:
         return "0"
-    return f"{100 * share:.0f} %" if share >= 1 else f"{100 * share:.2g} %"
+    return f"{100 * share:.0f}" if share >= 1 else f"{100 * share:.2g}"
 
 
 _NAN = 4.0  # the position of NaN in the picture

@@ -112,6 +112,9 @@ def write() -> None:
     pictures.save_steps(found, workloads, IMAGES / "which_steps.svg")
     pictures.save_rates(found, results, workloads, starts, IMAGES / "which_rates.svg")
     pictures.save_curves(SHOWN, results, workloads, IMAGES / "which_curves.svg")
+    pictures.save_home(
+        results["language"], found, workloads["language"], IMAGES / "home.svg"
+    )
 
 
 def _hours(results: dict) -> str:

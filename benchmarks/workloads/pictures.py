@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 import eqopt
 
 from .protocol import EVALUATIONS, FACTORS, Cell
+from .results import Failure
 from .summary import Results, Row
 from .workload import Workload
 
@@ -132,6 +133,32 @@ def save_curves(
     )
     figure.supxlabel("steps", fontsize=9)
     figure.supylabel("validation loss (dashed: the target)", fontsize=9)
+    _save(figure, path)
+
+
+def save_home(
+    results: Mapping[str, Cell | Failure],
+    rows: list[Row],
+    workload: Workload,
+    path: pathlib.Path,
+) -> None:
+    """The picture of the first page: Muon and AdamW learn a language, on a phone, too."""
+    names = ("AdamW", "Muon")
+    cells = [results[name] for name in names]
+    curves = {cell.name: cell.curves for cell in cells if isinstance(cell, Cell)}
+    marks = {row.name: row.marks["language"] for row in rows if row.name in names}
+    slow, fast = (round(workload.steps * marks[x].to_target) for x in names)
+    figure = Figure(figsize=(4.5, 3), layout="constrained")
+    panel = figure.subplots()
+    steps = workload.steps * np.arange(1, EVALUATIONS + 1) / EVALUATIONS
+    eqopt.plot.training_curves(curves, steps=steps, target=workload.target, axes=panel)
+    panel.set_title(
+        f"Muon needs {fast} steps where AdamW needs {slow}", fontsize=11, loc="left"
+    )
+    panel.set(xlabel="steps", ylabel="held-out loss")
+    panel.plot([slow, fast], [workload.target] * 2, "o", color="0.3", zorder=3)
+    panel.spines[["top", "right"]].set_visible(False)
+    panel.legend(frameon=False)
     _save(figure, path)
 
 

@@ -1,7 +1,7 @@
 """What the public names are called elsewhere, and which file they are in.
 
 Each entry of the API ends with both, so that the search box finds an entry by its name in
-Optax, in torch and in its paper. Names in Optax are in the tables of
+Optax, in torch and in its paper. Names in Optax are in the tables and lists of
 `docs/coming_from_optax.md`, those of torch's schedulers in `docs/api/schedules.md`, and
 all others here. This file is an extension of griffe and a hook of MkDocs.
 """
@@ -112,6 +112,8 @@ def other_names() -> dict[str, list[str]]:
     for row in _rows("coming_from_optax.md"):
         for ours in re.findall(r"\[`(eqopt[^`]*)`\]", row[1]):
             found[ours] += re.findall(r"`((?:optax|eqx)\.[^`]*)`", row[0])
+    for same in _same("coming_from_optax.md"):
+        found[f"eqopt.{same}"] += [f"optax.{same}"]
     for row in _rows("api/schedules.md"):
         theirs = re.match(r"`(\w+)\(opt", row[0])
         for ours in re.findall(r"^`(\w+)\(|\[`eqopt\.(\w+)`\]", row[1]):
@@ -128,6 +130,14 @@ def _rows(page: str) -> Iterator[list[str]]:
     text = (_DOCS / page).read_text(encoding="utf-8")
     for line in re.findall(r"^\|(.*)\|$", text, re.MULTILINE):
         yield [cell.strip() for cell in line.split("|")]
+
+
+def _same(page: str) -> Iterator[str]:
+    """The names in lists of names that are the same, such as "- `tree`: `add`, `sub`"."""
+    text = (_DOCS / page).read_text(encoding="utf-8")
+    for room, names in re.findall(r"^- `(\w+)`: ((?:`\w+`,?\s+)+)", text, re.MULTILINE):
+        for name in re.findall(r"\w+", names):
+            yield f"{room}.{name}"
 
 
 class OtherNames(griffe.Extension):

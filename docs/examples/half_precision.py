@@ -1,4 +1,4 @@
-"""Trains a language model of bytes in half of the memory, in about a minute.
+"""Trains a language model of bytes in half the memory, in about a minute.
 
 The text is the reference of the Python language, which comes with Python for its `help`,
 so nothing is downloaded. In the root of the repository, install what this file needs and
@@ -233,7 +233,7 @@ def smoothed(values: Any) -> tuple[np.ndarray, np.ndarray]:
 
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        description="Trains a language model of bytes in half of the memory.",
+        description="Trains a language model of bytes in half the memory.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add = parser.add_argument

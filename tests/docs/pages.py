@@ -41,6 +41,12 @@ def blocks(page: pathlib.Path) -> list[Block]:
     ]
 
 
+def same_names(page: pathlib.Path) -> list[str]:
+    """The names in lists of names that are the same, such as "- `tree`: `add`, `sub`"."""
+    found = re.findall(r"^- `(\w+)`: ((?:`\w+`,?\s+)+)", prose(page), re.MULTILINE)
+    return [f"{room}.{n}" for room, names in found for n in re.findall(r"\w+", names)]
+
+
 def prose(page: pathlib.Path) -> str:
     """The text of a page without its fenced code blocks."""
     return _FENCE.sub("", page.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Trains a language model in half of the memory: 8.3 bytes per parameter, not 16.
+"""Trains a language model in half the memory: 8.3 bytes per parameter, not 16.
 
 Weights and gradients are bfloat16. The state holds AdamW's two moments in 8 bits each,
 and the low 16 bits of each float32 weight, so no update is lost to rounding.
