@@ -414,6 +414,12 @@ from ._transforms.constraints import (
     ZeroNaNs as ZeroNaNs,
     ZeroNaNsState as ZeroNaNsState,
 )
+from ._transforms.correlated_noise import (
+    AddCorrelatedNoise as AddCorrelatedNoise,
+    AddCorrelatedNoiseState as AddCorrelatedNoiseState,
+    correlated_noise_sensitivity as correlated_noise_sensitivity,
+    square_root_coefficients as square_root_coefficients,
+)
 from ._transforms.distance_over_gradients import (
     ScaleByDistanceOverGradients as ScaleByDistanceOverGradients,
     ScaleByDistanceOverGradientsState as ScaleByDistanceOverGradientsState,

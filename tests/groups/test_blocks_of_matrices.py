@@ -57,6 +57,50 @@ def test_blocks_train_like_separate_leaves(name, sizes):
         np.testing.assert_allclose(fused.T, apart, rtol=1e-4, atol=1e-6)
 
 
+def heads_of_mla(x):
+    """For each head, the rows of keys without positions, then those of values."""
+    return cut(x, HEADS * (6, 4))
+
+
+def interleaved(x):
+    """Rows of `w1` and `w3` in turn: an array (hidden, 2, inputs)."""
+    return [x[:, 0], x[:, 1]]
+
+
+HEADS = 3
+LAYOUTS = {
+    "nope and v": (
+        (30, 5),
+        Numbers(-1, -2, output_blocks=HEADS * (6, 4)),
+        heads_of_mla,
+    ),
+    "w1 and w3": ((8, 2, 5), Numbers(-1, -3), interleaved),
+    "experts, interleaved": (
+        (3, 8, 2, 5),
+        Numbers(-1, -3),
+        lambda x: [part for expert in x for part in interleaved(expert)],
+    ),
+    "experts, one after the other": (
+        (3, 2, 8, 5),
+        Numbers(-1, -2),
+        lambda x: [*x.reshape(6, 8, 5)],
+    ),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.costly
+def test_fused_weights_of_large_models(layout):
+    """All parts of the fused weight train like independent matrices, reassembled."""
+    shape, numbers, parts = LAYOUTS[layout]
+    params, *grads = (jnp.asarray(x, jnp.float32) for x in draw(size=(3, *shape)))
+    make = lambda n: eqopt.Muon(0.02, weight_decay=0.1, weight_dimension_numbers=n)
+    fused = trained(make(numbers), params, grads)
+    apart = trained(make(WHOLE), parts(params), [*map(parts, grads)])
+    for found, expected in zip(parts(fused), apart, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+
+
 class MeansState(eqx.Module):
     means: Any
 

@@ -38,6 +38,7 @@ class Watched(AbstractTransformation):
 
 NOISE = {
     "AddNoise": lambda: eqopt.AddNoise(1.0, 0.0, key=0),
+    "AddCorrelatedNoise": lambda: eqopt.AddCorrelatedNoise(1.0, (1.0, 0.5), key=0),
     "DifferentiallyPrivateAggregate": lambda: eqopt.DifferentiallyPrivateAggregate(
         1.0, 1.0, key=0, batch_size=1, clipped=True
     ),

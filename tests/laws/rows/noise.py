@@ -15,6 +15,20 @@ ROWS = [
     ),
     row(lambda: eqopt.AddNoise(0.0, 0.55, key=0), name="AddNoise(no noise)"),
     row(
+        lambda stddev=0.1: eqopt.AddCorrelatedNoise(stddev, (1.0, 0.5, 0.375), key=0),
+        name="AddCorrelatedNoise",
+        exempt=OTHER_NOISE,
+        stddev=0.3,
+    ),
+    row(
+        lambda stddev=0.1: eqopt.AddCorrelatedNoise(
+            stddev, (1.0, -0.5, -0.125), key=0, inverse=True
+        ),
+        name="AddCorrelatedNoise(inverse)",
+        exempt=OTHER_NOISE,
+        stddev=0.3,
+    ),
+    row(
         lambda l2_norm_clip=0.5, noise_multiplier=1.0: PerExample(
             eqopt.DifferentiallyPrivateAggregate(l2_norm_clip, noise_multiplier, key=0)
         ),
