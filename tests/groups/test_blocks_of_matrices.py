@@ -58,7 +58,7 @@ def test_blocks_train_like_separate_leaves(name, sizes):
 
 
 def heads_of_mla(x):
-    """For each head, the rows of keys without positions, then those of values."""
+    """For each head, the rows of keys without positions, then of values."""
     return cut(x, HEADS * (6, 4))
 
 

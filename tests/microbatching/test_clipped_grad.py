@@ -481,11 +481,12 @@ def test_float64_is_exact(x64):
     with x64():
         params = jax.tree.map(lambda p: p.astype(jnp.float64), PARAMS)
         x = X.astype(jnp.float64)
-        total, examples = jax.jit(clipped_grad(layers, 1.0))(params, x)
+        weights = np.array([1 / 3, 0.1, 1.0, 0.0, 2 / 3])
+        total, examples = run(clipped_grad(layers, 1.0, weights=weights), params, x)
         grads = one_by_one(layers, params, x)[1]
         norms = norms_of(grads)
         np.testing.assert_allclose(examples.norms, norms, rtol=1e-12)
-        assert_sums(total, grads, factors_of(norms, 1.0), 1e-12)
+        assert_sums(total, grads, weights * factors_of(norms, 1.0), 1e-12)
 
 
 def test_without_parameters():

@@ -1,7 +1,7 @@
 """Correlated noise is what its coefficients say, and so is its sensitivity.
 
-The numbers were computed with the formulas of the papers in NumPy, and agree with those
-of the library jax_privacy.
+The numbers were computed with the formulas of the papers in NumPy. The library
+jax_privacy computes the same.
 """
 
 import itertools
@@ -140,7 +140,7 @@ def test_a_restart_continues_the_noise(inverse, tmp_path):
 
 @pytest.mark.parametrize("inverse", KINDS.values(), ids=KINDS)
 def test_each_parameter_has_its_own_past(inverse):
-    """After a pause, the noise of a parameter goes on where it stopped."""
+    """After a pause, the noise of a parameter continues where it stopped."""
     opt = eqopt.AddCorrelatedNoise(1.0, (1.0, 0.5, 0.25), 0, inverse)
     zeros = {"a": jnp.zeros(64), "b": jnp.zeros(64)}
     independent = eqopt.AddCorrelatedNoise(1.0, (1.0,), 0)
@@ -161,6 +161,8 @@ def test_half_precision_and_complex_numbers():
     opt = eqopt.AddCorrelatedNoise(1.0, (1.0, 0.5), 0)
     state = opt.init(jnp.zeros(20000, jnp.bfloat16))
     assert state.past.dtype == jnp.float32
+    stored = eqopt.StoreState(opt, eqopt.storage.Cast()).init(jnp.zeros(20000))
+    assert stored.inner_state.past.dtype == jnp.float32
     # In a chain, noise in bfloat16 would only have some hundred values.
     chain = eqopt.Chain(opt, eqopt.Scale(1.0))
     params = jnp.zeros(20000)

@@ -33,8 +33,9 @@ def square_root_coefficients(bands: int, inverse: bool = False) -> tuple[float, 
     **Arguments:**
 
     - `bands`: how many, an integer of at least 1. A single one means independent noise.
-    - `inverse`: whether they are for `inverse=True`, those of $(1 - x)^{1/2} =
-        1 - \frac{x}{2} - \frac{x^2}{8} - \dots$ Defaults to `False`.
+    - `inverse`: whether to return the coefficients of $(1 - x)^{1/2} =
+        1 - \frac{x}{2} - \frac{x^2}{8} - \dots$, for noise with `inverse=True`.
+        Defaults to `False`.
 
     **Returns:**
 
@@ -225,7 +226,7 @@ class AddCorrelatedNoise(AbstractLeafwise):
         from [`eqopt.square_root_coefficients`][], or from a library that optimizes them.
     - `key`: a random key, or a seed. Keep it secret: with the key, the noise can be
         subtracted.
-    - `inverse`: whether the coefficients are those of $C^{-1}$. With few of them, the
+    - `inverse`: whether $C^{-1}$ has the coefficients, not $C$. With few of them, the
         error is then smaller if examples take part once, and larger if they take part
         several times, at least $b$ steps apart. Defaults to `False`.
 

@@ -293,7 +293,6 @@ class Summand(eqx.Module):
         """The weighted sum over examples, without those whose weight is zero."""
         factors, scale = self.factors, self.scale
         if weights is not None:
-            weights = weights.astype(jnp.float32)
             scale = weights.astype(scale.dtype) * scale
             # Zero times a value that is not finite is not zero.
             is_ignored = lambda x: jnp.expand_dims(weights, range(1, x.ndim)) == 0
