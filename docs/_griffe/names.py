@@ -31,6 +31,7 @@ OTHERS = {
     "eqopt.Adamax": ["torch.optim.Adamax"],
     "eqopt.Adan": ["adaptive Nesterov momentum algorithm"],
     "eqopt.AdaptiveGradClip": ["AGC", "adaptive gradient clipping"],
+    "eqopt.AddCorrelatedNoise": ["banded matrix factorization", "BISR", "DP-FTRL"],
     "eqopt.AddDecayedWeights": ["AdamC", "cautious weight decay"],
     "eqopt.CAME": ["confidence-guided adaptive memory efficient optimization"],
     "eqopt.COCOB": ["continuous coin betting"],
