@@ -141,7 +141,8 @@ def test_a_restart_continues_the_noise(inverse, tmp_path):
 @pytest.mark.parametrize("inverse", KINDS.values(), ids=KINDS)
 def test_each_parameter_has_its_own_past(inverse):
     """After a pause, the noise of a parameter continues where it stopped."""
-    opt = eqopt.AddCorrelatedNoise(1.0, (1.0, 0.5, 0.25), 0, inverse)
+    coefficients = (2.0, 0.5, -0.25)
+    opt = eqopt.AddCorrelatedNoise(0.3, coefficients, 0, inverse)
     zeros = {"a": jnp.zeros(64), "b": jnp.zeros(64)}
     independent = eqopt.AddCorrelatedNoise(1.0, (1.0,), 0)
     state, other, x, z = opt.init(zeros), independent.init(zeros), [], []
@@ -152,8 +153,8 @@ def test_each_parameter_has_its_own_past(inverse):
         if noise["b"] is not None:
             x.append(noise["b"])
             z.append(plain["b"])
-    matrix = matrix_of((1.0, 0.5, 0.25), 4)
-    expected = matrix @ z if inverse else np.linalg.solve(matrix, z)
+    matrix = 0.3 * matrix_of(coefficients, 4)
+    expected = matrix @ z if inverse else np.linalg.solve(matrix, 0.09 * np.array(z))
     np.testing.assert_allclose(x, expected, rtol=1e-4, atol=1e-5)
 
 

@@ -19,7 +19,7 @@ from .._jax_internals import is_traced
 from .._trees.keys import key_data, next_key, split_like
 from .._trees.leaves import map_parameters
 from .._types import Key, Leaf, Params, PerLeaf, Scalar, ZeroOrMore
-from ..numerics._numerics import as_float
+from ..numerics._numerics import as_float, wide_dtype
 from ..tree._like import wide_zeros_like
 
 
@@ -284,13 +284,13 @@ class AddCorrelatedNoise(AbstractLeafwise):
         now, later = next_key(state.rng_key, self.key)
         given = [jnp.asarray(as_float(x), float) for x in self.coefficients]
         vector = jnp.stack([*given, *[jnp.zeros_like(given[0])] * (len(given) == 1)])
+        # In the precision of the noise, or with x64, all noise would be float64.
+        vector_for = lambda g: vector.astype(jnp.finfo(wide_dtype(g.dtype)).dtype)
         return Leafwise(
             correlated_noise,
             AddCorrelatedNoiseState(later, state.past, state.place),
             reads={
                 "key": lambda updates: split_like(now, updates),
-                "coefficients": lambda updates: map_parameters(
-                    lambda _: vector, updates
-                ),
+                "coefficients": lambda updates: map_parameters(vector_for, updates),
             },
         )
