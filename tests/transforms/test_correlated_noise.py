@@ -115,9 +115,11 @@ def test_sensitivities_of_other_coefficients():
     assert found((1.0, -2.0, 2.0), 9, 9) == 3
     assert found((1.0, -2.0, 2.0), 9, 3) == pytest.approx(27**0.5)
     assert found((1.0, -2.0, 2.0), 2, 9) == pytest.approx(5**0.5)  # after two steps
-    for c in ((1.0, -2.0, 0.5), (0.5, 1.0, 1.0)):
-        exact = searched(matrix_of(c, 7), 2, 4)
-        assert exact <= found(c, 7, 2) <= 2 * exact
+    assert found((1.0, -2.0, 2.0), 9, 1, participations=1) == 3
+    for c in ((1.0, -2.0, 0.5), (0.5, 1.0, 1.0), (1.0, 0.0, 1.0)):
+        for separation, participations in ((2, 4), (1, 2)):
+            exact = searched(matrix_of(c, 7), separation, participations)
+            assert exact <= found(c, 7, separation, participations) <= 2 * exact
     optimal = (1, -0.583796, -0.055593, 0.074062)
     assert found(optimal, 16, 4, inverse=True) ** 2 * np.mean(
         np.cumsum(np.cumsum(np.pad(optimal, (0, 12))) ** 2)

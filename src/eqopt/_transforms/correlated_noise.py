@@ -94,7 +94,7 @@ def correlated_noise_sensitivity(
     if participations is not None:
         k = min(k, check_integer(owner, "participations", participations, 1))
     given = np.array(numbers, float)
-    column = np.abs(_inverted(given, n) if inverse else given)[:n]
+    column = np.abs(_inverted(given, n) if inverse else given)
     if k > 1 and s < len(column):
         column = np.maximum.accumulate(column[::-1])[::-1]
     total = np.zeros(n)
