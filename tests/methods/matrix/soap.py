@@ -30,6 +30,7 @@ def soap_by_hand(
     eps=EPS,
     skips_first=True,
     correct_bias=True,
+    is_fresh=False,
     has_basis=lambda side, shape: True,
 ):
     """`has_basis` says whether a side has one, 0 or 1, in a matrix of a shape."""
@@ -42,15 +43,22 @@ def soap_by_hand(
             rows, columns = g.shape
             has_left, has_right = (has_basis(side, g.shape) for side in range(2))
             is_first = np.ndim(gl) == 0
-            left, right = g, g
+            left, right, weight = g, g, 1 - beta
+            if kl:
+                weight = 1 if is_first else weight
+                share = max(1 / (t + skips_first), 1e-3)
+                size = np.sqrt(np.mean(g**2)) if has_left and has_right else 1
+                left = right = g / np.sqrt(size) if is_first else g
             if kl and not is_first and has_right:
-                right_values = np.maximum(np.diag(qr.T @ gr @ qr), 1e-8)
-                left = g @ qr / np.sqrt(right_values)
+                values = np.diag(qr.T @ gr @ qr)
+                left = g @ qr / np.sqrt(np.maximum(values, share * np.mean(values)))
             if kl and not is_first and has_left:
-                left_values = np.maximum(np.diag(ql.T @ gl @ ql), 1e-8)
-                right = (g.T @ ql / np.sqrt(left_values)).T
-            gl = beta * gl + (1 - beta) * left @ left.T / (columns if kl else 1)
-            gr = beta * gr + (1 - beta) * right.T @ right / (rows if kl else 1)
+                values = np.diag(ql.T @ gl @ ql)
+                values = np.maximum(values, share * np.mean(values))
+                right = (g.T @ ql / np.sqrt(values)).T
+            left, right = left @ left.T, right.T @ right
+            gl = (1 - weight) * gl + weight * left / (columns if kl else 1)
+            gr = (1 - weight) * gr + weight * right / (rows if kl else 1)
             if is_first:
                 ql, qr = (
                     eigenvectors(x) if has else np.eye(len(x))
@@ -60,14 +68,16 @@ def soap_by_hand(
                 yield 0 * g
                 continue
             m = b1 * m + (1 - b1) * g
-            v = b2 * v + (1 - b2) * (ql.T @ g @ qr) ** 2
-            step_size = np.sqrt(1 - b2**t) / (1 - b1**t) if correct_bias else 1
-            yield step_size * ql @ ((ql.T @ m @ qr) / (np.sqrt(v) + eps)) @ qr.T
-            if t % frequency == 0:
-                if has_left:
-                    ql, v = power_iteration(gl, ql, v, 0)
-                if has_right:
-                    qr, v = power_iteration(gr, qr, v, 1)
+            for is_step in (not is_fresh, is_fresh):
+                if is_step:
+                    v = b2 * v + (1 - b2) * (ql.T @ g @ qr) ** 2
+                    step_size = np.sqrt(1 - b2**t) / (1 - b1**t) if correct_bias else 1
+                    yield step_size * ql @ ((ql.T @ m @ qr) / (np.sqrt(v) + eps)) @ qr.T
+                elif t % frequency == 0:
+                    if has_left:
+                        ql, v = power_iteration(gl, ql, v, 0)
+                    if has_right:
+                        qr, v = power_iteration(gr, qr, v, 1)
 
     return updates
 
@@ -126,7 +136,7 @@ METHODS = [
                 eps=1e-3,
             ),
             row(
-                lambda: eqopt.ScaleBySOAP(block_size=2, mu_dtype="float32"),
+                lambda: eqopt.ScaleBySOAP(block_size=2, mu_dtype="float32", fresh=True),
                 name="ScaleBySOAP(blocks)",
                 exempt={"test_state_is_sharded_like_parameters": "blocks lie across"},
             ),
@@ -147,6 +157,11 @@ METHODS = [
             "soap, wide": ByHand(scale_by_soap(0.9, 3), soap_by_hand(0.9, 3), (4, 5)),
             "soap, KL, tall": ByHand(
                 scale_by_soap(0.7, 2, kl=True), soap_by_hand(0.7, 2, kl=True), (5, 4)
+            ),
+            "soap, fresh": ByHand(
+                scale_by_soap(0.9, 2, fresh=True),
+                soap_by_hand(0.9, 2, is_fresh=True),
+                (4, 5),
             ),
             "soap, first step": ByHand(
                 scale_by_soap(0.9, 3, skip_first=False),

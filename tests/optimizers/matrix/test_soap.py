@@ -82,3 +82,48 @@ def test_on_cuda_a_batch_is_decomposed_matrix_by_matrix():
     text = step.lower(lowering_platforms=("cuda",)).as_text()
     calls = [line for line in text.splitlines() if "@cusolver_geqrf_ffi" in line]
     assert calls and all(line.count("tensor<16x16xf32>") == 2 for line in calls)
+
+
+@pytest.mark.parametrize(
+    ("fresh", "expected"),
+    [
+        (
+            False,
+            [
+                [-0.08613163, 0.08592502, -0.28487074],
+                [-0.06934954, -0.08838246, -0.06252392],
+                [-0.33974755, -0.05551604, 0.10860793],
+            ],
+        ),
+        (
+            True,
+            [
+                [-0.04100745, 0.10646886, -0.19136522],
+                [-0.23780462, -0.12274478, -0.19561063],
+                [-0.0121278, -0.03229564, 0.31210735],
+            ],
+        ),
+    ],
+)
+def test_three_steps(fresh, expected):
+    """Computed apart, without the shift, whose effect is below 1e-3."""
+    grads = [
+        [[3.0, 0, 1], [1, 2, 0], [0, 1, 1]],
+        [[1.0, -1, 2], [0, 1, 1], [1, 0, -2]],
+        [[0.0, 2, 1], [2, -1, 1], [1, 1, 0]],
+    ]
+    opt = eqopt.Chain(soap(precondition_frequency=1, fresh=fresh), eqopt.Scale(-0.1))
+    params = jnp.zeros((3, 3))
+    state = opt.init(params)
+    for g in map(jnp.asarray, grads):
+        params, state = opt.step(g, state, params)
+    np.testing.assert_allclose(params, expected, atol=1e-3)
+
+
+def test_a_basis_by_kl_does_not_depend_on_the_scale():
+    opt = soap(kl=True, precondition_frequency=1)
+    grads = jr.normal(jr.key(0), (13, 3, 4))
+    _, state = run(opt, grads)
+    _, scaled = run(opt, 1e-5 * grads)
+    for v, w in zip(state.basis, scaled.basis, strict=True):
+        np.testing.assert_allclose(v, w, atol=1e-3)

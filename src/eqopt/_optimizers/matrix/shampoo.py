@@ -41,7 +41,6 @@ from ..moments import counted
 from .parts.eigenbasis import (
     Matrix,
     PerSide,
-    accumulate,
     average,
     eigenvalues,
     find_all,
@@ -53,6 +52,7 @@ from .parts.eigenbasis import (
     inverse_root,
     renew_if_due,
     to_basis,
+    whitened,
 )
 from .parts.recipe import matrices_and_others
 from .parts.stagger import Shift, shifts
@@ -139,9 +139,10 @@ def _direction(x, factors, roots, is_due, is_start, correction, eps, exponent):
 
 
 def _kl_factors(factors, basis, g, b2, eps):
-    """The next factors, and whether the gradient counts: see `accumulate`."""
-    no_start = jnp.asarray(False)  # the factors start as identities
-    return accumulate(_started(factors, g), basis, g, b2, no_start, True, eps)
+    """The next factors, and whether the gradient counts: see `average`."""
+    factors = _started(factors, g)
+    seen = whitened(factors, basis, g, lambda values: eps)
+    return average(factors, seen, b2, 1 - b2)
 
 
 def _kl_direction(x, factors, basis, is_due, is_start, correction, eps, exponent):

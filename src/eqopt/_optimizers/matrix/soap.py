@@ -11,6 +11,7 @@ from jaxtyping import Array, DTypeLike, Inexact, Int
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core import AbstractOptimizer, AbstractTransformation, Leafwise, equation
+from ..._errors import InputError
 from ..._matrices import AbstractMatrixwise, DimensionNumbers, Rows, Work
 from ..._transforms.weight_decay import WeightDecay
 from ..._trees.control import cond
@@ -35,7 +36,7 @@ from .parts.eigenbasis import (
     Matrix,
     PerSide,
     RealMatrix,
-    accumulate,
+    average,
     follow,
     from_basis,
     gram,
@@ -43,6 +44,7 @@ from .parts.eigenbasis import (
     identities,
     start_basis,
     to_basis,
+    whitened,
 )
 from .parts.newton_schulz import STANDARD, Coefficients, Scale
 from .parts.recipe import matrices_and_others
@@ -90,26 +92,53 @@ def soap(
     precondition_frequency,
     is_first,
     skip_first,
+    fresh,
     kl,
+    least_share,
 ) -> tuple[Matrix, Any, Any, Any, Any]:
-    new_factors, counts = accumulate(factors, basis, g, shampoo_beta, is_first, kl)
+    if kl:
+        seen, beta = _seen_by_kl(factors, basis, g, shampoo_beta, least_share)
+    else:
+        seen, beta = (g, g), shampoo_beta
+    new_factors, counts = average(factors, seen, beta, 1 - beta)
+    is_due = shift.is_due(since_refresh, precondition_frequency)
+    is_due = is_due & ~(is_first & skip_first)
     if not skip_first:
         # The first gradient initializes the preconditioner, which is then applied to it.
         basis = start_basis(is_first, new_factors, basis)
+    if fresh:
+        basis, mu = _refreshed(is_due, new_factors, basis, mu)
     h = counts.astype(g.dtype) * to_basis(g, basis)
     new_mu = b1 * mu + (1 - b1) * h
     new_nu = b2 * nu + (1 - b2) * abs_sq(h)
     u = step_size * from_basis(new_mu / (safe_sqrt(new_nu) + or_tiny(eps)), basis)
-    is_due = shift.is_due(since_refresh, precondition_frequency)
     if skip_first:
         u, new_mu, new_nu = (
             jnp.where(is_first, old, new)
             for old, new in ((0, u), (mu, new_mu), (nu, new_nu))
         )
         basis = start_basis(is_first, new_factors, basis)
-        is_due = is_due & ~is_first
-    basis, new_mu = _refreshed(is_due, new_factors, basis, new_mu)
+    if not fresh:
+        basis, new_mu = _refreshed(is_due, new_factors, basis, new_mu)
     return u, new_mu, new_nu, new_factors, basis
+
+
+def _seen_by_kl(factors, basis, g, beta, least_share) -> tuple[list[Matrix], Any]:
+    """What the factors average, and how: each side is whitened by the other one.
+
+    The first gradient that is not zero has nothing to whiten it. It is divided by the
+    root of its size, as if both factors had that size, and is all of the first average.
+    """
+    there = [x for x in factors if x is not None]
+    is_start = jnp.stack([jnp.trace(x).real == 0 for x in there]).all()
+    least = lambda values: jnp.where(is_start, 1, least_share * jnp.mean(values))
+    size = safe_sqrt(jnp.mean(abs_sq(g))) if len(there) == 2 else 1.0
+    start = g / jnp.sqrt(jnp.where(size > 0, size, 1)).astype(g.dtype)
+    seen = [
+        jnp.where(is_start, start / jnp.sqrt(float(g.shape[1 - side])), x)
+        for side, x in enumerate(whitened(factors, basis, g, least))
+    ]
+    return seen, jnp.where(is_start, 0, beta)
 
 
 def _refreshed(is_due, factors: PerSide, basis: PerSide, mu) -> tuple[PerSide, Any]:
@@ -177,12 +206,18 @@ class ScaleBySOAP(AbstractMatrixwise):
         Defaults to `True`.
     - `skip_first`: whether the first call only initializes the preconditioner. If not,
         the first gradient initializes it before the first step. Defaults to `True`.
+    - `fresh`: whether the bases are refreshed with a gradient before it is projected, not
+        after the step, as in NVIDIA's code. Needs `skip_first`: without it, the first
+        second moments are of one diagonal matrix, and later updates explode. Defaults to
+        `False`.
     - `kl`: whether each factor is whitened by the other one (KL-SOAP). With the
         eigenvalues $\lambda_R$ of $R$, $G_t G_t^*$ becomes
         $\frac{1}{n}\, G_t Q_R \operatorname{diag}(\lambda_R)^{-1} Q_R^* G_t^*$, and
-        similarly for $R$, with eigenvalues of at least $10^{-8}$. The first gradient is
-        not whitened, and the start is not corrected for: only in the long run does
-        $L \otimes R$ scale with the squares of the gradients. Defaults to `False`.
+        similarly for $R$, with eigenvalues of at least their mean times the larger of
+        $1/t$ and $10^{-3}$. The first gradient that is not zero is divided by the root of
+        its root mean square instead, and is all of the first $L$ and $R$. (The authors
+        whiten it, too, with eigenvalues of at least $10^{-8}$: then the basis stays as it
+        is for about 200 steps.) Defaults to `False`.
     - `stagger`: whether matrices take turns: in each step, about one in $k$ refreshes
         its eigenvectors. A stack has one turn. The first refresh is in the same step.
         Defaults to `False`.
@@ -244,6 +279,13 @@ class ScaleBySOAP(AbstractMatrixwise):
     stagger: bool = static_choice(static=True, default=False)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_dimension_numbers: DimensionNumbers | None = None
+    fresh: bool = False
+
+    def __check_init__(self) -> None:
+        if self.fresh and not self.skip_first:
+            raise InputError(
+                self, "`fresh=True` needs `skip_first=True`, but it is `False`."
+            )
 
     @property
     def _work(self) -> Work:
@@ -286,6 +328,7 @@ class ScaleBySOAP(AbstractMatrixwise):
             step_size=step_size,
             since_refresh=steps % jnp.int32(self.precondition_frequency),
             is_first=state.count == 0,
+            least_share=jnp.maximum(1 / count.astype(float), 1e-3),
         )
 
 
@@ -356,12 +399,18 @@ class SOAP(AbstractOptimizer):
         Defaults to `True`.
     - `skip_first`: whether the first call only initializes the preconditioner. If not,
         the first gradient initializes it before the first step. Defaults to `True`.
+    - `fresh`: whether the bases are refreshed with a gradient before it is projected, not
+        after the step, as in NVIDIA's code. Needs `skip_first`: without it, the first
+        second moments are of one diagonal matrix, and later updates explode. Defaults to
+        `False`.
     - `kl`: whether each factor is whitened by the other one (KL-SOAP). With the
         eigenvalues $\lambda_R$ of $R$, $G_t G_t^*$ becomes
         $\frac{1}{n}\, G_t Q_R \operatorname{diag}(\lambda_R)^{-1} Q_R^* G_t^*$, and
-        similarly for $R$, with eigenvalues of at least $10^{-8}$. The first gradient is
-        not whitened, and the start is not corrected for: only in the long run does
-        $L \otimes R$ scale with the squares of the gradients. Defaults to `False`.
+        similarly for $R$, with eigenvalues of at least their mean times the larger of
+        $1/t$ and $10^{-3}$. The first gradient that is not zero is divided by the root of
+        its root mean square instead, and is all of the first $L$ and $R$. (The authors
+        whiten it, too, with eigenvalues of at least $10^{-8}$: then the basis stays as it
+        is for about 200 steps.) Defaults to `False`.
     - `stagger`: whether matrices take turns: in each step, about one in $k$ refreshes
         its eigenvectors. A stack has one turn. The first refresh is in the same step.
         Defaults to `False`.
@@ -427,6 +476,7 @@ class SOAP(AbstractOptimizer):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_dimension_numbers: DimensionNumbers | None = None
     fallback: AbstractTransformation | None = None
+    fresh: bool = False
 
     @property
     def chain(self) -> Chain:
@@ -552,9 +602,11 @@ class SOAPMuon(AbstractOptimizer):
     - `kl`: whether each factor is whitened by the other one (KL-SOAP). With the
         eigenvalues $\lambda_R$ of $R$, $G_t G_t^*$ becomes
         $\frac{1}{n}\, G_t Q_R \operatorname{diag}(\lambda_R)^{-1} Q_R^* G_t^*$, and
-        similarly for $R$, with eigenvalues of at least $10^{-8}$. The first gradient is
-        not whitened, and the start is not corrected for: only in the long run does
-        $L \otimes R$ scale with the squares of the gradients. Defaults to `False`.
+        similarly for $R$, with eigenvalues of at least their mean times the larger of
+        $1/t$ and $10^{-3}$. The first gradient that is not zero is divided by the root of
+        its root mean square instead, and is all of the first $L$ and $R$. (The authors
+        whiten it, too, with eigenvalues of at least $10^{-8}$: then the basis stays as it
+        is for about 200 steps.) Defaults to `False`.
     - `stagger`: whether matrices take turns: in each step, about one in $k$ refreshes
         its eigenvectors. A stack has one turn. The first refresh is in the same step.
         Defaults to `False`.

@@ -86,34 +86,29 @@ def _rayleigh(v: Any, product: Any) -> Float[Array, " n"]:
     return jnp.sum((jnp.conj(v) * product).real, 1)
 
 
-def accumulate(
+def whitened(
     factors: PerSide,
     basis: PerSide,
-    g: Any,
-    beta: Any,
-    is_first: Any,
-    kl: bool,
-    least: Any = 1e-8,
-) -> tuple[PerSide, Scalar]:
-    r"""$\beta L + (1 - \beta) G G^*$, and similarly for the other side.
+    g: Matrix,
+    least: Callable[[Float[Array, " n"]], Any],
+) -> list[Matrix]:
+    """The matrix for each side, whitened by the factor of the other side if it has one.
 
-    A side without a factor stays `None`. With `kl`, each side is whitened by the other
-    one, with eigenvalues of at least `least`. For the second result, see `average`.
+    **Arguments:**
+
+    - `least`: the least eigenvalue to divide by, a function of all of them.
     """
     seen = []
-    for side in range(2):
-        x, other = g, 1 - side
-        if kl and factors[other] is not None:
+    for other in (1, 0):
+        x = g
+        if factors[other] is not None:
             v = basis[other]
-            inverse = 1 / jnp.maximum(eigenvalues(factors[other], v), least)
-            # At first, there is no other factor to whiten with.
-            root = jnp.where(is_first, 1, jnp.sqrt(inverse))
+            values = eigenvalues(factors[other], v)
+            root = 1 / jnp.sqrt(jnp.maximum(values, least(values)))
             pair = (None, v) if other else (v, None)
             x = to_basis(g, pair) * (root[None] if other else root[:, None])
-        if kl:
-            x = x / jnp.sqrt(float(g.shape[other]))
-        seen.append(x)
-    return average(factors, seen, beta, 1 - beta)
+        seen.append(x / jnp.sqrt(float(g.shape[other])))
+    return seen
 
 
 def average(
