@@ -84,6 +84,24 @@ def test_a_matrix_in_shards(opt, long, short):
 
 
 @SLOW
+@pytest.mark.parametrize("side", [0, 1])
+def test_blocks_that_devices_hold_whole(side):
+    """Each block is a matrix of its own, so nothing is sent."""
+    blocks = {("reduction_blocks", "output_blocks")[side]: 8}
+    numbers = eqopt.MatrixDimensionNumbers(0, 1, **blocks)
+    opt = eqopt.Muon(0.1, weight_dimension_numbers=numbers)
+    matrix = jax.random.normal(jax.random.key(0), (ROWS, COLUMNS))
+    expected, _ = opt.step(matrix, opt.init(matrix), matrix)
+    spec = P(None, "devices") if side else P("devices", None)
+    matrix = jax.device_put(matrix, NamedSharding(mesh_of(8), spec))
+    state = jax.jit(opt.init)(matrix)
+    step = jax.jit(opt.step).lower(matrix, state, matrix).compile()
+    assert not collectives(step.as_text())
+    found, _ = step(matrix, state, matrix)
+    assert jnp.allclose(found, expected, atol=1e-5)
+
+
+@SLOW
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_a_transformer(name):
     """The loss of one device, and no more than the layout needs."""
