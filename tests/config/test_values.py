@@ -119,7 +119,7 @@ def test_storages_and_compressors():
         store = eqopt.StoreState if is_of_state else eqopt.StoreParams
         assert_round_trip(store(eqopt.Adam(1e-3), cls()))
     for cls in {*constructible(compression)} - {compression.Workers}:
-        assert_round_trip(eqopt.CompressedMean(eqopt.SGD(0.1), cls(), axis_name="data"))
+        assert_round_trip(eqopt.CompressedMean(eqopt.SGD(0.1), "data", cls()))
 
 
 def is_matrix(params):

@@ -55,7 +55,7 @@ def dump(opt: AbstractTransformation) -> dict[str, Any]:
     - 0-d arrays of JAX: `{"array": 0.1, "dtype": "float32"}`, without the dtype if it
         is weak, so the loaded optimizer also has an array, traced under `jit`;
     - dtypes: `{"dtype": "bfloat16"}`;
-    - functions of eqopt and those of [`eqopt.config.register`][]:
+    - functions of eqopt, and others by their names in [`eqopt.config.register`][]:
         `{"function": "projections.simplex"}`, with the arguments that a
         `functools.partial` binds by name;
     - selectors: `{"paths": "**/bias"}` for [`eqopt.groups.glob`][], `any`, `all` and

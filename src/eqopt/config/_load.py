@@ -90,7 +90,7 @@ def load(data: Mapping[str, Any]) -> AbstractTransformation:
         - `paths`: a pattern, a list of patterns, or another selector;
         - `optimizer`: an optimizer, or its name among `optimizers`;
         - `label`: the label of the group, which is part of the state. Defaults to the
-            patterns, joined with `|`.
+            pattern, or to the text of the selector.
         - `learning_rate_factor`, `weight_decay_factor`: a number by which this argument
             of the optimizer is multiplied. Defaults to 1. In an optimizer whose decay
             is multiplied by the learning rate, the first factor multiplies it, too.
