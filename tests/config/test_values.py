@@ -244,7 +244,7 @@ def test_own_classes():
         value: float
 
         def __call__(self, count):
-            return self.value * 0.5**count
+            return jnp.asarray(self.value) * 0.5**count
 
     @functools.partial(config.register, name="mine.Wrapped")
     class Wrapped(eqopt.AbstractOptimizer):
@@ -269,8 +269,8 @@ def test_all_arguments_are_written():
 def test_order_and_defaults():
     data = {"b1": 0.8, "learning_rate": 0.1, "name": "Adam"}
     assert config.load(data) == eqopt.Adam(0.1, b1=0.8)
-    chain = {"name": "Chain", "transformations": []}
-    assert config.load(chain) == eqopt.Chain()
+    chain = {"name": "Chain", "transformations": [config.dump(eqopt.Adam(0.1))]}
+    assert config.load(chain) == eqopt.Chain(eqopt.Adam(0.1))
     parts = [{"name": "SGD", "learning_rate": 0.1}, {"name": "Identity"}]
     named = {"name": "NamedChain", "names": ["b", "a"], "transformations": parts}
     assert config.load(named) == eqopt.NamedChain(b=eqopt.SGD(0.1), a=eqopt.Identity())

@@ -157,7 +157,7 @@ def _object(x: Any) -> dict[str, Any]:
         _name(x)
     name, fields = _name(type(x)), {f.name: f for f in dataclasses.fields(x)}
     for field in fields:
-        if field == "name" or field not in parameters(type(x)):
+        if field in ("name", "version") or field not in parameters(type(x)):
             has = f"the constructor of `{name}` has no argument"
             raise ValueError(f"{has} for its field `{field}`")
     dumped = lambda field: _dumped(getattr(x, field.name), field.default)

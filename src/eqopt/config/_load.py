@@ -109,12 +109,7 @@ def load(data: Mapping[str, Any]) -> AbstractTransformation:
     all of its parameters, or if no row matches a parameter.
     """
     with as_input_error("eqopt.config.load"):
-        given = dict(data)
-        version = given.pop("version", VERSION)
-        if version != VERSION:
-            has = f"the data have version {version!r}"
-            raise ValueError(f"{has}, but this eqopt reads version {VERSION}")
-        opt = _loaded(given)
+        opt = _loaded(data)
         if not isinstance(opt, AbstractTransformation):
             raise ValueError(f"a {type(opt).__name__} is no transformation")
         return opt
@@ -145,7 +140,11 @@ def _loaded(x: Any) -> Any:
 
 
 def _object(x: Mapping[str, Any]) -> Any:
-    name, given = x["name"], {key: x[key] for key in x if key != "name"}
+    name, version = x["name"], x.get("version", VERSION)
+    given = {key: x[key] for key in x if key not in ("name", "version")}
+    if version != VERSION:  # also of a part, which may have been written by itself
+        has = f"the data have version {version!r}"
+        raise ValueError(f"{has}, but this eqopt reads version {VERSION}")
     fn = named_by(name)
     if isinstance(fn, Selector) and not given:
         return fn
