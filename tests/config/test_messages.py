@@ -1,6 +1,7 @@
 """What plain data cannot be: each message has the path, and the fix."""
 
 import dataclasses
+import functools
 import types
 from collections import UserList
 
@@ -163,6 +164,14 @@ REFUSED = {
         "at `.transformations[0].learning_rate`: the function `<lambda>` has no name",
     ),
     "a key": (eqopt.AddNoise(0.1, 0.5, KEY), "at `.key`: an array key<fry>[]."),
+    "a partial": (
+        eqopt.AdamW(1e-3, mask=functools.partial(eqx.filter, MODEL)),
+        "at `.mask`: the class `partial` has no name",
+    ),
+    "a bound position": (
+        eqopt.Project(eqopt.SGD(0.1), functools.partial(eqopt.projections.l2_ball, 1)),
+        "at `.projection`: a `functools.partial`. Bind its arguments by name.",
+    ),
     "an array": (eqopt.ScaleByTree(jnp.ones(2)), "at `.factors`: an array float32[2]."),
     "another class": (Hidden(0.1), "Use a class of eqopt, a selector such as"),
     "a class": (eqopt.AdamW, "the class AdamW. Create an instance of it."),

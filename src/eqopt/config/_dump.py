@@ -1,7 +1,6 @@
 """From an optimizer to plain data."""
 
 import dataclasses
-import functools
 import inspect
 import math
 from typing import Any
@@ -56,8 +55,8 @@ def dump(opt: AbstractTransformation) -> dict[str, Any]:
         is weak, so the loaded optimizer also has an array, traced under `jit`;
     - dtypes: `{"dtype": "bfloat16"}`;
     - functions of eqopt, and others by their names in [`eqopt.config.register`][]:
-        `{"function": "projections.simplex"}`, with the arguments that a
-        `functools.partial` binds by name;
+        `{"function": "projections.simplex"}`, for [`eqopt.Project`][] also with the
+        arguments that a `functools.partial` binds by name;
     - selectors: `{"paths": "**/bias"}` for [`eqopt.groups.glob`][], `any`, `all` and
         `not` for `|`, `&` and `~`, and `{"name": "groups.path", ...}` for the others,
         where layers are `"eqx.nn.LayerNorm"`;
@@ -89,7 +88,7 @@ def _dumped(x: Any, default: Any = None) -> Any:
     made = recipe(x)
     if made is not None:
         return _made(*made)
-    if isinstance(x, functools.partial | Bound) or hasattr(x, "__qualname__"):
+    if isinstance(x, Bound) or hasattr(x, "__qualname__"):
         return _function(x, default)
     if isinstance(x, Partition):
         made = recipe(x.labels)
@@ -128,17 +127,14 @@ def _made(maker: str, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _function(x: Any, default: Any) -> dict[str, Any]:
-    fn, positional, named = x, (), {}
-    if isinstance(x, functools.partial):
-        fn, positional, named = x.func, x.args, x.keywords
-    elif isinstance(x, Bound):
-        named = dict(zip(x.names, x.values, strict=True))
-        fn, positional = x.fn, x.args
-    if positional:
-        raise ValueError("a `functools.partial`. Bind its arguments by name")
+    fn, bound = x, ()
+    if isinstance(x, Bound):
+        fn, bound = x.fn, zip(x.names, x.values, strict=True)
+        if x.args:
+            raise ValueError("a `functools.partial`. Bind its arguments by name")
     # A default may be private: its name counts in this field.
     name = fn.__name__ if fn is default and name_of(fn) is None else _name(fn)
-    return {"function": name, **each(named.items(), _dumped)}
+    return {"function": name, **each(bound, _dumped)}
 
 
 def _table(x: Partition, rules: tuple[Any, ...]) -> dict[str, Any]:

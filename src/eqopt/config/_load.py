@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import operator
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -171,7 +172,8 @@ def _argument(x: Any, fn: Any, key: str) -> Any:
         is_layers = fn is named_by("groups.module") and key == "types"
         return [layer(name) for name in x] if is_layers else _loaded(x)
     rule, texts = rules(fn).get(key), [x] if isinstance(x, str) else x
-    if rule is not None and (rule.is_scalar or rule.bounds) and _is_number(x):
+    is_number = isinstance(x, str) and re.fullmatch(r"[-+.\d]+(e[-+]?\d+)?", x, re.I)
+    if is_number and rule is not None and (rule.is_scalar or rule.bounds):
         advice = f"YAML reads numbers without a dot as text: write {float(x)!r}"
         raise ValueError(f"{x!r} is a text. {advice}, or 1.0e-3 for 1e-3")
     is_list = isinstance(texts, Sequence) and any(isinstance(t, str) for t in texts)
@@ -181,13 +183,6 @@ def _argument(x: Any, fn: Any, key: str) -> Any:
     if isinstance(x, Mapping) and x == {"function": default}:
         return field.default  # which may be private
     return _loaded(x)
-
-
-def _is_number(x: Any) -> bool:
-    try:
-        return isinstance(x, str) and isinstance(float(x), float)
-    except ValueError:
-        return False
 
 
 def _call(fn: Callable[..., Any], values: dict[str, Any]) -> Any:
