@@ -143,7 +143,7 @@ def _loaded(x: Any) -> Any:
 def _object(x: Mapping[str, Any]) -> Any:
     name, version = x["name"], x.get("version", VERSION)
     given = {key: x[key] for key in x if key not in ("name", "version")}
-    if version != VERSION:  # also of a part, which may have been written by itself
+    if version != VERSION:  # also of a part, from another `dump`
         has = f"the data have version {version!r}"
         raise ValueError(f"{has}, but this eqopt reads version {VERSION}")
     fn = named_by(name)
