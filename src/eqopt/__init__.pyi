@@ -3,6 +3,7 @@ from . import (
     assignment as assignment,
     checkpoint as checkpoint,
     compression as compression,
+    config as config,
     groups as groups,
     interop as interop,
     linear_algebra as linear_algebra,

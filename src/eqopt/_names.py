@@ -1,6 +1,6 @@
 """Finds the right name of a class or an argument that has another name elsewhere.
 
-This module is only imported if a name is missing.
+This module is only imported if a name is missing, or for names in plain data.
 """
 
 import ast

@@ -38,6 +38,9 @@ PARTS = (
 )
 
 
+BIASES_OF_LAST = [f".layers[{i}].layers[1].bias" for i in range(3)]
+
+
 def chosen(tree):
     """The key paths at which a tree holds `True`."""
     return {jax.tree_util.keystr(p) for p, x in jax.tree.leaves_with_path(tree) if x}
@@ -47,6 +50,11 @@ def chosen(tree):
     ("selector", "paths"),
     [
         (groups.path(r"^\.head"), {".head.weight", ".head.bias"}),
+        (groups.glob("head/*"), {".head.weight", ".head.bias"}),
+        (groups.glob("h[ea]?d/w*"), {".head.weight"}),
+        (groups.glob("layers/**/1/bias"), {*BIASES_OF_LAST}),
+        (groups.glob("**/layers/**/layers/1/bias/**"), {*BIASES_OF_LAST}),
+        (groups.glob("**/**/norm/**"), {".norm.weight", ".norm.bias"}),
         (
             groups.module(eqx.nn.LayerNorm, eqx.nn.Embedding),
             {".embedding.weight", ".norm.weight", ".norm.bias"},

@@ -34,7 +34,7 @@ def towards(g, projected, p):
     return projected - p
 
 
-class _Bound(eqx.Module):
+class Bound(eqx.Module):
     """A hashable `functools.partial` with its arguments as data."""
 
     fn: Callable
@@ -51,7 +51,7 @@ def _as_data(projection: Any) -> Any:
     if type(projection) is not functools.partial:
         return projection
     names, values = tuple(projection.keywords), tuple(projection.keywords.values())
-    return _Bound(projection.func, projection.args, names, values)
+    return Bound(projection.func, projection.args, names, values)
 
 
 class Project(AbstractWrapper):

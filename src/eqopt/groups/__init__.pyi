@@ -17,6 +17,7 @@ from ._rules import (
 from ._selectors import (
     Selector as Selector,
     everything as everything,
+    glob as glob,
     label as label,
     leaf as leaf,
     module as module,

@@ -49,12 +49,12 @@ def layerwise_decay(
     in no part or in several parts, or if the arrays of a stack differ in their first
     axis.
     """
-    return _LayerwiseDecay(decay, parts)
+    return LayerwiseDecay(decay, parts)
 
 
 # `eq=False`: an array has no hash, so arrays are compared by identity.
 @dataclasses.dataclass(frozen=True, eq=False)
-class _LayerwiseDecay:
+class LayerwiseDecay:
     decay: Any
     parts: tuple[Callable, ...]
 
@@ -62,7 +62,7 @@ class _LayerwiseDecay:
         return _factors(self.decay, self.parts, params)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _LayerwiseDecay) and self._key == other._key
+        return isinstance(other, LayerwiseDecay) and self._key == other._key
 
     def __hash__(self) -> int:
         return hash(self._key)

@@ -80,7 +80,7 @@ class Stack:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Matrix:
+class Matrix:
     """The parameters are matrices with these axes and blocks."""
 
     inputs: Axes
@@ -129,7 +129,7 @@ class MatrixRules:
             if new and isinstance(rule, Stack):
                 check_stack(rule.axes, [(paths[i], leaves[i]) for i in chosen])
             for i in new:
-                if isinstance(rule, _Matrix):
+                if isinstance(rule, Matrix):
                     found[i] = _numbers(rule, named[i], jtu.keystr(paths[i])), 0
                 elif isinstance(rule, Stack):
                     is_own = by_layer[i] is Own
@@ -220,7 +220,7 @@ def matrices(
     An [`eqopt.groups.MatrixRules`][].
     """
     blocks = _hashable(input_blocks), _hashable(output_blocks)
-    rule = _Matrix(_hashable(inputs), _hashable(outputs), blocks)
+    rule = Matrix(_hashable(inputs), _hashable(outputs), blocks)
     return MatrixRules(((selector, rule),))
 
 
@@ -271,7 +271,7 @@ def check_stack(axes: int, arrays: list[tuple[tuple, Any]]) -> tuple[int, ...]:
     return size
 
 
-def _numbers(rule: _Matrix, named: Named | None, path: str) -> MatrixDimensionNumbers:
+def _numbers(rule: Matrix, named: Named | None, path: str) -> MatrixDimensionNumbers:
     names = None if named is None else named.names
     inputs = _by_position(rule.inputs, names, path)
     outputs = _by_position(rule.outputs, names, path)

@@ -1,4 +1,5 @@
 import dataclasses
+import fnmatch
 import re
 from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import Any
@@ -107,6 +108,55 @@ def _on_path(params: Params, pattern: re.Pattern) -> list[bool]:
     return [bool(pattern.search(name)) for name, _ in _leaves(params)]
 
 
+def glob(pattern: str, *, required: bool = True) -> Selector:
+    """Chooses parameters by a pattern of their key paths, as for files.
+
+    In a pattern, the key path `.layers[0].weight` is `layers/0/weight`, and
+    `['encoder'].bias` is `encoder/bias`. `*` stands for any text within a name, `?` for
+    one character, `[ab]` for one of these, and `**` for any number of names, also none.
+    The pattern must match the whole path, in the same case.
+
+    !!! example
+
+        ```python
+        glob = eqopt.groups.glob
+        no_decay = glob("**/bias") | glob("**/*norm*/**") | glob("embedding/**")
+        opt = eqopt.AdamW(1e-3, mask=~no_decay)
+        ```
+
+    Unlike the regular expressions of [`eqopt.groups.path`][], a pattern takes little
+    time whatever it is, so it may come from a file.
+
+    **Arguments:**
+
+    - `pattern`: names and wildcards, separated by `/`.
+    - `required`: whether it is an error if there is no such path in the whole
+        model.
+    """
+    return _checked(f"glob({pattern!r})", required, _on_glob, pattern)
+
+
+def _on_glob(params: Params, pattern: str) -> list[bool]:
+    leaves, _ = jtu.tree_flatten_with_path(params, is_leaf=is_leaf)
+    names = [[jtu.keystr((key,), simple=True) for key in path] for path, _ in leaves]
+    return [_fits(names_of_one, pattern.split("/")) for names_of_one in names]
+
+
+def _fits(names: list[str], wanted: list[str]) -> bool:
+    # How many of the names the pattern may have matched so far: not a regular
+    # expression, which may try each way to divide the names between several `**`.
+    ends = {0}
+    for part in wanted:
+        if part == "**":
+            ends = {*range(min(ends), len(names) + 1)}
+        else:
+            inside = [i for i in ends if i < len(names)]
+            ends = {i + 1 for i in inside if fnmatch.fnmatchcase(names[i], part)}
+        if not ends:
+            return False
+    return len(names) in ends
+
+
 def leaf(predicate: Callable[[Any], bool], *, required: bool = False) -> Selector:
     """Chooses parameters by a function of the array.
 
@@ -205,6 +255,34 @@ def _checked(
     )
 
 
+_JOINED = {_in_both: "all", _in_either: "any", _outside: "not"}
+_MADE = {
+    _on_path: ("path", "pattern"),
+    _on_glob: ("glob", "pattern"),
+    _by_array: ("leaf", "predicate"),
+    _in_modules: ("module", "types"),
+    pointed_at: ("where", "fn"),
+}
+
+
+def how_selected(selector: Selector) -> tuple[str, dict[str, Any]] | None:
+    """The function that makes an equal selector, and its arguments.
+
+    For a selector that is joined from others, it is `"all"`, `"any"` or `"not"`, and
+    the argument `of`. It is `None` for a selector with a rule that is not from here.
+    """
+    if selector.rule in _JOINED:
+        return _JOINED[selector.rule], {"of": selector.arguments}
+    if selector == everything:
+        return "everything", {}
+    if selector.rule is not _parameters_only:
+        return None
+    _, required, rule, (given,) = selector.arguments
+    name, argument = _MADE[rule]
+    given = given.pattern if isinstance(given, re.Pattern) else given
+    return name, {argument: given, "required": required}
+
+
 def _parameters_only(
     params: Params,
     description: str,
@@ -215,7 +293,10 @@ def _parameters_only(
     chosen = rule(params, *arguments)
     # A rule that names a bias of `None`, or weights in 8 bits, is no typo.
     if required:
+        form = " The pattern of `.layers[0].bias` is `layers/0/bias`, and `**/bias` is "
+        form += "for all biases."
         advice = " If this is intended, pass `required=False`."
+        advice = form * (rule is _on_glob) + advice
         check_matches(description, any(chosen), params, advice)
     pairs = zip(chosen, _leaves(params), strict=True)
     return [flag and is_parameter(x) for flag, (_, x) in pairs]
@@ -283,11 +364,11 @@ def label(rules: Mapping[Any, Selector]) -> Callable[[Params], PyTree]:
     When that function is called, a `ValueError` if earlier rules match everything that a
     rule matches in the whole model.
     """
-    return _Labels(tuple(rules.items()))
+    return Labels(tuple(rules.items()))
 
 
 @dataclasses.dataclass(frozen=True)
-class _Labels:
+class Labels:
     rules: tuple[tuple[Hashable, Selector], ...]
 
     def __call__(self, params: Params) -> PyTree:
