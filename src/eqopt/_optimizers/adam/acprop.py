@@ -194,6 +194,11 @@ class ACProp(AbstractOptimizer):
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
         `None`, which means the dtype of each parameter, at least float32.
 
+    **When to use it:** like AdaBelief, if Adam's coupling of a gradient with its own
+    scale causes problems, as in reinforcement learning and GANs. As with RAdam, the
+    first steps are long. Unlike the other variants of Adam, it needs a copy of the
+    second moment during the step.
+
     ??? cite "Reference"
 
         ```bibtex

@@ -154,6 +154,10 @@ class AdaBelief(AbstractOptimizer):
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
         `None`, which means the dtype of each parameter, at least float32.
 
+    **When to use it:** instead of Adam, if gradients are consistent. It is sensitive to
+    `eps_root`: the authors use 1e-8 for convolutional networks (for both `eps`), and
+    1e-16 for transformers and GANs.
+
     ??? cite "Reference"
 
         ```bibtex

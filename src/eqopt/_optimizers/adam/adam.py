@@ -181,6 +181,9 @@ class Adam(AbstractOptimizer):
         `None`, which means the dtype of each parameter, at least float32.
     - `nesterov`: whether to use Nesterov momentum. Defaults to `False`.
 
+    **When to use it:** as the first optimizer to try. Steps do not depend on the scale
+    of the gradients, so one learning rate fits many models.
+
     ??? cite "References"
 
         ```bibtex
@@ -269,6 +272,10 @@ class AdamW(AbstractOptimizer):
         `None`, which means all parameters.
     - `nesterov`: whether to use Nesterov momentum. Defaults to `False`.
 
+    **When to use it:** for transformers, and wherever you want weight decay with Adam.
+    An $L^2$ penalty in the loss would be divided by $\sqrt{\nu}$ like the rest of the
+    gradient.
+
     ??? cite "Reference"
 
         ```bibtex
@@ -354,6 +361,8 @@ class NAdam(AbstractOptimizer):
     - `momentum_decay`: $\psi \ge 0$, how fast Nesterov momentum grows from about half
         of $\beta_1$. It needs `nesterov`. Defaults to `None`, which means constant
         momentum.
+
+    **When to use it:** instead of Adam where momentum helps; it looks one step ahead.
 
     ??? cite "References"
 
@@ -451,6 +460,8 @@ class NAdamW(AbstractOptimizer):
     - `momentum_decay`: $\psi \ge 0$, how fast Nesterov momentum grows from about half
         of $\beta_1$. It needs `nesterov`. Defaults to `None`, which means constant
         momentum.
+
+    **When to use it:** instead of AdamW where momentum helps.
 
     ??? cite "References"
 

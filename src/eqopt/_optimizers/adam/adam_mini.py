@@ -232,6 +232,11 @@ class AdamMini(AbstractOptimizer):
         float32, or the precision of the parameter if that is higher: there are few
         blocks.
 
+    **When to use it:** instead of AdamW for transformers, if memory is short. It stores
+    half as much, and its authors report the same loss with the same hyperparameters.
+    Print `eqopt.groups.table(eqopt.groups.layer_blocks, model)` first: by default,
+    arrays outside Equinox's layers are one block each, unless you set `block_axes`.
+
     ??? cite "Reference"
 
         ```bibtex

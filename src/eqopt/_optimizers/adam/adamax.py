@@ -122,6 +122,10 @@ class Adamax(AbstractOptimizer):
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
         `None`, which means the dtype of each parameter, at least float32.
 
+    **When to use it:** if gradients are sparse or have heavy tails. One outlier
+    determines the scale until it has decayed, and no coordinate ever moves much further
+    than the learning rate.
+
     ??? cite "Reference"
 
         ```bibtex
@@ -191,6 +195,8 @@ class AdamaxW(AbstractOptimizer):
         `None`, which means all parameters.
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
         `None`, which means the dtype of each parameter, at least float32.
+
+    **When to use it:** like Adamax, with weight decay.
 
     ??? cite "Reference"
 

@@ -250,6 +250,10 @@ class Adan(AbstractOptimizer):
     - `nu_dtype`: the dtype in which $n$ is stored. Defaults to `None`, which means the
         dtype of each parameter, at least float32.
 
+    **When to use it:** where AdamW works and you can afford two more copies of the
+    parameters, especially for vision transformers and large batches. Use learning rates
+    several times larger than for AdamW.
+
     ??? cite "Reference"
 
         ```bibtex

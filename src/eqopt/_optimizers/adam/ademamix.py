@@ -188,6 +188,10 @@ class AdEMAMix(AbstractOptimizer):
     - `nu_dtype`: the dtype in which $\nu$ is stored. Defaults to `None`, which means
         the dtype of each parameter, at least float32.
 
+    **When to use it:** for long runs of at least $10^5$ steps on data that does not
+    change. In a short run, the slow momentum hardly builds up: use a smaller `b3`, or
+    AdamW.
+
     ??? cite "Reference"
 
         ```bibtex

@@ -179,6 +179,9 @@ class ADOPT(AbstractOptimizer):
     - `nu_dtype`: the dtype in which $\nu$ is stored. Defaults to `None`, which means
         the dtype of each parameter, at least float32.
 
+    **When to use it:** if Adam diverges or is sensitive to $\beta_2$, as with small
+    batches and rare, large gradients.
+
     ??? cite "Reference"
 
         ```bibtex

@@ -164,6 +164,9 @@ class AMSGrad(AbstractOptimizer):
     - `bias_correction_nu`: whether to correct the bias of $\nu$. Otherwise,
         $\hat\nu_t = \nu_t$, as in the paper. Defaults to `True`.
 
+    **When to use it:** if Adam does not converge because it forgets rare large
+    gradients. Usually it makes little difference.
+
     ??? cite "Reference"
 
         ```bibtex

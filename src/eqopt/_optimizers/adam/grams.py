@@ -141,6 +141,11 @@ class Grams(AbstractOptimizer):
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
         `None`, which means the dtype of each parameter, at least float32.
 
+    **When to use it:** instead of Adam, with the same hyperparameters. The authors
+    claim that it converges faster and generalizes better, especially in pre-training
+    and fine-tuning of language models. The sign of a small batch is noisy, so try it
+    with large batches first.
+
     ??? cite "Reference"
 
         ```bibtex

@@ -138,6 +138,11 @@ class LaProp(AbstractOptimizer):
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
         `None`, which means the dtype of each parameter, at least float32.
 
+    **When to use it:** if Adam is unstable, or if the second moment must follow the
+    gradients quickly, with $\beta_2$ below $\beta_1$, as in reinforcement learning. Its
+    authors report faster and more stable training than with Adam on noisy problems and
+    transformers.
+
     ??? cite "Reference"
 
         ```bibtex

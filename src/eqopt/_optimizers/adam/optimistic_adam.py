@@ -112,6 +112,8 @@ class OptimisticAdam(AbstractOptimizer):
     - `nesterov`: whether to use Nesterov momentum; the paper does not. Defaults to
         `True`.
 
+    **When to use it:** for adversarial training, instead of Adam.
+
     ??? cite "Reference"
 
         ```bibtex

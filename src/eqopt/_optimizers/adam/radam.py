@@ -233,6 +233,9 @@ class RAdam(AbstractOptimizer):
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
         `None`, which means the dtype of each parameter, at least float32.
 
+    **When to use it:** if Adam needs a warm-up and you do not want to tune one. The
+    first steps are as long as the gradients: clip them if they may be large.
+
     ??? cite "Reference"
 
         ```bibtex

@@ -147,6 +147,9 @@ class SimplifiedAdEMAMix(AbstractOptimizer):
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
         `None`, which means the dtype of each parameter, at least float32.
 
+    **When to use it:** as a cheaper AdEMAMix with a single momentum. For small batches,
+    use a large `alpha`.
+
     ??? cite "Reference"
 
         ```bibtex

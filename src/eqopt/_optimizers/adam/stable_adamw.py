@@ -204,6 +204,10 @@ class StableAdamW(AbstractOptimizer):
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
         `None`, which means the dtype of each parameter, at least float32.
 
+    **When to use it:** instead of AdamW with gradient clipping, if the loss has spikes.
+    The authors claim that it prevents them when training large vision-language models,
+    and that it works better there than clipping. It also works with 0.99 for $\beta_2$.
+
     ??? cite "Reference"
 
         ```bibtex

@@ -230,6 +230,11 @@ class StableSPAM(AbstractOptimizer):
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
         `None`, which means the dtype of each parameter, at least float32.
 
+    **When to use it:** if gradient spikes destabilize Adam, as in language models with
+    four-bit weights and activations. For these, its authors report the losses of Adam
+    in about half the steps. It ignores the scale of each layer's gradients, so do not
+    clip the global norm too.
+
     ??? cite "Reference"
 
         ```bibtex

@@ -147,6 +147,9 @@ class Yogi(AbstractOptimizer):
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
         `None`, which means the dtype of each parameter, at least float32.
 
+    **When to use it:** if Adam's step size jumps up when gradients become small. Try a
+    larger learning rate, such as 0.01.
+
     ??? cite "Reference"
 
         ```bibtex

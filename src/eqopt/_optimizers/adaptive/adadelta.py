@@ -135,6 +135,9 @@ class Adadelta(AbstractOptimizer):
     - `nu_dtype`: the dtype in which both means are stored. Defaults to `None`, which
         means the dtype of each parameter, at least float32.
 
+    **When to use it:** to reproduce results that used it. It needs no learning rate,
+    but starts slowly, because $\varepsilon$ then sets the pace.
+
     ??? cite "Reference"
 
         ```bibtex

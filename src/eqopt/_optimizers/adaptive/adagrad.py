@@ -116,6 +116,10 @@ class Adagrad(AbstractOptimizer):
         stop growing.
     - `eps_in_sqrt`: whether $\varepsilon$ is inside the root. Defaults to `True`.
 
+    **When to use it:** for sparse gradients (embeddings of rare words, bandits, online
+    learning) and convex problems. Its steps only ever shrink, which is too early for
+    most deep networks.
+
     ??? cite "Reference"
 
         ```bibtex

@@ -198,6 +198,9 @@ class MADGRAD(AbstractOptimizer):
         `None`, which means the dtype of each parameter, at least float32. In half
         precision, the sums would soon stop growing.
 
+    **When to use it:** where SGD with momentum generalizes better than Adam, but you do
+    not want to tune it as finely. Tune its learning rate separately.
+
     ??? cite "Reference"
 
         ```bibtex

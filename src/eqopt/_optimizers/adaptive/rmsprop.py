@@ -275,6 +275,11 @@ class RMSprop(AbstractOptimizer):
     - `nu_dtype`: the dtype in which $\nu$ is stored. Defaults to `None`, which means
         the dtype of each parameter, at least float32.
 
+    **When to use it:** for recurrent networks and reinforcement learning, where recipes
+    are written for it. Elsewhere, [`eqopt.Adam`][] does the same with momentum and bias
+    correction. Recipes for other libraries depend on the $\varepsilon$ and $\nu_0$ of
+    these libraries: check both.
+
     ??? cite "References"
 
         ```bibtex

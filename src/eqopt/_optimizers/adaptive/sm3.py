@@ -215,6 +215,9 @@ class SM3(AbstractOptimizer):
         that returns one. It is used only in `init`. Defaults to `None`, which means
         that each axis is covered.
 
+    **When to use it:** if there is no memory for a second moment, as with large
+    embeddings. Without momentum, it has almost no state. Warm up the learning rate.
+
     ??? cite "Reference"
 
         ```bibtex

@@ -113,6 +113,10 @@ class Adafactor(AbstractOptimizer):
     - `nu_dtype`: the dtype in which second moments are stored. Defaults to `None`,
         which means float32, or the precision of the parameter if that is higher.
 
+    **When to use it:** if the two moments of Adam do not fit into memory. Its state is
+    a small fraction of the parameters. In exchange it is somewhat less stable, so keep
+    the clipping.
+
     ??? cite "Reference"
 
         ```bibtex

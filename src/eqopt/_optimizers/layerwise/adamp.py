@@ -240,6 +240,11 @@ class AdamP(AbstractOptimizer):
         matrices, are then an error. Describe them with [`eqopt.groups.matrices`][] and
         [`eqopt.groups.stacked`][].
 
+    **When to use it:** instead of AdamW for networks with normalization layers after
+    the weights, such as convolutional networks. Its authors report better results on
+    images, video and audio. Weights without such a layer mostly fail the test, and move
+    as with AdamW.
+
     ??? cite "Reference"
 
         ```bibtex

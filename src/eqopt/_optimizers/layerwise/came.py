@@ -301,6 +301,11 @@ class CAME(AbstractOptimizer):
     - `nu_dtype`: the dtype of all other arrays of the state. Defaults to `None`, which
         means float32, or the precision of the parameter if that is higher.
 
+    **When to use it:** instead of Adafactor with momentum, for large language models.
+    Its authors report losses equal to Adam's or lower, also at large batch sizes, with
+    hardly more memory than Adafactor. Warm up the learning rate, because the first
+    steps are long.
+
     ??? cite "Reference"
 
         ```bibtex

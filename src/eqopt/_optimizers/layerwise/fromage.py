@@ -69,6 +69,9 @@ class Fromage(AbstractOptimizer):
 
     A `ValueError` if `min_norm` is negative, and in `update` if `params` is `None`.
 
+    **When to use it:** if you want one learning rate, such as 0.01, that means the same
+    in every layer of every model. It keeps norms close to their initial values.
+
     ??? cite "Reference"
 
         ```bibtex

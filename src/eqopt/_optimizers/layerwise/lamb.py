@@ -64,6 +64,10 @@ class LAMB(AbstractOptimizer):
     - `mu_dtype`, `nu_dtype`: the dtypes in which $\mu$ and $\nu$ are stored. Default to
         `None`, which means the dtype of each parameter, at least float32.
 
+    **When to use it:** for transformers at batch sizes of many thousands, where AdamW
+    needs smaller and smaller learning rates. At common batch sizes, [`eqopt.AdamW`][]
+    works as well and needs no norms.
+
     ??? cite "Reference"
 
         ```bibtex

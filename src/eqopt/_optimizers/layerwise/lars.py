@@ -63,6 +63,9 @@ class LARS(AbstractOptimizer):
     - `accumulator_dtype`: the dtype in which $m$ is stored. Defaults to `None`, which
         means the dtype of each parameter, at least float32.
 
+    **When to use it:** for convolutional networks at very large batch sizes. Exclude
+    biases and normalisation layers by both masks, and use a warm-up.
+
     ??? cite "Reference"
 
         ```bibtex

@@ -212,6 +212,10 @@ class NovoGrad(AbstractOptimizer):
         float32, or the precision of the parameter if that is higher: it is only one
         number.
 
+    **When to use it:** where SGD with momentum works well but its learning rate is hard
+    to find, as in speech recognition and other convolutional networks. Its state is no
+    larger than the state of SGD with momentum.
+
     ??? cite "Reference"
 
         ```bibtex

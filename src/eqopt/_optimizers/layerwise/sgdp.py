@@ -211,6 +211,11 @@ class SGDP(AbstractOptimizer):
         matrices, are then an error. Describe them with [`eqopt.groups.matrices`][] and
         [`eqopt.groups.stacked`][].
 
+    **When to use it:** instead of SGD with momentum and weight decay, for the same
+    networks. Pass `momentum=0.9`: without momentum, there is little to remove. Its
+    authors report gains on all of 13 benchmarks of images, sound and language, for it
+    or for AdamP.
+
     ??? cite "Reference"
 
         ```bibtex

@@ -270,6 +270,11 @@ class AdaMuon(AbstractOptimizer):
         `weight_decay` and `mask`, and with $\beta_2 = 0.95$. Your own has its own
         decay.
 
+    **When to use it:** like Muon, with the learning rates and schedules of AdamW. Its
+    authors report that large language models train more than 40 % more efficiently than
+    with Adam. On eqopt's small workloads, it rarely reaches the loss of AdamW. It has
+    as much state as Adam.
+
     ??? cite "Reference"
 
         ```bibtex

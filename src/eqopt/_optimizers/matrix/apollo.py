@@ -382,6 +382,12 @@ class APOLLO(AbstractOptimizer):
         constant $\alpha$, the updates are the same either way, up to the $10^{-8}$
         above. Defaults to `False`.
 
+    **When to use it:** if the state of Adam does not fit into memory, instead of
+    GaLore: it uses all of the gradient and needs no singular value decomposition. Its
+    authors report losses like AdamW's in the pretraining of language models. With
+    `rank=1`, `scale_type="tensor"` and `scale=128.0` (APOLLO-Mini), they report this
+    with about as little state as SGD.
+
     ??? cite "Reference"
 
         ```bibtex

@@ -184,6 +184,9 @@ class RelativeUpdate(_Stateless):
 
     A `ValueError` if `per` is something else, if the dimension numbers do not fit the
     parameters (with the key path), or if `params` is `None` in `update`.
+
+    **When to use it:** if the learning rate should mean how far a matrix moves relative
+    to its size. The norm may still grow; [`eqopt.Hyperball`][] also keeps it.
     """
 
     per: Per = eqx.field(static=True, default="matrix")
@@ -225,6 +228,10 @@ class UpdateNormFloor(_Stateless):
     **Raises:**
 
     A `ValueError` for an invalid argument, or as in [`eqopt.RelativeUpdate`][].
+
+    **When to use it:** after an orthogonalized or normalized direction, if large
+    weights hardly move any more. Runs of the public benchmark of GPT-2-small training
+    use floors of 0.35 to 0.38; its record has one floor for each row.
     """
 
     floor: ZeroOrMore = 0.35
@@ -276,6 +283,10 @@ class RadialBrake(_Stateless):
     **Raises:**
 
     A `ValueError` for an invalid argument, or as in [`eqopt.RelativeUpdate`][].
+
+    **When to use it:** instead of weight decay, if weights that are followed by a
+    normalization grow, and smaller relative steps are not wanted. The record of the
+    public benchmark of GPT-2-small training halves the outward part.
     """
 
     outward: ZeroOrMore = 0.5
@@ -331,6 +342,9 @@ class KeepNorm(_NormControl):
     **Raises:**
 
     A `ValueError` for an invalid argument, or as in [`eqopt.RelativeUpdate`][].
+
+    **When to use it:** at the end of a chain, to keep the norms of hidden matrices. It
+    is the last part of [`eqopt.Hyperball`][].
     """
 
     radius: Radius = "current"
@@ -418,6 +432,12 @@ class Hyperball(AbstractOptimizer):
 
     A `ValueError` if `inner` has a learning rate, and the errors of
     [`eqopt.KeepNorm`][].
+
+    **When to use it:** instead of weight decay, for hidden matrices. The learning rate
+    alone then determines how far they turn in a step, so it means the same for wide and
+    narrow layers. In the public benchmark of GPT-2-small training, Adam takes 4875
+    steps on the sphere and 5625 without; Muon takes 3250 either way. On eqopt's small
+    workloads, Adam takes as many steps as AdamW.
 
     ??? cite "References"
 

@@ -283,6 +283,12 @@ class MARS(AbstractOptimizer):
 
     A `ValueError` if `mars_type` is unknown or a hyperparameter is out of its range.
 
+    **When to use it:** instead of AdamW, Lion or Muon, if noisy gradients slow training
+    down. The authors claim lower losses than AdamW on language models in as many steps.
+    On eqopt's small workloads, it does not take fewer steps than AdamW. It also stores
+    a copy of the gradients. Without `is_approx`, it computes a second gradient in each
+    step instead.
+
     ??? cite "Reference"
 
         ```bibtex

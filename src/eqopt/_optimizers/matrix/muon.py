@@ -433,6 +433,11 @@ class Muon(AbstractOptimizer):
         `weight_decay`, `eps`, `mu_dtype` and `nesterov`. Your own has its own decay;
         `weight_decay` and `mask` are then only for matrices.
 
+    **When to use it:** for the hidden layers of transformers and other large networks,
+    where it reaches the same loss in fewer steps than AdamW, with half the state. Leave
+    embeddings, the last layer and all vectors to the fallback. A step costs 15 matrix
+    products, which matters if batches are small.
+
     ??? cite "References"
 
         For `consistent_rms`:

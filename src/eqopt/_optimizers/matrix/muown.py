@@ -335,6 +335,12 @@ class Muown(AbstractOptimizer):
         `None`, which means [`eqopt.AdamW`][] with the same `learning_rate`, `b1`, `b2`,
         `eps` and `weight_decay`.
 
+    **When to use it:** like Muon, with the learning rates and schedules of AdamW. The
+    norms of rows are trained by themselves, so they do not drift without weight decay.
+    Its authors report a lower loss of language models with 124 million to 2.7 billion
+    parameters than with Muon, and that the learning rate and the weight decay matter
+    less.
+
     ??? cite "Reference"
 
         The authors' code without weight decay; their decay also turns the rows. In

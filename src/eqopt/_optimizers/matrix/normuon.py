@@ -390,6 +390,11 @@ class NorMuon(AbstractOptimizer):
         `weight_decay` and `mask`, and with $\beta_2 = 0.95$. Your own has its own
         decay.
 
+    **When to use it:** like Muon. Rows that are seldom large get steps as long as the
+    others, at the cost of one number of state per row. Its authors report fewer steps
+    to the same loss than Muon. On eqopt's small workloads, it takes more steps than
+    Muon.
+
     ??? cite "Reference"
 
         ```bibtex

@@ -444,6 +444,11 @@ class PSGDKron(AbstractOptimizer):
         `weight_decay` and `mask`, and with $\beta_2 = 0.95$. Your own has its own
         decay.
 
+    **When to use it:** if decompositions are slow or inexact, in low precision or on
+    hardware without them: a step uses only matrix products. For white gradients, its
+    updates have a root mean square of about 1, so Adam's learning rates are a good
+    start. Its authors report fewer steps than AdamW on language models.
+
     ??? cite "References"
 
         ```bibtex

@@ -319,6 +319,12 @@ class Scion(AbstractOptimizer):
         This makes the steps of layers with fewer outputs than inputs larger. (The
         authors call it `max`.) Defaults to `False`.
 
+    **When to use it:** if learning rates found on a small network should hold for a
+    wide one: its authors report that they carry over. Each kind of layer has a norm,
+    and the state is one momentum. In the constrained form, which is the default,
+    weights stay below a given size. The default radii do not fit eqopt's small
+    workloads: tune them, too.
+
     ??? cite "Reference"
 
         ```bibtex

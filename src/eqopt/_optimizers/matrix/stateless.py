@@ -376,6 +376,10 @@ class SinkGD(AbstractOptimizer):
 
     A `ValueError` for a number out of its range, or for two corrections of the width.
 
+    **When to use it:** if there is no memory for any state. Its authors report language
+    models as good as Adam's, in less time. It does not average over steps, so batches
+    must be large.
+
     ??? cite "Reference"
 
         ```bibtex
@@ -486,6 +490,9 @@ class SCALE(AbstractOptimizer):
     **Raises:**
 
     A `ValueError` if a hyperparameter is out of its range.
+
+    **When to use it:** if there is memory for the state of only one layer. Its authors
+    report language models as good as Adam's. As with SinkGD, batches must be large.
 
     ??? cite "Reference"
 

@@ -186,6 +186,10 @@ class COCOB(AbstractOptimizer):
         Defaults to `None`, which means the dtype of each parameter, at least float32.
         In bfloat16, a sum of many terms would stop growing.
 
+    **When to use it:** as a baseline with nothing to tune, and for problems with a
+    natural scale of one. It holds five numbers per parameter, and a tuned Adam is
+    usually better.
+
     ??? cite "Reference"
 
         ```bibtex

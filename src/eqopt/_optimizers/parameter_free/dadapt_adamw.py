@@ -153,6 +153,9 @@ class DAdaptAdamW(AbstractTransformation):
     A `ValueError` if a hyperparameter is out of its range, and in `update` if `params`
     is `None`.
 
+    **When to use it:** rarely. Prodigy comes from the same authors and finds the
+    learning rate faster. D-Adaptation needs one copy of the parameters less.
+
     ??? cite "Reference"
 
         ```bibtex

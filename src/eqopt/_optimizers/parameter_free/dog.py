@@ -166,6 +166,9 @@ class DoG(AbstractOptimizer):
     A `ValueError` if a hyperparameter is out of its range, if `init_step` has another
     name, and in `update` if `params` is `None`.
 
+    **When to use it:** instead of SGD. The steps do not shrink by themselves, so
+    evaluate with an average of the parameters.
+
     ??? cite "Reference"
 
         ```bibtex
@@ -290,6 +293,9 @@ class DoWG(AbstractOptimizer):
 
     A `ValueError` if a hyperparameter is out of its range, and in `update` if `params`
     is `None`.
+
+    **When to use it:** if DoG is too slow: old gradients count for less, and the steps
+    grow faster.
 
     ??? cite "Reference"
 

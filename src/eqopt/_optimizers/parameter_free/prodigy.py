@@ -164,6 +164,10 @@ class Prodigy(AbstractTransformation):
     A `ValueError` if a hyperparameter is out of its range, and in `update` if `params`
     is `None`.
 
+    **When to use it:** instead of AdamW, if you cannot afford to tune the learning
+    rate, as for fine-tuning. It takes more memory: two further copies of the
+    parameters. Use a schedule that decays to zero.
+
     ??? cite "Reference"
 
         ```bibtex

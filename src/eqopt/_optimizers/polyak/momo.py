@@ -292,6 +292,11 @@ class MoMo(AbstractMoMo):
     A `ValueError` if a hyperparameter is out of its range, and in `update` if `value`
     or `params` is missing.
 
+    **When to use it:** instead of gradient descent with momentum, if you have no time
+    to tune the learning rate: above the best value, it matters little. The loss should
+    come close to `lower_bound`. For language models, zero is far below the loss, so
+    only the cap determines the steps.
+
     ??? cite "Reference"
 
         ```bibtex
@@ -398,6 +403,8 @@ class MoMoAdam(AbstractMoMo):
 
     A `ValueError` if a hyperparameter is out of its range, and in `update` if `value`
     or `params` is missing.
+
+    **When to use it:** like MoMo, instead of Adam.
 
     ??? cite "Reference"
 

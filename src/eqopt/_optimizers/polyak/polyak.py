@@ -174,6 +174,10 @@ class PolyakSGD(AbstractOptimizer):
         loss is below `f_min`, `"sps+"` does not move, and `"sps"` moves uphill.
         Defaults to `"sps"`.
 
+    **When to use it:** for models that can fit their data, so that the loss of every
+    batch goes to zero. Otherwise, a wrong `f_min` makes the steps too large to
+    converge, unless a small `max_learning_rate` or a decaying `scaling` compensates.
+
     ??? cite "References"
 
         ```bibtex

@@ -188,6 +188,10 @@ class ScheduleFreePlus(AbstractTransformation):
     A `ValueError` if a hyperparameter is out of its range, and in `update` if `value`
     or `params` is missing.
 
+    **When to use it:** instead of ScheduleFreeAdamW, if the smallest loss is near zero:
+    there is no learning rate to tune and no warm-up. It needs the loss in each step.
+    Its authors call their code a reference for research, and claim no results.
+
     ??? cite "Reference"
 
         The code of the authors of [`eqopt.ScheduleFree`][], in

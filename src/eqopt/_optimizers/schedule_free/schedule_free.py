@@ -91,6 +91,9 @@ class ScheduleFreeSGD(AbstractOptimizer):
     A `ValueError` if a hyperparameter is out of its range, and in `update` if `params`
     is `None`.
 
+    **When to use it:** instead of SGD with momentum and a schedule. Its best learning
+    rate is much higher: search upwards.
+
     ??? cite "Reference"
 
         ```bibtex
@@ -183,6 +186,10 @@ class ScheduleFreeAdamW(AbstractOptimizer):
 
     A `ValueError` if a hyperparameter is out of its range, and in `update` if `params`
     is `None`.
+
+    **When to use it:** instead of AdamW with a cosine schedule, if you do not know how
+    long you will train, or if the model must be good at any time. Its best learning
+    rate is higher.
 
     ??? cite "Reference"
 

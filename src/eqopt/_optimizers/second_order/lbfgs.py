@@ -368,6 +368,11 @@ class LBFGS(AbstractOptimizer):
 
     The errors of [`eqopt.ScaleByLBFGS`][] and of the line search.
 
+    **When to use it:** for full batches and small or medium models, if you need the
+    minimum to many digits: physics-informed networks, logistic regression, the last
+    part of a fit that Adam began. It keeps 23 numbers per parameter. Do not use it for
+    mini-batches.
+
     ??? cite "Reference"
 
         ```bibtex

@@ -118,6 +118,10 @@ class ProjectedLBFGS(AbstractComposite):
     `lower` is above `upper`, or if a bound does not fit the parameters, and a
     `TypeError` for complex parameters. The errors of [`eqopt.LBFGS`][] in `update`.
 
+    **When to use it:** instead of [`eqopt.LBFGS`][], if parameters have bounds, such as
+    rates and variances that must not be negative. For losses of mini-batches, use
+    [`eqopt.Project`][] around another optimizer. It keeps 23 numbers per parameter.
+
     ??? cite "References"
 
         The projection is from the first article, L-BFGS for the free numbers from the

@@ -216,6 +216,10 @@ class Sophia(AbstractOptimizer):
 
     A `ValueError` if a hyperparameter is out of its range.
 
+    **When to use it:** to pretrain language models, if you can write the loss as a
+    function of the model in each step. It pays off if the estimates are rare. Tune
+    `gamma` by the win rate.
+
     ??? cite "Reference"
 
         ```bibtex

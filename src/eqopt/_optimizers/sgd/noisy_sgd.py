@@ -38,6 +38,10 @@ class NoisySGD(AbstractOptimizer):
     - `key`: a seed or a random key. Defaults to the seed 0, so the noise is the same in
         each run.
 
+    **When to use it:** for very deep or recurrent networks that get stuck under plain
+    gradient descent. It does not protect personal data: for that, see
+    [`eqopt.DPSGD`][].
+
     ??? cite "Reference"
 
         ```bibtex

@@ -118,6 +118,9 @@ class OptimisticGradientDescent(AbstractOptimizer):
     - `beta`: $\beta$, the weight of its change: a number, a 0-d array or a schedule.
         Defaults to 1.0.
 
+    **When to use it:** to find saddle points of smooth games, where gradient descent
+    circles or diverges. For a plain minimum, it has no advantage.
+
     ??? cite "Reference"
 
         ```bibtex

@@ -45,6 +45,10 @@ class SGD(AbstractOptimizer):
     - `accumulator_dtype`: the dtype in which the momentum is stored. Defaults to
         `None`, which means the dtype of each parameter, at least float32.
 
+    **When to use it:** with momentum and a tuned schedule for convolutional image
+    models. Without momentum, use it if there is no memory for state, or as a baseline
+    with steps that you can compute by hand.
+
     ??? cite "Reference"
 
         ```bibtex

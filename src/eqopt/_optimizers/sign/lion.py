@@ -143,6 +143,9 @@ class Lion(AbstractOptimizer):
         prefix of it, or a function of the parameters that returns one. Defaults to
         `None`, which means all parameters.
 
+    **When to use it:** if memory is short and the batch is large. It holds one moment
+    instead of two, and the sign of a noisy gradient is mostly noise.
+
     ??? cite "Reference"
 
         ```bibtex

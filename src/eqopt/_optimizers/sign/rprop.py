@@ -220,6 +220,10 @@ class Rprop(AbstractOptimizer):
         in the first step. The first is at least 0, the second above 0. Default to 1e-6
         and 50.0.
 
+    **When to use it:** on the whole data set at once, or on other gradients without
+    noise. On mini-batches, the signs change by chance, and the step sizes shrink to
+    zero.
+
     ??? cite "References"
 
         ```bibtex

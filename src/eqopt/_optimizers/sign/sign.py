@@ -54,6 +54,9 @@ class SignSGD(AbstractOptimizer):
     - `learning_rate`: $\eta$, a number, a 0-d array or a schedule. Every parameter
         moves by exactly this amount in each step, so use a decaying schedule.
 
+    **When to use it:** for steps that need no state and do not depend on the scale of
+    the gradients, with large batches and a learning rate that decays to zero.
+
     ??? cite "References"
 
         ```bibtex
@@ -111,6 +114,9 @@ class Signum(AbstractOptimizer):
     **Raises:**
 
     A `ValueError` if `beta` is out of its range.
+
+    **When to use it:** like Lion. It equals Lion with both decays equal and without
+    weight decay.
 
     ??? cite "Reference"
 
