@@ -13,12 +13,17 @@ def markdown(
     return "\n".join([of(head), under, *map(of, lines)])
 
 
-def write_parts(page: pathlib.Path, parts: Mapping[str, str]) -> None:
-    """Writes each part between `<!-- name -->` and `<!-- end of name -->`."""
+def with_parts(page: pathlib.Path, parts: Mapping[str, str]) -> str:
+    """The page with each part between `<!-- name -->` and `<!-- end of name -->`."""
     text = page.read_text()
     for name, part in parts.items():
         before, begin, rest = text.partition(f"<!-- {name} -->\n")
         _, end, after = rest.partition(f"<!-- end of {name} -->\n")
         assert begin and end, f"{page} has no place for {name}"
         text = f"{before}{begin}\n{part}\n\n{end}{after}"
-    page.write_text(text)
+    return text
+
+
+def write_parts(page: pathlib.Path, parts: Mapping[str, str]) -> None:
+    """Writes the parts into the page."""
+    page.write_text(with_parts(page, parts))

@@ -21,8 +21,8 @@ ratios of AdamW itself show the noise.
 
 END = """\
 `python -m benchmarks.matrices --processes 3 --rounds 1 --write` writes this table, with
-`OPENBLAS_NUM_THREADS=1` ([why](api/optimizers/matrix.md)). Its columns on torch need
-torch, and the code of [nikhilvyas/SOAP](https://github.com/nikhilvyas/SOAP) and
+`OPENBLAS_NUM_THREADS=1` ([why](api/optimizers/index.md#matrices)). Its columns on torch
+need torch, and the code of [nikhilvyas/SOAP](https://github.com/nikhilvyas/SOAP) and
 [facebookresearch/optimizers](https://github.com/facebookresearch/optimizers) on the path.
 """
 

@@ -1,4 +1,4 @@
-"""Makes all runs that have no result yet, and writes the page."""
+"""Makes all runs that have no result yet, and writes the pages."""
 
 import argparse
 import pathlib
@@ -19,7 +19,14 @@ from .workload import Workload
 
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs"
-PAGE, IMAGES = DOCS / "which_optimizer.md", DOCS / "images"
+IMAGES = DOCS / "images"
+# The parts of each page. The first one helps to choose, the second one has all results.
+PAGES = {
+    DOCS / "which_optimizer.md": ("optimizers",),
+    DOCS / "workloads.md": (
+        *("workloads", "machine", "by workload", "finals", "failures", "published"),
+    ),
+}
 SHOWN = ["SGD", "AdamW", "Lion", "Muon", "SOAP", "Prodigy", "ScheduleFreeAdamW"]
 
 
@@ -30,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     add("--again", action="store_true", help="also what has a result")
     add("--budget", type=float, default=1e6, help="minutes after which nothing starts")
     add("--processes", type=int, default=machine.cores() or 1, help="one for each core")
-    add("--write", action="store_true", help="only write the page and its pictures")
+    add("--write", action="store_true", help="only write the pages and pictures")
     options = parser.parse_args(arguments)
     if options.write:
         write()
@@ -66,7 +73,7 @@ def note_machine(about: dict[str, Any], name: str, where: dict[str, Any]) -> Non
 
 
 class Found(NamedTuple):
-    """All results that the page shows."""
+    """All results that the pages show."""
 
     workloads: dict[str, Workload]
     results: dict[str, dict[str, Cell | Failure]]
@@ -85,7 +92,7 @@ def stored() -> Found:
     found = rows(results, starts, targets)
     parts = {
         "workloads": page.workloads_table(workloads, starts),
-        "optimizers": page.table(found),
+        "optimizers": page.table(found, results),
         "by workload": page.by_workload(found, workloads),
         "finals": page.finals(found, workloads),
         "failures": page.failures(found, workloads),
@@ -106,9 +113,10 @@ def stored() -> Found:
 
 
 def write() -> None:
-    """Writes the page and its pictures."""
+    """Writes the pages and their pictures."""
     workloads, results, starts, found, parts = stored()
-    write_parts(PAGE, parts)
+    for path, names in PAGES.items():
+        write_parts(path, {name: parts[name] for name in names})
     pictures.save_steps(found, workloads, IMAGES / "which_steps.svg")
     pictures.save_rates(found, results, workloads, starts, IMAGES / "which_rates.svg")
     pictures.save_curves(SHOWN, results, workloads, IMAGES / "which_curves.svg")

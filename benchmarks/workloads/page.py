@@ -1,11 +1,13 @@
 """Makes the tables of the page from the results."""
 
 import math
+import statistics
 from collections.abc import Mapping
 
 from ..pages import markdown
-from .protocol import SCHEDULES
-from .summary import Row
+from .protocol import SCHEDULES, Cell
+from .results import Failure
+from .summary import Results, Row
 from .workload import Workload
 
 
@@ -22,9 +24,9 @@ def workloads_table(
     return markdown([*head, "Target"], lines, texts=2)
 
 
-def table(rows: list[Row]) -> str:
+def table(rows: list[Row], results: Results) -> str:
     """A line for each optimizer: what it reaches on all workloads, and what it costs."""
-    head = ["Optimizer", "Reached", "Steps", "Time", "Rates that train"]
+    head = ["Optimizer", "Reached", "Steps", "Time", "Best rates", "Rates that train"]
     lines = []
     for row in rows:
         needed = ["no", "no"]
@@ -32,8 +34,19 @@ def table(rows: list[Row]) -> str:
             needed = [f"{row.relative:.2f}", f"{row.relative_time:.2f}"]
         costs = [f"{100 * row.robust:.0f} %", f"{row.cost:.2f}"]
         costs.append(f"{row.state_bytes:.1f}")
-        lines.append([_name(row), f"**{row.reached}**", *needed, *costs])
+        rates = _best_rates([of.get(row.name) for of in results.values()])
+        lines.append([_name(row), f"**{row.reached}**", *needed, rates, *costs])
     return markdown([*head, "Time of a step", "State"], lines)
+
+
+def _best_rates(cells: list[Cell | Failure | None]) -> str:
+    """The median of the best learning rates of all workloads, and their range."""
+    rates = sorted(cell.best for cell in cells if isinstance(cell, Cell))
+    if not rates:
+        return ""
+    short = lambda rate: f"{float(f'{rate:.2g}'):g}".replace("e-0", "e-")
+    low, middle, high = map(short, (rates[0], statistics.median(rates), rates[-1]))
+    return middle if low == high else f"{middle} ({low} to {high})"
 
 
 def by_workload(rows: list[Row], workloads: Mapping[str, Workload]) -> str:

@@ -8,6 +8,10 @@ import griffe
 
 
 _DISPLAY = re.compile(r"^ *\$\$.+?\$\$", re.DOTALL | re.MULTILINE)
+_EXAMPLE = re.compile(
+    r'(^!!! abstract "One step"\n.*?)(^!!! example\n(?:\n| [^\n]*\n)+)',
+    re.DOTALL | re.MULTILINE,
+)
 
 
 class EquinoxModules(griffe.Extension):
@@ -17,6 +21,7 @@ class EquinoxModules(griffe.Extension):
     - A method without a docstring has that of the method it implements.
     - `Any` is not shown: it says nothing.
     - A display formula need not stand between blank lines.
+    - The example is shown before the equations.
     """
 
     def on_package(self, *, pkg: griffe.Module, **kwargs: Any) -> None:
@@ -32,7 +37,8 @@ class EquinoxModules(griffe.Extension):
 
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
         if obj.docstring is not None:
-            obj.docstring.value = _DISPLAY.sub(r"\n\n\g<0>\n\n", obj.docstring.value)
+            text = _EXAMPLE.sub(r"\2\1", obj.docstring.value)
+            obj.docstring.value = _DISPLAY.sub(r"\n\n\g<0>\n\n", text)
 
     def on_function(self, *, func: griffe.Function, **kwargs: Any) -> None:
         for parameter in func.parameters:

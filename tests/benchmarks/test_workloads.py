@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
-from benchmarks.workloads.__main__ import IMAGES, PAGE, stored
+from benchmarks.workloads.__main__ import IMAGES, PAGES, stored
 from benchmarks.workloads.protocol import SCHEDULES, SEEDS, Cell, member
 from benchmarks.workloads.results import Failure, read
 from benchmarks.workloads.summary import mark, rows
@@ -118,10 +118,13 @@ def test_every_optimizer_has_a_result():
 
 
 @pytest.mark.slow
-def test_the_page_is_what_the_results_say():
-    page, found = PAGE.read_text(), stored()
-    for name, part in found.parts.items():
-        assert f"<!-- {name} -->\n\n{part}\n\n<!-- end of {name} -->" in page, name
+def test_the_pages_are_what_the_results_say():
+    found = stored()
+    assert {name for names in PAGES.values() for name in names} == {*found.parts}
+    for page, names in PAGES.items():
+        for name in names:
+            shown = f"<!-- {name} -->\n\n{found.parts[name]}\n\n<!-- end of {name} -->"
+            assert shown in page.read_text(), name
     # Matplotlib writes each text of a picture as a comment, too.
     for picture in ("which_steps.svg", "which_rates.svg"):
         texts = re.findall("<!-- (.*?) -->", (IMAGES / picture).read_text())

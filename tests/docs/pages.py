@@ -1,14 +1,29 @@
-"""The pages of the documentation, and their blocks of code."""
+"""The pages of the documentation, their blocks of code, and modules among them."""
 
+import importlib.util
 import pathlib
 import re
 import textwrap
+import types
 from typing import NamedTuple
 
 
 ROOT = pathlib.Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
+
+
+def module(path: str) -> types.ModuleType:
+    """A file under `docs`, such as `_griffe/names.py` or an example."""
+    spec = importlib.util.spec_from_file_location("loaded", DOCS / path)
+    assert spec is not None and spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+# The text of the pages that are made when the site is built, by path.
+OF_OPTIMIZERS: dict[str, str] = module("_hooks/optimizers.py").pages()
 
 _FENCE = re.compile(
     r"^(?P<indent>[ \t]*)(?P<fence>`{3,}|~{3,})(?P<info>[^\n`]*)\n(?P<code>.*?)"

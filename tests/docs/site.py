@@ -2,17 +2,15 @@
 
 import fcntl
 import html.parser
-import importlib.util
 import os
 import pathlib
 import subprocess
 import sys
-import types
 from typing import NamedTuple
 
 import pytest
 
-from .pages import DOCS, ROOT
+from .pages import ROOT, module as module
 
 
 @pytest.fixture(scope="session")
@@ -76,12 +74,3 @@ class Html(html.parser.HTMLParser):
     @property
     def ids(self) -> set[str]:
         return {e.attributes["id"] for e in self.elements if "id" in e.attributes}
-
-
-def module(path: str) -> types.ModuleType:
-    """A file under `docs`, such as `_griffe/names.py` or an example."""
-    spec = importlib.util.spec_from_file_location("loaded", DOCS / path)
-    assert spec is not None and spec.loader is not None
-    loaded = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(loaded)
-    return loaded

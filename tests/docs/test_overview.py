@@ -4,15 +4,14 @@ import inspect
 import re
 
 import pytest
-from benchmarks.facts import pages, state_bytes, with_facts
 from benchmarks.optimizers import OPTIMIZERS
 
 import eqopt
 
-from ..methods import BY_FAMILY, METHODS
+from ..methods import METHODS
 from ..methods.method import Method
-from ..methods.overview import PAGES, written
-from .pages import DOCS, prose
+from ..methods.overview import rate, state_bytes, written
+from .pages import DOCS, OF_OPTIMIZERS, prose
 
 
 def test_the_overview_is_that_of_the_rows():
@@ -20,14 +19,34 @@ def test_the_overview_is_that_of_the_rows():
         assert page.read_text() == text, "run `python -m tests.methods`"
 
 
-@pytest.mark.parametrize("family", BY_FAMILY)
-def test_the_page_of_the_family_has_it(family: str):
-    """An entry that says when to use it, or where that is."""
-    page = PAGES / f"{family}.md"
-    entry = r"^::: eqopt\.(\w+)\n(?:    .*\n)*\n\*When to use it:\*"
-    entries = re.findall(entry, prose(page), re.M)
-    entries += re.findall(r"\[`eqopt\.(\w+)`\]\[\]", prose(page))
-    assert {method.name for method in BY_FAMILY[family]} <= {*entries}
+def test_every_optimizer_has_a_page_with_what_was_measured():
+    for name, method in METHODS.items():
+        text = OF_OPTIMIZERS[f"api/optimizers/{name}.md"]
+        assert f"start with {rate(method)}; the best on the workloads below: " in text
+        assert re.search(rf"^\| {name} \| .*\d", text, re.MULTILINE), name
+        assert not method.rates or "**Time of an update:** " in text, name
+
+
+def test_parts_are_on_the_page_of_the_optimizer_that_uses_them():
+    parts = {
+        page.removeprefix("api/optimizers/").removesuffix(".md"): entries[1:]
+        for page, text in OF_OPTIMIZERS.items()
+        if (entries := re.findall(r"^::: eqopt\.(\w+)$", text, re.MULTILINE))
+    }
+    assert parts["Adam"] == ["ScaleByAdam", "ScaleByAdamState"] and not parts["NAdam"]
+    assert parts["MoMoAdam"] == ["MoMoAdamState"]
+    assert parts["SCALE"] == ["ScaleByRowNorm"]
+
+
+def test_where_to_start():
+    """The rates in the first table of "Which optimizer?" are the usual ones."""
+    page, _, _ = (DOCS / "which_optimizer.md").read_text().partition("## All of them")
+    rows = re.findall(r"^\| [\w ,]+ \| (.*?) \| ([\d., ]+) \|", page, re.MULTILINE)
+    assert len(rows) == 9
+    for optimizers, rates in rows:
+        names = re.findall(r"\[`(\w+)`\]", optimizers)
+        usual = [rate(METHODS[name]) for name in names if name in METHODS]
+        assert rates in (", ".join(usual), *({*usual} if len({*usual}) == 1 else ()))
 
 
 def test_every_average_is_in_the_table_of_averages():
@@ -43,25 +62,6 @@ def test_every_average_is_in_the_table_of_averages():
     }
     assert len(averages) == 8
     assert averages <= {*re.findall(r"\[`eqopt\.(\w+)`\]\[\]", section)}
-
-
-@pytest.mark.slow
-def test_the_facts_are_those_of_the_rows_and_the_results():
-    for page in pages():
-        assert page.read_text() == with_facts(page), "run `python -m benchmarks.facts`"
-
-
-def test_every_optimizer_has_a_line_of_facts():
-    lines = {
-        name
-        for page in pages()
-        for name in re.findall(
-            r"^::: eqopt\.(\w+)\n(?:    .*\n)*\n\*When.*\n(?:.+\n)*\n\*State:\* .*\d",
-            page.read_text(),
-            re.MULTILINE,
-        )
-    }
-    assert lines == {*METHODS}
 
 
 def test_state_is_counted_in_bytes():

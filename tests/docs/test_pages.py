@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ..methods import METHODS
-from .pages import DOCS, PAGES, ROOT, name, prose, same_names
+from .pages import DOCS, OF_OPTIMIZERS, PAGES, ROOT, name, prose, same_names
 
 
 SOURCES = ROOT / "src" / "eqopt"
@@ -46,15 +46,11 @@ PUBLIC = names_in_stub(SOURCES / "__init__.pyi")
 NAMESPACES = {n for n in PUBLIC if any(m.startswith(f"{n}.") for m in PUBLIC)}
 
 
-def directives(page: pathlib.Path) -> list[str]:
-    return re.findall(r"^::: +(\S+)", prose(page), re.MULTILINE)
-
-
 def test_every_public_name_has_one_directive():
     where = {public: [] for public in PUBLIC}
-    for page in PAGES:
-        for directive in directives(page):
-            where.setdefault(directive, []).append(name(page))
+    for page, text in [*((name(x), prose(x)) for x in PAGES), *OF_OPTIMIZERS.items()]:
+        for directive in re.findall(r"^::: +(\S+)", text, re.MULTILINE):
+            where.setdefault(directive, []).append(page)
     no_such_name = set(where) - PUBLIC
     assert not no_such_name
     nowhere = {n for n, pages in where.items() if not pages} - NAMESPACES

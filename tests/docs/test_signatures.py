@@ -147,6 +147,7 @@ def test_the_docstring_of_an_optimizer_is_complete_in_the_source(name):
     assert not of
     assert '!!! abstract "One step"' in doc
     assert "!!! example" in doc and "```bibtex" in doc
+    assert "**When to use it:** " in doc
     assert not re.search(r"which\s+ha(s|ve)\s+the\s+(equation|reference)", doc)
 
 

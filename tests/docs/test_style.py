@@ -29,7 +29,7 @@ PICTURES = """
 
 
 @pytest.mark.parametrize("scheme", ["default", "slate"])
-@pytest.mark.parametrize("name", ["gallery", "scheduling", "api/optimizers/adam"])
+@pytest.mark.parametrize("name", ["gallery", "scheduling", "paths"])
 def test_pictures(site, tmp_path, name, scheme):
     """They can be read on a small screen, and are dark on a dark page."""
     script = OVERFLOW + PICTURES.replace("SCHEME", scheme)

@@ -37,7 +37,6 @@ def commands(name: str) -> list[list[str]]:
         ["benchmarks", "--optimizers", *MEASURED, "--write", "--only", name],
         ["benchmarks.workloads"],  # what has no result yet: a minute
         ["benchmarks.workloads", "--write"],
-        ["benchmarks.facts"],  # the line under its entry
         *compiled,
         ["docs.examples.draw_paths", "docs/images", family],
     ]

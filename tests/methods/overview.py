@@ -1,43 +1,38 @@
 """The tables of all optimizers in the documentation."""
 
 import pathlib
-import re
 
 import jax
 import jax.numpy as jnp
+from benchmarks.pages import markdown, with_parts
+
+import eqopt
 
 from . import BY_FAMILY, METHODS
 from .method import Method
 
 
-PAGES = pathlib.Path(__file__).parents[2] / "docs" / "api" / "optimizers"
-INDEX, TRAINING = PAGES / "index.md", PAGES.parents[1] / "training.md"
-_TABLES = re.compile("(?<=methods` -->\n).*(?=<!-- end of tables -->)", re.DOTALL)
+DOCS = pathlib.Path(__file__).parents[2] / "docs"
+INDEX, TRAINING = DOCS / "api" / "optimizers" / "index.md", DOCS / "training.md"
 
 
 def written() -> dict[pathlib.Path, str]:
     """The pages with the tables that the rows make."""
-    tables = "".join(
-        f"\n## [{_title(family)}]({family}.md)\n\n{_table(methods)}\n"
-        for family, methods in BY_FAMILY.items()
-    )
-    made = {INDEX: tables, TRAINING: f"\n{_compared()}\n"}
+    tables = {family: _table(methods) for family, methods in BY_FAMILY.items()}
     return {
-        page: _TABLES.sub(lambda _, made=made[page]: f"{made}\n", page.read_text())
-        for page in made
+        INDEX: with_parts(INDEX, tables),
+        TRAINING: with_parts(TRAINING, {"compared": _compared()}),
     }
 
 
-def _title(family: str) -> str:
-    return (PAGES / f"{family}.md").read_text().partition("\n")[0].removeprefix("# ")
-
-
 def _table(methods: list[Method]) -> str:
-    lines = ["| Optimizer | State | Idea |", "|---|--:|---|"]
-    lines += [
-        f"| [`{m.name}`][eqopt.{m.name}] | {copies(m):g} | {m.idea} |" for m in methods
+    """A row for each optimizer, which gives it a page: `docs/_hooks/optimizers.py`."""
+    lines = [
+        f"| [`{m.name}`][eqopt.{m.name}] | {rate(m)} | {state(m)} | {m.idea} |"
+        for m in methods
     ]
-    return "\n".join(lines)
+    head = ["| Optimizer | Start with | State | Idea |", "|:--|--:|--:|:--|"]
+    return "\n".join([*head, *lines])
 
 
 def _compared() -> str:
@@ -46,13 +41,25 @@ def _compared() -> str:
     for method in METHODS.values():
         if method.nearest and method.deviates and method.rates:
             by_nearest.setdefault(method.nearest, []).append(method.name)
-    lines = ["| In Optax | compared with |", "|:--|:--|"]
-    lines += [f"| {name} | {', '.join(ours)} |" for name, ours in by_nearest.items()]
-    return "\n".join(lines)
+    lines = [[name, ", ".join(ours)] for name, ours in by_nearest.items()]
+    return markdown(["In Optax", "compared with"], lines, texts=2)
 
 
-def copies(method: Method) -> float:
-    """The size of the state, in multiples of parameters that are 1000 x 1000."""
-    params = jax.ShapeDtypeStruct((1000, 1000), jnp.float32)
+def rate(method: Method) -> str:
+    """The usual learning rate."""
+    return f"{method.default_rate:g}".replace("e-0", "e-")
+
+
+def state(method: Method) -> str:
+    """Bytes of state per parameter of a matrix, and of a vector if they differ."""
+    of_matrix, of_vector = (
+        f"{state_bytes(method, shape):g}" for shape in ((1000, 1000), (1000 * 1000,))
+    )
+    return of_matrix if of_matrix == of_vector else f"{of_matrix} ({of_vector})"
+
+
+def state_bytes(method: Method, shape: tuple[int, ...]) -> float:
+    """Bytes of state per parameter for a float32 array of this shape, rounded."""
+    params = jax.ShapeDtypeStruct(shape, jnp.float32)
     state = jax.eval_shape(method.ours(0.1).init, params)
-    return round(sum(x.size for x in jax.tree.leaves(state)) / params.size, 1)
+    return round(eqopt.tree.nbytes(state).total / params.size, 1)

@@ -10,7 +10,7 @@ from ..method import Method, same
 METHODS = [
     Method(
         eqopt.SGD,
-        idea="the gradient; with momentum, the state is 1",
+        idea="the gradient; with momentum, 4 bytes of state",
         in_optax="sgd",
         default_rate=0.1,
         rates=(0.01, 0.001, 0.01, 0.1),

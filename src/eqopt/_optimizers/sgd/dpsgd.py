@@ -75,6 +75,10 @@ class DPSGD(AbstractOptimizer):
         `l2_norm_clip`. This cannot be checked, and the privacy guarantee depends on it.
         It needs `batch_size`. Defaults to `False`.
 
+    **When to use it:** to train on personal data with a guarantee for each example, with
+    an accountant for the privacy budget. The noise costs accuracy: use batches as large
+    as possible, and models no larger than necessary.
+
     ??? cite "Reference"
 
         ```bibtex
