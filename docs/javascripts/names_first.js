@@ -1,5 +1,6 @@
 // The search box ranks rare words first. So "adam" finds Adamax before Adam, whose name is
-// a word of many entries. Here, entries whose name is what was typed come first.
+// a word of many entries. Here, entries whose name is what was typed come first, and then
+// optimizers whose name is one of the words: "muon fallback" leads to the page of Muon.
 //
 // The title of an entry has all of its names: eqopt's, then those in Optax, torch and papers.
 // This script runs before the theme starts the worker of the search box, and sorts the
@@ -7,6 +8,8 @@
 {
   const plain = (text) =>
     text.replace(/<[^>]*>/g, "").replace(/\s+/g, " ").trim();
+  // "adam mini" is AdamMini.
+  const bare = (text) => text.toLowerCase().replace(/[\s_-]/g, "");
   const isOwn = (name, typed) => name === typed || name.endsWith("." + typed);
 
   // What follows the first place where a list of names has what was typed, or `undefined`.
@@ -23,12 +26,14 @@
     const name = decodeURIComponent(location.split("#")[1] ?? "");
     if (!name.startsWith("eqopt.") || name.includes("._")) return null;
     const names = ` ${plain(title)} `;
-    if (isOwn(name.toLowerCase(), typed)) {
+    if (isOwn(bare(name), bare(typed))) {
       const otherCase = !after(names, exact); // Scale is not SCALE
       return name.length / 1000 + otherCase / 2;
     }
     const next = after(names.toLowerCase(), typed);
-    return next ? (next === " " ? 1 : 2) + names.length / 10000 : null;
+    if (next) return (next === " " ? 1 : 2) + names.length / 10000;
+    const isWord = typed.split(" ").some((word) => isOwn(name.toLowerCase(), word));
+    return isWord && location.startsWith("api/optimizers/") ? 2.9 : null;
   };
 
   const namesFirst = (typed, groups) => {

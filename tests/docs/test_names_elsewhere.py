@@ -88,6 +88,8 @@ def test_entries_say_which_file_they_are_in(index):
 def names_by_entry() -> dict[str, set[str]]:
     """For each name that a user may type, the entries that should come first."""
     typed = collections.defaultdict(set)
+    typed["muon fallback"] = {"eqopt.Muon"}
+    typed["adam mini"] = {"eqopt.AdamMini"}
     for public in PUBLIC - NAMESPACES:
         for name in (public, *ELSEWHERE.get(public, [])):
             typed[name].add(public)
