@@ -9,7 +9,7 @@
   const plain = (text) =>
     text.replace(/<[^>]*>/g, "").replace(/\s+/g, " ").trim();
   // "adam mini" is AdamMini.
-  const bare = (text) => text.toLowerCase().replace(/[\s_-]/g, "");
+  const bare = (text) => text.toLowerCase().replace(/[ -]/g, "");
   const isOwn = (name, typed) => name === typed || name.endsWith("." + typed);
 
   // What follows the first place where a list of names has what was typed, or `undefined`.
