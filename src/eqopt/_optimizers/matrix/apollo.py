@@ -383,7 +383,7 @@ class APOLLO(AbstractOptimizer):
         above. Defaults to `False`.
 
     **When to use it:** if the state of Adam does not fit into memory, instead of
-    GaLore: it uses all of the gradient and needs no singular value decomposition. Its
+    GaLore: it uses all of the gradient and needs no decomposition of matrices. Its
     authors report losses like AdamW's in the pretraining of language models. With
     `rank=1`, `scale_type="tensor"` and `scale=128.0` (APOLLO-Mini), they report this
     with about as little state as SGD.

@@ -418,8 +418,8 @@ class GaLore(AbstractOptimizer):
     **When to use it:** if the state of Adam does not fit into memory. Otherwise,
     [`eqopt.AdamW`][] is the better optimizer, because it uses all of the gradient. In
     eqopt's small workloads, the short side of each matrix is below the default `rank`,
-    so nothing is lost there. The step that renews the subspaces needs a singular value
-    decomposition of each matrix.
+    so nothing is lost there. The step that renews the subspaces needs eigenvectors for
+    each matrix.
 
     ??? cite "Reference"
 
