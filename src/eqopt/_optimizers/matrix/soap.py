@@ -206,10 +206,6 @@ class ScaleBySOAP(AbstractMatrixwise):
         Defaults to `True`.
     - `skip_first`: whether the first call only initializes the preconditioner. If not,
         the first gradient initializes it before the first step. Defaults to `True`.
-    - `fresh`: whether the bases are refreshed with a gradient before it is projected, not
-        after the step, as in NVIDIA's code. Needs `skip_first`: without it, the first
-        second moments are of one diagonal matrix, and later updates explode. Defaults to
-        `False`.
     - `kl`: whether each factor is whitened by the other one (KL-SOAP). With the
         eigenvalues $\lambda_R$ of $R$, $G_t G_t^*$ becomes
         $\frac{1}{n}\, G_t Q_R \operatorname{diag}(\lambda_R)^{-1} Q_R^* G_t^*$, and
@@ -233,6 +229,10 @@ class ScaleBySOAP(AbstractMatrixwise):
         axes outside these layers, such as your own stack of matrices, are then an
         error. Describe them with [`eqopt.groups.matrices`][] and
         [`eqopt.groups.stacked`][].
+    - `fresh`: whether the bases are refreshed with a gradient before it is projected, not
+        after the step, as in NVIDIA's code. Needs `skip_first`: without it, the first
+        second moments are of one diagonal matrix, and later updates explode. Defaults to
+        `False`.
 
     **Raises:**
 
@@ -399,10 +399,6 @@ class SOAP(AbstractOptimizer):
         Defaults to `True`.
     - `skip_first`: whether the first call only initializes the preconditioner. If not,
         the first gradient initializes it before the first step. Defaults to `True`.
-    - `fresh`: whether the bases are refreshed with a gradient before it is projected, not
-        after the step, as in NVIDIA's code. Needs `skip_first`: without it, the first
-        second moments are of one diagonal matrix, and later updates explode. Defaults to
-        `False`.
     - `kl`: whether each factor is whitened by the other one (KL-SOAP). With the
         eigenvalues $\lambda_R$ of $R$, $G_t G_t^*$ becomes
         $\frac{1}{n}\, G_t Q_R \operatorname{diag}(\lambda_R)^{-1} Q_R^* G_t^*$, and
@@ -434,6 +430,10 @@ class SOAP(AbstractOptimizer):
         `None`, which means [`eqopt.AdamW`][] with the same `learning_rate`,
         `weight_decay` and `mask`, and with $\beta_2 = 0.95$. Your own has its own
         decay.
+    - `fresh`: whether the bases are refreshed with a gradient before it is projected, not
+        after the step, as in NVIDIA's code. Needs `skip_first`: without it, the first
+        second moments are of one diagonal matrix, and later updates explode. Defaults to
+        `False`.
 
     **When to use it:** if a gradient is expensive relative to the optimizer: large
     batches, full batches, long sequences. Its authors report fewer steps than AdamW,
