@@ -18,6 +18,7 @@ from . import (
     second_order as second_order,
     storage as storage,
     testing as testing,
+    transfer as transfer,
     tree as tree,
 )
 from ._combinators.chain import (

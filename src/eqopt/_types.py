@@ -120,6 +120,13 @@ OpenUnit: TypeAlias = Annotated[
 ClosedUnit: TypeAlias = Annotated[Hyperparameter, Interval(0, 1)]
 UpToOne: TypeAlias = Annotated[Hyperparameter, Interval(0, 1, includes_low=False)]
 
+# Python numbers within bounds, in records without arrays.
+PositiveNumber: TypeAlias = Annotated[
+    float | int, Interval(0, includes_low=False, includes_high=False)
+]
+ZeroOrMoreNumber: TypeAlias = Annotated[float | int, Interval(0, includes_high=False)]
+UnitNumber: TypeAlias = Annotated[float | int, Interval(0, 1, includes_high=False)]
+
 # Integers within bounds: data, or part of what determines the compiled program.
 Count: TypeAlias = Annotated[IntegerLike, AtLeast(1)]
 CountOrZero: TypeAlias = Annotated[IntegerLike, AtLeast(0)]

@@ -1,4 +1,4 @@
-"""Pictures of training runs, schedules and the memory of states, with matplotlib."""
+"""Pictures of training runs, power laws, schedules and states, with matplotlib."""
 
 import dataclasses
 import importlib
@@ -14,6 +14,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from .._errors import InputError
 from .._types import RealScalarLike, Schedule
+from ..transfer import Fit, Plan
 from ..tree import ByteCount
 
 
@@ -256,6 +257,73 @@ def _differences(each: Schedule, kin: Sequence[Schedule]) -> str:
 def _text(value: Any) -> str:
     is_scalar = isinstance(value, Array | np.ndarray) and value.ndim == 0
     return repr(value.item() if is_scalar else value)
+
+
+def power_law(
+    fit: Fit, *, over: str | None = None, until: Plan | None = None, axes: Any = None
+) -> Any:
+    """Draws a fitted power law with its points, and the error of the law as a band.
+
+    If the law has several exponents, the line is at the geometric mean of the other
+    fields. The law moves all points there, so that distances to the line stay.
+
+    !!! example
+
+        ```python
+        from eqopt.transfer import Plan
+
+        plans = [Plan(tokens, 2**14) for tokens in (1e6, 2e6, 4e6, 8e6)]
+        fit = eqopt.transfer.fit(plans, [8e-3, 6.1e-3, 5.2e-3, 4e-3])
+        eqopt.plot.power_law(fit, until=Plan(6.4e7, 2**14))
+        ```
+
+    It needs matplotlib: `pip install matplotlib`.
+
+    **Arguments:**
+
+    - `fit`: a result of [`eqopt.transfer.fit`][].
+    - `over`: the field of the plan on the axis, one with an exponent. Defaults to the
+        first.
+    - `until`: the plan up to which the line is continued. Defaults to `None`: the line
+        covers the points.
+    - `axes`: the `matplotlib.axes.Axes` to draw in. Defaults to the current ones.
+
+    **Returns:**
+
+    The axes. Both scales are logarithmic.
+
+    **Raises:**
+
+    An `ImportError` without matplotlib; a `ValueError` if `over` has no exponent.
+    """
+    over = next(iter(fit.errors)) if over is None else over
+    if over not in fit.errors:
+        problem = f"`over` must be one of {[*fit.errors]}, but is {over!r}."
+        raise InputError("power_law", problem)
+    axes = _axes_or_current(axes)
+    exponent, base = getattr(fit.law, over), getattr(fit.law.base, over)
+    value_at = lambda x: fit.law.value * (np.asarray(x, float) / base) ** exponent
+    xs = [getattr(plan, over) for plan in fit.plans]
+    ys = value_at(xs) * [
+        y / fit.law(plan) for y, plan in zip(fit.values, fit.plans, strict=True)
+    ]
+    ends = xs if until is None else [*xs, getattr(until, over)]
+    at = np.geomspace(min(ends), max(ends), 50)
+    line, t = value_at(at), np.log(at / base)
+    # The variance of the logarithm of the line: of its height and its slope.
+    i, covariance = 1 + [*fit.errors].index(over), np.array(fit.covariance)
+    variance = covariance[0, 0] + 2 * covariance[0, i] * t + covariance[i, i] * t**2
+    spread = np.exp(np.sqrt(np.maximum(variance, 0)))
+    label = f"exponent {exponent:.3f} ± {fit.errors[over]:.3f}"
+    [drawn] = axes.plot(at, line, linewidth=1.4, label=label)
+    style = {"color": drawn.get_color(), "linewidth": 0}
+    axes.fill_between(at, line / spread, line * spread, alpha=0.2, **style)
+    axes.plot(xs, ys, "o", color=drawn.get_color(), markersize=4)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel(over.replace("_", " "))
+    axes.legend()
+    return axes
 
 
 def state_memory(counts: Mapping[str, ByteCount], *, axes: Any = None) -> Any:

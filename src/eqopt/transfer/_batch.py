@@ -1,0 +1,210 @@
+"""Rules for other batches and more tokens: the rate, betas, epsilon and decay."""
+
+import math
+from typing import Literal, NamedTuple, TypeAlias
+
+from .._errors import InputError
+from ._law import PowerLaw
+from ._plan import Plan, Settings, ratio
+
+
+class _Powers(NamedTuple):
+    """The powers of the ratio of batches in the factor of each hyperparameter."""
+
+    learning_rate: float
+    b1: float  # of 1 - b1
+    b2: float | None  # of 1 - b2; `None` if b2 keeps its half-life
+    eps: float
+    weight_decay: float
+
+
+_RULES = {
+    "half_life": _Powers(0.5, 0.0, None, -0.5, 0.0),
+    "square_root": _Powers(0.5, 1.0, 1.0, -0.5, 0.0),
+    "sde": _Powers(0.5, 0.0, 1.0, -0.5, 0.0),
+    "sdew": _Powers(0.0, 0.0, 0.5, -0.5, 0.5),
+    "rate": _Powers(0.5, 0.0, 0.0, 0.0, 0.0),
+}
+BatchRule: TypeAlias = Literal["half_life", "square_root", "sde", "sdew", "rate"]
+
+
+def scale(
+    settings: Settings,
+    base: Plan,
+    plan: Plan,
+    *,
+    batch_rule: BatchRule = "half_life",
+    rate: PowerLaw | None = None,
+    weight_decay: Literal["timescale", "batch_rule"] = "timescale",
+) -> Settings:
+    r"""Scales hyperparameters of a small run for other batches and more tokens.
+
+    With $\kappa$, the ratio of the tokens per batch, a rule multiplies:
+
+    | `batch_rule` | $\eta$ | $1 - \beta_1$ | $1 - \beta_2$ | $\varepsilon$ | $\lambda$ |
+    | --- | --- | --- | --- | --- | --- |
+    | `"half_life"` | $\sqrt\kappa$ | $1$ | | $1 / \sqrt\kappa$ | $1$ |
+    | `"square_root"` | $\sqrt\kappa$ | $\kappa$ | $\kappa$ | $1 / \sqrt\kappa$ | $1$ |
+    | `"sde"` | $\sqrt\kappa$ | $1$ | $\kappa$ | $1 / \sqrt\kappa$ | $1$ |
+    | `"sdew"` | $1$ | $1$ | $\sqrt\kappa$ | $1 / \sqrt\kappa$ | $\sqrt\kappa$ |
+    | `"rate"` | $\sqrt\kappa$ | $1$ | $1$ | $1$ | $1$ |
+
+    `"half_life"` replaces $\beta_2$ by $\beta_2^\kappa$: squared gradients are averaged
+    over the same number of tokens. It suits batches of all sizes. Its paper tunes the
+    rate, Marin's runs use $\sqrt\kappa$. `"square_root"` keeps the noise of Adam, and
+    `"sdew"` of AdamW; `"sde"` is a variant in ArchScale, and `"rate"` HyperP's rule.
+
+    By default, the decay instead keeps its timescale $B / (\eta \lambda T)$, the share
+    of the run that the parameters average over, for the new rate $\eta'$ and $T'$
+    tokens:
+
+    $$\lambda' = \lambda\, \kappa\, \frac{\eta}{\eta'}\, \frac{T}{T'}$$
+
+    For width and depth, see [`eqopt.transfer.complete_p`][] and [`eqopt.groups.mup`][].
+    The number of experts changes nothing here, although each of more experts sees fewer
+    tokens: to first order, what this does to rate and decay cancels (Peng et al.).
+
+    !!! example
+
+        ```python
+        from eqopt.transfer import Plan, Settings, scale
+
+        base, plan = Plan(1e9, 2**17), Plan(8e9, 2**19)
+        tuned = Settings(3e-3, b2=0.99, weight_decay=0.1)
+        opt = eqopt.AdamW(**vars(scale(tuned, base, plan)))
+        ```
+
+    **Arguments:**
+
+    - `settings`: the hyperparameters that were tuned for `base`.
+    - `base`, `plan`: the small run, and the run to plan.
+    - `batch_rule`: a row of the table. Defaults to `"half_life"`.
+    - `rate`: a law that gives the factor of the rate instead of the table, such as
+        `eqopt.transfer.fit(...).law` or [`eqopt.transfer.hyper_p`][]. Only its exponents
+        matter. Defaults to `None`: more tokens do not change the rate.
+    - `weight_decay`: `"timescale"`, or `"batch_rule"` for the last column of the table.
+        Both are about $\lambda$ in a decay $\eta \lambda p$. Defaults to `"timescale"`.
+
+    **Raises:**
+
+    A `ValueError` if a rule makes a beta 0 or negative.
+
+    ??? cite "References"
+
+        ```bibtex
+        @article{malladi2022sdes,
+            author = {Malladi, Sadhika and Lyu, Kaifeng and Panigrahi, Abhishek and
+                      Arora, Sanjeev},
+            title = {On the {SDE}s and Scaling Rules for Adaptive Gradient Algorithms},
+            journal = {arXiv:2205.10287},
+            year = {2022},
+        }
+
+        @article{marek2025small,
+            author = {Marek, Martin and Lotfi, Sanae and others},
+            title = {Small Batch Size Training for Language Models},
+            journal = {arXiv:2507.07101},
+            year = {2025},
+        }
+
+        @article{wang2024adamw,
+            author = {Wang, Xi and Aitchison, Laurence},
+            title = {How to Set {AdamW}'s Weight Decay as You Scale Model and Dataset
+                     Size},
+            journal = {arXiv:2405.13698},
+            year = {2024},
+        }
+
+        @article{peng2026complete,
+            author = {Peng, Hongwu and Dibua, Ohiremen and others},
+            title = {Complete-mu{E}: Optimal Hyperparameter Transfer and Scaling for
+                     {MoE} Models},
+            journal = {arXiv:2605.23893},
+            year = {2026},
+        }
+        ```
+    """
+    k = ratio("scale", "batch_tokens", base, plan)
+    powers = _RULES[batch_rule]
+    of_rate = k**powers.learning_rate if rate is None else rate.ratio(base, plan)
+    of_decay = k**powers.weight_decay
+    if weight_decay == "timescale":
+        of_decay = k / of_rate / ratio("scale", "tokens", base, plan)
+
+    def beta(name, power):
+        old = getattr(settings, name)
+        new = old if power == 0 else 1 - k**power * (1 - old)
+        if new < 1e-9 and new < old:
+            raise InputError(
+                "scale",
+                f"with `batch_rule={batch_rule!r}`, `{name}={old}` becomes {new:.3g} for "
+                f"{k:.3g} times the batch. Use `batch_rule='half_life'`.",
+            )
+        return new
+
+    return Settings(
+        learning_rate=settings.learning_rate * of_rate,
+        b1=beta("b1", powers.b1),
+        b2=settings.b2**k if powers.b2 is None else beta("b2", powers.b2),
+        eps=settings.eps * k**powers.eps,
+        weight_decay=settings.weight_decay * of_decay,
+    )
+
+
+def marin(
+    plan: Plan, optimizer: Literal["adam", "adamh", "muonh"] = "adam"
+) -> Settings:
+    r"""Returns the hyperparameters of Marin's large runs, for a plan.
+
+    For $T$ tokens, $B$ tokens per batch and a width of $d$:
+
+    $$\begin{aligned}
+      \eta_\text{adam} &= 0.06602\, T^{-0.395}\, d^{-0.15} \sqrt B, &
+      \eta_\text{muonh} &= \tfrac{13}{3}\, \eta_\text{adam} \\
+      \beta_2 &= 0.999^{B / 131072}, &
+      \varepsilon &= 9.676 \cdot 10^{-18} \sqrt{T / B}
+    \end{aligned}$$
+
+    Rates are at most 0.05, and $\beta_2$ is in $[0.95, 0.9999]$. $\beta_1$ is 0.9062 for
+    Adam, and 0.95 for the momentum of Muon. There is no weight decay, and no factor for
+    depth or experts.
+
+    The rates were fitted to language models with experts, with Muon and the last layer
+    in [`eqopt.Hyperball`][], a warm-up of 1 % of the steps, a linear decay to 5 %, and no
+    clipping. In a sweep of theirs, the best $\beta_2$ was smaller than this. They found
+    33 million tokens per batch stable, and 67 million unstable.
+
+    !!! example
+
+        ```python
+        plan = eqopt.transfer.Plan(tokens=2e10, batch_tokens=2**20, width=1024)
+        opt = eqopt.AdamW(**vars(eqopt.transfer.marin(plan)))
+        ```
+
+    **Arguments:**
+
+    - `plan`: the run, with its width.
+    - `optimizer`: `"adam"` for embeddings, norms and biases, `"adamh"` for the last
+        layer, `"muonh"` for all other matrices. Defaults to `"adam"`.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @misc{marin2026,
+            author = {{Marin Community}},
+            title = {Marin},
+            howpublished = {https://github.com/marin-community/marin},
+            year = {2026},
+        }
+        ```
+    """
+    if plan.width is None:
+        raise InputError("marin", "the plan must have a `width`.")
+    root = math.sqrt(plan.batch_tokens)
+    rate = min(0.05, 0.06602 * plan.tokens**-0.395 * plan.width**-0.15 * root)
+    return Settings(
+        learning_rate=rate if optimizer == "adam" else min(0.05, 13 / 3 * rate),
+        b1=0.95 if optimizer == "muonh" else 0.9062,
+        b2=min(max(0.999 ** (plan.batch_tokens / 131072), 0.95), 0.9999),
+        eps=9.676e-18 * math.sqrt(plan.steps),
+    )
