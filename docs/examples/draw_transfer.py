@@ -3,8 +3,8 @@
 A language model of bytes (the text is the reference of the Python language, which comes
 with Python for its `help`) predicts each byte from the eight before. Sweeps with narrow
 models find the best learning rate for several numbers of tokens and two batches, and
-`eqopt.transfer.fit` finds a power law. Then a wide model is trained longer and with larger
-batches: with the hyperparameters of the small run, and with what each rule of
+`eqopt.transfer.fit` finds a power law. Then a wide model is trained longer, and with
+larger batches: with the hyperparameters of the small run, and with what each rule of
 `eqopt.transfer` makes of them. A sweep of the wide model shows what would have been best.
 In the root of the repository, install what this file needs and run it:
 
@@ -21,6 +21,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from pydoc_data.topics import topics
+from typing import NamedTuple
 
 
 try:
@@ -39,6 +40,10 @@ except ImportError as error:
 
 
 BASE, CONTEXT = 16, 8
+# The largest small run, and the one to plan. A token is a byte.
+SMALL = Plan(tokens=2**17, batch_tokens=128, width=BASE)
+LARGE = Plan(tokens=2**20, batch_tokens=512, width=8 * BASE)
+START = Settings(2.0**-5, b1=0.9, b2=0.99, eps=1e-8)
 
 
 class Block(eqx.Module):
@@ -144,3 +149,201 @@ def losses_of(
     of_seeds = jax.jit(jax.vmap(train, (None, 0)))
     rows = ({k: jnp.asarray(v) for k, v in vars(s).items()} for s in candidates)
     return np.stack([np.asarray(of_seeds(row, jnp.arange(seeds))) for row in rows])
+
+
+def best_of(rates: np.ndarray, losses: np.ndarray) -> float:
+    """The best rate between those of a sweep, or its end if the loss is lowest there."""
+    try:
+        return eqopt.transfer.find_best(rates, losses)
+    except ValueError as error:
+        print(error)
+        return float(rates[np.nanargmin(losses)])
+
+
+def with_decay(plan: Plan, rate: float, product: float) -> Settings:
+    """Settings in which rate times decay times steps is a given number."""
+    weight_decay = product / (rate * plan.steps)
+    return dataclasses.replace(START, learning_rate=rate, weight_decay=weight_decay)
+
+
+class Small(NamedTuple):
+    """What the sweeps of small runs found."""
+
+    fit: Fit
+    tuned: Settings
+
+
+def sweep_small(small: Plan, seeds: int, is_quiet: bool) -> Small:
+    """The law of the best learning rates of six sweeps, and the best decay of one run."""
+    rates = 2.0 ** np.arange(-8, -1)
+    plans = [
+        dataclasses.replace(small, tokens=small.tokens / share, batch_tokens=batch)
+        for batch in (4 * small.batch_tokens, small.batch_tokens)
+        for share in (4, 2, 1)
+    ]
+    best = []
+    for plan in tqdm(plans, disable=is_quiet):
+        tried = [with_decay(plan, float(rate), 3.0) for rate in rates]
+        losses = losses_of(plan, tried, seeds).mean(1)
+        best.append(best_of(rates, losses))
+        print(f"{plan.tokens:.0f} tokens, {plan.batch_tokens} per batch:")
+        print(f"  best {best[-1]:.4f}, losses {losses.round(3)}")
+    tried = [with_decay(small, best[-1], x) for x in (0.0, 1.0, 3.0, 10.0)]
+    losses = losses_of(small, tried, seeds).mean(1)
+    print(f"  decays of {[round(s.weight_decay, 3) for s in tried]}: {losses.round(3)}")
+    return Small(eqopt.transfer.fit(plans, best), tried[int(np.argmin(losses))])
+
+
+def best_if_narrow(large: Plan, seeds: int) -> float:
+    """The best rate of a run that is as long as the large one, but narrow."""
+    plan = dataclasses.replace(large, width=BASE)
+    rates = 2.0 ** np.arange(-7, -2)
+    tried = [with_decay(plan, float(rate), 3.0) for rate in rates]
+    return best_of(rates, losses_of(plan, tried, seeds).mean(1))
+
+
+class Large(NamedTuple):
+    """Losses of the large run."""
+
+    variants: dict[str, float]
+    rates: np.ndarray
+    with_mup: np.ndarray
+    without: np.ndarray
+
+
+def run_large(
+    small: Plan, large: Plan, found: Small, seeds: int, is_quiet: bool
+) -> Large:
+    """The losses with what the rules say, one after the other, and of two sweeps."""
+    tuned, law = found.tuned, found.fit.law
+    rescale = eqopt.transfer.rescale
+    by_batch = rescale(tuned, small, large, weight_decay="batch_rule")
+    by_law = rescale(tuned, small, large, weight_decay="batch_rule", rate=law)
+    planned = rescale(tuned, small, large, rate=law)
+    roots = rescale(tuned, small, large, rate=law, batch_rule="square_root")
+    variants = {
+        "settings of the small run": (tuned, False),
+        "+ groups.mup": (tuned, True),
+        "+ batch: half-life, √κ": (by_batch, True),
+        "+ fitted law of the rate": (by_law, True),
+        "+ timescale of the decay": (planned, True),
+        "square root rule instead": (roots, True),
+    }
+    factors = np.array([1 / 8, 1 / 4, 1 / 2, 1, 2, 4])
+    # The product of rate and decay stays.
+    sweep = [
+        dataclasses.replace(
+            planned,
+            learning_rate=float(f * planned.learning_rate),
+            weight_decay=float(planned.weight_decay / f),
+        )
+        for f in factors
+    ]
+    todo = [*variants.values()]
+    todo += [(s, True) for s in (sweep[2], sweep[4], sweep[5])]
+    todo += [(s, False) for s in sweep[:4]]
+    losses = []
+    for settings, with_mup in tqdm(todo, disable=is_quiet):
+        loss = losses_of(large, [settings], seeds, with_mup)
+        losses.append(float(loss.mean()))
+        shown = f"{'with' if with_mup else 'without'} mup: {vars(settings)}"
+        print(f"{losses[-1]:.4f} ± {np.ptp(loss) / 2:.4f} {shown}")
+    end, nan = len(variants), float("nan")
+    low, high, highest, *without = losses[end:]
+    return Large(
+        dict(zip(variants, losses[:end], strict=True)),
+        factors * planned.learning_rate,
+        np.array([nan, nan, low, losses[4], high, highest]),
+        np.array([*without, nan, nan]),
+    )
+
+
+def save_picture(
+    found: Small, large: Plan, narrow: float, losses: Large, path: Path
+) -> None:
+    """The law with the best rate of the large run, its sweeps, and each rule's loss."""
+    figure = Figure(figsize=(11, 3.6), layout="constrained")
+    left, middle, right = figure.subplots(1, 3, width_ratios=(1, 1, 1.1))
+    law = found.fit.law
+    eqopt.plot.power_law(found.fit, over="tokens", until=large, axes=left)
+    best = best_of(losses.rates[2:], losses.with_mup[2:])
+    # Moved to the batch of the line, as are the points.
+    at = dataclasses.replace(law.base, tokens=large.tokens)
+    for rate, width, marker in ((narrow, BASE, "s"), (best, large.width, "*")):
+        moved = rate * law.ratio(large, at)
+        left.plot(large.tokens, moved, marker, color="C3", ms=7, label=f"width {width}")
+    left.set_title("best learning rate", fontsize=10, loc="left")
+    for loss, label, colour in (
+        (losses.with_mup, "with groups.mup", "C0"),
+        (losses.without, "without", "C1"),
+    ):
+        middle.plot(losses.rates, loss, "o-", ms=4, lw=1.4, color=colour, label=label)
+    middle.axvline(law(large), color="0.5", lw=1, ls="--", label="planned rate")
+    middle.set_xscale("log", base=2)
+    middle.set_xlabel("learning rate of the large run", fontsize=9)
+    middle.set_title("bits per byte, large run", fontsize=10, loc="left")
+    names = [*losses.variants]
+    values = [losses.variants[name] for name in names]
+    right.plot(values, range(len(names)), "o", color="C0", ms=6)
+    for row, value in enumerate(values):
+        right.annotate(f"{value:.3f}", (value, row), (6, 5), textcoords="offset points")
+    lowest = np.nanmin(losses.with_mup)
+    right.axvline(lowest, color="C3", lw=1, ls="--", label="best of the sweep")
+    right.set_yticks(range(len(names)), names)
+    right.invert_yaxis()
+    right.margins(x=0.2)
+    right.set_title("bits per byte, large run", fontsize=10, loc="left")
+    for axes in (left, middle, right):
+        axes.grid(color="0.93")
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.tick_params(labelsize=8)
+        axes.legend(fontsize=8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    metadata = {"Date": None} if path.suffix == ".svg" else {}
+    figure.savefig(path, dpi=150, metadata=metadata)
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description="Plans a run eight times as long and wide from small sweeps.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--seeds", type=int, default=4, help="of the small runs, twice the large ones")
+    add("--shrink", type=int, default=1, help="divides all tokens, to try it out")
+    add("--output", type=Path, default=Path("outputs/transfer.png"))
+    add("--quiet", action="store_true", help="no progress bar")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = make_parser()
+    options = parser.parse_args(argv)
+    if not (options.seeds > 0 and options.shrink > 0):
+        parser.error("--seeds and --shrink must be positive")
+    small, large = (
+        dataclasses.replace(plan, tokens=plan.tokens / options.shrink)
+        for plan in (SMALL, LARGE)
+    )
+    found = sweep_small(small, options.seeds, options.quiet)
+    law, errors = found.fit.law, found.fit.errors
+    for name, error in errors.items():
+        print(f"exponent of {name}: {getattr(law, name):.3f} ± {error:.3f}")
+    print(f"R²: {found.fit.r_squared:.3f}")
+    print(
+        f"planned rate: {law(large):.5f}, times or over {found.fit.spread(large):.2f}"
+    )
+    seeds = max(1, options.seeds // 2)
+    narrow = best_if_narrow(large, seeds)
+    print(f"best rate of a narrow run as long: {narrow:.5f}")
+    losses = run_large(small, large, found, seeds, options.quiet)
+    for name, loss in losses.variants.items():
+        print(f"{loss:.3f} bits per byte: {name}")
+    best = best_of(losses.rates[2:], losses.with_mup[2:])
+    print(f"best rate of the large run: {best:.5f}")
+    save_picture(found, large, narrow, losses, options.output)
+    print(f"picture: {options.output}")
+
+
+if __name__ == "__main__":
+    main()

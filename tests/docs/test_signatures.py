@@ -64,6 +64,8 @@ RESULTS = {
     "eqopt.aggregating.GradientNoiseScale",
     "eqopt.groups.MupFactors",
     "eqopt.groups.Route",
+    "eqopt.transfer.Fit",
+    "eqopt.transfer.RoleFactors",
     "eqopt.tree.ByteCount",
     "eqopt.tree.MigrationPlan",
 }

@@ -19,7 +19,7 @@ from eqopt.transfer import (
     fit,
     hyper_p,
     marin,
-    scale,
+    rescale,
 )
 
 
@@ -103,27 +103,27 @@ def test_complete_p():
 )
 def test_batch_rules(rule, factor, expected):
     options = {"batch_rule": rule, "weight_decay": "batch_rule"}
-    found = scale(TUNED, BASE, with_batch(factor), **options)
+    found = rescale(TUNED, BASE, with_batch(factor), **options)
     close(found, Settings(*expected), rel=1e-8)
 
 
 def test_the_half_life_is_constant():
     for factor in (0.25, 1, 64):
-        b2 = scale(TUNED, BASE, with_batch(factor)).b2
+        b2 = rescale(TUNED, BASE, with_batch(factor)).b2
         tokens = factor * 2**19 * math.log(0.5) / math.log(b2)
         assert tokens == pytest.approx(7_084_917, abs=1)
 
 
 def test_timescale_of_the_decay():
-    assert scale(TUNED, BASE, with_batch(4)).weight_decay == pytest.approx(0.2)
+    assert rescale(TUNED, BASE, with_batch(4)).weight_decay == pytest.approx(0.2)
     longer = dataclasses.replace(BASE, tokens=1e10)
-    assert scale(TUNED, BASE, longer).weight_decay == pytest.approx(0.01)
+    assert rescale(TUNED, BASE, longer).weight_decay == pytest.approx(0.01)
 
 
 def test_nanochat_is_a_special_case():
     """Its decay is multiplied by the root of the ratio of batches, and by 1 / tokens."""
     longer = dataclasses.replace(with_batch(2), tokens=3e9)
-    found = scale(TUNED, BASE, longer, batch_rule="rate").weight_decay
+    found = rescale(TUNED, BASE, longer, batch_rule="rate").weight_decay
     assert found == pytest.approx(0.1 * math.sqrt(2) / 3)
 
 
@@ -144,10 +144,10 @@ CHOICES = [
 
 @pytest.mark.parametrize("choice", CHOICES)
 def test_laws_of_scale(choice):
-    assert scale(TUNED, BASE, BASE, **choice) == TUNED
-    between = scale(TUNED, BASE, LATER, **choice)
-    found = scale(TUNED, BASE, LAST, **choice)
-    close(scale(between, LATER, LAST, **choice), found)
+    assert rescale(TUNED, BASE, BASE, **choice) == TUNED
+    between = rescale(TUNED, BASE, LATER, **choice)
+    found = rescale(TUNED, BASE, LAST, **choice)
+    close(rescale(between, LATER, LAST, **choice), found)
     if choice["weight_decay"] == "timescale":
         scales = [
             plan.batch_tokens / (s.learning_rate * s.weight_decay * plan.tokens)
@@ -272,11 +272,11 @@ together = [Plan(t, t / 100) for t in (1e6, 2e6, 4e6, 8e6)]
         (lambda: Plan(1e3, 1e6), "`batch_tokens` must be at most `tokens`"),
         (lambda: Settings(1e-3, b1=1.0), "`b1` must be in [0, 1), but is 1.0."),
         (
-            lambda: scale(TUNED, BASE, with_batch(10), batch_rule="square_root"),
+            lambda: rescale(TUNED, BASE, with_batch(10), batch_rule="square_root"),
             "with `batch_rule='square_root'`, `b1=0.9` becomes",
         ),
         (
-            lambda: scale(TUNED, BASE, with_batch(20), batch_rule="sde"),
+            lambda: rescale(TUNED, BASE, with_batch(20), batch_rule="sde"),
             "`b2=0.95` becomes",
         ),
         (lambda: marin(Plan(1e9, 1e6)), "marin: the plan must have a `width`."),

@@ -1,4 +1,4 @@
-"""Hyperparameters for longer, wider and deeper runs, from those of a small one."""
+"""Hyperparameters for long, wide and deep runs, from a small run that was tuned."""
 
 from .._lazy import attach_stub
 

@@ -1,4 +1,4 @@
-from ._batch import marin as marin, scale as scale
+from ._batch import marin as marin, rescale as rescale
 from ._law import (
     Fit as Fit,
     PowerLaw as PowerLaw,

@@ -28,7 +28,7 @@ _RULES = {
 BatchRule: TypeAlias = Literal["half_life", "square_root", "sde", "sdew", "rate"]
 
 
-def scale(
+def rescale(
     settings: Settings,
     base: Plan,
     plan: Plan,
@@ -67,11 +67,11 @@ def scale(
     !!! example
 
         ```python
-        from eqopt.transfer import Plan, Settings, scale
+        from eqopt.transfer import Plan, Settings, rescale
 
         base, plan = Plan(1e9, 2**17), Plan(8e9, 2**19)
         tuned = Settings(3e-3, b2=0.99, weight_decay=0.1)
-        opt = eqopt.AdamW(**vars(scale(tuned, base, plan)))
+        opt = eqopt.AdamW(**vars(rescale(tuned, base, plan)))
         ```
 
     **Arguments:**
@@ -124,19 +124,19 @@ def scale(
         }
         ```
     """
-    k = ratio("scale", "batch_tokens", base, plan)
+    k = ratio("rescale", "batch_tokens", base, plan)
     powers = _RULES[batch_rule]
     of_rate = k**powers.learning_rate if rate is None else rate.ratio(base, plan)
     of_decay = k**powers.weight_decay
     if weight_decay == "timescale":
-        of_decay = k / of_rate / ratio("scale", "tokens", base, plan)
+        of_decay = k / of_rate / ratio("rescale", "tokens", base, plan)
 
     def beta(name, power):
         old = getattr(settings, name)
         new = old if power == 0 else 1 - k**power * (1 - old)
         if new < 1e-9 and new < old:
             raise InputError(
-                "scale",
+                "rescale",
                 f"with `batch_rule={batch_rule!r}`, `{name}={old}` becomes {new:.3g} for "
                 f"{k:.3g} times the batch. Use `batch_rule='half_life'`.",
             )

@@ -74,7 +74,7 @@ def hyper_p() -> PowerLaw:
     The model divides residual branches by $\sqrt{2 L}$, and weights experts by the roots
     of their gates. The rates of [`eqopt.transfer.complete_p`][] would count the depth a
     second time. For your own base, use
-    `scale(..., rate=hyper_p(), batch_rule="rate")`.
+    `rescale(..., rate=hyper_p(), batch_rule="rate")`.
 
     !!! example
 

@@ -99,7 +99,7 @@ def complete_p(
         ```
 
     [`eqopt.groups.mup`][] has the factors of the width for each array, from its shapes.
-    If you use both, leave out the widths of the plans.
+    If you use both, omit the widths of the plans.
 
     **Arguments:**
 
