@@ -280,23 +280,25 @@ def save_picture(
         middle.plot(losses.rates, loss, "o-", ms=4, lw=1.4, color=colour, label=label)
     middle.axvline(law(large), color="0.5", lw=1, ls="--", label="planned rate")
     middle.set_xscale("log", base=2)
-    middle.set_xlabel("learning rate of the large run", fontsize=9)
+    middle.set_xlabel("learning rate of the large run")
     middle.set_title("bits per byte, large run", fontsize=10, loc="left")
     names = [*losses.variants]
     values = [losses.variants[name] for name in names]
     right.plot(values, range(len(names)), "o", color="C0", ms=6)
     for row, value in enumerate(values):
-        right.annotate(f"{value:.3f}", (value, row), (6, 5), textcoords="offset points")
+        style = {"textcoords": "offset points", "fontsize": 8}
+        right.annotate(f"{value:.3f}", (value, row), (6, 4), **style)
     lowest = np.nanmin(losses.with_mup)
     right.axvline(lowest, color="C3", lw=1, ls="--", label="best of the sweep")
     right.set_yticks(range(len(names)), names)
     right.invert_yaxis()
-    right.margins(x=0.2)
+    right.margins(x=0.2, y=0.1)
     right.set_title("bits per byte, large run", fontsize=10, loc="left")
     for axes in (left, middle, right):
         axes.grid(color="0.93")
         axes.spines[["top", "right"]].set_visible(False)
-        axes.tick_params(labelsize=8)
+        axes.tick_params(which="both", labelsize=8)
+        axes.xaxis.label.set_size(9)
         axes.legend(fontsize=8)
     path.parent.mkdir(parents=True, exist_ok=True)
     metadata = {"Date": None} if path.suffix == ".svg" else {}
