@@ -1,4 +1,4 @@
-"""Plans a run eight times as long and wide from small sweeps, in about ten minutes.
+"""Plans a run eight times as long and wide from small sweeps, in six minutes or more.
 
 A language model of bytes (the text is the reference of the Python language, which comes
 with Python for its `help`) predicts each byte from the eight before. Sweeps with narrow

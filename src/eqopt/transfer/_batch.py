@@ -172,7 +172,8 @@ def marin(
     The rates were fitted to language models with experts, with Muon and the last layer
     in [`eqopt.Hyperball`][], a warm-up of 1 % of the steps, a linear decay to 5 %, and no
     clipping. In a sweep of theirs, the best $\beta_2$ was smaller than this. They found
-    33 million tokens per batch stable, and 67 million unstable.
+    33 million tokens per batch stable, and 67 million unstable. $\varepsilon$ is from
+    their program; the plan of one run has 8e-19, because it counts sequences.
 
     !!! example
 

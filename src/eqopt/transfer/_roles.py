@@ -144,6 +144,8 @@ def complete_p(
     of_width = 1 / n if optimizer == "adam" else 1.0
     product = 0.0 if optimizer == "sphere" else 1.0
     of_depth, eps = depth ** (alpha - 1), depth**-alpha / n
+    # Outside the branches, epsilon has no factor of the depth (the paper's equation 40),
+    # although early versions of its program had it.
     hidden = Factors(
         init=n**-0.5,
         learning_rate=of_width * of_depth,
