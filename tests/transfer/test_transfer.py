@@ -201,6 +201,8 @@ def test_fit_finds_a_law():
     far = Plan(1e9, 1e5, 512)
     assert found.law(far) == pytest.approx(law(far))
     assert found.r_squared == pytest.approx(1) and found.spread(far) < 1.001
+    level = fit(plans, [2.0] * 8, ["tokens"])
+    assert (level.law.tokens, level.r_squared) == (pytest.approx(0), 1.0)
 
 
 def test_fit_is_ordinary_least_squares():

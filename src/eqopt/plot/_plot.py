@@ -310,10 +310,9 @@ def power_law(
     ends = xs if until is None else [*xs, getattr(until, over)]
     at = np.geomspace(min(ends), max(ends), 50)
     line, t = value_at(at), np.log(at / base)
-    # The variance of the logarithm of the line: of its height and its slope.
-    i, covariance = 1 + [*fit.errors].index(over), np.array(fit.covariance)
-    variance = covariance[0, 0] + 2 * covariance[0, i] * t + covariance[i, i] * t**2
-    spread = np.exp(np.sqrt(np.maximum(variance, 0)))
+    # Errors of the height at the base, the mean of the points, and of the slope.
+    height = fit.covariance[0][0]
+    spread = np.exp(np.sqrt(height + (fit.errors[over] * t) ** 2))
     label = f"exponent {exponent:.3f} ± {fit.errors[over]:.3f}"
     [drawn] = axes.plot(at, line, linewidth=1.4, label=label)
     style = {"color": drawn.get_color(), "linewidth": 0}
