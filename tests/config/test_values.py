@@ -187,7 +187,7 @@ ANY = groups.path("bias$") | GLOB | groups.module(eqx.nn.LayerNorm)
         (is_matrix, {"function": "is_matrix"}),
         (True, True),
     ],
-    ids=str,
+    ids=lambda x: getattr(x, "__name__", str(x)),
 )
 def test_masks(mask, written):
     for fn in (is_matrix, is_wide, first):
