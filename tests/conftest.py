@@ -42,6 +42,9 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     atexit.register(
         shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True
     )
+# By default, JAX stores only programs that compile for a second, which few of these do.
+# Processes that tests start share them, too.
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 
 
 import equinox.internal as eqxi
@@ -67,8 +70,6 @@ eager.share()
 random_numbers.share()
 # If eqopt cannot read the programs of a release of JAX, fail instead of falling back.
 _jax_internals.raises = True
-# By default, JAX stores only programs that compile for a second, which few of these do.
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 
 
 _finished = 0

@@ -3,8 +3,6 @@
 import pathlib
 import re
 import runpy
-import subprocess
-import sys
 
 import pytest
 from tests.methods import BY_FAMILY
@@ -32,15 +30,13 @@ TEXTS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.usefixtures("standard_promotion")
 def test_draws_what_the_page_shows(name, tmp_path):
     output = tmp_path / f"{name}.svg"
-    script = SCRIPTS / f"draw_{name}.py"
-    if name == "estimators":  # from fewer samples: the texts do not depend on them
-        main = runpy.run_path(str(script))["main"]
-        main.__globals__["NUM_SAMPLES"] = 40
-        main(str(output))
-    else:
-        subprocess.run([sys.executable, script, output], check=True)
+    main = runpy.run_path(str(SCRIPTS / f"draw_{name}.py"))["main"]
+    # From fewer samples: the texts do not depend on them.
+    main.__globals__["NUM_SAMPLES"] = 40
+    main(str(output))
     for picture in (output, IMAGES / output.name):
         for text in TEXTS[name]:
             assert f"<!-- {text} -->" in picture.read_text()
@@ -65,9 +61,9 @@ def test_the_sheet_of_a_family_has_its_optimizers(family):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("standard_promotion")
 def test_draws_the_paths_of_the_page(tmp_path):
-    command = [sys.executable, "-m", "docs.examples.draw_paths", tmp_path, "polyak"]
-    subprocess.run(command, check=True, cwd=ROOT)
+    runpy.run_module("docs.examples.draw_paths")["main"](tmp_path, "polyak")
     drawn = (tmp_path / "paths_polyak.svg").read_text()
     shown = (IMAGES / "paths_polyak.svg").read_text()
     first = re.compile(r'points="([-\d.]+,[-\d.]+)[^"]*" class="path"')

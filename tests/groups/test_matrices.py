@@ -11,6 +11,8 @@ from equinox import nn
 import eqopt
 from eqopt.groups import BlockAxes, layer_blocks, layer_matrices
 
+from ..interpreter import interpreted
+
 
 KEY = jr.key(0)
 Numbers = eqopt.MatrixDimensionNumbers
@@ -151,6 +153,7 @@ def test_blocks_of_own_arrays():
     assert found(Block(KEY), layer_blocks)[".mlp.up"] == BlockAxes()
 
 
+@interpreted
 def steps_of(opt, model):
     """The first updates, for gradients that do not depend on the layout."""
     grads = jax.tree.map(jnp.cos, eqx.filter(model, eqx.is_inexact_array))

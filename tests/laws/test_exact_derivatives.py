@@ -18,8 +18,9 @@ from eqopt.testing._hyperparameters import numbers, with_numbers
 
 from ..interpreter import interpreted
 from ..methods import METHODS
-from .registry import CLASSES, law
+from .registry import PARTS, law
 from .subjects import arrays, normal, params_of
+from .test_half_precision import parts_of
 
 
 def loss_of(params):
@@ -51,14 +52,26 @@ def assert_exact(opt):
         np.testing.assert_allclose(x * slopes[name], expected, 1e-3, 1e-8, err_msg=name)
 
 
-ROWS = {row.name for method in METHODS.values() for row in method.laws} & CLASSES
+ROWS = {row.name for method in METHODS.values() for row in method.laws} & PARTS
 SAYS = re.compile(r"[Dd]erivatives\s+(of|through)\s+the\s+step\s+treat[^.]*constant")
+
+
+def says(cls):
+    return bool(SAYS.search(cls.__doc__))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_recipes_say_what_their_parts_say(name):
+    """A recipe is a chain, whose derivatives are those of its parts."""
+    for row in METHODS[name].laws:
+        if isinstance(row(), eqopt.AbstractOptimizer):
+            assert says(row.subject) or not any(says(type(x)) for x in parts_of(row()))
 
 
 @law({"Prodigy", "ScaleByAdam", "ScaleByMuon"}, ROWS)
 def test_derivatives_are_exact(row, x64):
     """Or the docstring says what counts as constant."""
-    if SAYS.search(row.subject.__doc__):
+    if says(row.subject):
         return
     with x64():
         opt = row(**row.data)
@@ -85,6 +98,6 @@ REST = {
 @pytest.mark.parametrize("name", REST)
 @pytest.mark.costly
 def test_the_rest_is_exact(name, x64):
-    assert SAYS.search(getattr(eqopt, name).__doc__)
+    assert says(getattr(eqopt, name))
     with x64():
         assert_exact(REST[name]())

@@ -14,6 +14,7 @@ import eqopt
 from eqopt import AbstractTransformation
 from eqopt._trees.keys import keep_keys
 
+from ..interpreter import interpreted
 from ..meshes import mesh_of
 from .registry import REGISTRY
 from .subjects import params_of
@@ -56,7 +57,7 @@ LIKE = {"matrix": jnp.zeros(3), "more": [jnp.zeros(3), None, {"scalar": jnp.zero
 
 def check_no_noise_comes_twice(opt, seen, params=LIKE, calls=5):
     zeros = jax.tree.map(jnp.zeros_like, params)
-    call = eqx.filter_jit(
+    call = interpreted(
         lambda state, params: opt.step(
             zeros, state, params, value=jnp.ones(()), grad_fn=lambda _: zeros
         )

@@ -36,6 +36,12 @@ METHODS = {
 # of the mesh, and have tests of their own.
 for name in ("DistributeMatrices", "Flatten", "Offload", "ZeRO1"):
     del METHODS[name]
+# They keep no arrays but the state inside them, which is divided as without them.
+PASSING = {
+    *("ApplyIfFinite", "Cautious", "ConditionallyMask", "ConditionallyTransform"),
+    *("DynamicLossScale", "Masked", "Partition", "Project", "Scheduled"),
+    *("SelectiveTransform", "SplitRealAndImaginary"),
+}
 STATES = {
     "8 bits": storage.BlockwiseQuantized(),
     "4 bits": storage.BlockwiseQuantized(4),
@@ -95,11 +101,15 @@ def values(stored, shapes, seed=0):
 
 def trained(opt, params, grads, steps=3, program=jax.jit):
     """The first state, and the last parameters and state; each step is one program."""
-    step = program(lambda *args: opt.step(*args, value=jnp.float32(1)))
+
+    def one_step(size, state, params):
+        now = jax.tree.map(lambda g: g * size, grads)
+        return opt.step(now, state, params, value=jnp.float32(1))
+
+    step = program(one_step)
     first = state = program(lambda params: opt.init(params))(params)
     for i in range(steps):
-        now = jax.tree.map(lambda g, i=i: g * (1 + i), grads)
-        params, state = step(now, state, params)
+        params, state = step(jnp.float32(1 + i), state, params)
     return first, params, state
 
 
@@ -236,7 +246,7 @@ def test_a_shard_below_the_threshold():
     assert not is_stored(init(None)) and is_stored(init(eqopt.groups.everything))
 
 
-@cases("inside ZeRO-1")
+@cases("inside ZeRO-1", methods=[x for x in METHODS if x not in PASSING])
 def test_inside_zero1(stored, method, layout):
     first, params, last = alone(stored, method, is_even=False)
     inner, mesh = wrapped(stored, METHODS[method]), mesh_of(x=8)
@@ -246,10 +256,8 @@ def test_inside_zero1(stored, method, layout):
     compiled, found, state = trained(opt, given, grads)
     for each in (compiled, state, *[opt.init(given)] * (method == "AdamW")):
         assert_divided(each)
-        own = each._without_padding.inner_state
-        assert [x.shape for x in jax.tree.leaves(own)] == [
-            x.shape for x in jax.tree.leaves(first)
-        ]
+        own = jax.eval_shape(lambda state: state._without_padding.inner_state, each)
+        assert jax.tree.map(jnp.shape, own) == jax.tree.map(jnp.shape, first)
     assert all(x.sharding.is_fully_replicated for x in arrays(found))
     assert_same(found, params)
     name = "eval_params" if stored in STATES else "full_params"

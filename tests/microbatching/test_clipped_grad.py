@@ -14,7 +14,6 @@ from eqopt.microbatching import (
 )
 from eqopt.numerics import common_dtype
 
-from ..interpreter import interpreted
 from .subjects import ROWS, SUBJECTS, mlp, normal, rows, score
 
 
@@ -89,7 +88,7 @@ def check(name, ways):
     make, fun, x, paths, tolerance = SUBJECTS[name]
     model = make()
 
-    @interpreted
+    @eqx.filter_jit
     def everything(model, x, limit):
         out = []
         for keep, method, size, kind in ways:
@@ -106,7 +105,7 @@ def check(name, ways):
             out.append(grad_fn(model, x))
         return out
 
-    values, grads = interpreted(one_by_one)(fun, model, x)
+    values, grads = eqx.filter_jit(one_by_one)(fun, model, x)
     norms = norms_of(grads)
     limit = float(min(norms) + max(norms)) / 2
     if name not in ("constant", "parameters alone"):

@@ -15,6 +15,8 @@ from eqopt.microbatching import (
     microbatch,
 )
 
+from ..interpreter import interpreted
+
 
 SUM, MEAN = AccumulationType.SUM, AccumulationType.MEAN
 RUNNING_MEAN, CONCAT = AccumulationType.RUNNING_MEAN, AccumulationType.CONCAT
@@ -50,7 +52,7 @@ def tolerance(dtype):
     return 1e-5 if dtype == jnp.float32 else 2e-2
 
 
-@eqx.filter_jit
+@interpreted
 def sums_and_rows(x, size, axis, tree):
     def fun(x):
         x = jnp.moveaxis(x, axis, 0)
@@ -61,7 +63,7 @@ def sums_and_rows(x, size, axis, tree):
     return microbatch(fun, 0, size, kinds, in_axes=axis)(x), fun(x)
 
 
-@eqx.filter_jit
+@interpreted
 def sums_and_rows_by_row(x, size, axis, tree):
     def fun(x):
         return tree(x), x * x
@@ -104,7 +106,7 @@ def mean_loss(model, x, w):
     return jnp.sum(losses * w) / jnp.sum(w)
 
 
-@eqx.filter_jit
+@interpreted
 def weighted_means(model, x, w, size):
     """Computed by all functions for microbatches, and without microbatches."""
     by_row = micro_vmap(

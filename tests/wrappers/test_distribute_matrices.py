@@ -218,9 +218,7 @@ def with_blocks(params):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "make", [eqopt.SOAP, eqopt.Shampoo, eqopt.KLShampoo, eqopt.PSGDKron]
-)
+@pytest.mark.parametrize("make", [eqopt.SOAP, eqopt.Shampoo, eqopt.PSGDKron])
 def test_a_state_moves_to_other_devices(make, tmp_path):
     """Through a file: to 3 of them, which divide other axes, to one, and back to 8."""
     inner = preconditioned(make, weight_dimension_numbers=with_blocks)
@@ -235,7 +233,7 @@ def test_a_state_moves_to_other_devices(make, tmp_path):
     )
     steps = [on(8), on(3, few), inner, on(8)]
     like = [on(8, AbstractMesh), on(3, AbstractMesh), inner]
-    expected, reference = params, inner.init(params)
+    expected, reference, alone = params, inner.init(params), jax.jit(inner.step)
     state = steps[0].init(params)
     for i, opt in enumerate(steps):
         if i:
@@ -244,9 +242,10 @@ def test_a_state_moves_to_other_devices(make, tmp_path):
             old = eqopt.checkpoint.load(tmp_path / "state.eqx", shapes)
             state = eqopt.tree.migrate(opt, old, params)
             again = eqopt.tree.migrate(steps[i - 1], state, params)
-            assert_equal(without_stacks(again), without_stacks(old))
+            found, kept = jax.device_get((again, old))
+            assert_equal(without_stacks(found), without_stacks(kept))
         params, state = jax.device_get(jax.jit(opt.step)(grads, state, params))
-        expected, reference = jax.jit(inner.step)(grads, reference, expected)
+        expected, reference = alone(grads, reference, expected)
     for x, y in zip(jax.tree.leaves(params), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-4, atol=2e-4)
 
