@@ -11,6 +11,8 @@ import pytest
 import eqopt
 from eqopt import groups
 
+from ..interpreter import interpreted
+
 
 Numbers = eqopt.MatrixDimensionNumbers
 WHOLE = Numbers(-1, -2)
@@ -29,7 +31,7 @@ OPTIMIZERS = {
 
 
 def trained(opt, params, grads):
-    state, step = opt.init(params), jax.jit(opt.step)
+    state, step = opt.init(params), interpreted(opt.step)
     for g in grads:
         params, state = step(g, state, params)
     return params

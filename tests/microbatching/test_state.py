@@ -18,6 +18,7 @@ from eqopt.microbatching import (
     microbatch,
 )
 
+from ..interpreter import interpreted
 from .subjects import assert_close
 
 
@@ -67,7 +68,7 @@ def test_batch_norm(mode, rows):
     value = sum(values) / rows
     grad = jax.tree.map(lambda *g: sum(g) / rows, *grads)
 
-    @eqx.filter_jit
+    @interpreted
     def micro(model, x, state, k):
         fun = eqx.filter_value_and_grad(loss, has_aux=True)
         arguments = {"num_real_microbatches": k}
@@ -145,7 +146,7 @@ def test_rows_that_agree_on_the_state(size):
     x = jnp.arange(5.0)
     fun = lambda x, state: counter(2 * x, state, 1.5)
 
-    @eqx.filter_jit
+    @interpreted
     def micro(x, state, k):
         arguments = {"microbatch_size": size, "num_real_microbatches": k}
         return (

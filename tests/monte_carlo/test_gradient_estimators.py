@@ -16,6 +16,7 @@ from eqopt.monte_carlo import (
     score_function_jacobians,
 )
 
+from ..interpreter import interpreted
 from .problems import (
     ESTIMATORS,
     PARAMS,
@@ -83,7 +84,7 @@ def test_coupling_by_the_mean():
 def test_parts_of_the_measure_valued_estimate(estimate, of_exact, coupling):
     function = PROBLEMS["cosine"].function
     dist = MultiNormalDiag(*PARAMS)
-    found = eqx.filter_jit(estimate)(function, dist, 1, 10_000, coupling)
+    found = interpreted(estimate)(function, dist, 1, 10_000, coupling)
     assert found.shape == (10_000, 2)
     assert_mean(found, of_exact(gradient("cosine")))
 
@@ -100,7 +101,7 @@ slow_but_for_score = pytest.mark.parametrize(
 def test_shapes_of_events(estimator, shape):
     params = (jnp.full(shape, 0.5), jnp.zeros(shape))
     function = lambda x: jnp.sum(x**2)
-    fun = eqx.filter_jit(ESTIMATORS[estimator])
+    fun = interpreted(ESTIMATORS[estimator])
     found = fun(function, params, MultiNormalDiag, jr.key(2), 3000)
     assert [j.shape for j in found] == [(3000, *shape)] * 2
     assert_mean(found, (jnp.full(shape, 1.0), jnp.full(shape, 2.0)))
@@ -128,7 +129,7 @@ def test_parameters_that_are_a_model(estimator):
         return problem.expectation(dist.mean, dist.scale**2)
 
     expected = eqx.filter_grad(exact)(model)
-    found = eqx.filter_jit(ESTIMATORS[estimator])(
+    found = interpreted(ESTIMATORS[estimator])(
         problem.function, model, lambda model: model(x), jr.key(4), 10_000
     )
     assert jax.tree.structure(found) == jax.tree.structure(expected)

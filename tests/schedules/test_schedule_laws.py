@@ -10,6 +10,8 @@ import pytest
 import eqopt
 from eqopt import schedules
 
+from ..interpreter import interpreted
+
 
 LARGEST = 2**31 - 1
 
@@ -57,7 +59,7 @@ def test_kinds_of_counts(case):
 def test_transformations(case):
     counts = np.arange(8, dtype=np.int32)
     one_by_one = np.stack([case.ours(count) for count in counts])
-    vmapped = jax.vmap(case.ours)(jnp.asarray(counts))
+    vmapped = interpreted(jax.vmap(case.ours))(jnp.asarray(counts))
     assert vmapped.dtype == jnp.float32
     np.testing.assert_allclose(vmapped, one_by_one, rtol=1e-5, atol=1e-7)
 
@@ -67,7 +69,7 @@ def test_transformations(case):
         return (count + 1, value), value
 
     init = (jnp.zeros((), jnp.int32), case.ours(0))
-    _, scanned = jax.lax.scan(body, init, length=8)
+    _, scanned = interpreted(lambda init: jax.lax.scan(body, init, length=8))(init)
     np.testing.assert_allclose(scanned, one_by_one, rtol=1e-5, atol=1e-7)
     shape = eqx.filter_eval_shape(case.ours, jax.ShapeDtypeStruct((), jnp.int32))
     assert shape == jax.ShapeDtypeStruct((), jnp.float32)
@@ -170,7 +172,7 @@ def test_derivatives_are_finite(case):
     values, rest = eqx.partition(_as_arrays(case.ours), eqx.is_inexact_array)
     counts = jnp.asarray([*case.counts, LARGEST])
 
-    @jax.jit
+    @interpreted
     def derivatives(values):
         def evaluate(values, count):
             return eqx.combine(values, rest)(count)

@@ -9,6 +9,7 @@ import pytest
 
 import eqopt
 
+from ...interpreter import interpreted
 from ...parity.by_hand import adam_by_hand
 from ...parity.matrices import NUMBERS
 
@@ -89,7 +90,7 @@ def test_steps(name, x64):
         direction = make(**names)
         params = {"w": jnp.asarray(w), "b": jnp.asarray(b)}
         state, own = opt.init(params), direction.init(params["w"])
-        step, update = jax.jit(opt.step), jax.jit(direction.update)
+        step, update = interpreted(opt.step), interpreted(direction.update)
         for t, (g, d) in enumerate(zip(grads, others, strict=True)):
             g = jax.tree.map(jnp.asarray, g)
             params, state = step(g, state, params)

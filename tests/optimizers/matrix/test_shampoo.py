@@ -10,6 +10,7 @@ import pytest
 
 import eqopt
 
+from ...interpreter import interpreted
 from ...parity.matrices import NUMBERS
 
 
@@ -25,7 +26,7 @@ def kl_shampoo(**arguments):
 
 
 def last_update(opt, grads):
-    state, update, updates = opt.init(grads[0]), jax.jit(opt.update), grads[0]
+    state, update, updates = opt.init(grads[0]), interpreted(opt.update), grads[0]
     for g in grads:
         updates, state = update(g, state)
     return updates
