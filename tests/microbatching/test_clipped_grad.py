@@ -14,6 +14,7 @@ from eqopt.microbatching import (
 )
 from eqopt.numerics import common_dtype
 
+from ..interpreter import interpreted
 from .subjects import ROWS, SUBJECTS, mlp, normal, rows, score
 
 
@@ -167,9 +168,13 @@ def params_of_layers(seed=0):
 PARAMS = params_of_layers()
 
 
-@eqx.filter_jit
-def run(fun, *args, **kwargs):
+@interpreted
+def called(fun, args, kwargs):
     return fun(*args, **kwargs)
+
+
+def run(fun, *args, **kwargs):
+    return called(fun, args, kwargs)
 
 
 def assert_trees_close(actual, expected, tolerance=1e-5):

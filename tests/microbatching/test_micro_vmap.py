@@ -13,6 +13,8 @@ from hypothesis import given, settings, strategies as st
 
 from eqopt.microbatching import AccumulationType, micro_vmap
 
+from ..interpreter import interpreted
+
 
 KINDS = {kind.name: kind for kind in AccumulationType}
 REDUCTIONS = {
@@ -40,7 +42,7 @@ def test_agrees_with_vmap(rows, size, axis, dtype):
     def fun(x):
         return dict.fromkeys(KINDS, (x, x[0]))
 
-    @jax.jit
+    @interpreted
     def both(x):
         expected = jax.vmap(fun, axis)(x)
         for name, reduction in REDUCTIONS.items():
@@ -71,7 +73,7 @@ def test_parity_with_optax(size, getkey):
     ours = micro_vmap(fun, accumulator=KINDS, **arguments)
     accumulator = {name: theirs.AccumulationType[name] for name in KINDS}
     reference = theirs.micro_vmap(fun, accumulator=accumulator, **arguments)
-    both = jax.jit(lambda *args: (ours(*args), reference(*args)))
+    both = interpreted(lambda *args: (ours(*args), reference(*args)))
     actual, expected = map(jax.tree.leaves, both(scale, x, y))
     for a, b in zip(actual, expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
@@ -99,12 +101,12 @@ def test_models(getkey):
     def make(key):
         return eqx.nn.PReLU(0.25), eqx.nn.Linear(3, 2, key=key)
 
-    ensemble = eqx.filter_jit(micro_vmap(make, microbatch_size=2))(keys)
-    expected = eqx.filter_jit(eqx.filter_vmap(make))(keys)
+    ensemble = interpreted(micro_vmap(make, microbatch_size=2))(keys)
+    expected = interpreted(eqx.filter_vmap(make))(keys)
     assert jax.tree.structure(ensemble) == jax.tree.structure(expected)
     np.testing.assert_allclose(ensemble[1].weight, expected[1].weight, rtol=1e-6)
-    fun = eqx.filter_jit(micro_vmap(lambda m, x: m[0](m[1](x)), microbatch_size=3))
-    y = eqx.filter_jit(eqx.filter_vmap(lambda m, x: m[0](m[1](x))))(expected, x)
+    fun = interpreted(micro_vmap(lambda m, x: m[0](m[1](x)), microbatch_size=3))
+    y = interpreted(eqx.filter_vmap(lambda m, x: m[0](m[1](x))))(expected, x)
     np.testing.assert_allclose(fun(ensemble, x), y, rtol=1e-6)
 
 

@@ -10,6 +10,7 @@ from hypothesis import given, settings, strategies as st
 
 import eqopt
 
+from ...interpreter import interpreted
 from ...parity.matrices import NUMBERS
 
 
@@ -67,7 +68,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 
 def updates_of(opt, grads):
-    state, update, seen = opt.init(jnp.asarray(grads[0])), jax.jit(opt.update), []
+    state, update, seen = opt.init(jnp.asarray(grads[0])), interpreted(opt.update), []
     for g in grads:
         u, state = update(jnp.asarray(g), state)
         seen.append(np.asarray(u))
