@@ -27,7 +27,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 CHOSEN = [
     *("trace-step", "trace-small-lion", "compile", "eager", "clip-adamw"),
     *("multi-steps-update", "conditionally-transform", "flatten", "momentum"),
-    *("lbfgs-digits", "import", "import-all"),
+    *("lbfgs-digits", "import-all"),
 ]
 
 

@@ -15,6 +15,7 @@ import eqopt
 from eqopt.interop.optax import from_optax, state_from_optax, state_to_optax, to_optax
 from eqopt.interop.optax._state import PARTNERS, RENAMED, is_ours, nodes_of
 
+from ..interpreter import interpreted
 from ..laws.row import matrix_or_other, one_in_two
 from ..laws.subjects import (
     arrays,
@@ -119,7 +120,7 @@ QUICK = {"partition", "injected"}
 
 def train(tx, params, state, steps):
     """Some steps with Optax, or with ours by its name there."""
-    update = jax.jit(optax.with_extra_args_support(tx).update)
+    update = interpreted(optax.with_extra_args_support(tx).update)
     for i in steps:
         updates, state = update(grads_of(params, i), state, params)
         params = optax.apply_updates(params, updates)
