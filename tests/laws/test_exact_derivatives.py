@@ -62,7 +62,7 @@ def says(cls):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_recipes_say_what_their_parts_say(name):
-    """A recipe is a chain, whose derivatives are those of its parts."""
+    """JAX derives a chain from its parts, so a recipe has no other constants."""
     for row in METHODS[name].laws:
         if isinstance(row(), eqopt.AbstractOptimizer):
             assert says(row.subject) or not any(says(type(x)) for x in parts_of(row()))
