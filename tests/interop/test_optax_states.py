@@ -12,8 +12,9 @@ from optax._src import transform as optax_transform
 from optax.transforms import _adding as optax_adding
 
 import eqopt
+from eqopt.interop._parts import nodes_of
 from eqopt.interop.optax import from_optax, state_from_optax, state_to_optax, to_optax
-from eqopt.interop.optax._state import PARTNERS, RENAMED, is_ours, nodes_of
+from eqopt.interop.optax._state import PARTNERS, RENAMED, is_ours
 
 from ..interpreter import interpreted
 from ..laws.row import matrix_or_other, one_in_two
