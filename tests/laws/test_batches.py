@@ -173,15 +173,6 @@ def test_stacks_keep_their_axes(opt):
         assert merged not in text
 
 
-@pytest.mark.parametrize(("size", "batches"), [(2**24, 1), (24, 2), (23, 3)])
-@pytest.mark.costly
-def test_batches_of_projections_are_limited(size, batches, limit_batches):
-    limit_batches(size)
-    opt = eqopt.ScaleByGaLore(2)
-    found = expensive(opt, equal(3))
-    assert found and found == times(batches, expensive(opt, equal(1)))
-
-
 def test_precisions_share_a_batch():
     """Matrices of both dtypes are computed in float32."""
     opt, mixed = eqopt.ScaleByMuon(), [jnp.ones((4, 3), x) for x in ("f4", "bfloat16")]

@@ -28,6 +28,9 @@ def modules(node):
             yield from modules(part)
 
 
+PLAN = eqopt.transfer.Plan(1e9, 1e5)
+
+
 @functools.cache
 def examples():
     """The first instance of each class."""
@@ -37,6 +40,8 @@ def examples():
         *(row() for row in REGISTRY),
         *schedules,
         eqopt.schedules.ReduceOnPlateau(1.0),
+        eqopt.transfer.PowerLaw(PLAN, 1e-3),
+        eqopt.transfer.Settings(1e-3),
     ]
     return {type(x): x for tree in reversed(trees) for x in modules(tree)}
 
