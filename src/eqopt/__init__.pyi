@@ -266,6 +266,11 @@ from ._optimizers.matrix.muown import (
     ScaleByMuown as ScaleByMuown,
     ScaleByMuownState as ScaleByMuownState,
 )
+from ._optimizers.matrix.namo import (
+    NAMO as NAMO,
+    ScaleByNAMO as ScaleByNAMO,
+    ScaleByNAMOState as ScaleByNAMOState,
+)
 from ._optimizers.matrix.normuon import (
     NorMuon as NorMuon,
     ScaleByNorMuon as ScaleByNorMuon,
@@ -578,6 +583,10 @@ from ._wrappers.skip_step import (
     SkipNotFinite as SkipNotFinite,
     SkipStep as SkipStep,
     SkipStepState as SkipStepState,
+)
+from ._wrappers.soda import (
+    SODA as SODA,
+    SODAState as SODAState,
 )
 from ._wrappers.store import (
     StoreParams as StoreParams,

@@ -1,5 +1,6 @@
 """The steps that are compiled."""
 
+import functools
 import itertools
 from typing import Any
 
@@ -22,14 +23,18 @@ ONE_MATRIX = {"w": (8192, 8192)}
 
 _OF_ALL = (
     *("SGD", "Adam", "AdamW", "clip + AdamW", "Lion", "ADOPT", "Rprop", "Prodigy"),
-    *("LAMB", "Adafactor", "AdamP", "ScheduleFreeAdamW", "Muon", "NorMuon", "SOAP"),
-    *("Hyperball", "ApplyIfFinite", "MultiSteps", "Lookahead", "ParamEMA"),
+    *("LAMB", "Adafactor", "AdamP", "ScheduleFreeAdamW", "Muon", "NorMuon", "NAMO"),
+    *("SOAP", "Hyperball", "ApplyIfFinite", "MultiSteps", "Lookahead", "ParamEMA"),
     *("state: 8 bits", "state: 4 bits", "state: float8", "state: bfloat16"),
     "state: 8 bits, Lion",
 )
 ROWS = {
     "momentum": Case(lambda: eqopt.SGD(0.1, 0.9)),
     **{name: CASES[name] for name in _OF_ALL},
+    "SODA": Case(lambda: eqopt.SODA(eqopt.Adam(1e-3))),
+    "three averages": Case(
+        lambda: functools.reduce(eqopt.ParamEMA, (0.9, 0.99, 0.999), eqopt.AdamW(1e-3))
+    ),
     "Muon, lm": CASES["Muon"],
     "state: bfloat16 at random, lm": CASES["state: bfloat16 at random"],
 }

@@ -193,6 +193,7 @@ WRAPPERS: dict[str, tuple[Callable[..., AbstractTransformation], Callable]] = {
     "Project": (lambda opt: eqopt.Project(opt, halved), _project),
     "RecordGradNorm": (eqopt.RecordGradNorm, _forward),
     "SAM": (eqopt.SAM, _sam),
+    "SODA": (eqopt.SODA, _forward),
     "SWA": (lambda opt: eqopt.SWA(opt, 2), _swa),
     "ScheduleFree": (lambda opt: eqopt.ScheduleFree(opt, 0.1, b1=0.75), _schedule_free),
     "Scheduled": (eqopt.Scheduled, _forward),
@@ -213,7 +214,9 @@ BY_LEAF = {"Masked", "Partition", "SelectiveTransform"}
 AVERAGES = "DiLoCo", "EMANesterov", "GPA", "Lookahead", "OuterNesterov", "ScheduleFree"
 # According to the documentation of the first, the second does not belong inside it.
 MISPLACED = {
-    *itertools.product(["Cautious", "Mechanic"], (*AVERAGES, "ParamEMA", "SWA")),
+    *itertools.product(
+        ["Cautious", "Mechanic", "SODA"], (*AVERAGES, "ParamEMA", "SWA")
+    ),
 }
 # These are errors: see `test_pairs`.
 REFUSED = {

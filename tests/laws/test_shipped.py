@@ -66,6 +66,7 @@ WITHOUT_EFFECT = {
     "ScaleByShampoo(KL)": f"`graft_b2`: {MODE}",
     "ScaleByShampoo(one-sided, staggered)": f"`graft_b2`: {MODE}",
     "SinkGD": f"`width_exponent`: {MODE}",
+    **dict.fromkeys(("NAMO", "ScaleByNAMO"), f"`clamp`: {MODE}"),
     **dict.fromkeys(
         ("AdamW(cautious)", "AdamW(independent)", "AdamW(squared)"),
         f"`weight_decay.max_learning_rate`: {MODE}",

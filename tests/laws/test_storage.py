@@ -131,7 +131,7 @@ MOVING = {
         "GPA",
         "Lookahead",
     ),
-    *("Mechanic", "OuterNesterov", "Project", "ScheduleFree"),
+    *("Mechanic", "OuterNesterov", "Project", "ScheduleFree", "SODA"),
 }
 
 

@@ -46,7 +46,7 @@ BOUNDS = {
         "[0, 1]": "dampening eta_min pp_beta",
         "(0, 1)": "eta_minus max_beta",
         "(1, inf)": "eta_plus",
-        "(0, 1]": "fraction",
+        "(0, 1]": "clamp fraction",
         "[1, inf)": "max_growth",
         "[4, inf)": "threshold",
     }.items()

@@ -1,5 +1,7 @@
 """Averages of parameters, against NumPy in float64 and against torch."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -45,6 +47,22 @@ def test_ema_by_hand(decay):
     for t in range(1, 13):
         expected = weighted(seen[1 : t + 1], [decay] * t)
         np.testing.assert_allclose(averages[t], expected, 2e-6, 2e-7)
+
+
+def test_several_averages():
+    """Inside one another; each is an average of the same parameters."""
+    decays, seen = (0.5, 0.9, 0.99), [START]
+    opt = functools.reduce(eqopt.ParamEMA, decays, eqopt.SGD(0.2, 0.5))
+    params = jnp.asarray(START)
+    state, step = opt.init(params), jax.jit(opt.step)
+    for t in range(6):
+        params, state = step(noisy(params, t), state, params)
+        seen.append(np.asarray(params, float))
+    for decay in reversed(decays):
+        average = opt.eval_params(state, params)
+        np.testing.assert_allclose(average, weighted(seen[1:], [decay] * 6), 2e-6)
+        opt, state = opt.inner, state.inner_state
+    np.testing.assert_array_equal(opt.eval_params(state, params), params)
 
 
 @pytest.mark.parametrize("decay", [0.5, 0.9999])

@@ -216,6 +216,7 @@ SGD = eqopt.SGD(0.1)
         eqopt.Project(SGD, eqopt.projections.non_negative),
         eqopt.SAM(SGD),
         eqopt.ScheduleFree(SGD, 0.1),
+        eqopt.SODA(SGD),
         eqopt.SWA(SGD, 1),
     ],
     ids=lambda opt: type(opt).__name__,

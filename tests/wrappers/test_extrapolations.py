@@ -120,6 +120,48 @@ def test_outer_nesterov(period, x64):
     assert_follows(opt, x64, outer_nesterov(period))
 
 
+def soda():
+    update, p = inner_by_hand(), START
+    for k in range(STEPS):
+        p = START / (k + 2) + (1 - 1 / (k + 2)) * p + update(gradient(p), p)
+        yield p, p
+
+
+def test_soda(x64):
+    assert_follows(eqopt.SODA(inner()), x64, soda())
+
+
+def test_soda_with_constant_steps(x64):
+    """After $n$ steps of size $s$, it is $s n (n + 3) / (2 (n + 1))$ from the start."""
+    seen = trained(eqopt.SODA(eqopt.SGD(0.1)), x64, lambda p, t: np.ones(4))
+    n = np.arange(1, STEPS + 1)
+    moved = [START - params for params, _ in seen]
+    expected = np.tile(0.1 * n * (n + 3) / (2 * (n + 1)), (4, 1)).T
+    np.testing.assert_allclose(moved, expected, rtol=1e-12)
+
+
+def test_soda_without_steps(x64):
+    """From step $s$ to $t$, the distance from the start falls by $(s + 1) / (t + 1)$."""
+    rate = eqopt.schedules.PiecewiseConstant(0.1, {10: 0.0})
+    seen = trained(eqopt.SODA(eqopt.SGD(rate)), x64, lambda p, t: np.ones(4))
+    moved = [START - params for params, _ in seen]
+    np.testing.assert_allclose(moved[29], moved[9] * 11 / 31, rtol=1e-12)
+
+
+def test_soda_in_half_precision():
+    """The parameters of the start are in float32, and sums are rounded once."""
+    opt = eqopt.SODA(eqopt.SGD(1.0))
+    params = jnp.array(2.0, jnp.bfloat16)
+    state = opt.init(params)
+    assert state.z.dtype == jnp.float32
+    exact = 2.0
+    for k in range(4):
+        params, state = opt.step(params / 16, state, params)
+        exact = 2 / (k + 2) + (1 - 1 / (k + 2)) * exact - float(exact) / 16
+        exact = float(jnp.asarray(exact, jnp.bfloat16))
+        assert float(params) == exact
+
+
 NEUTRAL = {
     "GPA": eqopt.GPA(inner(), 0.0),
     "EMANesterov": eqopt.EMANesterov(inner(), 0.0),

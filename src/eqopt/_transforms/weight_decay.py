@@ -85,8 +85,9 @@ class AddDecayedWeights(AbstractLeafwise):
     to it. What else a method does to its decay, it also does to this one:
     [`eqopt.AdamP`][] and [`eqopt.SGDP`][] reduce it where they project weights,
     [`eqopt.SGDP`][] divides it by $1 - \beta$, [`eqopt.StableAdamW`][] divides it
-    together with the update, and [`eqopt.Prodigy`][] and [`eqopt.DAdaptAdamW`][]
-    multiply it by their step size instead of $\eta_t$. Some take only a number, because
+    together with the update, [`eqopt.NAMO`][] multiplies both by its factor, and
+    [`eqopt.Prodigy`][] and [`eqopt.DAdaptAdamW`][] multiply it by their step size instead
+    of $\eta_t$. Some take only a number, because
     their decay is something else:
 
     - an $L^2$ penalty in [`eqopt.Adadelta`][], [`eqopt.COCOB`][], [`eqopt.DoG`][],

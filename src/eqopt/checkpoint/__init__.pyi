@@ -8,3 +8,4 @@ from ._layout import (
     check_layout as check_layout,
     layout as layout,
 )
+from ._merge import merge as merge

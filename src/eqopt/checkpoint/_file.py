@@ -148,12 +148,12 @@ def load(path: str | os.PathLike[str], like: Tree) -> Tree:
     key paths. An `OSError` if the file cannot be read; a `FileNotFoundError` if it does
     not exist.
     """
-    with _checked(path) as (file, header):
-        check_layout(header["layout"], like, str(path))
-        # Older versions did not write these.
-        weak = set(header["weak_types"]) if "weak_types" in header else None
+    with opened(path, like) as (file, weak):
         leaves, treedef = jtu.tree_flatten_with_path(like)
-        loaded = [_read_leaf(file, x, jtu.keystr(at), weak) for at, x in leaves]
+        loaded = [
+            as_saved(read_leaf(file), x, jtu.keystr(at), weak) if is_saved(x) else x
+            for at, x in leaves
+        ]
         return put_back(treedef.unflatten(loaded))
 
 
@@ -175,6 +175,19 @@ def read_metadata(path: str | os.PathLike[str]) -> Any:
     """
     with _checked(path) as (_, header):
         return header["metadata"]
+
+
+@contextlib.contextmanager
+def opened(
+    path: str | os.PathLike[str], like: PyTree
+) -> Generator[tuple[BinaryIO, Collection[str] | None], None, None]:
+    """The file before its first leaf, and the paths of weak types, for a tree that fits.
+
+    The paths are `None` if the file is too old to have them.
+    """
+    with _checked(path) as (file, header):
+        check_layout(header["layout"], like, str(path))
+        yield file, set(header["weak_types"]) if "weak_types" in header else None
 
 
 @contextlib.contextmanager
@@ -226,16 +239,16 @@ def _stored(dtype: np.dtype) -> np.dtype:
     return np.dtype(f"V{dtype.itemsize}") if was_registered else dtype
 
 
-def _read_leaf(
-    file: BinaryIO, like: Any, path: str, weak: Collection[str] | None
-) -> Any:
-    """The next leaf of the file, which is at `path` in the tree, in the form of `like`.
+def read_leaf(file: BinaryIO) -> np.ndarray:
+    """The next leaf of the file, in the dtype in which it is stored there."""
+    return np.load(file, allow_pickle=False)
 
-    `weak` has the paths of weak types, and is `None` if the file is too old to have them.
+
+def as_saved(x: np.ndarray, like: Any, path: str, weak: Collection[str] | None) -> Any:
+    """The leaf `x` of the file, which is at `path` in the tree, in the form of `like`.
+
+    `weak` is as in `opened`.
     """
-    if not is_saved(like):
-        return like
-    x = np.load(file, allow_pickle=False)
     if is_number(like):
         return type(like)(x.item())
     place = _place(like)

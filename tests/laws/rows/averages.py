@@ -21,6 +21,7 @@ ROWS = [
     *around(eqopt.GPA, mu_x=0.5, mu_y=0.8),
     *around(eqopt.EMANesterov, beta=0.5, decay=0.8),
     *around(eqopt.OuterNesterov, period=2, learning_rate=0.5, momentum=0.8),
+    *around(eqopt.SODA),
     row(
         lambda **data: eqopt.DiLoCo(
             eqopt.Adam(0.01), None, 4, fragments=2, delay=1, **data

@@ -26,6 +26,7 @@ SHAMPOO = {"precondition_frequency": 2, "eps": 1e-6}
 ROTATED = {
     "Orthogonalize": of(eqopt.Orthogonalize),
     "Muon": of(eqopt.ScaleByMuon, beta=0.8),
+    "NAMO": of(eqopt.ScaleByNAMO),
     "SOAP": of(eqopt.ScaleBySOAP, precondition_frequency=2),
     "KL-SOAP": of(eqopt.ScaleBySOAP, precondition_frequency=2, kl=True),
     "Shampoo": of(eqopt.ScaleByShampoo, graft=None, **SHAMPOO),
@@ -42,6 +43,8 @@ SCALED = {
     "Muon, adaptive": (of(eqopt.ScaleByMuon, eps=0.0, adaptive=True), 1),
     "NorMuon": (of(eqopt.ScaleByNorMuon, eps=0.0, **CONVERGED), 0),
     "AdaMuon": (of(eqopt.ScaleByAdaMuon, eps=0.0), 0),
+    "NAMO": (of(eqopt.ScaleByNAMO, eps=0.0, **CONVERGED), 0),
+    "NAMO-D": (of(eqopt.ScaleByNAMO, eps=0.0, per="column", **CONVERGED), 0),
     "Aurora": (of(eqopt.ScaleByAurora, eps=0.0, **CONVERGED), 0),
     "Scion": (of(eqopt.ScaleByLMO, **CONVERGED), 0),
     "Scion, signs": (of(eqopt.ScaleByLMO, "sign"), 0),

@@ -27,6 +27,8 @@ BLOCKS = {
     "Aurora": eqopt.ScaleByAurora(),
     "Dion2": eqopt.ScaleByDion2(0.5),
     "Dion2, by row": eqopt.ScaleByDion2(0.5, b2=0.9),
+    "NAMO": eqopt.ScaleByNAMO(),
+    "NAMO-D": eqopt.ScaleByNAMO(per="column"),
     "row norm": eqopt.ScaleByRowNorm(),
     "Sinkhorn": eqopt.ScaleBySinkhorn(),
     **{x: eqopt.ScaleByLMO(x) for x in ("spectral", "sign", "row", "col")},

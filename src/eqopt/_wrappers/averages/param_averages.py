@@ -91,6 +91,21 @@ class ParamEMA(AbstractWrapper):
     Before the first step, it returns the parameters themselves, or the evaluation
     parameters of `inner`. An average that `inner` keeps is only used until then.
 
+    For averages of several decays, put one inside another. On a GPU or TPU, a compiled
+    step updates all of them while it writes the parameters, and reads and writes only
+    the averages in addition. `eval_params` returns the outermost one. For the next one,
+    call the method of `inner` with its state:
+
+    !!! example
+
+        ```python
+        opt = eqopt.ParamEMA(eqopt.ParamEMA(eqopt.AdamW(1e-3), 0.99), 0.9999)
+        state = opt.init(model)
+        model, state = opt.step(grads, state, model)
+        slow = opt.eval_params(state, model)
+        fast = opt.inner.eval_params(state.inner_state, model)
+        ```
+
     The updates must be added to the parameters unchanged: nothing may follow this in a
     chain. `step` averages the parameters that it returns. Parameters in half precision
     are rounded then; `StoreParams(ParamEMA(AdamW(1e-3)), storage)` averages them before.
