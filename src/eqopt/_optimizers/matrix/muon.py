@@ -426,8 +426,10 @@ class Muon(AbstractOptimizer):
         [`eqopt.groups.stacked`][]. Exclude matrices that train better with the
         fallback, such as the last layer.
     - `consistent_rms`: $r$, a number or a 0-d array. With 0.2, you can use learning
-        rates and weight decays that were tuned for AdamW. Defaults to `None`, for the
-        first formula for $s$.
+        rates and weight decays that were tuned for AdamW. More exactly, AdamW's updates
+        for white gradients have the root mean square
+        $\sqrt{(1 - \beta_1) / (1 + \beta_1)}$, with AdamW's $\beta_1$: 0.23 for 0.9, and
+        0.16 for 0.95. Defaults to `None`, for the first formula for $s$.
     - `fallback`: the optimizer for all parameters that are not matrices. Defaults to
         `None`, which means [`eqopt.Adam`][] with the same `learning_rate`,
         `weight_decay`, `eps`, `mu_dtype` and `nesterov`. Your own has its own decay;
