@@ -389,4 +389,4 @@ def test_each_row_has_a_case():
 def test_both_sides_are_equal(name):
     names = {**vars(case), **globals()}
     theirs, ours = (ravel(eval(code, names)) for code in CASES[name])
-    np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=1e-6)

@@ -58,7 +58,7 @@ METHODS = [
                 galore,
                 LINEARS,
                 2,
-                5,
+                50,
                 0.3,
                 weight_decay=0.2,
                 mask=is_matrix,
@@ -66,9 +66,16 @@ METHODS = [
                 theirs={"base_optimizer": optax.trace(0.5)},
                 shapes=SQUARE,
             ),
+            # Without momentum, because the signs of new singular vectors are arbitrary.
             "scale_by_galore": Case(
-                eqopt.ScaleByGaLore(1, 2, 0.3, **OF_TWO_AXES),
-                without_none(optax.contrib.scale_by_galore(1, 2, 0.3)),
+                eqopt.ScaleByGaLore(
+                    1, 2, 0.3, inner=eqopt.ScaleBySign(), **OF_TWO_AXES
+                ),
+                without_none(
+                    optax.contrib.scale_by_galore(
+                        1, 2, 0.3, base_optimizer=optax.scale_by_sign()
+                    )
+                ),
                 shapes=SQUARE,
             ),
         },
