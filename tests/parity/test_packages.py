@@ -180,7 +180,8 @@ def soap(correct_bias):
         },
         # After the first gradient, other shapes have factors without a single basis.
         shapes=((4, 4), (5, 5)),
-        tol=1e-6,  # a QR decomposition is rounded to float32
+        # Their QR decomposition is rounded to float32, and eqopt shifts the factors.
+        tol=2e-5,
     )
 
 
