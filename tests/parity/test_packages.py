@@ -123,7 +123,9 @@ BETAS = {"b1": 0.8, "b2": 0.95}
 THEIRS = {"lr": RATE, "betas": (0.8, 0.95), "eps": 1e-30, "weight_decay": 0.3}
 OURS = {"weight_dimension_numbers": NUMBERS}
 PROJECTION = {"eps": 1e-30, "weight_decay": 0.3, "delta": 0.3, "wd_ratio": 0.2}
-APOLLO = {"rank": 2, "scale": 3.0, "update_proj_gap": 4, "proj": "svd"}
+# One subspace for all steps: the signs of new singular vectors are arbitrary, and the
+# moments are not turned with them.
+APOLLO = {"rank": 2, "scale": 3.0, "update_proj_gap": 40, "proj": "svd"}
 SGDP = {"momentum": 0.8, "dampening": 0.4, "nesterov": True, **PROJECTION}
 # A model of 3 heads: the names say which blocks the authors' code makes.
 BLOCKS = {
