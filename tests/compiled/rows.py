@@ -123,6 +123,9 @@ MORE_MOVED = {
         "MoMo": (3, 2),
         "MoMoAdam": (4, 3),
     },
+    "one entry of a slot is replaced after all of it is read": {
+        "AddCorrelatedNoise": (2, 3),
+    },
     "means or norms of rows or columns are needed before the step": {
         "Adafactor": (4, 3),
         "Adafactor(not factored)": (0, 0),
