@@ -1,7 +1,6 @@
 """GaLore: an optimizer whose state is for gradients projected to a low rank."""
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -57,7 +56,7 @@ from ..._types import (
 from ...numerics._numerics import safe_increment
 from ...tree._like import wide_zeros_like
 from ..adam.adam import ScaleByAdam
-from .parts.eigenbasis import adjoint, times, with_qr
+from .parts.eigenbasis import adjoint, orthonormal, times
 
 
 class ScaleByGaLoreState(eqx.Module):
@@ -103,14 +102,10 @@ def leading(
         return _leading_of(square, rank)
     start = jax.random.normal(jax.random.key(0), (short, width), square.dtype)
     start = jnp.broadcast_to(start, (*square.shape[:-1], width))
-    step = lambda _, basis: with_qr(_iterate, square, basis)
+    step = lambda _, basis: orthonormal(times(square, basis, "highest"))
     basis = lax.fori_loop(0, _STEPS, step, start)
     small = times(adjoint(basis), times(square, basis, "highest"), "highest")
     return times(basis, _leading_of(small, rank), "highest")
-
-
-def _iterate(qr: Callable[[Any], Any], square: Any, basis: Any) -> Any:
-    return qr(times(square, basis, "highest"))
 
 
 def _leading_of(square: Inexact[Array, "*stack n n"], rank: int) -> Any:
