@@ -127,3 +127,11 @@ def test_a_basis_by_kl_does_not_depend_on_the_scale():
     _, scaled = run(opt, 1e-5 * grads)
     for v, w in zip(state.basis, scaled.basis, strict=True):
         np.testing.assert_allclose(v, w, atol=1e-3)
+
+
+def test_kl_without_factors_is_adam():
+    """Sides above `max_precond_dim` have none."""
+    grads = jr.normal(jr.key(0), (3, 3, 4))
+    found, _ = run(soap(kl=True, max_precond_dim=2), grads)
+    expected, _ = run(soap(max_precond_dim=2), grads)
+    assert jnp.array_equal(jnp.stack(found), jnp.stack(expected))

@@ -126,19 +126,14 @@ def soap(
 def _seen_by_kl(factors, basis, g, beta, least_share) -> tuple[list[Matrix], Any]:
     """What the factors average, and how: each side is whitened by the other one.
 
-    The first gradient that is not zero has nothing to whiten it. It is divided by the
-    root of its size, as if both factors had that size, and is all of the first average.
+    For the first gradient that is not zero, all eigenvalues are its root mean square, and
+    it is all of the first average.
     """
-    there = [x for x in factors if x is not None]
-    is_start = jnp.stack([jnp.trace(x).real == 0 for x in there]).all()
-    least = lambda values: jnp.where(is_start, 1, least_share * jnp.mean(values))
-    size = safe_sqrt(jnp.mean(abs_sq(g))) if len(there) == 2 else 1.0
-    start = g / jnp.sqrt(jnp.where(size > 0, size, 1)).astype(g.dtype)
-    seen = [
-        jnp.where(is_start, start / jnp.sqrt(float(g.shape[1 - side])), x)
-        for side, x in enumerate(whitened(factors, basis, g, least))
-    ]
-    return seen, jnp.where(is_start, 0, beta)
+    is_start = sum(jnp.trace(x).real for x in factors if x is not None) == 0
+    size = safe_sqrt(jnp.mean(abs_sq(g)))
+    size = jnp.where(size > 0, size, 1)
+    least = lambda values: jnp.where(is_start, size, least_share * jnp.mean(values))
+    return whitened(factors, basis, g, least), jnp.where(is_start, 0, beta)
 
 
 def _refreshed(is_due, factors: PerSide, basis: PerSide, mu) -> tuple[PerSide, Any]:
