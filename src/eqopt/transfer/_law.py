@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from ._plan import Plan, ratio
 
 Numbers: TypeAlias = Sequence[float | int] | np.ndarray
 Field: TypeAlias = Literal["tokens", "batch_tokens", "width", "depth", "experts"]
-FIELDS: tuple[Field, ...] = ("tokens", "batch_tokens", "width", "depth", "experts")
+FIELDS: tuple[Field, ...] = get_args(Field)
 
 
 class PowerLaw(Module):
