@@ -116,9 +116,9 @@ def losses_of(
     """
     pieces, unseen = map(jnp.asarray, read_text())
     steps, batch_size = round(plan.steps), round(plan.batch_tokens)
+    width = round(plan.width or BASE)
     shapes = [
-        eqx.filter_eval_shape(Model, round(width), jax.random.key(0))
-        for width in (BASE, plan.width)
+        eqx.filter_eval_shape(Model, each, jax.random.key(0)) for each in (BASE, width)
     ]
     factors = eqopt.groups.mup(*shapes).learning_rate
     if not with_mup:
@@ -137,13 +137,13 @@ def losses_of(
             eqopt.AddDecayedWeights(settings["weight_decay"]),
             eqopt.ScaleByLearningRate(rate),
         )
-        model = Model(round(plan.width), jax.random.key(seed))
+        model = Model(width, jax.random.key(seed))
         params, static = eqx.partition(model, eqx.is_inexact_array)
         loss_at = lambda params, batch: loss_fn(eqx.combine(params, static), batch)
 
         def train_step(carry, key):
             params, state = carry
-            chosen = jax.random.randint(key, batch_size, 0, len(pieces))
+            chosen = jax.random.randint(key, (batch_size,), 0, len(pieces))
             grads = jax.grad(loss_at)(params, pieces[chosen])
             return opt.step(grads, state, params), None
 

@@ -44,9 +44,9 @@ def soap_by_hand(
             has_left, has_right = (has_basis(side, g.shape) for side in range(2))
             is_first = np.ndim(gl) == 0
             left, right, weight = g, g, 1 - beta
+            share = max(1 / (t + skips_first), 1e-3)
             if kl:
                 weight = 1 if is_first else weight
-                share = max(1 / (t + skips_first), 1e-3)
                 size = np.sqrt(np.mean(g**2)) if has_left and has_right else 1
                 left = right = g / np.sqrt(size) if is_first else g
             if kl and not is_first and has_right:
