@@ -135,7 +135,7 @@ WRAPPER_CASES = {
 CASES = METHOD_CASES | WRAPPER_CASES
 
 # Decompositions of large matrices take many minutes to compile for a TPU.
-_SLOW = {"GaLore", "KLShampoo", "Shampoo", "SOAP", "SOAPMuon"}
+_SLOW = {"GaLore", "KLShampoo", "MOSO", "Shampoo", "SOAP", "SOAPMuon"}
 # Their time goes into copies between two memories, which are not counted.
 _COPIES = {"Offload", "Offload, state: 8 bits"}
 SKIPPED = {"h100": _COPIES, "tpu": _COPIES | _SLOW}

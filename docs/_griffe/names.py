@@ -51,6 +51,7 @@ OTHERS = {
     "eqopt.MADGRAD": ["momentumized, adaptive, dual averaged gradient"],
     "eqopt.MARS": ["make variance reduction shine"],
     "eqopt.MoMo": ["momentum models"],
+    "eqopt.MOSO": ["momentum one-sided SOAP"],
     "eqopt.MultiSteps": ["gradient accumulation"],
     "eqopt.Muon": ["torch.optim.Muon", "momentum orthogonalized by Newton-Schulz"],
     "eqopt.NAMO": ["NAMO-D"],

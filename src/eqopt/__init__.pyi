@@ -256,6 +256,11 @@ from ._optimizers.matrix.mars import (
     CorrectByMARS as CorrectByMARS,
     CorrectByMARSState as CorrectByMARSState,
 )
+from ._optimizers.matrix.moso import (
+    MOSO as MOSO,
+    ScaleByMOSO as ScaleByMOSO,
+    ScaleByMOSOState as ScaleByMOSOState,
+)
 from ._optimizers.matrix.muon import (
     Muon as Muon,
     ScaleByMuon as ScaleByMuon,

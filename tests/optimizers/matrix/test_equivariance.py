@@ -57,13 +57,14 @@ SCALED = {
     "APOLLO": (of(eqopt.ScaleByAPOLLO, 2, update_proj_gap=2, eps=0.0), 0),
     "PSGD-Kron": (of(eqopt.ScaleByPSGDKron, damping=0.0), 0),
     "SOAP": (of(eqopt.ScaleBySOAP, **REFRESHED), 0),
+    "MOSO": (of(eqopt.ScaleByMOSO, **REFRESHED), 0),
     "SOAP-Muon": (of(eqopt.SOAPMuon, 1.0, **REFRESHED), 0),
     "Shampoo": (of(eqopt.ScaleByShampoo, graft=None, **REFRESHED), 0),
     "Shampoo, grafted": (of(eqopt.ScaleByShampoo, graft="sgd", **REFRESHED), 1),
     "KL-Shampoo": (of(kl_shampoo, precondition_frequency=2, eps=1e-300), 0),
 }
 # In a longer side, the null space of the first gradient has no unique basis.
-SQUARE = {"SOAP", "SOAP-Muon", "Shampoo", "Shampoo, grafted", "KL-Shampoo"}
+SQUARE = {"MOSO", "SOAP", "SOAP-Muon", "Shampoo", "Shampoo, grafted", "KL-Shampoo"}
 # APOLLO adds 1e-8 to the norms of projected columns, some of which are short.
 SIZES = {"APOLLO": 1e4}
 SEEDS = st.integers(0, 2**32 - 1)

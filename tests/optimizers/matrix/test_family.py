@@ -27,6 +27,7 @@ BLOCKS = {
     "Aurora": eqopt.ScaleByAurora(),
     "Dion2": eqopt.ScaleByDion2(0.5),
     "Dion2, by row": eqopt.ScaleByDion2(0.5, b2=0.9),
+    "MOSO": eqopt.ScaleByMOSO(),
     "NAMO": eqopt.ScaleByNAMO(),
     "NAMO-D": eqopt.ScaleByNAMO(per="column"),
     "row norm": eqopt.ScaleByRowNorm(),
