@@ -1,6 +1,6 @@
 """Step sizes with a sufficient decrease of the loss."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -20,7 +20,6 @@ from .._types import (
     Positive,
     Recorded,
     Scalar,
-    State,
     Updates,
     ZeroOrMore,
 )
@@ -169,13 +168,7 @@ class ScaleByBacktrackingLinesearch(AbstractTransformation):
             BacktrackingLinesearchInfo(jnp.zeros((), jnp.int32), jnp.copy(infinity)),
         )
 
-    def update(
-        self,
-        updates: Updates,
-        state: State,
-        params: Params | None = None,
-        **extra: Any,
-    ) -> tuple[Updates, ScaleByBacktrackingLinesearchState]:
+    def update(self, updates, state, params=None, **extra):
         check_state(self, state)
         line = make_line(self, updates, params, extra, state.value)
         atol = line.constant(self.atol)
@@ -233,7 +226,5 @@ class ScaleByBacktrackingLinesearch(AbstractTransformation):
             first, line.value, line.grad, jnp.full_like(first, jnp.inf), jnp.int32(0)
         )
         return while_loop(
-            lambda now: ~(now.error <= atol) & (now.evaluations <= most),
-            body,
-            none,
+            lambda now: ~(now.error <= atol) & (now.evaluations <= most), body, none
         )

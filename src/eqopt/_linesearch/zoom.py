@@ -1,7 +1,7 @@
 """Step sizes that satisfy the strong Wolfe conditions."""
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -20,7 +20,6 @@ from .._types import (
     Params,
     Positive,
     Scalar,
-    State,
     Updates,
     ZeroOrMore,
 )
@@ -225,9 +224,7 @@ def _minimum_of_cubic(a: Point, b: Point, c: Point) -> Scalar:
     # The same number twice. If the loss is a parabola, the last form is the quotient
     # of two rounding errors, which is often inside the interval.
     to_minimum = jnp.where(
-        second > 0,
-        _ratio(-a.slope, second + root),
-        _ratio(root - second, 3 * third),
+        second > 0, _ratio(-a.slope, second + root), _ratio(root - second, 3 * third)
     )
     is_there = (to_b != 0) & (to_c != 0) & (to_b != to_c) & (square >= 0) & (third != 0)
     return jnp.where(is_there, a.step_size + to_minimum, math.inf)
@@ -418,13 +415,7 @@ class ScaleByZoomLinesearch(AbstractTransformation):
             ),
         )
 
-    def update(
-        self,
-        updates: Updates,
-        state: State,
-        params: Params | None = None,
-        **extra: Any,
-    ) -> tuple[Updates, ScaleByZoomLinesearchState]:
+    def update(self, updates, state, params=None, **extra):
         check_state(self, state)
         line = make_line(self, updates, params, extra, state.value)
         found = self._search(line, state.learning_rate)

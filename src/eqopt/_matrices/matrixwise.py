@@ -61,13 +61,7 @@ class AbstractContracting(AbstractTransformation):
     ) -> tuple[Updates, State]:
         """The work of `update`, where no axis of the mesh is explicit."""
 
-    def update(
-        self,
-        updates: Updates,
-        state: State,
-        params: Params | None = None,
-        **extra: Any,
-    ) -> tuple[Updates, State]:
+    def update(self, updates, state, params=None, **extra):
         check_state(self, state)
         arguments = updates, state, params, extra
         if not has_explicit_axes((updates, state)):
@@ -213,10 +207,7 @@ class AbstractMatrixwise(AbstractContracting):
         """
 
     def for_matrices(
-        self,
-        params: Params,
-        make: Callable[[Any], Any],
-        dtype: DTypeLike | None = None,
+        self, params: Params, make: Callable[[Any], Any], dtype: DTypeLike | None = None
     ) -> PyTree:
         """Part of the state: the result of `make` for each matrix, `None` elsewhere.
 

@@ -1,7 +1,5 @@
 """Exponential moving averages, and gradients plus a multiple of such an average."""
 
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Int
@@ -60,9 +58,7 @@ class EMA(AbstractLeafwise):
         ema = wide_zeros_like(params, self.accumulator_dtype)
         return EMAState(jnp.zeros((), jnp.int32), ema)
 
-    def leafwise(
-        self, state: EMAState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: EMAState, params=None, **extra):
         count = safe_increment(state.count)
         correction = bias_correction(self.decay, count) if self.debias else 1.0
         state = EMAState(count, state.ema)
@@ -141,9 +137,7 @@ class Grokfast(AbstractLeafwise):
         ema = wide_zeros_like(params, self.accumulator_dtype)
         return GrokfastState(jnp.zeros((), jnp.int32), ema)
 
-    def leafwise(
-        self, state: GrokfastState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: GrokfastState, params=None, **extra):
         new = jnp.where(state.count == 0, 1.0, 1 - as_float(self.alpha))
         state = GrokfastState(safe_increment(state.count), state.ema)
         return Leafwise(amplify_slow, state, {"new": new})

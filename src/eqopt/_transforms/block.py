@@ -77,9 +77,7 @@ class ScaleByParamBlockNorm(AbstractStateless):
 
     min_scale: ZeroOrMore = 1e-3
 
-    def leafwise(
-        self, state: None, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: None, params=None, **extra):
         return Leafwise(scale_by_param_norm)
 
 
@@ -104,9 +102,7 @@ class ScaleByParamBlockRMS(AbstractStateless):
 
     min_scale: ZeroOrMore = 1e-3
 
-    def leafwise(
-        self, state: None, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: None, params=None, **extra):
         return Leafwise(scale_by_param_rms)
 
 
@@ -131,9 +127,7 @@ class ClipByBlockRMS(AbstractStateless):
 
     threshold: Positive
 
-    def leafwise(
-        self, state: None, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: None, params=None, **extra):
         return Leafwise(clip_rms)
 
 
@@ -261,9 +255,7 @@ class AdaClipGN(AbstractLeafwise):
         zeros = lambda: map_parameters(zero, params)
         return AdaClipGNState(jnp.zeros((), jnp.int32), zeros(), zeros(), zeros())
 
-    def leafwise(
-        self, state: AdaClipGNState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: AdaClipGNState, params=None, **extra):
         count = safe_increment(state.count)
         gamma1 = as_float(self.gamma1) * cosine_factor(self, count)
         gammas = gamma1, self.gamma2, self.gamma3
@@ -330,7 +322,5 @@ class ScaleByTrustRatio(AbstractStateless):
     trust_coefficient: Hyperparameter = 1.0
     eps: ZeroOrMore = 0.0
 
-    def leafwise(
-        self, state: None, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: None, params=None, **extra):
         return Leafwise(trust_ratio)

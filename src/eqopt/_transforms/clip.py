@@ -18,16 +18,7 @@ from .._core import (
     leafwise,
 )
 from .._trees.states import check_size, check_state
-from .._types import (
-    AtLeast,
-    IntegerLike,
-    Leaf,
-    Params,
-    Scalar,
-    State,
-    Updates,
-    ZeroOrMore,
-)
+from .._types import AtLeast, IntegerLike, Leaf, Params, Scalar, ZeroOrMore
 from ..numerics._numerics import safe_increment, safe_sqrt
 from ..tree import norm
 from .normalize import AbstractScaleByNorm
@@ -97,9 +88,7 @@ class Clip(AbstractStateless):
 
     max_delta: ZeroOrMore
 
-    def leafwise(
-        self, state: None, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: None, params=None, **extra):
         return Leafwise(clip)
 
 
@@ -215,9 +204,7 @@ class ClipByHistory(AbstractTransformation):
         zeros = jnp.zeros(self.window, jnp.float32)
         return ClipByHistoryState(zeros, jnp.zeros((), jnp.int32))
 
-    def update(
-        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, ClipByHistoryState]:
+    def update(self, updates, state, params=None, **extra):
         check_state(self, state)
         check_size(self, "window", len(state.norms))
         x = norm(updates).astype(jnp.float32)

@@ -1,7 +1,5 @@
 """Excludes invalid values, and overwrites parameters."""
 
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool
@@ -19,7 +17,7 @@ from .._core import (
 )
 from .._trees.leaves import flatten_updates, map_parameters
 from .._trees.states import check_state
-from .._types import Leaf, Params, PerLeaf, State, Updates
+from .._types import Leaf, Params, PerLeaf
 from ..numerics._numerics import has_nan
 from .clip import by_parts
 
@@ -43,9 +41,7 @@ class KeepParamsNonnegative(AbstractStateless):
     A `ValueError` in `update` if `params` is `None`.
     """
 
-    def leafwise(
-        self, state: None, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: None, params=None, **extra):
         return Leafwise(keep_nonnegative)
 
 
@@ -72,9 +68,7 @@ class ZeroNaNs(AbstractLeafwise):
     def init(self, params: Params) -> ZeroNaNsState:
         return ZeroNaNsState(map_parameters(lambda _: jnp.zeros((), bool), params))
 
-    def leafwise(
-        self, state: ZeroNaNsState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: ZeroNaNsState, params=None, **extra):
         return Leafwise(zero_nans, state)
 
 
@@ -118,16 +112,12 @@ class Overwrite(AbstractTransformation):
     def init(self, params: Params) -> None:
         return None
 
-    def update(
-        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, State]:
+    def update(self, updates, state, params=None, **extra):
         check_state(self, state)
         check_real(self, updates, required_params("Overwrite", params), "params")
         return leafwise(overwrite, updates, reads={"p": params}), state
 
-    def step(
-        self, grads: Updates, state: State, params: Params, **extra: Any
-    ) -> tuple[Params, State]:
+    def step(self, grads, state, params, **extra):
         check_state(self, state)
         check_real(self, grads, required_params("Overwrite", params), "params")
         check_shapes(self, grads, params, "params")

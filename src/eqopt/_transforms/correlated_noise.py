@@ -278,9 +278,7 @@ class AddCorrelatedNoise(AbstractLeafwise):
             map_parameters(lambda _: jnp.zeros((), jnp.int32), params),
         )
 
-    def leafwise(
-        self, state: AddCorrelatedNoiseState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: AddCorrelatedNoiseState, params=None, **extra):
         now, later = next_key(state.rng_key, self.key)
         given = [jnp.asarray(as_float(x), float) for x in self.coefficients]
         vector = jnp.stack([*given, *[jnp.zeros_like(given[0])] * (len(given) == 1)])

@@ -1,7 +1,5 @@
 """Distance over gradients, leaf by leaf."""
 
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import DTypeLike
@@ -95,11 +93,6 @@ class ScaleByDistanceOverGradients(AbstractLeafwise):
             init_params=copy(params, self.param_dtype),
         )
 
-    def leafwise(
-        self,
-        state: ScaleByDistanceOverGradientsState,
-        params: Params | None = None,
-        **extra: Any,
-    ) -> Leafwise:
+    def leafwise(self, state: ScaleByDistanceOverGradientsState, params=None, **extra):
         reads = {"init_params": state.init_params}
         return Leafwise(distance_over_gradients, state, reads=reads)

@@ -236,9 +236,7 @@ class ScaleByFactoredRMS(AbstractLeafwise):
         trees = [treedef.unflatten(column) for column in columns] or [params] * 3
         return ScaleByFactoredRMSState(jnp.zeros((), jnp.int32), *trees)
 
-    def leafwise(
-        self, state: ScaleByFactoredRMSState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: ScaleByFactoredRMSState, params=None, **extra):
         params = required_params("ScaleByFactoredRMS", params)
         _, treedef = jtu.tree_flatten(params, is_leaf=is_leaf)
         # Before the offset, every step counts as the first: at t = 0, there is no

@@ -59,9 +59,7 @@ class Snapshot(AbstractTransformation):
     def init(self, params: Params) -> SnapshotState:
         return SnapshotState({self.measure_name: _blank(self.measure, params)})
 
-    def update(
-        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, SnapshotState]:
+    def update(self, updates, state, params=None, **extra):
         check_state(self, state)
         check_keys(self, state.measurement, [self.measure_name], ".measurement")
         new, name = self.measure(updates), self.measure_name
@@ -201,9 +199,7 @@ class Monitor(AbstractTransformation):
             states.append(state)
         return MonitorState(measurements, tuple(states))
 
-    def update(
-        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, MonitorState]:
+    def update(self, updates, state, params=None, **extra):
         check_state(self, state)
         check_keys(self, state.measurements, self.names, ".measurements")
         measurements, states = {}, []

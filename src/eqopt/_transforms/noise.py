@@ -1,7 +1,5 @@
 """Gaussian noise for exploration; for noise for privacy, see `privacy.py`."""
 
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
 import jax.random as jr
@@ -77,9 +75,7 @@ class AddNoise(AbstractLeafwise):
     def init(self, params: Params) -> AddNoiseState:
         return AddNoiseState(jnp.zeros((), jnp.int32), key_data(self.key))
 
-    def leafwise(
-        self, state: AddNoiseState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: AddNoiseState, params=None, **extra):
         count = safe_increment(state.count)
         now, later = next_key(state.rng_key, self.key)
         return Leafwise(

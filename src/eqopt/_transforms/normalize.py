@@ -18,7 +18,7 @@ from .._core import (
     leafwise,
 )
 from .._trees.states import check_state
-from .._types import Hyperparameter, Leaf, Params, Scalar, State, Updates, ZeroOrMore
+from .._types import Hyperparameter, Leaf, Params, Scalar, ZeroOrMore
 from .scale import scale
 
 
@@ -79,9 +79,7 @@ class Centralize(AbstractStateless):
         ```
     """
 
-    def leafwise(
-        self, state: None, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: None, params=None, **extra):
         return Leafwise(centralize)
 
 
@@ -97,9 +95,7 @@ class AbstractScaleByNorm(AbstractTransformation):
     def init(self, params: Params) -> None:
         return None
 
-    def update(
-        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, None]:
+    def update(self, updates, state, params=None, **extra):
         check_state(self, state)
         share = self._share(global_norm(self, updates, extra))
         return leafwise(scale, updates, step_size=share), None

@@ -25,7 +25,6 @@ from .._types import (
     PyTree,
     RealScalarLike,
     Scalar,
-    State,
     Updates,
     ZeroOrMore,
 )
@@ -338,9 +337,7 @@ class DifferentiallyPrivateAggregate(AbstractTransformation):
     def init(self, params: Params) -> DifferentiallyPrivateAggregateState:
         return DifferentiallyPrivateAggregateState(key_data(self.key))
 
-    def update(
-        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, DifferentiallyPrivateAggregateState]:
+    def update(self, updates, state, params=None, **extra):
         check_state(self, state)
         sums, divisor = self._sums(updates, params)
         now, later = next_key(state.rng_key, self.key)

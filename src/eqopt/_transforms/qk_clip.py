@@ -131,14 +131,7 @@ class QKClip(AbstractLeafwise):
                     "parameter.",
                 )
 
-    def leafwise(
-        self,
-        state: None,
-        params: Params | None = None,
-        *,
-        max_logits: PyTree,
-        **extra: Any,
-    ) -> Leafwise:
+    def leafwise(self, state: None, params=None, *, max_logits: PyTree, **extra):
         model = lambda updates: updates if params is None else params
         factors = lambda updates: self._factors(model(updates), max_logits)
         # Not the method itself, which Equinox makes a tree, and so no function.

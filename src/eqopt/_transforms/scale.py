@@ -78,9 +78,7 @@ def at(owner: object, name: str, count: Int[Array, ""] | None) -> Any:
 class Identity(AbstractStateless):
     """Returns the updates unchanged."""
 
-    def leafwise(
-        self, state: None, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: None, params=None, **extra):
         return Leafwise(same)
 
 
@@ -89,9 +87,7 @@ class SetToZero(AbstractStateless):
 
     _freezes = True  # for `Partition`: it is no mistake if its group is empty
 
-    def leafwise(
-        self, state: None, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: None, params=None, **extra):
         return Leafwise(zero)
 
 
@@ -109,9 +105,7 @@ class Scale(AbstractStateless):
     def _route(self, report: Report, params: Params) -> None:
         report.multiply(params, self.step_size)
 
-    def leafwise(
-        self, state: None, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: None, params=None, **extra):
         return Leafwise(scale)
 
 
@@ -158,9 +152,7 @@ class ScaleByTree(AbstractLeafwise):
         factors = resolve("factors", self.factors, params, params)
         report.multiply(params, factors)
 
-    def leafwise(
-        self, state: None, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: None, params=None, **extra):
         return Leafwise(scale_leaf, reads={"factor": lambda u: self._spread(u, params)})
 
     def _spread(self, updates: Updates, params: Params | None) -> PyTree:
@@ -204,9 +196,7 @@ class ScaleBySchedule(AbstractLeafwise):
     def init(self, params: Params) -> ScaleByScheduleState:
         return ScaleByScheduleState(count=jnp.zeros((), jnp.int32))
 
-    def leafwise(
-        self, state: ScaleByScheduleState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: ScaleByScheduleState, params=None, **extra):
         return Leafwise(
             scale,
             ScaleByScheduleState(count=safe_increment(state.count)),
@@ -256,12 +246,7 @@ class ScaleByLearningRate(AbstractLeafwise):
             count, recorded(at(self, "learning_rate", count))
         )
 
-    def leafwise(
-        self,
-        state: ScaleByLearningRateState,
-        params: Params | None = None,
-        **extra: Any,
-    ) -> Leafwise:
+    def leafwise(self, state: ScaleByLearningRateState, params=None, **extra):
         eta = at(self, "learning_rate", state.count)
         return Leafwise(
             scale,
@@ -402,7 +387,7 @@ class ReduceLROnPlateau(AbstractLeafwise):
         *,
         value: RealScalarLike,
         **extra,
-    ) -> Leafwise:
+    ):
         check_number(self, "value", value)
         new = after_one_more(self, state, value)
         return Leafwise(

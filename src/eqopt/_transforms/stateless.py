@@ -21,7 +21,7 @@ from .._trees.leaves import (
     type_name,
 )
 from .._trees.states import check_state
-from .._types import Leaf, Params, PyTree, State, Updates
+from .._types import Leaf, Params, PyTree, Updates
 
 
 class Stateless(AbstractTransformation):
@@ -54,9 +54,7 @@ class Stateless(AbstractTransformation):
     def init(self, params: Params) -> None:
         return None
 
-    def update(
-        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, None]:
+    def update(self, updates, state, params=None, **extra):
         check_state(self, state)
         if params is not None:
             params = restrict(params, updates)
@@ -152,9 +150,7 @@ class StatelessWithTreeMap(AbstractStateless):
 
     f: Callable[[Array, Any], Array]
 
-    def leafwise(
-        self, state: None, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: None, params=None, **extra):
         arrays, others = eqx.partition(self.f, eqx.is_array)
         if not jtu.tree_leaves(arrays):
             equation = of_update if params is None else of_update_and_parameter

@@ -1,7 +1,5 @@
 """Sums of updates: momentum, and updates that are applied several at once."""
 
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Int
@@ -46,9 +44,7 @@ class Trace(AbstractLeafwise):
     def init(self, params: Params) -> TraceState:
         return TraceState(trace=wide_zeros_like(params, self.accumulator_dtype))
 
-    def leafwise(
-        self, state: TraceState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: TraceState, params=None, **extra):
         return Leafwise(accumulate, state)
 
 
@@ -101,9 +97,7 @@ class ApplyEvery(AbstractLeafwise):
     def init(self, params: Params) -> ApplyEveryState:
         return ApplyEveryState(jnp.zeros((), jnp.int32), wide_zeros_like(params))
 
-    def leafwise(
-        self, state: ApplyEveryState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: ApplyEveryState, params=None, **extra):
         count = state.count + 1
         is_last = count >= jnp.asarray(self.k, jnp.int32)
         return Leafwise(

@@ -206,9 +206,7 @@ class AddDecayedWeights(AbstractLeafwise):
             decaying = params if mask is None else mask_out(params, mask, params)
             report.decay(decaying, decay.weight_decay)
 
-    def leafwise(
-        self, state: AddDecayedWeightsState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: AddDecayedWeightsState, params=None, **extra):
         decay = complete(self)
         if is_off(decay):
             return Leafwise(same, state)

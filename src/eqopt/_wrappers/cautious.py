@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeAlias, TypeGuard
+from typing import Literal, TypeAlias, TypeGuard
 
 import equinox as eqx
 import jax
@@ -56,9 +56,7 @@ class _Caution(AbstractStateless):
     rescale: str
     is_downhill: bool
 
-    def leafwise(
-        self, state: None, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: None, params=None, **extra):
         return Leafwise(caution, reads={"grad": self.grads})
 
 
@@ -131,7 +129,7 @@ class Cautious(AbstractWrapper):
         with naming_recipe(self), naming_recipe(self.inner):
             return self._chain(None, params).eval_params(state, params)
 
-    def handle(self, call: Call, state: State) -> tuple[Any, State]:
+    def handle(self, call: Call, state: State):
         with naming_recipe(self), naming_recipe(self.inner):
             return call.run(self._chain(call.updates, call.params), state)
 

@@ -56,9 +56,7 @@ class SplitRealAndImaginary(AbstractWrapper):
         state = self.inner.init(_split(params))
         return SplitRealAndImaginaryState(keys_of_part(state, params))
 
-    def handle(
-        self, call: Call, state: SplitRealAndImaginaryState
-    ) -> tuple[Any, SplitRealAndImaginaryState]:
+    def handle(self, call: Call, state: SplitRealAndImaginaryState):
         if call.params is not None:
             check_real(self, call.updates, call.params, "params")
         of_pairs = Call(

@@ -96,9 +96,7 @@ class CompressedMean(AbstractWrapper):
             memory=memory_like(self.compressor, params),
         )
 
-    def handle(
-        self, call: Call, state: CompressedMeanState
-    ) -> tuple[Any, CompressedMeanState]:
+    def handle(self, call: Call, state: CompressedMeanState):
         check_kept("error", state.error, call.updates)
         check_real(self, call.updates, state.error, "state.error")
         means, error, memory = compressed(

@@ -63,9 +63,7 @@ class ConditionallyTransform(AbstractWrapper):
             self.inner.init(params), jnp.zeros((), jnp.int32)
         )
 
-    def handle(
-        self, call: Call, state: ConditionallyTransformState
-    ) -> tuple[Any, ConditionallyTransformState]:
+    def handle(self, call: Call, state: ConditionallyTransformState):
         due = _is_due(self, call, state)
         if call.is_step:
             # Two conditionals in sequence: if both sides of one changed the parameters,
@@ -120,9 +118,7 @@ class ConditionallyMask(AbstractWrapper):
     def init(self, params: Params) -> ConditionallyMaskState:
         return ConditionallyMaskState(jnp.zeros((), jnp.int32), self.inner.init(params))
 
-    def handle(
-        self, call: Call, state: ConditionallyMaskState
-    ) -> tuple[Any, ConditionallyMaskState]:
+    def handle(self, call: Call, state: ConditionallyMaskState):
         due = _is_due(self, call, state)
         result, inner_state = call.run_if(due, self.inner, state.inner_state)
         return result, ConditionallyMaskState(safe_increment(state.step), inner_state)

@@ -1,7 +1,5 @@
 """The matrices of a model, divided between devices for the work on them."""
 
-from typing import Any
-
 import equinox as eqx
 from jax.sharding import AbstractMesh, Mesh
 
@@ -93,7 +91,7 @@ class DistributeMatrices(AbstractWrapper):
     def eval_params(self, state: State, params: Model) -> Model:
         return self.inner.eval_params(state, params)
 
-    def handle(self, call: Call, state: State) -> tuple[Any, State]:
+    def handle(self, call: Call, state: State):
         with use_division(self._division()):
             return call.run(self.inner, state)
 

@@ -22,13 +22,7 @@ from .._core import (
 )
 from .._errors import InputError
 from .._trees.keys import keys_of_part
-from .._trees.leaves import (
-    flatten_updates,
-    is_leaf,
-    keystr,
-    parameters,
-    restrict,
-)
+from .._trees.leaves import flatten_updates, is_leaf, keystr, parameters, restrict
 from .._trees.routes import Report
 from .._trees.sharding import in_explicit_shards, unsharded
 from .._trees.states import check_state
@@ -112,7 +106,7 @@ class Flatten(AbstractWrapper):
         state = keys_of_part(self.inner.init(_joined(leaves)), params)
         return FlattenState(state, shapes)
 
-    def handle(self, call: Call, state: FlattenState) -> tuple[Any, FlattenState]:
+    def handle(self, call: Call, state: FlattenState):
         updates, params, extra, is_step, _ = call
         leaves, treedef = flatten_updates(updates)
         _check_shapes("updates", updates, leaves, state.shapes)

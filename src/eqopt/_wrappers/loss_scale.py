@@ -176,9 +176,7 @@ class DynamicLossScale(AbstractWrapper):
         loss = at_least_float32(loss)
         return loss * state.loss_scale.astype(loss.dtype)
 
-    def handle(
-        self, call: Call, state: DynamicLossScaleState
-    ) -> tuple[Any, DynamicLossScaleState]:
+    def handle(self, call: Call, state: DynamicLossScaleState):
         finite = are_finite(self, call)
         result, inner_state = filter_cond(
             finite,

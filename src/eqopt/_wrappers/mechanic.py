@@ -1,7 +1,5 @@
 """Learning the learning rate during training."""
 
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -23,16 +21,7 @@ from .._core import (
 from .._trees.leaves import parameters
 from .._trees.precision import compute_dtype
 from .._trees.states import check_size
-from .._types import (
-    Leaf,
-    Params,
-    Positive,
-    Scalar,
-    Size,
-    State,
-    Updates,
-    ZeroOrMore,
-)
+from .._types import Leaf, Params, Positive, Scalar, Size, State, Updates, ZeroOrMore
 from ..numerics._numerics import abs_sq, safe_sqrt
 from ..tree._like import wide_zeros_like
 
@@ -176,7 +165,7 @@ class Mechanic(AbstractWrapper):
             delta=wide_zeros_like(params),
         )
 
-    def handle(self, call: Call, state: MechanicState) -> tuple[Any, MechanicState]:
+    def handle(self, call: Call, state: MechanicState):
         check_size(self, "num_betas", len(state.r))
         update, reads = as_update(call), {"delta": state.delta, "p": call.params}
         sums = sum_over_leaves(mechanic_sums, update.updates, reads)

@@ -17,15 +17,7 @@ from .._transforms.scale import at
 from .._trees.control import filter_cond
 from .._trees.leaves import restrict
 from .._trees.stored import load
-from .._types import (
-    AtLeast,
-    IntegerLike,
-    Params,
-    PyTree,
-    Schedule,
-    State,
-    Updates,
-)
+from .._types import AtLeast, IntegerLike, Params, PyTree, Schedule, State, Updates
 from ..numerics._numerics import safe_increment
 from ..tree import zeros_like
 from ..tree._like import wide_zeros_like
@@ -144,7 +136,7 @@ class MultiSteps(AbstractWrapper):
             skipped_last=jnp.zeros((), bool) if skips else None,
         )
 
-    def handle(self, call: Call, state: MultiStepsState) -> tuple[Any, MultiStepsState]:
+    def handle(self, call: Call, state: MultiStepsState):
         weight = call.extra.get("weight", 1.0)
         check_number(self, "weight", weight)
         check_interval("MultiSteps", "weight", weight, 0)

@@ -91,7 +91,7 @@ class Offload(AbstractWrapper):
         state = self.inner.init(params)
         return OffloadState(jtu.tree_map(moved, state, is_leaf=is_stored))
 
-    def handle(self, call: Call, state: OffloadState) -> tuple[Any, OffloadState]:
+    def handle(self, call: Call, state: OffloadState):
         old = state.inner_state
         result, new = call.run(self.inner, fetched(old))
         back = lambda x, y: OnHost.of(y) if isinstance(x, OnHost) else y

@@ -111,7 +111,7 @@ class Project(AbstractWrapper):
     def init(self, params: Params) -> ProjectState:
         return ProjectState(self.inner.init(params))
 
-    def handle(self, call: Call, state: ProjectState) -> tuple[Any, ProjectState]:
+    def handle(self, call: Call, state: ProjectState):
         params = call.params
         if not call.is_step:
             check_real(self, call.updates, params, "params")

@@ -1,7 +1,5 @@
 """Measures the global norm of the gradients once, for logs and for inner parts."""
 
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -70,9 +68,7 @@ class RecordGradNorm(AbstractWrapper):
         dtype = compute_dtype(parameters(params))
         return RecordGradNormState(jnp.zeros((), dtype), self.inner.init(params))
 
-    def handle(
-        self, call: Call, state: RecordGradNormState
-    ) -> tuple[Any, RecordGradNormState]:
+    def handle(self, call: Call, state: RecordGradNormState):
         length = global_norm(self, call.updates, call.extra)
         call = call._replace(extra={**call.extra, "grad_norm": length})
         result, inner_state = call.run(self.inner, state.inner_state)

@@ -184,7 +184,7 @@ class SAM(AbstractWrapper):
             cache=None if self.opaque_mode else copy(params),
         )
 
-    def handle(self, call: Call, state: SAMState) -> tuple[Any, SAMState]:
+    def handle(self, call: Call, state: SAMState):
         return (self._opaquely if self.opaque_mode else self._openly)(call, state)
 
     def eval_params(self, state: State, params: Model) -> Model:

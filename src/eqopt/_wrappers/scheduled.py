@@ -99,7 +99,7 @@ class Scheduled(AbstractWrapper):
         self._check_keys(state)
         return self._at(state.hyperparams).eval_params(state.inner_state, params)
 
-    def handle(self, call: Call, state: ScheduledState) -> tuple[Any, ScheduledState]:
+    def handle(self, call: Call, state: ScheduledState):
         self._check_keys(state)
         stateful = self._stateful()
         values = self._values(state.count, state.hyperparams_states, call.extra)

@@ -82,9 +82,7 @@ class ApplyIfFinite(AbstractWrapper):
             inner_state=self.inner.init(params),
         )
 
-    def handle(
-        self, call: Call, state: ApplyIfFiniteState
-    ) -> tuple[Any, ApplyIfFiniteState]:
+    def handle(self, call: Call, state: ApplyIfFiniteState):
         finite = are_finite(self, call)
         limit = jnp.asarray(self.max_consecutive_errors, jnp.int32)
         in_a_row = jnp.where(
@@ -403,7 +401,7 @@ class SkipStep(AbstractWrapper):
             inner_state=self.inner.init(params),
         )
 
-    def handle(self, call: Call, state: SkipStepState) -> tuple[Any, SkipStepState]:
+    def handle(self, call: Call, state: SkipStepState):
         value = call.extra.get("value")
         if value is not None:
             check_number(self, "value", value)

@@ -1,7 +1,5 @@
 """Pulls the parameters towards those at the start, less and less, instead of a decay."""
 
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Int
@@ -109,7 +107,7 @@ class SODA(AbstractWrapper):
             z=wide_copy(params, self.state_dtype),
         )
 
-    def handle(self, call: Call, state: SODAState) -> tuple[Any, SODAState]:
+    def handle(self, call: Call, state: SODAState):
         new, inner_state = as_update(call).run(self.inner, state.inner_state)
         count = safe_increment(state.count)
         share = 1 / (count.astype(float) + 1)

@@ -157,7 +157,7 @@ class StoreState(AbstractWrapper):
         imag = slot._replace(place=2**31 + slot.place)
         return Complex(keep(x.real, slot), keep(x.imag, imag))
 
-    def handle(self, call: Call, state: StoreStateState) -> tuple[Any, StoreStateState]:
+    def handle(self, call: Call, state: StoreStateState):
         is_other = lambda x: isinstance(x, StoreStateState) or is_stored(x)
         leaves = jtu.tree_leaves_with_path(state.inner_state, is_leaf=is_other)
         made = [
@@ -326,9 +326,7 @@ class StoreParams(AbstractWrapper):
             for p, x, y in zip(given, leaves, evaluated, strict=True)
         )
 
-    def handle(
-        self, call: Call, state: StoreParamsState
-    ) -> tuple[Any, StoreParamsState]:
+    def handle(self, call: Call, state: StoreParamsState):
         if not call.is_step:
             check_wide(call.updates)
         is_hidden = lambda x: isinstance(x, AbstractHidden)

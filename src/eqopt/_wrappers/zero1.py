@@ -1,7 +1,6 @@
 """Optimizer state that is sharded while the parameters are replicated."""
 
 import math
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -150,7 +149,7 @@ class ZeRO1(AbstractWrapper):
         )
         return ZeRO1State(state, tuple(map(np.shape, jtu.tree_leaves(shapes))))
 
-    def handle(self, call: Call, state: ZeRO1State) -> tuple[Any, ZeRO1State]:
+    def handle(self, call: Call, state: ZeRO1State):
         updates, params, extra, is_step, _ = call
         axis, stored = _Axis.of(self), state.inner_state
         axis.check(state)

@@ -1,14 +1,12 @@
 """ACProp: AdaBelief that divides a gradient by moments of earlier gradients only."""
 
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import DTypeLike
 
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
+from ..._core import AbstractLeafwise, AbstractOptimizer, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._types import Mask, Params, ScalarOrSchedule, Unit, ZeroOrMore
@@ -113,9 +111,7 @@ class ScaleByACProp(AbstractLeafwise):
     def init(self, params: Params) -> ScaleByACPropState:
         return init_moments(self, ScaleByACPropState, params)
 
-    def leafwise(
-        self, state: ScaleByACPropState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: ScaleByACPropState, params=None, **extra):
         count = safe_increment(state.count)
         b2 = as_float(self.b2)
         return counted(

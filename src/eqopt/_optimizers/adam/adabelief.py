@@ -1,13 +1,11 @@
 """AdaBelief: long steps where gradients are as expected."""
 
-from typing import Any
-
 import equinox as eqx
 from jaxtyping import DTypeLike
 
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
+from ..._core import AbstractLeafwise, AbstractOptimizer, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._trees.precision import or_tiny
@@ -92,9 +90,7 @@ class ScaleByBelief(AbstractLeafwise):
     def init(self, params: Params) -> ScaleByBeliefState:
         return init_moments(self, ScaleByBeliefState, params)
 
-    def leafwise(
-        self, state: ScaleByBeliefState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: ScaleByBeliefState, params=None, **extra):
         return counted(self, belief, state)
 
 

@@ -1,13 +1,11 @@
 """Adam, AdamW with decoupled weight decay, and both with Nesterov momentum."""
 
-from typing import Any
-
 import equinox as eqx
 from jaxtyping import DTypeLike
 
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
+from ..._core import AbstractLeafwise, AbstractOptimizer, equation
 from ..._errors import InputError
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
@@ -120,9 +118,7 @@ class ScaleByAdam(AbstractLeafwise):
     def init(self, params: Params) -> ScaleByAdamState:
         return init_moments(self, ScaleByAdamState, params)
 
-    def leafwise(
-        self, state: ScaleByAdamState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: ScaleByAdamState, params=None, **extra):
         if self.momentum_decay is None:
             return counted(self, adam, state)
         count = safe_increment(state.count)

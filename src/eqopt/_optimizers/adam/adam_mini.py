@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -11,13 +11,7 @@ from jaxtyping import Array, DTypeLike, Float
 
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._core import (
-    AbstractLeafwise,
-    AbstractOptimizer,
-    Leafwise,
-    ShapeMismatch,
-    equation,
-)
+from ..._core import AbstractLeafwise, AbstractOptimizer, ShapeMismatch, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._trees.leaves import is_leaf, parameters
@@ -169,9 +163,7 @@ class ScaleByAdamMini(AbstractLeafwise):
             nu=treedef.unflatten(nu),
         )
 
-    def leafwise(
-        self, state: ScaleByAdamMiniState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: ScaleByAdamMiniState, params=None, **extra):
         return counted(self, adam_mini, state)
 
 

@@ -1,14 +1,12 @@
 """Adamax: Adam with the largest gradient instead of the mean square."""
 
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import DTypeLike
 
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
+from ..._core import AbstractLeafwise, AbstractOptimizer, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._trees.precision import or_tiny
@@ -77,9 +75,7 @@ class ScaleByAdamax(AbstractLeafwise):
     def init(self, params: Params) -> ScaleByAdamaxState:
         return init_moments(self, ScaleByAdamaxState, params)
 
-    def leafwise(
-        self, state: ScaleByAdamaxState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: ScaleByAdamaxState, params=None, **extra):
         return counted(self, adamax, state)
 
 

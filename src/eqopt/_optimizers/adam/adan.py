@@ -1,7 +1,5 @@
 """Adan: momentum of the gradients, and of their differences."""
 
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Int
@@ -149,9 +147,7 @@ class ScaleByAdan(AbstractLeafwise):
             previous_gradient=zeros_like(params, self.mu_dtype),
         )
 
-    def leafwise(
-        self, state: ScaleByAdanState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: ScaleByAdanState, params=None, **extra):
         return counted(self, adan, state, is_first=state.count == 0)
 
 
@@ -180,9 +176,7 @@ class ProximalDecay(AbstractLeafwise):
     def init(self, params: Params) -> ProximalDecayState:
         return ProximalDecayState(count=jnp.zeros((), jnp.int32))
 
-    def leafwise(
-        self, state: ProximalDecayState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: ProximalDecayState, params=None, **extra):
         names = "weight_decay", "learning_rate"
         shared = {name: at(self, name, state.count) for name in names}
         state = ProximalDecayState(safe_increment(state.count))

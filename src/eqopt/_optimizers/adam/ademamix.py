@@ -1,6 +1,6 @@
 """AdEMAMix: a fast and a slow momentum."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -8,7 +8,7 @@ from jaxtyping import Array, DTypeLike, Int
 
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
+from ..._core import AbstractLeafwise, AbstractOptimizer, equation
 from ..._transforms.scale import ScaleByLearningRate, at
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._trees.precision import or_tiny
@@ -124,9 +124,7 @@ class ScaleByAdEMAMix(AbstractLeafwise):
             nu=real_full_like(params, 0, self.nu_dtype),
         )
 
-    def leafwise(
-        self, state: ScaleByAdEMAMixState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: ScaleByAdEMAMixState, params=None, **extra):
         b3, alpha = (at(self, name, state.count) for name in ("b3", "alpha"))
         return counted(self, ademamix, state, b3=b3, alpha=alpha)
 

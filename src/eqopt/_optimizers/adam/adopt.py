@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Int
 
 from ..._combinators.chain import Chain
-from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
+from ..._core import AbstractLeafwise, AbstractOptimizer, equation
 from ..._transforms.clip import clip
 from ..._transforms.scale import ScaleByLearningRate, at
 from ..._trees.precision import or_tiny
@@ -114,9 +114,7 @@ class ScaleByADOPT(AbstractLeafwise):
     def init(self, params: Params) -> ScaleByADOPTState:
         return init_moments(self, ScaleByADOPTState, params)
 
-    def leafwise(
-        self, state: ScaleByADOPTState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: ScaleByADOPTState, params=None, **extra):
         clip_value = None
         if self.use_clipping:
             clip_value = jnp.asarray(at(self, "clip_value_fn", state.count), float)

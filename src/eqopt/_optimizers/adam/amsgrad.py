@@ -1,13 +1,11 @@
 """AMSGrad: Adam whose second moment never shrinks."""
 
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import DTypeLike
 
 from ..._combinators.chain import Chain
-from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
+from ..._core import AbstractLeafwise, AbstractOptimizer, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._trees.precision import or_tiny
 from ..._types import Nonnegative, Params, ScalarOrSchedule, Unit, ZeroOrMore
@@ -108,9 +106,7 @@ class ScaleByAMSGrad(AbstractLeafwise):
         nu_max = real_full_like(params, 0, self.nu_dtype)
         return init_moments(self, ScaleByAMSGradState, params, nu_max=nu_max)
 
-    def leafwise(
-        self, state: ScaleByAMSGradState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: ScaleByAMSGradState, params=None, **extra):
         return counted(self, amsgrad, state)
 
 

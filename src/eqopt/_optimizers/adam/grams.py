@@ -1,14 +1,12 @@
 """Grams: Adam's step length, in the direction of the gradient."""
 
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import DTypeLike
 
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
+from ..._core import AbstractLeafwise, AbstractOptimizer, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._trees.precision import or_tiny
@@ -90,9 +88,7 @@ class ScaleByGrams(AbstractLeafwise):
     def init(self, params: Params) -> ScaleByGramsState:
         return init_moments(self, ScaleByGramsState, params)
 
-    def leafwise(
-        self, state: ScaleByGramsState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: ScaleByGramsState, params=None, **extra):
         return counted(self, grams, state)
 
 

@@ -1,13 +1,11 @@
 """LaProp: Adam that normalizes before it averages."""
 
-from typing import Any
-
 import equinox as eqx
 from jaxtyping import DTypeLike
 
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
+from ..._core import AbstractLeafwise, AbstractOptimizer, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._trees.precision import or_tiny
@@ -83,9 +81,7 @@ class ScaleByLaProp(AbstractLeafwise):
     def init(self, params: Params) -> ScaleByLaPropState:
         return init_moments(self, ScaleByLaPropState, params)
 
-    def leafwise(
-        self, state: ScaleByLaPropState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: ScaleByLaPropState, params=None, **extra):
         return counted(self, laprop, state)
 
 

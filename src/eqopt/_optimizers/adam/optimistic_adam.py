@@ -1,14 +1,13 @@
 """Optimistic Adam: expects the next update to change like the last one."""
 
 import dataclasses
-from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Int
 
 from ..._combinators.chain import Chain
-from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise
+from ..._core import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import at, negative, recorded
 from ..._types import Params, Recorded, ScalarOrSchedule, Unit, Updates, ZeroOrMore
 from ...tree._like import wide_zeros_like
@@ -42,12 +41,7 @@ class DescendOptimistically(AbstractLeafwise):
         eta = recorded(at(self, "learning_rate", count))
         return DescendOptimisticallyState(count, eta, wide_zeros_like(params))
 
-    def leafwise(
-        self,
-        state: DescendOptimisticallyState,
-        params: Params | None = None,
-        **extra: Any,
-    ) -> Leafwise:
+    def leafwise(self, state: DescendOptimisticallyState, params=None, **extra):
         eta = at(self, "learning_rate", state.count)
         optimism = eta if self.optimism is None else at(self, "optimism", state.count)
         rate = recorded(eta, state.learning_rate)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Int
 
 from ..._combinators.chain import Chain
-from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
+from ..._core import AbstractLeafwise, AbstractOptimizer, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._trees.precision import or_tiny
 from ..._types import (
@@ -164,9 +164,7 @@ class ScaleByRAdam(AbstractLeafwise):
     def init(self, params: Params) -> ScaleByRAdamState:
         return init_moments(self, ScaleByRAdamState, params)
 
-    def leafwise(
-        self, state: ScaleByRAdamState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: ScaleByRAdamState, params=None, **extra):
         count = safe_increment(state.count)
         rectifier = rectification(as_float(self.b2), count, as_float(self.threshold))
         return counted(self, radam, state, count=count, rectifier=rectifier)

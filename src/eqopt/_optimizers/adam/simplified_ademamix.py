@@ -1,13 +1,11 @@
 """Simplified AdEMAMix: one momentum, and the gradient itself."""
 
-from typing import Any
-
 import equinox as eqx
 from jaxtyping import DTypeLike
 
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
+from ..._core import AbstractLeafwise, AbstractOptimizer, equation
 from ..._transforms.scale import ScaleByLearningRate, at
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._trees.precision import or_tiny
@@ -89,12 +87,7 @@ class ScaleBySimplifiedAdEMAMix(AbstractLeafwise):
     def init(self, params: Params) -> ScaleBySimplifiedAdEMAMixState:
         return init_moments(self, ScaleBySimplifiedAdEMAMixState, params)
 
-    def leafwise(
-        self,
-        state: ScaleBySimplifiedAdEMAMixState,
-        params: Params | None = None,
-        **extra: Any,
-    ) -> Leafwise:
+    def leafwise(self, state: ScaleBySimplifiedAdEMAMixState, params=None, **extra):
         alpha = at(self, "alpha", state.count)
         return counted(self, simplified_ademamix, state, alpha=alpha)
 

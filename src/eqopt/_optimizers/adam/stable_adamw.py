@@ -1,7 +1,5 @@
 """StableAdamW: AdamW with shorter steps if the second moment is out of date."""
 
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import DTypeLike
@@ -9,7 +7,7 @@ from jaxtyping import DTypeLike
 from ..._arguments.extra import required_params
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
+from ..._core import AbstractLeafwise, AbstractOptimizer, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import WeightDecay, decayed, is_off
 from ..._trees.precision import or_tiny
@@ -138,9 +136,7 @@ class ScaleByStableAdam(AbstractLeafwise):
         decay_of(self).init(params)  # raises an error without a rate that it needs
         return init_moments(self, ScaleByStableAdamState, params)
 
-    def leafwise(
-        self, state: ScaleByStableAdamState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: ScaleByStableAdamState, params=None, **extra):
         decay = decay_of(self)
         if is_off(decay):
             return counted(self, stable_adam, state)

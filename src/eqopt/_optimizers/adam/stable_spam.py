@@ -1,14 +1,12 @@
 """Stable-SPAM: Adam with gradient spikes removed, and with resets of its moments."""
 
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import DTypeLike
 
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
+from ..._core import AbstractLeafwise, AbstractOptimizer, equation
 from ..._transforms.block import AdaClipGN, cosine_factor
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
@@ -107,12 +105,7 @@ class ScaleByAdamWithReset(AbstractLeafwise):
     def init(self, params: Params) -> ScaleByAdamWithResetState:
         return init_moments(self, ScaleByAdamWithResetState, params)
 
-    def leafwise(
-        self,
-        state: ScaleByAdamWithResetState,
-        params: Params | None = None,
-        **extra: Any,
-    ) -> Leafwise:
+    def leafwise(self, state: ScaleByAdamWithResetState, params=None, **extra):
         count = safe_increment(state.count)
         is_reset, since = jnp.zeros((), bool), count
         if self.reset_every is not None:

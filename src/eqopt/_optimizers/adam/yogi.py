@@ -1,13 +1,11 @@
 """Yogi: Adam with a second moment that changes by at most the squared gradient."""
 
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import DTypeLike
 
 from ..._combinators.chain import Chain
-from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
+from ..._core import AbstractLeafwise, AbstractOptimizer, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._trees.precision import or_tiny
 from ..._types import Params, ScalarOrSchedule, Unit, ZeroOrMore
@@ -95,9 +93,7 @@ class ScaleByYogi(AbstractLeafwise):
         start = self.initial_accumulator_value
         return init_moments(self, ScaleByYogiState, params, start)
 
-    def leafwise(
-        self, state: ScaleByYogiState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: ScaleByYogiState, params=None, **extra):
         return counted(self, yogi, state)
 
 

@@ -1,7 +1,5 @@
 """Adadelta: steps in the units of the parameters."""
 
-from typing import Any
-
 import equinox as eqx
 from jaxtyping import DTypeLike
 
@@ -84,9 +82,7 @@ class ScaleByAdadelta(AbstractLeafwise):
             e_x=real_full_like(params, 0, self.nu_dtype),
         )
 
-    def leafwise(
-        self, state: ScaleByAdadeltaState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: ScaleByAdadeltaState, params=None, **extra):
         return Leafwise(adadelta, state)
 
 

@@ -1,7 +1,5 @@
 """Adagrad: gradients over the root of the sum of all their squares."""
 
-from typing import Any
-
 import equinox as eqx
 from jaxtyping import DTypeLike
 
@@ -70,9 +68,7 @@ class ScaleByRSS(AbstractLeafwise):
         start = self.initial_accumulator_value
         return ScaleByRSSState(real_full_like(params, start, self.nu_dtype))
 
-    def leafwise(
-        self, state: ScaleByRSSState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: ScaleByRSSState, params=None, **extra):
         return Leafwise(rss, state)
 
 

@@ -1,7 +1,6 @@
 """MADGRAD: dual averaging with momentum and a cube root."""
 
 import dataclasses
-from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -10,7 +9,7 @@ from jaxtyping import Array, DTypeLike, Int
 
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
+from ..._core import AbstractLeafwise, AbstractOptimizer, equation
 from ..._transforms.scale import at, recorded
 from ..._transforms.weight_decay import AddDecayedWeights
 from ..._types import (
@@ -134,9 +133,7 @@ class ScaleByMADGRAD(AbstractLeafwise):
             x0=copy(params),
         )
 
-    def leafwise(
-        self, state: ScaleByMADGRADState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: ScaleByMADGRADState, params=None, **extra):
         eta = at(self, "learning_rate", state.count)
         rate = recorded(eta, state.learning_rate)
         return counted(

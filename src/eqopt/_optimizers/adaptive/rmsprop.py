@@ -107,9 +107,7 @@ class ScaleByRMS(AbstractLeafwise):
         nu = real_full_like(params, self.initial_scale, self.nu_dtype)
         return ScaleByRMSState(count=jnp.zeros((), jnp.int32), nu=nu)
 
-    def leafwise(
-        self, state: ScaleByRMSState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: ScaleByRMSState, params=None, **extra):
         return _corrected(self, rms, state)
 
 
@@ -194,9 +192,7 @@ class ScaleByStddev(AbstractLeafwise):
     def init(self, params: Params) -> ScaleByStddevState:
         return init_moments(self, ScaleByStddevState, params, self.initial_scale)
 
-    def leafwise(
-        self, state: ScaleByStddevState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: ScaleByStddevState, params=None, **extra):
         return _corrected(self, stddev, state)
 
 

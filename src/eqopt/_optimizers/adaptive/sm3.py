@@ -150,9 +150,7 @@ class ScaleBySM3(AbstractLeafwise):
         mu = None if self.b1 is None else wide_zeros_like(params, self.mu_dtype)
         return ScaleBySM3State(mu=mu, nu=treedef.unflatten(covers))
 
-    def leafwise(
-        self, state: ScaleBySM3State, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: ScaleBySM3State, params=None, **extra):
         return Leafwise(sm3 if self.b1 is None else sm3_momentum, state)
 
 

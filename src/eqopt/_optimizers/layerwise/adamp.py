@@ -1,13 +1,11 @@
 """AdamP: Adam without steps along weights whose norm has no effect."""
 
-from typing import Any
-
 import equinox as eqx
 from jaxtyping import DTypeLike
 
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
+from ..._core import AbstractLeafwise, AbstractOptimizer, equation
 from ..._matrices import DimensionNumbers
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import WeightDecay, decayed
@@ -158,9 +156,7 @@ class ScaleByAdamP(AbstractLeafwise):
         decay_of(self).init(params)  # raises an error without a rate that it needs
         return init_moments(self, ScaleByAdamPState, params)
 
-    def leafwise(
-        self, state: ScaleByAdamPState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: ScaleByAdamPState, params=None, **extra):
         reads = {"leaf": leaves_of(self, params)}
         shared = shared_decay(self, state.count)
         return counted(self, adamp, state, reads=reads, **shared)

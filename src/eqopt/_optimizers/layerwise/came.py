@@ -225,9 +225,7 @@ class ScaleByCAME(AbstractLeafwise):
             takes_blocks=False,
         )
 
-    def leafwise(
-        self, state: ScaleByCAMEState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: ScaleByCAMEState, params=None, **extra):
         return Leafwise(came, state)
 
 

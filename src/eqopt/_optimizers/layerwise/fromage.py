@@ -1,11 +1,9 @@
 """Fromage: steps of a fixed length, relative to each layer."""
 
-from typing import Any
-
 import jax.numpy as jnp
 
 from ..._combinators.chain import Chain
-from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
+from ..._core import AbstractLeafwise, AbstractOptimizer, equation
 from ..._transforms.block import ScaleByTrustRatio
 from ..._transforms.scale import ScaleByLearningRate, ScaleByScheduleState, at
 from ..._types import Params, ScalarOrSchedule, ZeroOrMore
@@ -27,9 +25,7 @@ class _Contract(AbstractLeafwise):
     def init(self, params: Params) -> ScaleByScheduleState:
         return ScaleByScheduleState(count=jnp.zeros((), jnp.int32))
 
-    def leafwise(
-        self, state: ScaleByScheduleState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: ScaleByScheduleState, params=None, **extra):
         eta = at(self, "learning_rate", state.count)
         return counted(self, contract, state, learning_rate=eta)
 

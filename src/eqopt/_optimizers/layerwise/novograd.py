@@ -1,7 +1,5 @@
 """NovoGrad: one second moment for each layer."""
 
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import DTypeLike
@@ -29,9 +27,7 @@ from ..._types import (
     PerLeaf,
     Scalar,
     ScalarOrSchedule,
-    State,
     Unit,
-    Updates,
     ZeroOrMore,
 )
 from ...numerics._numerics import (
@@ -138,9 +134,7 @@ class ScaleByNovoGrad(AbstractTransformation):
             nu=map_parameters(zero, params),
         )
 
-    def update(
-        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, ScaleByNovoGradState]:
+    def update(self, updates, state, params=None, **extra):
         check_state(self, state)
         b2 = jnp.where(state.count == 0, 0.0, as_float(self.b2))
         u, nu = leafwise(

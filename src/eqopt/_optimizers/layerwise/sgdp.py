@@ -1,14 +1,12 @@
 """SGDP: momentum without steps along weights whose norm has no effect."""
 
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Int
 
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
+from ..._core import AbstractLeafwise, AbstractOptimizer, equation
 from ..._matrices import DimensionNumbers
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import WeightDecay, decayed
@@ -132,9 +130,7 @@ class ScaleBySGDP(AbstractLeafwise):
             jnp.zeros((), jnp.int32), wide_zeros_like(params, self.accumulator_dtype)
         )
 
-    def leafwise(
-        self, state: ScaleBySGDPState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: ScaleBySGDPState, params=None, **extra):
         reads = {"leaf": leaves_of(self, params)}
         shared = shared_decay(self, state.count)
         return counted(self, sgdp, state, reads=reads, **shared)

@@ -1,7 +1,6 @@
 """AdaMuon: orthogonal steps, divided elementwise by the root of a second moment."""
 
 import math
-from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -170,9 +169,7 @@ class ScaleByAdaMuon(AbstractOrthogonal):
             nu=self.for_matrices(params, abs_sq),
         )
 
-    def matrixwise(
-        self, state: ScaleByAdaMuonState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def matrixwise(self, state: ScaleByAdaMuonState, params=None, **extra):
         return Leafwise(adamuon, state, {"newton_schulz": self._newton_schulz()})
 
 

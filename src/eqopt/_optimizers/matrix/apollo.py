@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Inexact, Int
 
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._core import AbstractOptimizer, AbstractTransformation, Leafwise, equation
+from ..._core import AbstractOptimizer, AbstractTransformation, equation
 from ..._matrices import (
     AbstractMatrixwise,
     DimensionNumbers,
@@ -253,9 +253,7 @@ class ScaleByAPOLLO(AbstractMatrixwise):
         (low,) = self._low(x)
         return (_wide(x) @ jnp.conj(low.T) if self.proj == "svd" else None,)
 
-    def matrixwise(
-        self, state: ScaleByAPOLLOState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def matrixwise(self, state: ScaleByAPOLLOState, params=None, **extra):
         count = safe_increment(state.count)
         every = jnp.asarray(self.update_proj_gap, jnp.int32)
         root = jnp.sqrt(bias_correction(self.b2, count))

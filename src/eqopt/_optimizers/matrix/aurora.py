@@ -187,9 +187,7 @@ class ScaleByAurora(AbstractOrthogonal):
     def _factor(self, outputs: int, inputs: int) -> float:
         return SCALES[self.scale](outputs, inputs)
 
-    def matrixwise(
-        self, state: ScaleByAuroraState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def matrixwise(self, state: ScaleByAuroraState, params=None, **extra):
         balanced = Balanced(self._newton_schulz(), self.pp_iterations)
         return Leafwise(aurora, state, {"balanced": balanced})
 

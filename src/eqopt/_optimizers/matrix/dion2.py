@@ -259,9 +259,7 @@ class ScaleByDion2(AbstractOrthogonal):
     def _factor(self, outputs: int, inputs: int) -> float:
         return SCALES[self.scale](outputs, inputs)
 
-    def matrixwise(
-        self, state: ScaleByDion2State, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def matrixwise(self, state: ScaleByDion2State, params=None, **extra):
         by_row = self.b2 is not None
         shared = {
             "newton_schulz": self._newton_schulz(),

@@ -192,9 +192,7 @@ class RelativeUpdate(_Stateless):
     per: Per = eqx.field(static=True, default="matrix")
     weight_dimension_numbers: DimensionNumbers | None = None
 
-    def matrixwise(
-        self, state: None, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def matrixwise(self, state: None, params=None, **extra):
         return self._leafwise(relative_update, state, params)
 
 
@@ -238,9 +236,7 @@ class UpdateNormFloor(_Stateless):
     per: Per = eqx.field(static=True, default="matrix")
     weight_dimension_numbers: DimensionNumbers | None = None
 
-    def matrixwise(
-        self, state: None, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def matrixwise(self, state: None, params=None, **extra):
         return self._leafwise(floor_norm, state, params)
 
 
@@ -294,9 +290,7 @@ class RadialBrake(_Stateless):
     of: Brake = eqx.field(static=True, default="norm")
     weight_dimension_numbers: DimensionNumbers | None = None
 
-    def matrixwise(
-        self, state: None, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def matrixwise(self, state: None, params=None, **extra):
         return Leafwise(_BRAKES[self.of])
 
 
@@ -359,9 +353,7 @@ class KeepNorm(_NormControl):
         norms = self._norms(params, params)
         return KeepNormState(map_layouts(start, layouts, norms, zeros_like(params)))
 
-    def matrixwise(
-        self, state: KeepNormState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def matrixwise(self, state: KeepNormState, params=None, **extra):
         radius = None if isinstance(self.radius, str) else self.radius
         is_first = radius is None and self.radius == "initial"
         if is_first == (state.radius is None):

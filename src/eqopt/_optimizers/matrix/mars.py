@@ -1,6 +1,6 @@
 """MARS: variance reduction of the gradients, for AdamW, Lion and Shampoo."""
 
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -29,7 +29,6 @@ from ..._types import (
     Positive,
     ScalarOrSchedule,
     Size,
-    State,
     Unit,
     Updates,
     ZeroOrMore,
@@ -143,9 +142,7 @@ class CorrectByMARS(AbstractLeafwise):
             zeros_like(params, self.mu_dtype) if is_kept else None
         )
 
-    def leafwise(
-        self, state: CorrectByMARSState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: CorrectByMARSState, params=None, **extra):
         if self.is_approx:
             return Leafwise(mars, state)
         previous_grad = required(self, extra, "previous_grad")
@@ -164,9 +161,7 @@ class _KnowsMatrices(AbstractTransformation):
         given = self.weight_dimension_numbers
         resolve_dimension_numbers(given, params, params, is_required=True)
 
-    def update(
-        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, State]:
+    def update(self, updates, state, params=None, **extra):
         return updates, state
 
 

@@ -271,9 +271,7 @@ class ScaleByMuon(AbstractMatrixwise):
         mu = self.for_matrices(params, lambda x: x, self.mu_dtype)
         return ScaleByMuonState(jnp.zeros((), jnp.int32), mu)
 
-    def matrixwise(
-        self, state: ScaleByMuonState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def matrixwise(self, state: ScaleByMuonState, params=None, **extra):
         count = safe_increment(state.count)
         beta = jnp.asarray(self.beta, float)
         if self.nesterov:
@@ -302,9 +300,7 @@ class _ScaleByShape(AbstractStateless):
     consistent_rms: Hyperparameter | None = None
     weight_dimension_numbers: DimensionNumbers | None = None
 
-    def leafwise(
-        self, state: None, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: None, params=None, **extra):
         return Leafwise(
             stretch,
             shared={"rms": 1.0 if self.consistent_rms is None else self.consistent_rms},

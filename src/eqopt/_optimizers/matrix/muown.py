@@ -1,7 +1,7 @@
 """Muown: Muon turns the rows of a matrix, and Adam changes their norms."""
 
 import dataclasses
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from jaxtyping import Array, DTypeLike, Float, Int
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._combinators.masked import Masked
-from ..._core import AbstractOptimizer, AbstractTransformation, Leafwise, equation
+from ..._core import AbstractOptimizer, AbstractTransformation, equation
 from ..._matrices import DimensionNumbers
 from ..._transforms.normalize import or_1
 from ..._transforms.scale import at, recorded
@@ -230,9 +230,7 @@ class ScaleByMuown(AbstractOrthogonal):
             gain_nu=of_rows(),
         )
 
-    def matrixwise(
-        self, state: ScaleByMuownState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def matrixwise(self, state: ScaleByMuownState, params=None, **extra):
         eta = at(self, "learning_rate", state.count)
         rate = recorded(eta, state.learning_rate)
         new = dataclasses.replace(state, learning_rate=rate)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -256,9 +256,7 @@ class ScaleByNAMO(AbstractOrthogonal):
             nu=self.for_matrices(params, self._squares),
         )
 
-    def matrixwise(
-        self, state: ScaleByNAMOState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def matrixwise(self, state: ScaleByNAMOState, params=None, **extra):
         count, decay = safe_increment(state.count), decay_of(self)
         if is_off(decay):
             params, mask = state.mu, False  # which the equation does not use

@@ -120,9 +120,7 @@ class ScaleByRowRMS(AbstractMatrixwise):
     def init(self, params: Params) -> ScaleByRowRMSState:
         return ScaleByRowRMSState(moments_of_rows(self, params))
 
-    def matrixwise(
-        self, state: ScaleByRowRMSState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def matrixwise(self, state: ScaleByRowRMSState, params=None, **extra):
         return Leafwise(scale_by_row_rms, state)
 
 
@@ -282,9 +280,7 @@ class ScaleByNorMuon(AbstractOrthogonal):
     def _factor(self, outputs: int, inputs: int) -> float:
         return SCALES[self.scale](outputs, inputs)
 
-    def matrixwise(
-        self, state: ScaleByNorMuonState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def matrixwise(self, state: ScaleByNorMuonState, params=None, **extra):
         return Leafwise(normuon, state, {"newton_schulz": self._newton_schulz()})
 
 

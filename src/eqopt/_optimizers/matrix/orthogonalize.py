@@ -1,7 +1,6 @@
 """The nearest orthogonal matrix, using only matrix products."""
 
 import math
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -199,9 +198,7 @@ class Orthogonalize(AbstractMatrixwise):
     def _factor(self, outputs: int, inputs: int) -> float:
         return SCALES[self.scale](outputs, inputs)
 
-    def matrixwise(
-        self, state: None, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def matrixwise(self, state: None, params=None, **extra):
         shared = {"newton_schulz": self.newton_schulz()}
         return Leafwise(orthogonalize, state, shared)
 

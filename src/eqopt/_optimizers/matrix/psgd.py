@@ -11,7 +11,7 @@ from jaxtyping import Array, DTypeLike, Int
 
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._core import AbstractOptimizer, AbstractTransformation, Leafwise, equation
+from ..._core import AbstractOptimizer, AbstractTransformation, equation
 from ..._matrices import AbstractMatrixwise, DimensionNumbers
 from ..._transforms.normalize import power_of_two
 from ..._transforms.weight_decay import WeightDecay
@@ -342,9 +342,7 @@ class ScaleByPSGDKron(AbstractMatrixwise):
             made.append(jnp.sum(x.real, 1 - i) if is_diagonal else gram(x, i))
         return tuple(made)
 
-    def matrixwise(
-        self, state: ScaleByPSGDKronState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def matrixwise(self, state: ScaleByPSGDKronState, params=None, **extra):
         every = jnp.asarray(self.precondition_frequency, jnp.int32)
         reads = {"shift": functools.partial(shifts, self, params)}
         return counted(self, psgd_kron, state, reads=reads, steps=state.count % every)

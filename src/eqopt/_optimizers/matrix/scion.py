@@ -16,15 +16,7 @@ from ..._errors import InputError
 from ..._matrices import DimensionNumbers, MatrixDimensionNumbers
 from ..._transforms.normalize import or_1
 from ..._transforms.weight_decay import WeightDecay
-from ..._types import (
-    Mask,
-    Params,
-    ScalarOrSchedule,
-    Size,
-    Unit,
-    Updates,
-    ZeroOrMore,
-)
+from ..._types import Mask, Params, ScalarOrSchedule, Size, Unit, Updates, ZeroOrMore
 from ...numerics._numerics import safe_norm
 from .orthogonalize import AbstractOrthogonal
 from .parts.eigenbasis import Matrix
@@ -197,9 +189,7 @@ class ScaleByLMO(AbstractOrthogonal):
     def init(self, params: Params) -> ScaleByLMOState:
         return ScaleByLMOState(self.for_matrices(params, lambda x: x, self.mu_dtype))
 
-    def matrixwise(
-        self, state: ScaleByLMOState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def matrixwise(self, state: ScaleByLMOState, params=None, **extra):
         return Leafwise(lmo, state, {"newton_schulz": self._newton_schulz()})
 
 

@@ -12,7 +12,7 @@ from jaxtyping import Array, DTypeLike, Int
 from ..._arguments.checks import check_fields, check_interval
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._core import AbstractOptimizer, AbstractTransformation, Leafwise, equation
+from ..._core import AbstractOptimizer, AbstractTransformation, equation
 from ..._matrices import AbstractMatrixwise, DimensionNumbers, Rows, Work
 from ..._transforms.normalize import zero_if_infinite
 from ..._transforms.weight_decay import WeightDecay
@@ -352,9 +352,7 @@ class ScaleByShampoo(AbstractMatrixwise):
         sides = has_side(x.shape, max(x.shape), self.one_sided)
         return tuple(gram(x, i) if has else None for i, has in enumerate(sides))
 
-    def matrixwise(
-        self, state: ScaleByShampooState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def matrixwise(self, state: ScaleByShampooState, params=None, **extra):
         count = safe_increment(state.count)
         every = jnp.asarray(self.precondition_frequency, jnp.int32)
         start: Any = self.start_preconditioning_step

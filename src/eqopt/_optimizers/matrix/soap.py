@@ -10,7 +10,7 @@ from jaxtyping import Array, DTypeLike, Inexact, Int
 
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._core import AbstractOptimizer, AbstractTransformation, Leafwise, equation
+from ..._core import AbstractOptimizer, AbstractTransformation, equation
 from ..._errors import InputError
 from ..._matrices import AbstractMatrixwise, DimensionNumbers, Rows, Work
 from ..._transforms.weight_decay import WeightDecay
@@ -303,9 +303,7 @@ class ScaleBySOAP(AbstractMatrixwise):
         sides = has_side(x.shape, self.max_precond_dim, self.one_sided)
         return tuple(gram(x, i) if has else None for i, has in enumerate(sides))
 
-    def matrixwise(
-        self, state: ScaleBySOAPState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def matrixwise(self, state: ScaleBySOAPState, params=None, **extra):
         count = safe_increment(state.count)
         steps = state.count if self.skip_first else count
         step_size: Any = 1.0

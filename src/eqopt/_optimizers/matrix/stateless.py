@@ -171,9 +171,7 @@ class ScaleByRowNorm(AbstractMatrixwise):
     def init(self, params: Params) -> None:
         self._layouts(params, params)  # raises an error if they do not fit
 
-    def matrixwise(
-        self, state: None, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def matrixwise(self, state: None, params=None, **extra):
         return Leafwise(row_norm)
 
 
@@ -266,9 +264,7 @@ class ScaleBySinkhorn(AbstractMatrixwise):
         self._layouts(params, params)  # raises an error if they do not fit
         return None
 
-    def matrixwise(
-        self, state: State, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def matrixwise(self, state: State, params=None, **extra):
         has_target = self.spectral_target is not None
         check_state(self, state, ScaleBySinkhornState if has_target else type(None))
         shared: dict[str, Any] = {"iteration": Sinkhorn(self.steps)}

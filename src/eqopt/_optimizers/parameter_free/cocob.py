@@ -1,7 +1,5 @@
 """COCOB: each element bets on its own gradients, and needs no learning rate."""
 
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import DTypeLike
@@ -129,9 +127,7 @@ class ScaleByCOCOB(AbstractLeafwise):
             reward=zeros(),
         )
 
-    def leafwise(
-        self, state: ScaleByCOCOBState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: ScaleByCOCOBState, params=None, **extra):
         reads = {"init_particles": state.init_particles}
         return Leafwise(cocob, state, reads=reads)
 

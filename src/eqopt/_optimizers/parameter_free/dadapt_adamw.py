@@ -31,7 +31,6 @@ from ..._types import (
     Recorded,
     Scalar,
     ScalarOrSchedule,
-    State,
     Unit,
     Updates,
     ZeroOrMore,
@@ -198,9 +197,7 @@ class DAdaptAdamW(AbstractTransformation):
             learning_rate=corrected_step(self, estim_lr, count),
         )
 
-    def update(
-        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, DAdaptAdamWState]:
+    def update(self, updates, state, params=None, **extra):
         check_state(self, state)
         params = required_params("DAdaptAdamW", params)
         d, count = state.estim_lr, state.count

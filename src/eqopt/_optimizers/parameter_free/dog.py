@@ -1,6 +1,6 @@
 """Distance over gradients: step sizes from the distance that parameters have moved."""
 
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -30,7 +30,6 @@ from ..._types import (
     RealScalarLike,
     Scalar,
     ScalarOrSchedule,
-    State,
     Updates,
     ZeroOrMore,
 )
@@ -82,9 +81,7 @@ class ScaleByDoG(AbstractTransformation):
             sum_sq_norm_grads=scalar(0, params),
         )
 
-    def update(
-        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, DoGState]:
+    def update(self, updates, state, params=None, **extra):
         check_state(self, state)
         params = required_params("ScaleByDoG", params)
         now = lambda value: jnp.asarray(value, state.max_dist.dtype)
@@ -235,9 +232,7 @@ class ScaleByDoWG(AbstractTransformation):
             estim_sq_dist=scalar(self.eps if first is None else first, params),
         )
 
-    def update(
-        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, DoWGState]:
+    def update(self, updates, state, params=None, **extra):
         check_state(self, state)
         params = required_params("ScaleByDoWG", params)
         now = lambda value: jnp.asarray(value, state.estim_sq_dist.dtype)

@@ -1,7 +1,5 @@
 """Prodigy: Adam with an estimate of the distance to the solution."""
 
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Int
@@ -33,7 +31,6 @@ from ..._types import (
     Recorded,
     Scalar,
     ScalarOrSchedule,
-    State,
     Unit,
     Updates,
     ZeroOrMore,
@@ -216,9 +213,7 @@ class Prodigy(AbstractTransformation):
             learning_rate=corrected_step(self, estim_lr, count),
         )
 
-    def update(
-        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, ProdigyState]:
+    def update(self, updates, state, params=None, **extra):
         check_state(self, state)
         params = required_params("Prodigy", params)
         d, count = state.estim_lr, state.count

@@ -143,15 +143,7 @@ class AbstractMoMo(AbstractTransformation):
     def _momentum(self, state: Any) -> tuple[dict[str, Updates], dict[str, Any], Any]:
         """The old averages by name, values for the equation, and the sum of weights."""
 
-    def update(
-        self,
-        updates: Updates,
-        state: State,
-        params: Params | None = None,
-        *,
-        value: RealScalarLike,
-        **extra: Any,
-    ) -> tuple[Updates, State]:
+    def update(self, updates, state, params=None, *, value: RealScalarLike, **extra):
         check_state(self, state)
         params = required_params(self, params)
         check_number(self, "value", value)

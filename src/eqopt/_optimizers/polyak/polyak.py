@@ -1,6 +1,6 @@
 """Polyak's step size, from the value of the loss."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -18,8 +18,6 @@ from ..._types import (
     RealScalarLike,
     Scalar,
     ScalarOrSchedule,
-    State,
-    Updates,
     ZeroOrMore,
 )
 from ...numerics._numerics import safe_increment
@@ -107,15 +105,7 @@ class ScaleByPolyak(AbstractTransformation):
         is_scheduled = callable(self.max_learning_rate)
         return ScaleByPolyakState(jnp.zeros((), jnp.int32) if is_scheduled else None)
 
-    def update(
-        self,
-        updates: Updates,
-        state: State,
-        params: Params | None = None,
-        *,
-        value: RealScalarLike,
-        **extra: Any,
-    ) -> tuple[Updates, ScaleByPolyakState]:
+    def update(self, updates, state, params=None, *, value: RealScalarLike, **extra):
         check_state(self, state)
         check_number(self, "value", value)
         cap = at(self, "max_learning_rate", state.count)

@@ -1,7 +1,6 @@
 """Schedule-Free+: AdamW without a schedule, and with a step size from the loss."""
 
 import math
-from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -249,15 +248,7 @@ class ScheduleFreePlus(AbstractTransformation):
         check_state(self, state)
         return with_average(state, params, state.beta)
 
-    def update(
-        self,
-        updates: Updates,
-        state: State,
-        params: Params | None = None,
-        *,
-        value: RealScalarLike,
-        **extra: Any,
-    ) -> tuple[Updates, ScheduleFreePlusState]:
+    def update(self, updates, state, params=None, *, value: RealScalarLike, **extra):
         check_state(self, state)
         params = required_params("ScheduleFreePlus", params)
         check_number(self, "value", value)

@@ -25,16 +25,7 @@ from ..._transforms.scale import Scale, ScaleByLearningRate
 from ..._trees.leaves import align, flatten_updates, keystr, map_parameters, parameters
 from ..._trees.precision import compute_dtype, widen
 from ..._trees.states import check_size, check_state
-from ..._types import (
-    Params,
-    PerLeaf,
-    PyTree,
-    Scalar,
-    ScalarOrSchedule,
-    Size,
-    State,
-    Updates,
-)
+from ..._types import Params, PerLeaf, PyTree, Scalar, ScalarOrSchedule, Size, Updates
 from ...numerics._numerics import safe_increment, safe_sqrt
 from ...tree import zeros_like
 from ...tree._like import wide_zeros_like
@@ -297,9 +288,7 @@ class ScaleByLBFGS(AbstractTransformation):
             map_parameters(lambda x: jnp.zeros((), bool), parameters(params)),
         )
 
-    def update(
-        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, ScaleByLBFGSState]:
+    def update(self, updates, state, params=None, **extra):
         check_state(self, state)
         check_size(self, "memory_size", len(state.weights_memory))
         params = required_params("ScaleByLBFGS", params)

@@ -174,9 +174,7 @@ class ProjectedLBFGS(AbstractComposite):
             jnp.full((), jnp.inf, compute_dtype(parameters(params))),
         )
 
-    def handle(
-        self, call: Call, state: ProjectedLBFGSState
-    ) -> tuple[Any, ProjectedLBFGSState]:
+    def handle(self, call: Call, state: ProjectedLBFGSState):
         params = required_params("ProjectedLBFGS", call.params)
         grads, start = widened(call.updates), restrict(params, call.updates)
         check_real(self, grads, params, "params")

@@ -1,7 +1,5 @@
 """Sophia: momentum, divided by an estimate of the curvature and clipped."""
 
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float
@@ -114,9 +112,7 @@ class ScaleBySophia(AbstractTransformation):
             win_rate=jnp.zeros((), jnp.float32) if self.track_win_rate else None,
         )
 
-    def update(
-        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, SophiaState]:
+    def update(self, updates, state, params=None, **extra):
         check_state(self, state)
         nu, hessian_state = filter_cond(
             state.count % jnp.asarray(self.update_interval, jnp.int32) == 0,

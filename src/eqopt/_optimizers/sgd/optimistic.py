@@ -1,13 +1,11 @@
 """Optimistic gradients: expects the next gradient to change like the last one."""
 
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from ..._combinators.chain import Chain
-from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
+from ..._core import AbstractLeafwise, AbstractOptimizer, equation
 from ..._transforms.scale import ScaleByLearningRate, at
 from ..._types import Params, ScalarOrSchedule, Updates
 from ...tree import zeros_like
@@ -72,12 +70,7 @@ class ScaleByOptimisticGradient(AbstractLeafwise):
             count=jnp.zeros((), jnp.int32), previous_gradient=zeros_like(params)
         )
 
-    def leafwise(
-        self,
-        state: ScaleByOptimisticGradientState,
-        params: Params | None = None,
-        **extra: Any,
-    ) -> Leafwise:
+    def leafwise(self, state: ScaleByOptimisticGradientState, params=None, **extra):
         return counted(
             self,
             optimistic,

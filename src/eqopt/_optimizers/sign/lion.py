@@ -1,7 +1,7 @@
 """Lion: the sign of an interpolated momentum."""
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -9,7 +9,7 @@ from jaxtyping import Array, DTypeLike, Int
 
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
+from ..._core import AbstractLeafwise, AbstractOptimizer, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Unit, Updates
@@ -93,9 +93,7 @@ class ScaleByLion(AbstractLeafwise):
         mu = wide_zeros_like(params, self.mu_dtype)
         return ScaleByLionState(count=jnp.zeros((), jnp.int32), mu=mu)
 
-    def leafwise(
-        self, state: ScaleByLionState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: ScaleByLionState, params=None, **extra):
         return counted(self, lion, state, sign=_SIGNS[self.mode])
 
 

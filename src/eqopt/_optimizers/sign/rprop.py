@@ -9,7 +9,7 @@ from jaxtyping import Array, Int
 
 from ..._arguments.checks import check_fields, check_interval
 from ..._combinators.chain import Chain
-from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
+from ..._core import AbstractLeafwise, AbstractOptimizer, equation
 from ..._transforms.scale import Scale, at
 from ..._types import (
     Hyperparameter,
@@ -160,9 +160,7 @@ class ScaleByRprop(AbstractLeafwise):
             count=jnp.zeros((), jnp.int32),
         )
 
-    def leafwise(
-        self, state: ScaleByRpropState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: ScaleByRpropState, params=None, **extra):
         ratio = 1.0
         if callable(self.learning_rate):
             ratio = at(self, "learning_rate", state.count) / self._initial()

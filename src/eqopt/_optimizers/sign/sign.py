@@ -1,7 +1,5 @@
 """The sign of the gradient, or of its running mean."""
 
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import DTypeLike
@@ -10,7 +8,7 @@ from ..._combinators.chain import Chain
 from ..._core import AbstractOptimizer, AbstractStateless, Leafwise, equation
 from ..._transforms.average import EMA
 from ..._transforms.scale import ScaleByLearningRate
-from ..._types import Params, ScalarOrSchedule, Unit
+from ..._types import ScalarOrSchedule, Unit
 
 
 @equation(elementwise=True)
@@ -25,9 +23,7 @@ class ScaleBySign(AbstractStateless):
     is $g / |g|$.
     """
 
-    def leafwise(
-        self, state: None, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def leafwise(self, state: None, params=None, **extra):
         return Leafwise(sign)
 
 

@@ -275,7 +275,7 @@ class DiLoCo(AbstractWrapper):
         check_state(self, state)
         return take_slow_params(state, params)
 
-    def handle(self, call: Call, state: DiLoCoState) -> tuple[Any, DiLoCoState]:
+    def handle(self, call: Call, state: DiLoCoState):
         check_kept("slow", state.slow, call.updates)
         result, inner_state = call.run(self.inner, state.inner_state)
         check_size(self, "fragments", len(state.outer_state))

@@ -175,9 +175,7 @@ class ScheduleFree(AbstractWrapper):
         check_state(self, state)
         return with_average(state, params, state.b1)
 
-    def handle(
-        self, call: Call, state: ScheduleFreeState
-    ) -> tuple[Any, ScheduleFreeState]:
+    def handle(self, call: Call, state: ScheduleFreeState):
         new, inner_state = as_update(call).run(self.inner, state.inner_state)
         dtype = state.max_lr.dtype
         eta = jnp.asarray(at(self, "learning_rate", state.step_count), dtype)
@@ -314,7 +312,7 @@ class GPA(AbstractWrapper):
         check_state(self, state)
         return with_average(state, params, state.mu_y)
 
-    def handle(self, call: Call, state: GPAState) -> tuple[Any, GPAState]:
+    def handle(self, call: Call, state: GPAState):
         update = as_update(call)
         if self.sees == "z":
             # A whole model, because `inner` may call the loss.
@@ -434,9 +432,7 @@ class EMANesterov(AbstractWrapper):
         check_state(self, state)
         return replace_params(state, params, behind, "velocity", beta=state.beta)
 
-    def handle(
-        self, call: Call, state: EMANesterovState
-    ) -> tuple[Any, EMANesterovState]:
+    def handle(self, call: Call, state: EMANesterovState):
         new, inner_state = as_update(call).run(self.inner, state.inner_state)
         count = safe_increment(state.count)
         next_beta = self._beta(count).astype(state.beta.dtype)

@@ -7,13 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Int
 
-from ..._core import (
-    AbstractTransformation,
-    AbstractWrapper,
-    Call,
-    equation,
-    leafwise,
-)
+from ..._core import AbstractTransformation, AbstractWrapper, Call, equation, leafwise
 from ..._transforms.normalize import ratio
 from ..._transforms.scale import at
 from ..._trees.control import filter_cond
@@ -174,7 +168,7 @@ class ParamEMA(AbstractWrapper):
         weight_sum = state.weight_sum
         return replace_params(state, params, choose, "average", weight_sum=weight_sum)
 
-    def handle(self, call: Call, state: ParamEMAState) -> tuple[Any, ParamEMAState]:
+    def handle(self, call: Call, state: ParamEMAState):
         result, inner_state = call.run(self.inner, state.inner_state)
         # Not `1 - jnp.asarray(decay)`: a Python number still has all its digits here.
         new: Any = 1 - at(self, "decay", state.count)
@@ -279,7 +273,7 @@ class SWA(AbstractWrapper):
         weight_sum = state.n_averaged
         return replace_params(state, params, choose, "average", weight_sum=weight_sum)
 
-    def handle(self, call: Call, state: SWAState) -> tuple[Any, SWAState]:
+    def handle(self, call: Call, state: SWAState):
         result, inner_state = call.run(self.inner, state.inner_state)
         count = safe_increment(state.count)
         start, period = (jnp.asarray(n, jnp.int32) for n in (self.start, self.period))

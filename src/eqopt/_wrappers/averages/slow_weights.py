@@ -125,7 +125,7 @@ class Lookahead(AbstractWrapper):
             slow=None if is_pair else wide_copy(params),
         )
 
-    def handle(self, call: Call, state: LookaheadState) -> tuple[Any, LookaheadState]:
+    def handle(self, call: Call, state: LookaheadState):
         params = call.params if call.is_step else load(call.params)
         fast, slow = self._split(state, params)
         check_kept("slow", slow, call.updates)
@@ -330,9 +330,7 @@ class OuterNesterov(AbstractWrapper):
         check_state(self, state)
         return take_slow_params(state, params)
 
-    def handle(
-        self, call: Call, state: OuterNesterovState
-    ) -> tuple[Any, OuterNesterovState]:
+    def handle(self, call: Call, state: OuterNesterovState):
         check_kept("slow", state.slow, call.updates)
         result, inner_state = call.run(self.inner, state.inner_state)
         due, count = count_step(state.steps_since_sync, self.period)
