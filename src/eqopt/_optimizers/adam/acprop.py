@@ -5,7 +5,6 @@ import jax.numpy as jnp
 from jaxtyping import DTypeLike
 
 from ..._arguments.fields import static_choice
-from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
@@ -18,6 +17,7 @@ from ...numerics._numerics import (
     safe_sqrt,
 )
 from ..moments import AbstractMomentsState, counted, init_moments
+from ..recipe import chain_of
 from .radam import rectification
 
 
@@ -220,7 +220,4 @@ class ACProp(AbstractOptimizer):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    @property
-    def chain(self) -> Chain:
-        parts = ScaleByACProp, AddDecayedWeights, ScaleByLearningRate
-        return Chain(*map(self.part, parts))
+    chain = chain_of(ScaleByACProp, AddDecayedWeights, ScaleByLearningRate)

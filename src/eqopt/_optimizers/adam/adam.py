@@ -4,7 +4,6 @@ import equinox as eqx
 from jaxtyping import DTypeLike
 
 from ..._arguments.fields import static_choice
-from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, equation
 from ..._errors import InputError
 from ..._transforms.scale import ScaleByLearningRate
@@ -13,6 +12,7 @@ from ..._trees.precision import or_tiny
 from ..._types import Mask, Params, ScalarOrSchedule, Unit, ZeroOrMore
 from ...numerics._numerics import abs_sq, as_float, safe_increment, safe_sqrt
 from ..moments import AbstractMomentsState, counted, init_moments, unbiased
+from ..recipe import chain_of
 from .growing_momentum import growing_corrections
 
 
@@ -208,9 +208,7 @@ class Adam(AbstractOptimizer):
     nesterov: bool = False
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    @property
-    def chain(self) -> Chain:
-        return Chain(self.part(ScaleByAdam), self.part(ScaleByLearningRate))
+    chain = chain_of(ScaleByAdam, ScaleByLearningRate)
 
 
 class AdamW(AbstractOptimizer):
@@ -295,10 +293,7 @@ class AdamW(AbstractOptimizer):
     nesterov: bool = False
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    @property
-    def chain(self) -> Chain:
-        parts = ScaleByAdam, AddDecayedWeights, ScaleByLearningRate
-        return Chain(*map(self.part, parts))
+    chain = chain_of(ScaleByAdam, AddDecayedWeights, ScaleByLearningRate)
 
 
 class NAdam(AbstractOptimizer):
@@ -389,9 +384,7 @@ class NAdam(AbstractOptimizer):
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     momentum_decay: ZeroOrMore | None = None
 
-    @property
-    def chain(self) -> Chain:
-        return Chain(self.part(ScaleByAdam), self.part(ScaleByLearningRate))
+    chain = chain_of(ScaleByAdam, ScaleByLearningRate)
 
 
 class NAdamW(AbstractOptimizer):
@@ -490,7 +483,4 @@ class NAdamW(AbstractOptimizer):
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     momentum_decay: ZeroOrMore | None = None
 
-    @property
-    def chain(self) -> Chain:
-        parts = ScaleByAdam, AddDecayedWeights, ScaleByLearningRate
-        return Chain(*map(self.part, parts))
+    chain = chain_of(ScaleByAdam, AddDecayedWeights, ScaleByLearningRate)

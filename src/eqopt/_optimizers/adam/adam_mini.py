@@ -10,7 +10,6 @@ import jax.tree_util as jtu
 from jaxtyping import Array, DTypeLike, Float
 
 from ..._arguments.fields import static_choice
-from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, ShapeMismatch, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
@@ -21,6 +20,7 @@ from ...groups._blocks import Blocks, block_shapes, layer_blocks
 from ...numerics._numerics import abs_sq, safe_sqrt
 from ...tree._like import real_full_like_leaf, wide_zeros_like
 from ..moments import AbstractMomentsState, counted
+from ..recipe import chain_of
 
 
 class ScaleByAdamMiniState(AbstractMomentsState):
@@ -253,7 +253,4 @@ class AdamMini(AbstractOptimizer):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    @property
-    def chain(self) -> Chain:
-        parts = ScaleByAdamMini, AddDecayedWeights, ScaleByLearningRate
-        return Chain(*map(self.part, parts))
+    chain = chain_of(ScaleByAdamMini, AddDecayedWeights, ScaleByLearningRate)

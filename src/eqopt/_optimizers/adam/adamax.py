@@ -5,13 +5,13 @@ import jax.numpy as jnp
 from jaxtyping import DTypeLike
 
 from ..._arguments.fields import static_choice
-from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._trees.precision import or_tiny
 from ..._types import Mask, Params, ScalarOrSchedule, Unit, ZeroOrMore
 from ..moments import AbstractMomentsState, counted, init_moments
+from ..recipe import chain_of
 
 
 class ScaleByAdamaxState(AbstractMomentsState):
@@ -141,9 +141,7 @@ class Adamax(AbstractOptimizer):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    @property
-    def chain(self) -> Chain:
-        return Chain(self.part(ScaleByAdamax), self.part(ScaleByLearningRate))
+    chain = chain_of(ScaleByAdamax, ScaleByLearningRate)
 
 
 class AdamaxW(AbstractOptimizer):
@@ -215,7 +213,4 @@ class AdamaxW(AbstractOptimizer):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    @property
-    def chain(self) -> Chain:
-        parts = ScaleByAdamax, AddDecayedWeights, ScaleByLearningRate
-        return Chain(*map(self.part, parts))
+    chain = chain_of(ScaleByAdamax, AddDecayedWeights, ScaleByLearningRate)

@@ -5,7 +5,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Int
 
 from ..._arguments.fields import static_choice
-from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
 from ..._transforms.scale import ScaleByLearningRate, at, same
 from ..._transforms.weight_decay import is_off
@@ -23,6 +22,7 @@ from ...numerics._numerics import abs_sq, safe_increment, safe_sqrt
 from ...tree import zeros_like
 from ...tree._like import real_full_like, wide_zeros_like
 from ..moments import counted
+from ..recipe import chain_of
 
 
 class ScaleByAdanState(eqx.Module):
@@ -273,7 +273,4 @@ class Adan(AbstractOptimizer):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    @property
-    def chain(self) -> Chain:
-        parts = ScaleByAdan, ProximalDecay, ScaleByLearningRate
-        return Chain(*map(self.part, parts))
+    chain = chain_of(ScaleByAdan, ProximalDecay, ScaleByLearningRate)

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Int
 
 from ..._arguments.fields import static_choice
-from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, equation
 from ..._transforms.scale import ScaleByLearningRate, at
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
@@ -25,6 +24,7 @@ from ..._types import (
 from ...numerics._numerics import abs_sq, safe_sqrt
 from ...tree._like import real_full_like, wide_zeros_like
 from ..moments import counted
+from ..recipe import chain_of
 
 
 class ScaleByAdEMAMixState(eqx.Module):
@@ -214,7 +214,4 @@ class AdEMAMix(AbstractOptimizer):
     mask: Mask | None = static_choice(default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    @property
-    def chain(self) -> Chain:
-        parts = ScaleByAdEMAMix, AddDecayedWeights, ScaleByLearningRate
-        return Chain(*map(self.part, parts))
+    chain = chain_of(ScaleByAdEMAMix, AddDecayedWeights, ScaleByLearningRate)

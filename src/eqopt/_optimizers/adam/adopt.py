@@ -7,7 +7,6 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Int
 
-from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, equation
 from ..._transforms.clip import clip
 from ..._transforms.scale import ScaleByLearningRate, at
@@ -16,6 +15,7 @@ from ..._typecheck import checked
 from ..._types import Params, Scalar, ScalarOrSchedule, Unit, ZeroOrMore
 from ...numerics._numerics import abs_sq, safe_sqrt
 from ..moments import AbstractMomentsState, counted, init_moments
+from ..recipe import chain_of
 
 
 class ScaleByADOPTState(AbstractMomentsState):
@@ -206,6 +206,4 @@ class ADOPT(AbstractOptimizer):
     clip_value_fn: Callable[[Int[Array, ""]], Any] = fourth_root
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    @property
-    def chain(self) -> Chain:
-        return Chain(self.part(ScaleByADOPT), self.part(ScaleByLearningRate))
+    chain = chain_of(ScaleByADOPT, ScaleByLearningRate)

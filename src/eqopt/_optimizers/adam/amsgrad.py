@@ -4,7 +4,6 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import DTypeLike
 
-from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._trees.precision import or_tiny
@@ -12,6 +11,7 @@ from ..._types import Nonnegative, Params, ScalarOrSchedule, Unit, ZeroOrMore
 from ...numerics._numerics import abs_sq, safe_sqrt
 from ...tree._like import real_full_like
 from ..moments import AbstractMomentsState, counted, init_moments
+from ..recipe import chain_of
 
 
 class ScaleByAMSGradState(AbstractMomentsState):
@@ -185,6 +185,4 @@ class AMSGrad(AbstractOptimizer):
     bias_correction_nu: bool = True
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    @property
-    def chain(self) -> Chain:
-        return Chain(self.part(ScaleByAMSGrad), self.part(ScaleByLearningRate))
+    chain = chain_of(ScaleByAMSGrad, ScaleByLearningRate)

@@ -5,7 +5,6 @@ import jax.numpy as jnp
 from jaxtyping import DTypeLike
 
 from ..._arguments.fields import static_choice
-from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
@@ -13,6 +12,7 @@ from ..._trees.precision import or_tiny
 from ..._types import Mask, Params, ScalarOrSchedule, Unit, ZeroOrMore
 from ...numerics._numerics import abs_sq, safe_sqrt
 from ..moments import AbstractMomentsState, counted, init_moments
+from ..recipe import chain_of
 
 
 class ScaleByGramsState(AbstractMomentsState):
@@ -163,7 +163,4 @@ class Grams(AbstractOptimizer):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    @property
-    def chain(self) -> Chain:
-        parts = ScaleByGrams, AddDecayedWeights, ScaleByLearningRate
-        return Chain(*map(self.part, parts))
+    chain = chain_of(ScaleByGrams, AddDecayedWeights, ScaleByLearningRate)

@@ -4,7 +4,6 @@ import equinox as eqx
 from jaxtyping import DTypeLike
 
 from ..._arguments.fields import static_choice
-from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
@@ -12,6 +11,7 @@ from ..._trees.precision import or_tiny
 from ..._types import Mask, Params, ScalarOrSchedule, Unit, ZeroOrMore
 from ...numerics._numerics import abs_sq, safe_sqrt
 from ..moments import AbstractMomentsState, counted, init_moments
+from ..recipe import chain_of
 
 
 class ScaleByLaPropState(AbstractMomentsState):
@@ -160,7 +160,4 @@ class LaProp(AbstractOptimizer):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    @property
-    def chain(self) -> Chain:
-        parts = ScaleByLaProp, AddDecayedWeights, ScaleByLearningRate
-        return Chain(*map(self.part, parts))
+    chain = chain_of(ScaleByLaProp, AddDecayedWeights, ScaleByLearningRate)

@@ -6,12 +6,12 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Int
 
-from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import at, negative, recorded
 from ..._types import Params, Recorded, ScalarOrSchedule, Unit, Updates, ZeroOrMore
 from ...tree._like import wide_zeros_like
 from ..moments import counted
+from ..recipe import chain_of
 from ..sgd.optimistic import optimistic
 from .adam import ScaleByAdam
 
@@ -131,6 +131,4 @@ class OptimisticAdam(AbstractOptimizer):
     nesterov: bool = True
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    @property
-    def chain(self) -> Chain:
-        return Chain(self.part(ScaleByAdam), self.part(DescendOptimistically))
+    chain = chain_of(ScaleByAdam, DescendOptimistically)

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Int
 
-from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._trees.precision import or_tiny
@@ -22,6 +21,7 @@ from ..._types import (
 )
 from ...numerics._numerics import abs_sq, as_float, safe_increment, safe_sqrt
 from ..moments import AbstractMomentsState, counted, init_moments, unbiased
+from ..recipe import chain_of
 
 
 class ScaleByRAdamState(AbstractMomentsState):
@@ -257,6 +257,4 @@ class RAdam(AbstractOptimizer):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    @property
-    def chain(self) -> Chain:
-        return Chain(self.part(ScaleByRAdam), self.part(ScaleByLearningRate))
+    chain = chain_of(ScaleByRAdam, ScaleByLearningRate)

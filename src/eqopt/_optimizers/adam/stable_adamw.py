@@ -14,7 +14,7 @@ from ..._trees.precision import or_tiny
 from ..._types import Leaf, Mask, Params, RealLeaf, ScalarOrSchedule, Unit, ZeroOrMore
 from ...numerics._numerics import abs_sq, safe_sqrt
 from ..moments import AbstractMomentsState, counted, init_moments
-from ..own_decay import Decays, decay_of, shared_decay, which_decay, with_own_decay
+from ..recipe import Decays, decay_of, shared_decay, which_decay, with_own_decay
 
 
 class ScaleByStableAdamState(AbstractMomentsState):

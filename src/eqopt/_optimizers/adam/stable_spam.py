@@ -5,7 +5,6 @@ import jax.numpy as jnp
 from jaxtyping import DTypeLike
 
 from ..._arguments.fields import static_choice
-from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, equation
 from ..._transforms.block import AdaClipGN, cosine_factor
 from ..._transforms.scale import ScaleByLearningRate
@@ -28,6 +27,7 @@ from ...numerics._numerics import (
     safe_sqrt,
 )
 from ..moments import AbstractMomentsState, counted, init_moments
+from ..recipe import chain_of
 
 
 class ScaleByAdamWithResetState(AbstractMomentsState):
@@ -257,7 +257,6 @@ class StableSPAM(AbstractOptimizer):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    @property
-    def chain(self) -> Chain:
-        parts = AdaClipGN, ScaleByAdamWithReset, AddDecayedWeights, ScaleByLearningRate
-        return Chain(*map(self.part, parts))
+    chain = chain_of(
+        AdaClipGN, ScaleByAdamWithReset, AddDecayedWeights, ScaleByLearningRate
+    )

@@ -4,13 +4,13 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import DTypeLike
 
-from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._trees.precision import or_tiny
 from ..._types import Params, ScalarOrSchedule, Unit, ZeroOrMore
 from ...numerics._numerics import abs_sq, safe_sqrt
 from ..moments import AbstractMomentsState, counted, init_moments
+from ..recipe import chain_of
 
 
 class ScaleByYogiState(AbstractMomentsState):
@@ -168,6 +168,4 @@ class Yogi(AbstractOptimizer):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    @property
-    def chain(self) -> Chain:
-        return Chain(self.part(ScaleByYogi), self.part(ScaleByLearningRate))
+    chain = chain_of(ScaleByYogi, ScaleByLearningRate)

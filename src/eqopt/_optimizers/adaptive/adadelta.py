@@ -4,13 +4,13 @@ import equinox as eqx
 from jaxtyping import DTypeLike
 
 from ..._arguments.fields import static_choice
-from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights
 from ..._types import Mask, Nonnegative, Params, Positive, ScalarOrSchedule, Unit
 from ...numerics._numerics import abs_sq, safe_sqrt
 from ...tree._like import real_full_like
+from ..recipe import chain_of
 
 
 class ScaleByAdadeltaState(eqx.Module):
@@ -154,7 +154,4 @@ class Adadelta(AbstractOptimizer):
     mask: Mask | None = static_choice(default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    @property
-    def chain(self) -> Chain:
-        parts = AddDecayedWeights, ScaleByAdadelta, ScaleByLearningRate
-        return Chain(*map(self.part, parts))
+    chain = chain_of(AddDecayedWeights, ScaleByAdadelta, ScaleByLearningRate)

@@ -3,12 +3,12 @@
 import equinox as eqx
 from jaxtyping import DTypeLike
 
-from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._types import Nonnegative, Params, ScalarOrSchedule, ZeroOrMore
 from ...numerics._numerics import abs_sq
 from ...tree._like import real_full_like
+from ..recipe import chain_of
 from .rmsprop import over_root
 
 
@@ -137,6 +137,4 @@ class Adagrad(AbstractOptimizer):
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     eps_in_sqrt: bool = True
 
-    @property
-    def chain(self) -> Chain:
-        return Chain(self.part(ScaleByRSS), self.part(ScaleByLearningRate))
+    chain = chain_of(ScaleByRSS, ScaleByLearningRate)

@@ -8,7 +8,6 @@ from jax import lax
 from jaxtyping import Array, DTypeLike, Int
 
 from ..._arguments.fields import static_choice
-from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, equation
 from ..._transforms.scale import at, recorded
 from ..._transforms.weight_decay import AddDecayedWeights
@@ -26,6 +25,7 @@ from ..._types import (
 from ...numerics._numerics import abs_sq
 from ...tree._like import copy, real_full_like, wide_zeros_like
 from ..moments import counted
+from ..recipe import chain_of
 
 
 class ScaleByMADGRADState(eqx.Module):
@@ -219,6 +219,4 @@ class MADGRAD(AbstractOptimizer):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    @property
-    def chain(self) -> Chain:
-        return Chain(self.part(AddDecayedWeights), self.part(ScaleByMADGRAD))
+    chain = chain_of(AddDecayedWeights, ScaleByMADGRAD)

@@ -22,7 +22,7 @@ from ..._types import (
 )
 from ...numerics._numerics import abs_sq, safe_sqrt
 from ..moments import AbstractMomentsState, counted, init_moments
-from ..own_decay import decay_of, shared_decay, with_own_decay
+from ..recipe import decay_of, shared_decay, with_own_decay
 from .projection import Weight, leaves_of, projected
 
 

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float
 
 from ..._arguments.fields import static_choice
-from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
 from ..._matrices import Axes, DimensionNumbers, MatrixDimensionNumbers, map_matrices
 from ..._transforms.factored_rms import inverse_root, inverse_roots, squared_product
@@ -30,6 +29,7 @@ from ..._types import (
 )
 from ...numerics._numerics import abs_sq, safe_sqrt
 from ...tree._like import real_full_like, wide_zeros_like
+from ..recipe import chain_of
 
 
 class ScaleByCAMEState(eqx.Module):
@@ -331,7 +331,4 @@ class CAME(AbstractOptimizer):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    @property
-    def chain(self) -> Chain:
-        parts = ScaleByCAME, AddDecayedWeights, ScaleByLearningRate
-        return Chain(*map(self.part, parts))
+    chain = chain_of(ScaleByCAME, AddDecayedWeights, ScaleByLearningRate)

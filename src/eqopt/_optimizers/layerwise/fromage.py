@@ -2,12 +2,12 @@
 
 import jax.numpy as jnp
 
-from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, equation
 from ..._transforms.block import ScaleByTrustRatio
 from ..._transforms.scale import ScaleByLearningRate, ScaleByScheduleState, at
 from ..._types import Params, ScalarOrSchedule, ZeroOrMore
 from ..moments import counted
+from ..recipe import chain_of
 
 
 @equation(elementwise=True)
@@ -85,7 +85,4 @@ class Fromage(AbstractOptimizer):
     learning_rate: ScalarOrSchedule
     min_norm: ZeroOrMore = 1e-6
 
-    @property
-    def chain(self) -> Chain:
-        parts = ScaleByTrustRatio, ScaleByLearningRate, _Contract
-        return Chain(*map(self.part, parts))
+    chain = chain_of(ScaleByTrustRatio, ScaleByLearningRate, _Contract)

@@ -4,13 +4,13 @@ import equinox as eqx
 from jaxtyping import DTypeLike
 
 from ..._arguments.fields import static_choice
-from ..._combinators.chain import Chain
 from ..._core import AbstractOptimizer
 from ..._transforms.block import ScaleByTrustRatio
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._types import Mask, ScalarOrSchedule, Unit, ZeroOrMore
 from ..adam.adam import ScaleByAdam
+from ..recipe import chain_of
 
 
 class LAMB(AbstractOptimizer):
@@ -93,11 +93,6 @@ class LAMB(AbstractOptimizer):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    @property
-    def chain(self) -> Chain:
-        return Chain(
-            self.part(ScaleByAdam),
-            self.part(AddDecayedWeights),
-            ScaleByTrustRatio(),
-            self.part(ScaleByLearningRate),
-        )
+    chain = chain_of(
+        ScaleByAdam, AddDecayedWeights, ScaleByTrustRatio(), ScaleByLearningRate
+    )

@@ -5,7 +5,6 @@ import jax.numpy as jnp
 from jaxtyping import DTypeLike
 
 from ..._arguments.fields import static_choice
-from ..._combinators.chain import Chain
 from ..._core import (
     AbstractOptimizer,
     AbstractTransformation,
@@ -39,6 +38,7 @@ from ...numerics._numerics import (
 )
 from ...tree._like import wide_zeros_like
 from ..moments import AbstractMomentsState
+from ..recipe import chain_of
 
 
 class ScaleByNovoGradState(AbstractMomentsState):
@@ -235,6 +235,4 @@ class NovoGrad(AbstractOptimizer):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    @property
-    def chain(self) -> Chain:
-        return Chain(self.part(ScaleByNovoGrad), self.part(ScaleByLearningRate))
+    chain = chain_of(ScaleByNovoGrad, ScaleByLearningRate)

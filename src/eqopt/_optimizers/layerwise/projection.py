@@ -23,7 +23,7 @@ from ..._trees.masks import resolve_mask
 from ..._types import Leaf, Params, PyTree, Scalar
 from ...groups import module
 from ...numerics._numerics import safe_sqrt
-from ..own_decay import decay_of
+from ..recipe import decay_of
 
 
 class Weight(eqx.Module):

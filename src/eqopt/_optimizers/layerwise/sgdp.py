@@ -23,7 +23,7 @@ from ..._types import (
 )
 from ...tree._like import wide_zeros_like
 from ..moments import counted
-from ..own_decay import decay_of, shared_decay, with_own_decay
+from ..recipe import decay_of, shared_decay, with_own_decay
 from .projection import Weight, leaves_of, projected
 
 

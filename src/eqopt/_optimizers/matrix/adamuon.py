@@ -7,7 +7,6 @@ import jax.numpy as jnp
 from jaxtyping import DTypeLike
 
 from ..._arguments.fields import static_choice
-from ..._combinators.chain import Chain
 from ..._core import AbstractOptimizer, AbstractTransformation, Leafwise, equation
 from ..._matrices import DimensionNumbers, Rows
 from ..._transforms.normalize import or_1
@@ -27,7 +26,7 @@ from ...numerics._numerics import abs_sq, safe_norm, safe_sqrt
 from .orthogonalize import AbstractOrthogonal
 from .parts.eigenbasis import Matrix, RealMatrix
 from .parts.newton_schulz import Coefficients, NewtonSchulz
-from .parts.recipe import matrices_and_others
+from .parts.recipe import chain_for_matrices
 
 
 class ScaleByAdaMuonState(eqx.Module):
@@ -298,6 +297,4 @@ class AdaMuon(AbstractOptimizer):
     weight_dimension_numbers: DimensionNumbers | None = None
     fallback: AbstractTransformation | None = None
 
-    @property
-    def chain(self) -> Chain:
-        return matrices_and_others(self, self.part(ScaleByAdaMuon))
+    chain = chain_for_matrices(ScaleByAdaMuon)

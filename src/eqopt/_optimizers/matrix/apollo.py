@@ -9,7 +9,6 @@ import jax.random as jr
 from jaxtyping import Array, Float, Inexact, Int
 
 from ..._arguments.fields import static_choice
-from ..._combinators.chain import Chain
 from ..._core import AbstractOptimizer, AbstractTransformation, equation
 from ..._matrices import (
     AbstractMatrixwise,
@@ -49,7 +48,7 @@ from ...numerics._numerics import (
 from ..moments import counted
 from .galore import leading
 from .parts.eigenbasis import Matrix
-from .parts.recipe import matrices_and_others
+from .parts.recipe import chain_for_matrices
 
 
 ScaleType: TypeAlias = Literal["channel", "tensor"]
@@ -417,6 +416,4 @@ class APOLLO(AbstractOptimizer):
     fallback: AbstractTransformation | None = None
     scale_front: bool = False
 
-    @property
-    def chain(self) -> Chain:
-        return matrices_and_others(self, self.part(ScaleByAPOLLO))
+    chain = chain_for_matrices(ScaleByAPOLLO)

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 from jaxtyping import DTypeLike
 
 from ..._arguments.fields import static_choice
-from ..._combinators.chain import Chain
 from ..._core import AbstractOptimizer, AbstractTransformation, Leafwise, equation
 from ..._matrices import DimensionNumbers
 from ..._transforms.weight_decay import WeightDecay
@@ -25,7 +24,7 @@ from ...numerics._numerics import abs_sq, safe_norm
 from .orthogonalize import AbstractOrthogonal
 from .parts.eigenbasis import Matrix, short_side
 from .parts.newton_schulz import SCALES, Coefficients, NewtonSchulz, Scale
-from .parts.recipe import matrices_and_others
+from .parts.recipe import chain_for_matrices
 
 
 class ScaleByAuroraState(eqx.Module):
@@ -328,6 +327,4 @@ class Aurora(AbstractOptimizer):
     weight_dimension_numbers: DimensionNumbers | None = None
     fallback: AbstractTransformation | None = None
 
-    @property
-    def chain(self) -> Chain:
-        return matrices_and_others(self, self.part(ScaleByAurora))
+    chain = chain_for_matrices(ScaleByAurora)

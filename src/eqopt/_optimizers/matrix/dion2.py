@@ -9,7 +9,6 @@ from jax import lax
 from jaxtyping import Array, DTypeLike, Float, Int
 
 from ..._arguments.fields import static_choice
-from ..._combinators.chain import Chain
 from ..._core import AbstractOptimizer, AbstractTransformation, Leafwise, equation
 from ..._matrices import DimensionNumbers, Work
 from ..._transforms.weight_decay import WeightDecay
@@ -29,7 +28,7 @@ from .normuon import scale_by_row_rms
 from .orthogonalize import AbstractOrthogonal
 from .parts.eigenbasis import Matrix, short_side
 from .parts.newton_schulz import SCALES, Coefficients, NewtonSchulz, Scale
-from .parts.recipe import matrices_and_others
+from .parts.recipe import chain_for_matrices
 
 
 def _number(x: Any) -> Any:
@@ -403,6 +402,4 @@ class Dion2(AbstractOptimizer):
     weight_dimension_numbers: DimensionNumbers | None = None
     fallback: AbstractTransformation | None = None
 
-    @property
-    def chain(self) -> Chain:
-        return matrices_and_others(self, self.part(ScaleByDion2))
+    chain = chain_for_matrices(ScaleByDion2)

@@ -12,7 +12,6 @@ from jaxtyping import Array, Bool, Inexact, Int
 
 from ..._arguments.extra import without_norm
 from ..._arguments.fields import static_choice
-from ..._combinators.chain import Chain
 from ..._core import (
     AbstractOptimizer,
     AbstractTransformation,
@@ -56,6 +55,7 @@ from ..._types import (
 from ...numerics._numerics import safe_increment
 from ...tree._like import wide_zeros_like
 from ..adam.adam import ScaleByAdam
+from ..recipe import chain_of
 from .parts.eigenbasis import adjoint, orthonormal, times
 
 
@@ -444,7 +444,4 @@ class GaLore(AbstractOptimizer):
     mask: Mask | None = static_choice(default=None)
     weight_dimension_numbers: DimensionNumbers | None = None
 
-    @property
-    def chain(self) -> Chain:
-        parts = ScaleByGaLore, AddDecayedWeights, ScaleByLearningRate
-        return Chain(*map(self.part, parts))
+    chain = chain_of(ScaleByGaLore, AddDecayedWeights, ScaleByLearningRate)

@@ -39,7 +39,7 @@ from ...numerics._numerics import (
     safe_sqrt,
 )
 from ..adam.adam import ScaleByAdam
-from ..own_decay import decay_of, shared_decay, with_own_decay
+from ..recipe import decay_of, shared_decay, with_own_decay
 from .orthogonalize import AbstractOrthogonal
 from .parts.eigenbasis import Matrix
 from .parts.newton_schulz import Coefficients, NewtonSchulz

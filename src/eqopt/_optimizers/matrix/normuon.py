@@ -7,7 +7,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float
 
 from ..._arguments.fields import static_choice
-from ..._combinators.chain import Chain
 from ..._core import AbstractOptimizer, AbstractTransformation, Leafwise, equation
 from ..._matrices import AbstractMatrixwise, DimensionNumbers
 from ..._transforms.normalize import or_1, zero_if_infinite
@@ -27,7 +26,7 @@ from ...numerics._numerics import abs_sq, safe_norm, safe_sqrt
 from .orthogonalize import AbstractOrthogonal
 from .parts.eigenbasis import Matrix
 from .parts.newton_schulz import SCALES, Coefficients, NewtonSchulz, Scale
-from .parts.recipe import matrices_and_others
+from .parts.recipe import chain_for_matrices
 
 
 Side: TypeAlias = Literal["rows", "long"]
@@ -420,6 +419,4 @@ class NorMuon(AbstractOptimizer):
     weight_dimension_numbers: DimensionNumbers | None = None
     fallback: AbstractTransformation | None = None
 
-    @property
-    def chain(self) -> Chain:
-        return matrices_and_others(self, self.part(ScaleByNorMuon))
+    chain = chain_for_matrices(ScaleByNorMuon)

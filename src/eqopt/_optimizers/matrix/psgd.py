@@ -10,7 +10,6 @@ from jax import lax
 from jaxtyping import Array, DTypeLike, Int
 
 from ..._arguments.fields import static_choice
-from ..._combinators.chain import Chain
 from ..._core import AbstractOptimizer, AbstractTransformation, equation
 from ..._matrices import AbstractMatrixwise, DimensionNumbers
 from ..._transforms.normalize import power_of_two
@@ -32,7 +31,7 @@ from ..._types import (
 from ...numerics._numerics import abs_sq, safe_root_mean_squares, safe_sqrt
 from ..moments import counted
 from .parts.eigenbasis import Matrix, gram
-from .parts.recipe import matrices_and_others
+from .parts.recipe import chain_for_matrices
 from .parts.stagger import Shift, shifts
 
 
@@ -484,6 +483,4 @@ class PSGDKron(AbstractOptimizer):
     weight_dimension_numbers: DimensionNumbers | None = None
     fallback: AbstractTransformation | None = None
 
-    @property
-    def chain(self) -> Chain:
-        return matrices_and_others(self, self.part(ScaleByPSGDKron))
+    chain = chain_for_matrices(ScaleByPSGDKron)

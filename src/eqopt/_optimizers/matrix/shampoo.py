@@ -54,7 +54,7 @@ from .parts.eigenbasis import (
     to_basis,
     whitened,
 )
-from .parts.recipe import matrices_and_others
+from .parts.recipe import chain_for_matrices, matrices_and_others
 from .parts.stagger import Shift, shifts
 
 
@@ -547,9 +547,7 @@ class Shampoo(AbstractOptimizer):
     weight_dimension_numbers: DimensionNumbers | None = None
     fallback: AbstractTransformation | None = None
 
-    @property
-    def chain(self) -> Chain:
-        return matrices_and_others(self, self.part(ScaleByShampoo))
+    chain = chain_for_matrices(ScaleByShampoo)
 
 
 class KLShampoo(AbstractOptimizer):

@@ -47,7 +47,7 @@ from .parts.eigenbasis import (
     whitened,
 )
 from .parts.newton_schulz import STANDARD, Coefficients, Scale
-from .parts.recipe import matrices_and_others
+from .parts.recipe import chain_for_matrices, matrices_and_others
 from .parts.stagger import Shift, shifts
 
 
@@ -476,9 +476,7 @@ class SOAP(AbstractOptimizer):
     fallback: AbstractTransformation | None = None
     fresh: bool = False
 
-    @property
-    def chain(self) -> Chain:
-        return matrices_and_others(self, self.part(ScaleBySOAP))
+    chain = chain_for_matrices(ScaleBySOAP)
 
 
 # The five steps of Muon, then two steps that converge.

@@ -36,6 +36,7 @@ from ..._types import (
 from ...numerics._numerics import abs_sq, safe_sqrt
 from ...tree import norm
 from ...tree._like import copy
+from ..recipe import chain_of
 from ..scalars import scalar
 
 
@@ -311,10 +312,7 @@ class DoWG(AbstractOptimizer):
     weight_decay: ScalarOrSchedule = 0.0
     mask: Mask | None = static_choice(default=None)
 
-    @property
-    def chain(self) -> Chain:
-        parts = AddDecayedWeights, ScaleByDoWG, ScaleByLearningRate
-        return Chain(*map(self.part, parts))
+    chain = chain_of(AddDecayedWeights, ScaleByDoWG, ScaleByLearningRate)
 
 
 def _squares(

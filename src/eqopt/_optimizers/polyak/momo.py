@@ -47,7 +47,7 @@ from ...numerics._numerics import (
     safe_sqrt,
 )
 from ...tree._like import real_full_like, wide_zeros_like
-from ..own_decay import Decays, which_decay
+from ..recipe import Decays, which_decay
 from ..scalars import scalar, value_at
 from .polyak import capped_ratio
 

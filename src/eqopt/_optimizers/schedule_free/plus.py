@@ -33,7 +33,7 @@ from ..._types import (
 from ..._wrappers.averages.gradient_points import with_average
 from ...numerics._numerics import abs_sq, bias_correction, safe_increment, safe_sqrt
 from ...tree._like import real_full_like, wide_copy, wide_zeros_like
-from ..own_decay import Decays, which_decay
+from ..recipe import Decays, which_decay
 from ..scalars import scalar, value_at
 
 

@@ -5,7 +5,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float
 
 from ..._arguments.fields import static_choice
-from ..._combinators.chain import Chain
 from ..._core import (
     AbstractOptimizer,
     AbstractTransformation,
@@ -37,6 +36,7 @@ from ..._types import (
 )
 from ...numerics._numerics import bias_correction, safe_increment
 from ..moments import AbstractMomentsState, init_moments
+from ..recipe import chain_of
 
 
 class SophiaState(AbstractMomentsState):
@@ -244,7 +244,4 @@ class Sophia(AbstractOptimizer):
     track_win_rate: bool = False
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    @property
-    def chain(self) -> Chain:
-        parts = ScaleBySophia, AddDecayedWeights, ScaleByLearningRate
-        return Chain(*map(self.part, parts))
+    chain = chain_of(ScaleBySophia, AddDecayedWeights, ScaleByLearningRate)

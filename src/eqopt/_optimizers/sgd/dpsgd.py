@@ -3,10 +3,10 @@
 import equinox as eqx
 from jaxtyping import DTypeLike
 
-from ..._combinators.chain import Chain
 from ..._core import AbstractOptimizer
 from ..._transforms.privacy import DifferentiallyPrivateAggregate
 from ..._types import Hyperparameter, Key, Positive, ScalarOrSchedule, ZeroOrMore
+from ..recipe import chain_of
 from .sgd import SGD
 
 
@@ -102,6 +102,4 @@ class DPSGD(AbstractOptimizer):
     batch_size: Positive | None = None
     clipped: bool = eqx.field(static=True, default=False)
 
-    @property
-    def chain(self) -> Chain:
-        return Chain(self.part(DifferentiallyPrivateAggregate), self.part(SGD))
+    chain = chain_of(DifferentiallyPrivateAggregate, SGD)

@@ -1,10 +1,10 @@
 """Gradient descent with noise."""
 
-from ..._combinators.chain import Chain
 from ..._core import AbstractOptimizer
 from ..._transforms.noise import AddNoise
 from ..._transforms.scale import ScaleByLearningRate
 from ..._types import Hyperparameter, Key, ScalarOrSchedule, ZeroOrMore
+from ..recipe import chain_of
 
 
 class NoisySGD(AbstractOptimizer):
@@ -61,6 +61,4 @@ class NoisySGD(AbstractOptimizer):
     gamma: Hyperparameter = 0.55
     key: Key = 0
 
-    @property
-    def chain(self) -> Chain:
-        return Chain(self.part(AddNoise), self.part(ScaleByLearningRate))
+    chain = chain_of(AddNoise, ScaleByLearningRate)

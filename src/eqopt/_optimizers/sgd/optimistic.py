@@ -4,12 +4,12 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, equation
 from ..._transforms.scale import ScaleByLearningRate, at
 from ..._types import Params, ScalarOrSchedule, Updates
 from ...tree import zeros_like
 from ..moments import counted
+from ..recipe import chain_of
 
 
 class ScaleByOptimisticGradientState(eqx.Module):
@@ -132,7 +132,4 @@ class OptimisticGradientDescent(AbstractOptimizer):
     alpha: ScalarOrSchedule = 1.0
     beta: ScalarOrSchedule = 1.0
 
-    @property
-    def chain(self) -> Chain:
-        parts = ScaleByOptimisticGradient, ScaleByLearningRate
-        return Chain(*map(self.part, parts))
+    chain = chain_of(ScaleByOptimisticGradient, ScaleByLearningRate)

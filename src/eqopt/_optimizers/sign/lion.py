@@ -8,13 +8,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Int
 
 from ..._arguments.fields import static_choice
-from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Unit, Updates
 from ...tree._like import wide_zeros_like
 from ..moments import counted
+from ..recipe import chain_of
 
 
 class ScaleByLionState(eqx.Module):
@@ -165,7 +165,4 @@ class Lion(AbstractOptimizer):
     weight_decay: WeightDecay = 1e-3
     mask: Mask | None = static_choice(default=None)
 
-    @property
-    def chain(self) -> Chain:
-        parts = ScaleByLion, AddDecayedWeights, ScaleByLearningRate
-        return Chain(*map(self.part, parts))
+    chain = chain_of(ScaleByLion, AddDecayedWeights, ScaleByLearningRate)

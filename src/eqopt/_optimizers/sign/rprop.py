@@ -8,7 +8,6 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from ..._arguments.checks import check_fields, check_interval
-from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, equation
 from ..._transforms.scale import Scale, at
 from ..._types import (
@@ -24,6 +23,7 @@ from ..._types import (
 )
 from ...tree._like import real_full_like, wide_zeros_like
 from ..moments import counted
+from ..recipe import chain_of
 
 
 class ScaleByRpropState(eqx.Module):
@@ -249,6 +249,4 @@ class Rprop(AbstractOptimizer):
     min_step_size: ZeroOrMore = 1e-6
     max_step_size: Positive = 50.0
 
-    @property
-    def chain(self) -> Chain:
-        return Chain(self.part(ScaleByRprop), Scale(-1.0))
+    chain = chain_of(ScaleByRprop, Scale(-1.0))

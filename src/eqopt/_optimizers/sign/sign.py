@@ -9,6 +9,7 @@ from ..._core import AbstractOptimizer, AbstractStateless, Leafwise, equation
 from ..._transforms.average import EMA
 from ..._transforms.scale import ScaleByLearningRate
 from ..._types import ScalarOrSchedule, Unit
+from ..recipe import chain_of
 
 
 @equation(elementwise=True)
@@ -76,9 +77,7 @@ class SignSGD(AbstractOptimizer):
 
     learning_rate: ScalarOrSchedule
 
-    @property
-    def chain(self) -> Chain:
-        return Chain(ScaleBySign(), self.part(ScaleByLearningRate))
+    chain = chain_of(ScaleBySign, ScaleByLearningRate)
 
 
 class Signum(AbstractOptimizer):

@@ -47,3 +47,8 @@ def matrices_and_others(
         return Chain(*parts, Masked(others, are_others(owner)), decay, descend)
     of_matrices = (Masked(part, are_matrices(owner)) for part in (decay, descend))
     return Chain(*parts, *of_matrices, Masked(owner.fallback, are_others(owner)))
+
+
+def chain_for_matrices(cls: type[AbstractTransformation]) -> Any:
+    """Makes the property `chain` of an optimizer that is `cls` for its matrices."""
+    return property(lambda self: matrices_and_others(self, self.part(cls)))

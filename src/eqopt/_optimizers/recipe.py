@@ -1,4 +1,4 @@
-"""Weight decay that a transformation applies by itself, in its own equation."""
+"""How most optimizers are made: their chains, and weight decay inside a part."""
 
 import dataclasses
 from typing import Any
@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Int
 
+from .._combinators.chain import Chain
 from .._core import AbstractOptimizer, AbstractTransformation, leafwise
 from .._errors import naming_recipe
 from .._transforms.weight_decay import (
@@ -20,6 +21,23 @@ from .._transforms.weight_decay import (
 from .._trees.leaves import is_leaf
 from .._trees.masks import resolve_mask
 from .._types import Mask, Params, PyTree, Scalar, Updates
+
+
+def chain_of(*parts: type[AbstractTransformation] | AbstractTransformation) -> Any:
+    """Makes the property `chain` of an optimizer that is these parts in this order.
+
+    A class takes its hyperparameters from the optimizer: see `AbstractOptimizer.part`.
+    """
+
+    def chain(self: AbstractOptimizer) -> Chain:
+        return Chain(*(self.part(x) if isinstance(x, type) else x for x in parts))
+
+    return property(chain)
+
+
+#
+# Weight decay that a transformation applies by itself, in its own equation
+#
 
 
 class Decays(eqx.Module):
