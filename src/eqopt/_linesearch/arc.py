@@ -12,16 +12,14 @@ from .._core import inner
 from .._trees.control import while_loop
 from .._trees.precision import widen
 from .._types import PyTree, Scalar
-from .line import Line, Trial
+from .line import Trial
 
 
 # Armijo's constant, and the fraction of the loss that may be a rounding error.
 _SLOPE_RTOL, _APPROX_DEC_RTOL = 1e-4, 1e-6
 
 
-def search_arc(
-    line: Line, project: Callable[[PyTree], PyTree], max_steps: Int[Array, ""]
-) -> Trial:
+def search_arc(line, project: Callable[[PyTree], PyTree], max_steps) -> Trial:
     r"""The first of decreasing step sizes, from 1, with a sufficient decrease.
 
     With $p(\eta) = \Pi(p + \eta u)$, this is

@@ -60,9 +60,7 @@ class Line(eqx.Module):
         dtype = self.value.dtype
         return value.astype(dtype), slope.astype(dtype), grad
 
-    def value_and_pullback_at(
-        self, step_size: Scalar
-    ) -> tuple[Scalar, Callable[[], Updates]]:
+    def value_and_pullback_at(self, step_size) -> tuple[Scalar, Callable[[], Updates]]:
         """The value, and a function that returns the gradient."""
         value, pullback = jax.vjp(self.loss, self.moved(step_size))
         one = jnp.ones_like(value)
@@ -95,13 +93,7 @@ class Trial(NamedTuple):
     evaluations: Int[Array, ""]
 
 
-def make_line(
-    owner: Any,
-    direction: Updates,
-    params: Params | None,
-    extra: Mapping[str, Any],
-    last_value: Scalar,
-) -> Line:
+def make_line(owner, direction, params, extra: Mapping[str, Any], last_value) -> Line:
     """The line from `params` along `direction`, with everything that `extra` provides.
 
     `last_value`: the loss at the end of the last search; infinite if there was none.

@@ -60,9 +60,7 @@ def value_and_grad_from_state(
     does not keep the gradient.
     """
 
-    def value_and_grad(
-        params: Params, *args: Any, state: State, **kwargs: Any
-    ) -> tuple[Scalar, Updates]:
+    def value_and_grad(params, *args, state, **kwargs) -> tuple[Scalar, Updates]:
         value, grad = _stored(state)
 
         is_of_a_group = _is_of_a_group(grad, state, params)

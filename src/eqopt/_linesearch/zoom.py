@@ -169,9 +169,7 @@ def search(
     return while_loop(lambda now: ~(now.is_done | now.has_failed), body, first)
 
 
-def _grow(
-    now: Search, trial: Point, decrease_error: Scalar
-) -> tuple[Point, Point, Point, Bool[Array, ""]]:
+def _grow(now: Search, trial: Point, decrease_error: Scalar):
     """The interval between the last two step sizes, and whether it must contain one.
 
     Its lower end is the end with the lower loss.
@@ -184,9 +182,7 @@ def _grow(
     return low, high, low, is_high | is_low
 
 
-def _shrink(
-    now: Search, trial: Point, decrease_error: Scalar
-) -> tuple[Point, Point, Point]:
+def _shrink(now: Search, trial: Point, decrease_error) -> tuple[Point, Point, Point]:
     """The part of the interval to continue with, and the discarded end."""
     width = now.high.step_size - now.low.step_size
     is_high = (decrease_error > 0) | (trial.value >= now.low.value)

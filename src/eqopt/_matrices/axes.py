@@ -72,9 +72,7 @@ def resolve_dimension_numbers(
     ]
 
 
-def _by_default(
-    default: Callable[[PyTree], list], tree: PyTree, params: Params
-) -> list:
+def _by_default(default: Callable[[PyTree], list], tree, params) -> list:
     """`default(params)` for each leaf of `tree`, which may lack some parameters."""
     treedef = jtu.tree_structure(params, is_leaf=is_leaf)
     numbers = treedef.unflatten(default(params))

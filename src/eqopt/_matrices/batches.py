@@ -1,6 +1,6 @@
 """Batches of equal matrices, and how batches take turns."""
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import equinox as eqx
@@ -60,9 +60,7 @@ BATCHINGS: dict[Work, Batching] = {
 }
 
 
-def make_batches(
-    keys: Sequence[Hashable], elements: Sequence[int], limit: int
-) -> Iterator[list[int]]:
+def make_batches(keys: Sequence[Hashable], elements: Sequence[int], limit: int):
     """The indices in each batch: of equal keys, and of at most `limit` elements."""
     groups: dict[Hashable, list[int]] = {}
     for i, key in enumerate(keys):
@@ -94,13 +92,7 @@ class BatchedEquation(Equation):
         """
         return None
 
-    def of_rows(
-        self,
-        operation: Operation,
-        of_each: Callable[[Any, dict[int, tuple]], dict[int, tuple]],
-        values: Values,
-        rows: dict[int, tuple],
-    ) -> dict[int, tuple]:
+    def of_rows(self, operation, of_each, values, rows) -> dict[int, tuple]:
         """The results for the rows of all leaves.
 
         Under `jit`, an accelerator joins equal matrices into batches. A CPU computes one
@@ -167,13 +159,7 @@ def without_slices(out: Any) -> tuple:
     return (u.take(u.batch) if isinstance(u, Slice) else u, *new)
 
 
-def _take_turns(
-    operation: Operation,
-    platform: str,
-    groups: Sequence[Sequence[int]],
-    values: Values,
-    rows: dict[int, tuple],
-) -> dict[int, tuple]:
+def _take_turns(operation, platform, groups, values, rows) -> dict[int, tuple]:
     """The results for all rows. Each group of rows waits for the one before.
 
     Otherwise, XLA keeps what all groups compute until the end. With 48 matrices of up to
@@ -213,9 +199,7 @@ def _take_turns(
     return {i: outs[i] for i in rows}
 
 
-def _compute(
-    operation: Operation, limit: int, values: Values, rows: Sequence[tuple]
-) -> tuple[Any, Callable[[Any], list[tuple]]]:
+def _compute(operation: Operation, limit: int, values: Values, rows: Sequence[tuple]):
     """Arrays, and a function that makes the results for some rows of them.
 
     The arrays are the updates of whole batches, and the other results.

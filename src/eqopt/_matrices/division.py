@@ -4,7 +4,7 @@ import abc
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
+from collections.abc import Callable, Generator, Hashable, Sequence
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
@@ -51,9 +51,7 @@ class Division(NamedTuple):
         waste = {i: self.pad(n) / n for i, n in enumerate(sizes)}
         return min(reversed(waste), key=waste.__getitem__)
 
-    def batches(
-        self, keys: Sequence[Hashable], elements: Sequence[int], limit: int
-    ) -> Iterator[list[int]]:
+    def batches(self, keys: Sequence[Hashable], elements: Sequence[int], limit: int):
         """Like `make_batches`, where `limit` is what each device may hold.
 
         All batches but the last of a key are multiples of the number of devices.
@@ -101,9 +99,7 @@ class Division(NamedTuple):
         here = jax.sharding.get_abstract_mesh()
         return self.mesh if here.empty else here
 
-    def compute(
-        self, fn: Callable, columns: Sequence[Any], stack: Sequence[int]
-    ) -> Any:
+    def compute(self, fn, columns: Sequence[Any], stack: Sequence[int]) -> Any:
         """`fn(*columns)`, where an axis of the stack is divided between the devices.
 
         `columns` are modules and trees of arrays, which begin with the axes of the
@@ -122,9 +118,7 @@ class Division(NamedTuple):
         out = run(jax.tree.map(lambda x: self.divide(x, axis, free), arrays))
         return jax.tree.map(lambda x: self.restore(x, axis, count, free), out)
 
-    def on_shares(
-        self, fn: Callable, in_specs: Any, out_specs: Any, names: Sequence[str] = ()
-    ) -> Callable:
+    def on_shares(self, fn, in_specs, out_specs, names: Sequence[str] = ()) -> Callable:
         """`fn` on each device, with its share of the arguments, and no communication.
 
         Other axes of the mesh than `names` are left to XLA; by default, none are.
@@ -175,9 +169,7 @@ class AbstractWhole(eqx.Module):
         return _divide_mapped(of_whole, self.division)(x, arrays)
 
 
-def pass_division(
-    division: Division | None, shared: dict[str, Any], stack: Sequence[int]
-) -> dict[str, Any]:
+def pass_division(division, shared, stack) -> dict[str, Any]:
     """The shared values of an equation: such parts divide one of the mapped axes."""
     # What is left of `custom_vmap` without such an axis has no reverse-mode derivative.
     if division is None or not any(map(division.suits, stack)):

@@ -14,7 +14,7 @@ from jaxtyping import Array, DTypeLike, Inexact
 from .._trees.sharding import has_explicit_axes
 from .._types import PyTree
 from ..numerics._numerics import common_dtype, wide_dtype
-from .axes import Axes, size
+from .axes import size
 
 
 class Sides(NamedTuple):
@@ -202,12 +202,7 @@ def over_stack(fn: Callable, arguments: Sequence[Any], count: int) -> Callable:
     return fn
 
 
-def layout_of(
-    axes: Axes,
-    shape: tuple[int, ...],
-    block_size: int | None,
-    choose_rows: Callable[[Axes, tuple[int, ...]], Any],
-) -> Layout | Pieces:
+def layout_of(axes, shape, block_size, choose_rows) -> Layout | Pieces:
     """The layout for these axes and blocks.
 
     `choose_rows` returns the axes of the rows and of the columns of each block.
@@ -232,12 +227,7 @@ def is_layout(x: Any) -> bool:
     return isinstance(x, Layout | Pieces)
 
 
-def map_layouts(
-    fn: Callable,
-    layouts: PyTree[Layout | Pieces | None],
-    *trees: PyTree,
-    otherwise: Callable = lambda *leaves: None,
-) -> PyTree:
+def map_layouts(fn, layouts, *trees, otherwise=lambda *leaves: None) -> PyTree:
     """`fn(layout, *leaves)` for each matrix, and `otherwise(*leaves)` elsewhere."""
     return jax.tree.map(
         lambda x, *leaves: otherwise(*leaves) if x is None else fn(x, *leaves),
@@ -252,9 +242,7 @@ def mask_matrices(layouts: PyTree[Layout | None]) -> PyTree[bool]:
     return map_layouts(lambda layout: True, layouts, otherwise=lambda: False)
 
 
-def make_slot(
-    make: Callable, zeros: Any, layout: Layout | Pieces, dtype: DTypeLike | None
-) -> Any:
+def make_slot(make, zeros, layout: Layout | Pieces, dtype: DTypeLike | None) -> Any:
     """The result of `make`, with the placement of `zeros`, and so of the parameter.
 
     An array has the axes of the parameter, and their placement. A tuple is computed from

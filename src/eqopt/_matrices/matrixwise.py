@@ -2,14 +2,13 @@
 
 import abc
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import DTypeLike
 
 from .._core.leafwise import Leafwise, filled, run_leafwise
 from .._core.transformation import AbstractTransformation
@@ -24,7 +23,7 @@ from .._types import Params, PyTree, State, Updates
 from ..tree import zeros_like
 from .axes import Axes, DimensionNumbers, resolve_dimension_numbers, size
 from .batches import Work
-from .division import Division, current_division
+from .division import current_division
 from .layouts import Layout, Pieces, layout_of, make_slot, map_layouts, mask_matrices
 from .on_matrices import on_matrices
 from .stacks import check_stacks, init_stacks, update_stacks
@@ -70,9 +69,7 @@ class AbstractContracting(AbstractTransformation):
         update = type(self)._update
         return on_automatic_axes(update, self, *arguments, shardings=shardings)
 
-    def _layouts(
-        self, tree: PyTree, params: Params | None
-    ) -> PyTree[Layout | Pieces | None]:
+    def _layouts(self, tree, params) -> PyTree[Layout | Pieces | None]:
         """`tree` with the layout of each matrix, and `None` elsewhere.
 
         Matrices without elements are no matrices.
@@ -206,9 +203,7 @@ class AbstractMatrixwise(AbstractContracting):
         - `state`, `params`, `extra`: as in `update`.
         """
 
-    def for_matrices(
-        self, params: Params, make: Callable[[Any], Any], dtype: DTypeLike | None = None
-    ) -> PyTree:
+    def for_matrices(self, params, make, dtype=None) -> PyTree:
         """Part of the state: the result of `make` for each matrix, `None` elsewhere.
 
         **Arguments:**
@@ -242,16 +237,9 @@ class AbstractMatrixwise(AbstractContracting):
                 return update_stacks(self, updates, state, params, division, run)
         return self._run(updates, state, params, extra, division)
 
-    def _run(
-        self,
-        updates: Updates,
-        state: State,
-        params: Params | None = None,
-        extra: Mapping[str, Any] = {},
-        division: Division | None = None,
-    ) -> tuple[Updates, State]:
+    def _run(self, updates, state, params=None, extra=None, division=None):
         """The work of `_update`: for all leaves, or for the share of a device."""
-        step = filled(self, self.matrixwise(state, params, **extra))
+        step = filled(self, self.matrixwise(state, params, **extra or {}))
         layouts = self._layouts(updates, params)
         self._check_sizes(state, layouts, updates)
         mask = mask_matrices(layouts)
@@ -262,9 +250,7 @@ class AbstractMatrixwise(AbstractContracting):
         step = step._replace(equation=of_leaves, reads=reads, mask=mask)
         return run_leafwise(self, step, updates, params)
 
-    def _check_sizes(
-        self, state: State, layouts: PyTree[Layout | Pieces | None], updates: Updates
-    ) -> None:
+    def _check_sizes(self, state, layouts: PyTree[Layout | Pieces | None], updates):
         """Raises if `init` would make `_sized` in other shapes, if a step is compiled."""
 
         def check(make, layout, x, old):
@@ -287,9 +273,7 @@ class AbstractMatrixwise(AbstractContracting):
         )
 
 
-def _check_are_matrices(
-    mask: PyTree[bool], updates: Updates, slots: Mapping[str, PyTree]
-) -> None:
+def _check_are_matrices(mask: PyTree[bool], updates, slots: Mapping[str, PyTree]):
     """Raises an error for an update that only `init` treated as a matrix."""
     leaves, treedef = flatten_updates(updates)
     flags = jtu.tree_leaves(mask)

@@ -14,7 +14,7 @@ from .._errors import InputError
 from .._trees.leaves import is_leaf
 from .._trees.sharding import sharded_like
 from .._trees.stacked import Divided, Stacks, is_stacks
-from .._types import Params, PyTree, State, Updates
+from .._types import PyTree, State
 from ..numerics._numerics import wide_dtype
 from .axes import Axes
 from .dimension_numbers import MatrixDimensionNumbers
@@ -58,9 +58,7 @@ class _Stack(NamedTuple):
         return [x] if self.divided else jnp.unstack(x)
 
 
-def _find_stacks(
-    self: Any, tree: PyTree, params: Params | None, division: Division
-) -> list[_Stack]:
+def _find_stacks(self, tree, params, division: Division) -> list[_Stack]:
     """The matrices in `tree`: equal leaves are one stack, a stack is one by itself."""
     leaves = jtu.tree_leaves(tree, is_leaf=is_leaf)
     groups: dict[Any, list[int]] = {}
@@ -93,9 +91,7 @@ def _make_stack(axes: Axes, shape, dtype, leaves, division: Division) -> _Stack:
     return _Stack(leaves, divided, division, count, shape, dtype, numbers)
 
 
-def init_stacks(
-    self: Any, params: Params, division: Division, make: Callable[[Any, Any], PyTree]
-) -> Stacks:
+def init_stacks(self, params, division: Division, make: Callable[[Any, Any], PyTree]):
     """`make(own, zeros)`, for stacks of zeros: `own` is `self` with their axes."""
     stacks = _find_stacks(self, params, params, division)
     own = _with_axes_of(self, stacks)
@@ -110,14 +106,7 @@ def init_stacks(
     return Stacks(run(), tuple(leaves), tuple(axes), treedef)
 
 
-def update_stacks(
-    self: Any,
-    updates: Updates,
-    state: State,
-    params: Params | None,
-    division: Division,
-    update: Callable[[Any, Updates, State], tuple[Updates, State]],
-) -> tuple[Updates, State]:
+def update_stacks(self, updates, state, params, division, update):
     """`update(own, updates, state)`, for stacks of updates: `own` is as in `init_stacks`.
 
     It gets no parameters and no extra arguments: no equation with such a state reads
@@ -174,9 +163,7 @@ def check_stacks(self: Any, state: State, division: Division | None) -> None:
         )
 
 
-def _check_fits(
-    self: Any, state: State, stacks: Sequence[_Stack], division: Division
-) -> None:
+def _check_fits(self, state, stacks: Sequence[_Stack], division: Division) -> None:
     expected = tuple(x.leaves for x in stacks)
     for slot in _slots(state):
         if slot.leaves != expected:

@@ -1,15 +1,15 @@
 """Shared by Adam and its variants: two moments and their bias corrections."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import TypeVar
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from .._core import Equation, Leafwise
-from .._types import Leaf, Nonnegative, Params, Scalar, Updates
+from .._core import Leafwise
+from .._types import Leaf, Nonnegative, Updates
 from ..numerics._numerics import bias_correction, safe_increment
 from ..tree._like import real_full_like, wide_zeros_like
 
@@ -37,9 +37,7 @@ class AbstractMomentsState(eqx.Module):
     nu: Nonnegative
 
 
-def init_moments(
-    owner: Any, cls: Callable[..., _State], params: Params, nu: Any = 0, **more: Any
-) -> _State:
+def init_moments(owner, cls: Callable[..., _State], params, nu=0, **more) -> _State:
     """The state of type `cls`, with a first moment of zero and a second moment of `nu`.
 
     They are stored in the dtypes given by `owner`.
@@ -52,15 +50,7 @@ def init_moments(
     )
 
 
-def counted(
-    owner: Any,
-    equation: Equation,
-    state: Any,
-    *,
-    count: Int[Array, ""] | None = None,
-    reads: Mapping[str, Any] = {},
-    **shared: Any,
-) -> Leafwise:
+def counted(owner, equation, state, *, count=None, reads=None, **shared) -> Leafwise:
     """The equation of the next step, with that step counted in the state.
 
     The bias corrections that the equation names and `shared` does not have are computed
@@ -76,12 +66,12 @@ def counted(
             is_ahead = may_look_ahead and owner.nesterov and name == "mu_correction"
             t = safe_increment(count) if is_ahead else count
             shared[name] = bias_correction(getattr(owner, _DECAYS[name]), t)
-    return Leafwise(equation, dataclasses.replace(state, count=count), shared, reads)
+    return Leafwise(
+        equation, dataclasses.replace(state, count=count), shared, reads or {}
+    )
 
 
-def unbiased(
-    mu: Leaf, g: Leaf, b1: Scalar, mu_correction: Scalar, g_correction: Scalar | None
-) -> Leaf:
+def unbiased(mu, g, b1, mu_correction, g_correction) -> Leaf:
     """The first moment without its bias; one step ahead if there is a `g_correction`."""
     mu_hat = mu / mu_correction
     if g_correction is None:

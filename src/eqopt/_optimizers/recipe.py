@@ -20,7 +20,7 @@ from .._transforms.weight_decay import (
 )
 from .._trees.leaves import is_leaf
 from .._trees.masks import resolve_mask
-from .._types import Mask, Params, PyTree, Scalar, Updates
+from .._types import Mask, Params, PyTree, Updates
 
 
 def chain_of(*parts: type[AbstractTransformation] | AbstractTransformation) -> Any:
@@ -69,9 +69,7 @@ def shared_decay(owner: Any, count: Int[Array, ""]) -> dict[str, Any]:
         return decay_at(decay_of(owner), count)
 
 
-def add_decay(
-    owner: Any, updates: Updates, params: Params, step: Scalar, count: Int[Array, ""]
-) -> Updates:
+def add_decay(owner, updates, params, step, count) -> Updates:
     """Adds the decay of a step of size `step` to updates that point downhill."""
     decay = decay_of(owner)
     if is_off(decay):
@@ -82,9 +80,7 @@ def add_decay(
     return leafwise(decay_weights, updates, reads=reads, mask=decay.mask, **shared)
 
 
-def with_own_decay(
-    owner: AbstractOptimizer, cls: type[AbstractTransformation]
-) -> AbstractTransformation:
+def with_own_decay(owner: AbstractOptimizer, cls: type[AbstractTransformation]):
     """`owner.part(cls)` for a part that applies the decay of `owner` by itself."""
     part: Any = owner.part(cls)
     return dataclasses.replace(part, weight_decay=decay_of(owner), mask=None)

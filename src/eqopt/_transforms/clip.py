@@ -33,9 +33,7 @@ def check_window(owner: Any) -> None:
         check_interval(name, "min_history", owner.min_history, 2, owner.window)
 
 
-def mark_present(
-    count: Int[Array, ""], window: int
-) -> tuple[Bool[Array, " window"], Any]:
+def mark_present(count, window) -> tuple[Bool[Array, " window"], Any]:
     """Which places of a history have values, and their number, at least 2."""
     n = jnp.maximum(jnp.minimum(count, window), 2).astype(jnp.float32)
     return jnp.arange(window, dtype=count.dtype) < count, n
@@ -48,9 +46,7 @@ def is_known(owner: Any, count: Int[Array, ""]) -> Bool[Array, ""]:
     return count >= jnp.asarray(least).astype(count.dtype)
 
 
-def remember(
-    x: Float[Array, ""], history: Float[Array, " window"], count: Int[Array, ""]
-) -> tuple[Float[Array, " window"], Int[Array, ""]]:
+def remember(x, history: Float[Array, " window"], count):
     """The history and its count after `x`, which must be finite to be remembered."""
     places = jnp.arange(len(history), dtype=count.dtype)
     is_finite = jnp.isfinite(x)

@@ -24,7 +24,6 @@ from .._types import (
     Positive,
     PyTree,
     RealScalarLike,
-    Scalar,
     Updates,
     ZeroOrMore,
 )
@@ -142,13 +141,7 @@ def per_example_layer_norm_clip(
     return treedef.unflatten(sums), treedef.unflatten(numbers)
 
 
-def batch_size(
-    owner: str,
-    grads: Updates,
-    params: Params | None = None,
-    axes: tuple[int, ...] = (0,),
-    hint: str = "",
-) -> int:
+def batch_size(owner, grads, params=None, axes: tuple[int, ...] = (0,), hint="") -> int:
     """The number of examples in `grads`; raises a `ValueError` unless all leaves agree.
 
     `axes` are the axes of the examples; all other axes are the axes of the parameters.
@@ -178,9 +171,7 @@ def batch_size(
     return 1 if first is None else first[1]
 
 
-def _split(
-    shape: tuple[int, ...], axes: tuple[int, ...]
-) -> tuple[int, tuple[int, ...]]:
+def _split(shape: tuple[int, ...], axes: tuple[int, ...]):
     """The size along `axes` (0 if these do not exist), and the sizes of other axes."""
     named = {axis % len(shape) for axis in axes if -len(shape) <= axis < len(shape)}
     if not axes or len(named) < len(axes):
@@ -195,9 +186,7 @@ _HOW_TO = (
 )
 
 
-def factors_of(
-    leaves: list[Any], clip: Any, batch: int, share: float = 1.0
-) -> Float[Array, "batch"]:
+def factors_of(leaves: list[Any], clip: Any, batch: int, share: float = 1.0):
     """The factor for each example, for a norm of at most `share * clip`."""
     parts = [_squared_norms(g) for g in leaves if g is not None] or [jnp.zeros(batch)]
     dtype = common_dtype(*(part.dtype for part in parts))
@@ -213,9 +202,7 @@ def _squared_norms(g: Inexact[Array, "batch *leaf"]) -> Float[Array, "batch"]:
 
 
 @jax.jit
-def weighted_sum(
-    factors: Float[Array, "batch"], g: Inexact[Array, "batch *leaf"]
-) -> Leaf:
+def weighted_sum(factors: Float[Array, "batch"], g: Inexact[Array, "batch *leaf"]):
     """The sum over the examples, at least float32."""
     dtype = wide_dtype(g.dtype)
     # A matrix product needs no temporary array, and is much faster on a CPU than a sum.
@@ -372,9 +359,7 @@ class DifferentiallyPrivateAggregate(AbstractTransformation):
 
 
 @jax.jit
-def _noisy_mean(
-    total: Leaf, key: PRNGKeyArray, stddev: Scalar, divisor: Scalar
-) -> Leaf:
+def _noisy_mean(total, key: PRNGKeyArray, stddev, divisor) -> Leaf:
     # Noise is added before rounding: the rounded sum could reveal more than the sum.
     total = at_least_float32(total)
     noise = jr.normal(key, total.shape, total.dtype)

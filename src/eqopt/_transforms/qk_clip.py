@@ -188,9 +188,7 @@ class QKClip(AbstractLeafwise):
         ones[self.axis] = shape[self.axis]
         return factor.reshape(*stack, *ones)
 
-    def _features_per_head(
-        self, name: str, shape: tuple[int, ...], heads: int, keys: int
-    ) -> int | None:
+    def _features_per_head(self, name, shape: tuple[int, ...], heads, keys):
         """The features of each head in an array, or `None` if it has not these heads."""
         if heads == 0 or heads % keys or not -len(shape) <= self.axis < len(shape):
             return None
@@ -207,9 +205,7 @@ def _gammas(logits: Array, threshold: Array, key_heads: int) -> Array:
     return jnp.where(is_large, threshold / jnp.where(is_large, largest, 1), 1)
 
 
-def _with_logits(
-    name: str, nodes: PyTree[int], max_logits: PyTree
-) -> Iterator[tuple[int, Any]]:
+def _with_logits(name, nodes: PyTree[int], max_logits) -> Iterator[tuple[int, Any]]:
     """The places of leaves, each with the logits that belong to it."""
     logits, treedef = jtu.tree_flatten(max_logits)
     try:

@@ -380,14 +380,7 @@ class ReduceLROnPlateau(AbstractLeafwise):
         dtype = compute_dtype(parameters(params))
         return ReduceLROnPlateauState(**no_losses_yet(dtype))
 
-    def leafwise(
-        self,
-        state: ReduceLROnPlateauState,
-        params=None,
-        *,
-        value: RealScalarLike,
-        **extra,
-    ):
+    def leafwise(self, state, params=None, *, value: RealScalarLike, **extra):
         check_number(self, "value", value)
         new = after_one_more(self, state, value)
         return Leafwise(

@@ -51,9 +51,7 @@ def decay_weights(g, p, *, weight_decay, cautious):
     return decayed(g, p, weight_decay, cautious)
 
 
-def decayed(
-    g: Leaf, p: Leaf, weight_decay: Float[Array, "..."], cautious: bool
-) -> Leaf:
+def decayed(g, p, weight_decay: Float[Array, "..."], cautious) -> Leaf:
     """The update `g` and the decay of `p`; if cautious, only where both go one way."""
     decay = weight_decay * p
     return g + (jnp.where(alignment(g, decay) >= 0, decay, 0) if cautious else decay)

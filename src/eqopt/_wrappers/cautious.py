@@ -137,9 +137,7 @@ class Cautious(AbstractWrapper):
         return _cautious(self.inner, self.rescale, grads, params)
 
 
-def _cautious(
-    inner: AbstractTransformation, rescale: str, grads: Updates, params: Params | None
-) -> Chain:
+def _cautious(inner: AbstractTransformation, rescale, grads, params) -> Chain:
     """The parts of `inner`, with a cautious part after the direction."""
     parts = _parts(inner)
     at = len(parts)

@@ -5,7 +5,7 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Int
 
 from .._arguments.extra import check_flag
 from .._core import AbstractTransformation, AbstractWrapper, Call
@@ -124,9 +124,7 @@ class ConditionallyMask(AbstractWrapper):
         return result, ConditionallyMaskState(safe_increment(state.step), inner_state)
 
 
-def _is_due(
-    wrapper: ConditionallyTransform | ConditionallyMask, call: Call, state: State
-) -> Bool[Array, ""]:
+def _is_due(wrapper: ConditionallyTransform | ConditionallyMask, call, state):
     forwarded = call.extra if wrapper.forward_extra_args else {}
     due = wrapper.should_transform_fn(state.step, **forwarded)
     return check_flag(wrapper, "should_transform_fn", due)

@@ -180,14 +180,7 @@ class Mechanic(AbstractWrapper):
         new_state = MechanicState(inner_state, r, m, v, factors, delta)
         return result_of(call, new), new_state
 
-    def _tuned(
-        self,
-        state: MechanicState,
-        delta_g: Scalar,
-        delta_p: Scalar,
-        g_sq: Scalar,
-        p_sq: Scalar,
-    ) -> tuple[tuple[Array, ...], Scalar]:
+    def _tuned(self, state: MechanicState, delta_g, delta_p, g_sq, p_sq):
         """The new `r`, `m`, `v` and `s`; and 0 if a square overflows, otherwise 1."""
         dtype = state.s.dtype
         weight_decay, eps, s_init = (

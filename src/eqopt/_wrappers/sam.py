@@ -240,9 +240,7 @@ class SAM(AbstractWrapper):
         adv_state = self._restart(adv_state, call.params)
         return result, SAMState(state.steps_since_sync, opt_state, adv_state, None)
 
-    def _descent(
-        self, call: Call, start: Params, opt_state: State
-    ) -> tuple[Any, State]:
+    def _descent(self, call, start, opt_state) -> tuple[Any, State]:
         """The result of `inner` for a call at `start`, for the parameters of the call."""
         result, opt_state = call._replace(params=start).run(self.inner, opt_state)
         if not (call.is_step or start is call.params):

@@ -130,9 +130,7 @@ class Scheduled(AbstractWrapper):
             if isinstance(schedule, AbstractStatefulSchedule)
         }
 
-    def _values(
-        self, count: Int[Array, ""], states: Mapping[str, State], extra: Mapping
-    ) -> dict[str, Array]:
+    def _values(self, count, states: Mapping[str, State], extra: Mapping):
         values = {}
         for name, schedule in self._schedules().items():
             is_stateful = name in states

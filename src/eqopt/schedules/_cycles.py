@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 
 import equinox as eqx
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Int
 
 from .._arguments.checks import check_fields
@@ -111,12 +110,7 @@ class Cyclic(AbstractFormula):
         return between(self.peak_value, self.init_value, part)
 
 
-def _cycle(
-    count: Int[Array, ""],
-    decay_steps: Int[Array, ""],
-    t_mult: Int[Array, ""],
-    dtype: jnp.dtype,
-) -> tuple[Int[Array, ""], Int[Array, ""], Float[Array, ""]]:
+def _cycle(count, decay_steps, t_mult, dtype):
     """How many steps of the current cycle have been taken, and its length.
 
     A length that exceeds all counts is clipped to the largest count; as a float, it is
@@ -264,16 +258,12 @@ def _one_cycle(
 
 
 @compiled
-def _fraction_of_steps(
-    fraction: Float[Array, ""], steps: Int[Array, ""]
-) -> Int[Array, ""]:
+def _fraction_of_steps(fraction, steps) -> Int[Array, ""]:
     reached = jnp.floor(fraction * steps.astype(fraction.dtype)).astype(steps.dtype)
     return jnp.clip(reached, 0, steps)
 
 
-def _boundary(
-    owner: "LinearOneCycle | CosineOneCycle", name: str
-) -> Int[Array | np.ndarray, ""]:
+def _boundary(owner: "LinearOneCycle | CosineOneCycle", name: str):
     """The count at a given fraction of all steps, rounded down."""
     fraction, steps = getattr(owner, name), owner.transition_steps
     if isinstance(fraction, int | float) and isinstance(steps, int):
@@ -281,12 +271,7 @@ def _boundary(
     return _fraction_of_steps(as_real(fraction), as_integer(steps))
 
 
-def _one_cycle_at(
-    owner: "LinearOneCycle | CosineOneCycle",
-    count: IntScalarLike,
-    fractions: list[str],
-    interpolate_type: str,
-) -> Float[Array, ""]:
+def _one_cycle_at(owner, count, fractions, interpolate_type) -> Float[Array, ""]:
     return _one_cycle(
         as_count(count),
         as_real(owner.peak_value),

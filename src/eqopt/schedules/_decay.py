@@ -19,12 +19,7 @@ SHAPES = {
 }
 
 
-def remaining(
-    count: Int[Array, ""],
-    transition_steps: Int[Array, ""],
-    transition_begin: Int[Array, ""] | int,
-    dtype: jnp.dtype,
-) -> Float[Array, ""]:
+def remaining(count, transition_steps, transition_begin: Int[Array, ""] | int, dtype):
     """The remaining fraction of a transition: 1 before it begins, 0 after its end."""
     elapsed = jnp.maximum(count, transition_begin) - transition_begin
     ratio = elapsed.astype(dtype) / jnp.maximum(transition_steps, 1).astype(dtype)
@@ -35,20 +30,12 @@ def remaining(
     return jnp.where(count < transition_begin, 1, left)
 
 
-def line(
-    count: Int[Array, ""],
-    init_value: Float[Array, ""],
-    end_value: Float[Array, ""],
-    transition_steps: Int[Array, ""],
-    transition_begin: Int[Array, ""] | int = 0,
-) -> Float[Array, ""]:
+def line(count, init_value, end_value, transition_steps, transition_begin=0):
     left = remaining(count, transition_steps, transition_begin, init_value.dtype)
     return between(init_value, end_value, left)
 
 
-def between(
-    init_value: Float[Array, ""], end_value: Float[Array, ""], left: Float[Array, ""]
-) -> Float[Array, ""]:
+def between(init_value, end_value, left) -> Float[Array, ""]:
     """From `init_value` at 1 to `end_value` at 0.
 
     In halves, which are exact, because the difference of two large values may overflow.
@@ -136,12 +123,7 @@ class Polynomial(AbstractFormula):
         return between(self.init_value, self.end_value, left**self.power)
 
 
-def half_wave(
-    count: Int[Array, ""],
-    decay_steps: Int[Array, ""],
-    exponent: Float[Array, ""],
-    duration: Float[Array, ""] | None = None,
-) -> Float[Array, ""]:
+def half_wave(count, decay_steps, exponent, duration: Float[Array, ""] | None = None):
     """From 1 at the count 0 to exactly 0 from `decay_steps` on.
 
     `duration` is the number of steps if it does not fit into an integer.

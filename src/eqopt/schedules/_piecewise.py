@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from .._arguments.checks import check_interval
 from .._jax_internals import is_traced
@@ -27,12 +27,7 @@ from ._dtypes import (
 from ._schedule import AbstractSchedule, check_boundaries
 
 
-def interpolate(
-    count: Int[Array, ""],
-    values: tuple[Float[Array, ""], ...],
-    boundaries: tuple[Int[Array, ""], ...],
-    interpolate_type: str,
-) -> Float[Array, ""]:
+def interpolate(count, values, boundaries, interpolate_type) -> Float[Array, ""]:
     """From the first value at 0 to each of the others at its boundary, then constant.
 
     For an interval without steps, only the end is used.
@@ -50,12 +45,7 @@ def interpolate(
 
 
 @compiled
-def _piecewise_constant(
-    count: Int[Array, ""],
-    init_value: Float[Array, ""],
-    scales: tuple[Float[Array, ""], ...],
-    boundaries: tuple[Int[Array, ""], ...],
-) -> Float[Array, ""]:
+def _piecewise_constant(count, init_value, scales, boundaries) -> Float[Array, ""]:
     values = accumulate((init_value, *scales), mul)
     value = next(values)
     for boundary, later in zip(boundaries, values, strict=True):
@@ -64,14 +54,7 @@ def _piecewise_constant(
 
 
 @partial(compiled, static_argnames="interpolate_type")
-def _piecewise_interpolate(
-    count: Int[Array, ""],
-    init_value: Float[Array, ""],
-    scales: tuple[Float[Array, ""], ...],
-    boundaries: tuple[Int[Array, ""], ...],
-    *,
-    interpolate_type: str,
-) -> Float[Array, ""]:
+def _piecewise_interpolate(count, init_value, scales, boundaries, *, interpolate_type):
     values = tuple(accumulate((init_value, *scales), mul))
     return interpolate(count, values, boundaries, interpolate_type)
 

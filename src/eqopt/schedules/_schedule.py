@@ -394,12 +394,7 @@ class Join(AbstractSchedule):
         return one_after_the_other(self, self.schedules, self.boundaries, count)
 
 
-def one_after_the_other(
-    owner: object,
-    schedules: tuple[Schedule, ...],
-    boundaries: Iterable[Any],
-    count: IntScalarLike,
-) -> Float[Array, ""]:
+def one_after_the_other(owner, schedules, boundaries, count) -> Float[Array, ""]:
     """The value of the active schedule; each counts from its own beginning."""
     count = as_count(count)
     starts = reachable((0, *boundaries))

@@ -37,9 +37,7 @@ from ._schedule import (
 )
 
 
-def _after_warmup(
-    schedule: Any, count: Int[Array, ""], value: Float[Array, ""]
-) -> Float[Array, ""]:
+def _after_warmup(schedule, count, value) -> Float[Array, ""]:
     """`value`, but before it a line from `init_value` to `peak_value`."""
     steps = schedule.warmup_steps
     rising = line(count, schedule.init_value, schedule.peak_value, steps)
@@ -486,9 +484,7 @@ def _check_amount(name: str, value: Any) -> None:
         )
 
 
-def _check_fits(
-    owner: WarmupDecay, i: int, length: Any, warmup: Any, decay: Any
-) -> None:
+def _check_fits(owner: WarmupDecay, i, length, warmup, decay) -> None:
     if any(map(is_traced, (length, warmup, decay))):
         return
     # Two fractions may both be rounded up.

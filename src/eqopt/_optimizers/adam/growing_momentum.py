@@ -4,9 +4,9 @@ import math
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int
+from jaxtyping import Array
 
-from ..._types import Hyperparameter, Scalar
+from ..._types import Scalar
 
 
 # The number of terms after which the rest of the series below vanishes in float64.
@@ -14,9 +14,7 @@ _TERMS = 54
 
 
 @jax.jit
-def growing_corrections(
-    b1: Hyperparameter, momentum_decay: Hyperparameter, count: Int[Array, ""]
-) -> dict[str, Array]:
+def growing_corrections(b1, momentum_decay, count) -> dict[str, Array]:
     r"""The bias corrections of `ScaleByAdam` if $\beta_1$ grows like $b_t$."""
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         b1, t = jnp.asarray(b1, float), jnp.asarray(count, float)

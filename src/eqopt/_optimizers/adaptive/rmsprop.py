@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Int
 
 from ..._combinators.chain import Chain
-from ..._core import AbstractLeafwise, AbstractOptimizer, Equation, Leafwise, equation
+from ..._core import AbstractLeafwise, AbstractOptimizer, Equation, equation
 from ..._transforms.normalize import or_1
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.trace import Trace
@@ -196,9 +196,7 @@ class ScaleByStddev(AbstractLeafwise):
         return _corrected(self, stddev, state)
 
 
-def _corrected(
-    owner: ScaleByRMS | ScaleByStddev, equation: Equation, state: Any
-) -> Leafwise:
+def _corrected(owner: ScaleByRMS | ScaleByStddev, equation: Equation, state: Any):
     count = safe_increment(state.count)
     correction = bias_correction(owner.decay, count) if owner.bias_correction else None
     return counted(owner, equation, state, count=count, correction=correction)

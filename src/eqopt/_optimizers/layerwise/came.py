@@ -208,9 +208,7 @@ class ScaleByCAME(AbstractLeafwise):
             s_col=zeros(cols),
         )
 
-    def _zeros(
-        self, params: Params, make: Callable[[Array, Axes | None], Any]
-    ) -> Nonnegative:
+    def _zeros(self, params, make: Callable[[Array, Axes | None], Any]) -> Nonnegative:
         """The result of `make` for zeros like each parameter, and its axes.
 
         It reduces an array to rows, so that they are sharded like the remaining axes.

@@ -20,7 +20,7 @@ from ..._transforms.normalize import or_1
 from ..._transforms.weight_decay import is_off
 from ..._trees.leaves import is_leaf
 from ..._trees.masks import resolve_mask
-from ..._types import Leaf, Params, PyTree, Scalar
+from ..._types import Leaf, PyTree
 from ...groups import module
 from ...numerics._numerics import safe_sqrt
 from ..recipe import decay_of
@@ -34,9 +34,7 @@ class Weight(eqx.Module):
     decays: bool = eqx.field(static=True)
 
 
-def leaves_of(
-    owner: Any, params: Params | None, is_required: bool = False
-) -> PyTree[Weight]:
+def leaves_of(owner, params, is_required=False) -> PyTree[Weight]:
     """The values of the fields of `owner` for each leaf of the parameters.
 
     With `is_required`, there is an error if it is not known whether a leaf is a weight.
@@ -64,15 +62,7 @@ def _weights(tree: PyTree) -> list[Numbers]:
     return [vectors if flag else numbers for flag, numbers in pairs]
 
 
-def projected(
-    d: Leaf,
-    g: Leaf,
-    p: Leaf,
-    leaf: Weight,
-    delta: Scalar,
-    eps: Scalar,
-    wd_ratio: Scalar,
-) -> tuple[Leaf, Any]:
+def projected(d, g, p, leaf: Weight, delta, eps, wd_ratio) -> tuple[Leaf, Any]:
     """The direction `d`, projected if `g` requires it, and a factor of the decay."""
     if not leaf.inputs:
         return d, 1.0

@@ -45,7 +45,6 @@ from ..._types import (
     Mask,
     Params,
     PerLeaf,
-    PyTree,
     Scalar,
     ScalarOrSchedule,
     Size,
@@ -311,13 +310,7 @@ class ScaleByGaLore(AbstractContracting):
         new = rounded_like(new, given)
         return new, ScaleByGaLoreState(count, inner_state, projectors)
 
-    def _projectors(
-        self,
-        updates: Updates,
-        state: ScaleByGaLoreState,
-        layouts: PyTree[Layout | None],
-        matrices: PyTree[bool],
-    ) -> Updates:
+    def _projectors(self, updates, state, layouts, matrices) -> Updates:
         """The projectors of this step."""
         check_real(self, updates, state.projector, "state.projector")
         for p in jtu.tree_leaves(shapes_if_stored(state.projector)):

@@ -1,6 +1,6 @@
 """Controls the norms of steps and weights: how far a matrix turns, and how it grows."""
 
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -142,9 +142,7 @@ class _NormControl(AbstractMatrixwise):
         one = of_rows if is_of_rows else lambda axes, x: norm
         return map_matrices(one, self.weight_dimension_numbers, tree, params)
 
-    def _leafwise(
-        self, equation: Equation, state: Any, params: Params | None, **shared: Any
-    ) -> Leafwise:
+    def _leafwise(self, equation: Equation, state, params, **shared) -> Leafwise:
         norms = lambda updates: self._norms(updates, params)
         return Leafwise(equation, state, shared, reads={"norms": norms})
 

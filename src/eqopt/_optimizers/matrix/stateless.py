@@ -274,9 +274,7 @@ class ScaleBySinkhorn(AbstractMatrixwise):
         return Leafwise(spectral_sinkhorn, state, shared)
 
 
-def _width_factors(
-    numbers: DimensionNumbers | None, base: Any, exponent: Any, params: Params
-) -> PyTree:
+def _width_factors(numbers: DimensionNumbers | None, base, exponent, params) -> PyTree:
     """`(base / inputs) ** exponent` for each matrix, and 1 for everything else."""
     # Arrays of one type: the derivative of a power loses the weak type of Python numbers.
     base, exponent = (jnp.asarray(x, jnp.result_type(float)) for x in (base, exponent))

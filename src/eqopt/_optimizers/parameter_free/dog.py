@@ -30,7 +30,6 @@ from ..._types import (
     RealScalarLike,
     Scalar,
     ScalarOrSchedule,
-    Updates,
     ZeroOrMore,
 )
 from ...numerics._numerics import abs_sq, safe_sqrt
@@ -315,8 +314,6 @@ class DoWG(AbstractOptimizer):
     chain = chain_of(AddDecayedWeights, ScaleByDoWG, ScaleByLearningRate)
 
 
-def _squares(
-    updates: Updates, init_params: Params, params: Params
-) -> tuple[Scalar, ...]:
+def _squares(updates, init_params, params) -> tuple[Scalar, ...]:
     """The squared distance from the first parameters, and the squared gradient norm."""
     return sum_over_leaves(squares, updates, {"init_params": init_params, "p": params})

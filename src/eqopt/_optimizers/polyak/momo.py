@@ -163,16 +163,7 @@ class AbstractMoMo(AbstractTransformation):
         new = dataclasses.replace(new, **dict(zip(averages, moved, strict=True)))
         return rounded_like(u, updates), new
 
-    def _model(
-        self,
-        state: State,
-        value: Any,
-        b1: Any,
-        rho: Any,
-        decay: Array,
-        decaying: Float[Array, "3"],
-        others: Float[Array, "3"],
-    ) -> State:
+    def _model(self, state, value, b1, rho, decay, decaying, others) -> State:
         """The state with the model of the loss and the step size.
 
         `decaying` and `others` are the products for leaves with and without decay.

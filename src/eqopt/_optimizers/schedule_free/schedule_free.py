@@ -8,7 +8,7 @@ from jaxtyping import DTypeLike
 
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._core import AbstractLeafwise, AbstractOptimizer
+from ..._core import AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate, at
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._types import (
@@ -227,9 +227,7 @@ class ScheduleFreeAdamW(AbstractOptimizer):
         return _schedule_free(self, normalize)
 
 
-def _schedule_free(
-    opt: ScheduleFreeSGD | ScheduleFreeAdamW, *preconditioner: AbstractLeafwise
-) -> ScheduleFree:
+def _schedule_free(opt, *preconditioner) -> ScheduleFree:
     warm_up = opt.warmup_steps
     eta = opt.learning_rate if warm_up is None else WarmUp(opt.learning_rate, warm_up)
     decay = AddDecayedWeights(opt.weight_decay, opt.mask, learning_rate=eta)

@@ -25,7 +25,7 @@ from ..._transforms.scale import Scale, ScaleByLearningRate
 from ..._trees.leaves import align, flatten_updates, keystr, map_parameters, parameters
 from ..._trees.precision import compute_dtype, widen
 from ..._trees.states import check_size, check_state
-from ..._types import Params, PerLeaf, PyTree, Scalar, ScalarOrSchedule, Size, Updates
+from ..._types import Params, PerLeaf, PyTree, Scalar, ScalarOrSchedule, Size
 from ...numerics._numerics import safe_increment, safe_sqrt
 from ...tree import zeros_like
 from ...tree._like import wide_zeros_like
@@ -55,14 +55,7 @@ class ScaleByLBFGSState(eqx.Module):
     trained: PerLeaf
 
 
-def times_inverse(
-    owner: object,
-    updates: Updates,
-    state: Any,
-    params: Params,
-    scales: bool,
-    free: PyTree | None = None,
-) -> tuple[Updates, Any]:
+def times_inverse(owner, updates, state, params, scales, free: PyTree | None = None):
     """The updates times the inverse of the Hessian, and the state with one more pair.
 
     `free` is a tree of bools like the updates, for the inverse of a part of the Hessian:

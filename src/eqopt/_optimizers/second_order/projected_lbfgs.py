@@ -249,9 +249,7 @@ def _moved(direction: Updates, params: Params, step_size: Scalar) -> Params:
     return restrict(add_updates(params, updates), direction)
 
 
-def _result(
-    found: Trial, line: Any, state: ProjectedLBFGSState
-) -> ScaleByBacktrackingLinesearchState:
+def _result(found: Trial, line: Any, state: ProjectedLBFGSState):
     is_taken = found.error <= 0
     value, grad = choose(is_taken, (found.value, found.grad), (line.value, line.grad))
     return ScaleByBacktrackingLinesearchState(

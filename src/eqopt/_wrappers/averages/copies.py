@@ -4,7 +4,7 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Int
 
 from ..._core import AbstractTransformation, Equation, equation, leafwise, stateless
 from ..._errors import InputError
@@ -22,9 +22,7 @@ from ..._trees.stored import load, store_like
 from ..._types import IntegerLike, Params, State, Updates
 
 
-def count_step(
-    steps_since_sync: Int[Array, ""], period: IntegerLike
-) -> tuple[Bool[Array, ""], Int[Array, ""]]:
+def count_step(steps_since_sync: Int[Array, ""], period: IntegerLike):
     """Whether a slow step follows, and then the number of steps since the last one."""
     count = steps_since_sync + 1
     due = count >= jnp.asarray(period, jnp.int32)
@@ -41,9 +39,7 @@ def take_slow_params(state: Any, params: Params) -> Params:
     return replace_params(state, params, take_slow, "slow")
 
 
-def replace_params(
-    state: Any, params: Params, equation: Equation, slot: str, **shared: Any
-) -> Params:
+def replace_params(state, params, equation: Equation, slot, **shared) -> Params:
     """Replaces `params` by an equation of them and of `slot`, a field of the state."""
     owner, tree = type(state).__name__.removesuffix("State"), getattr(state, slot)
     here = match_params(owner, slot, tree, params)

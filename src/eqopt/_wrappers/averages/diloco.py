@@ -300,15 +300,7 @@ class DiLoCo(AbstractWrapper):
             outers.append(outer)
         return result, join(inner_state, phase, outers)
 
-    def _fragment(
-        self,
-        call: Call,
-        result: Any,
-        outer: Outer,
-        workers: Workers,
-        sends: Array,
-        receives: Array,
-    ) -> tuple[Any, Outer]:
+    def _fragment(self, call, result, outer: Outer, workers: Workers, sends, receives):
         """The result and the outer part of the state of one fragment."""
         send = lambda: self._sent(call, result, outer, workers)
         receive = lambda new: self._received(call, result, new)

@@ -341,9 +341,7 @@ class OuterNesterov(AbstractWrapper):
         )
         return result, OuterNesterovState(inner_state, count, slow, trace)
 
-    def _synchronize(
-        self, call: Call, result: Any, slow: Params, trace: Params
-    ) -> tuple[Any, Params, Params]:
+    def _synchronize(self, call, result, slow, trace) -> tuple[Any, Params, Params]:
         """The result of an outer step, from the result of the inner one."""
         params, updates = call.params, result
         if call.is_step:

@@ -86,12 +86,7 @@ def _rayleigh(v: Any, product: Any) -> Float[Array, " n"]:
     return jnp.sum((jnp.conj(v) * product).real, 1)
 
 
-def whitened(
-    factors: PerSide,
-    basis: PerSide,
-    g: Matrix,
-    least: Callable[[Float[Array, " n"]], Any],
-) -> list[Matrix]:
+def whitened(factors, basis, g, least: Callable[[Float[Array, " n"]], Any]):
     """The matrix for each side, whitened by the factor of the other side if it has one.
 
     **Arguments:**
@@ -111,9 +106,7 @@ def whitened(
     return seen
 
 
-def average(
-    factors: PerSide, seen: Sequence[Matrix], beta: Any, weight: Any
-) -> tuple[PerSide, Scalar]:
+def average(factors, seen: Sequence[Matrix], beta, weight) -> tuple[PerSide, Scalar]:
     """The next factors, from the `gram` of a matrix for each; and a number.
 
     It is 0 if the square of a matrix overflows, which then counts as zero, and otherwise
@@ -216,9 +209,7 @@ def identities(factors: PerSide) -> PerSide:
     )
 
 
-def inverse_root(
-    correction: Any, eps: Any, exponent: Any, factor: Any, old: Any
-) -> Any:
+def inverse_root(correction, eps, exponent, factor, old) -> Any:
     """The root of the inverse of `factor / correction`; `old` if it is not finite."""
     values, v = _eigh(factor / correction)
     # The least one comes first, and is negative only by rounding.
@@ -230,9 +221,7 @@ def inverse_root(
     return jnp.where(jnp.all(jnp.isfinite(root)), root, old)
 
 
-def renew_if_due(
-    is_due: Any, renew: Callable, factors: PerSide, old: PerSide
-) -> PerSide:
+def renew_if_due(is_due, renew, factors, old) -> PerSide:
     """If due, `renew` of each factor and its old value; otherwise the old values."""
     new = []
     for factor, x in zip(factors, old, strict=True):

@@ -277,9 +277,7 @@ class NewtonSchulz(AbstractWhole):
         return times_side(q, x, side)
 
 
-def newton_schulz_of(
-    owner: Any, name: str = "ns_dtype", **options: Any
-) -> NewtonSchulz:
+def newton_schulz_of(owner, name="ns_dtype", **options) -> NewtonSchulz:
     """The iteration with the coefficients and steps of `owner`.
 
     `name` is the argument with its dtype; `options` is for iterations on the gram matrix.

@@ -31,11 +31,7 @@ def are_others(owner: Any) -> Callable[[Params], PyTree]:
     return functools.partial(_is_matrix, owner.weight_dimension_numbers, False)
 
 
-def matrices_and_others(
-    owner: Any,
-    *parts: AbstractTransformation,
-    others: AbstractTransformation | None = None,
-) -> Chain:
+def matrices_and_others(owner, *parts, others=None) -> Chain:
     """`parts` for matrices and `others` for all others; weight decay and learning rate.
 
     `others` is Adam by default. If `owner` has a fallback, that is all that trains the
