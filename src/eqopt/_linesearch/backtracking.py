@@ -16,7 +16,6 @@ from .._types import (
     Hyperparameter,
     Interval,
     OpenUnit,
-    Params,
     Positive,
     Recorded,
     Scalar,
@@ -157,7 +156,7 @@ class ScaleByBacktrackingLinesearch(AbstractTransformation):
     store_grad: bool = eqx.field(static=True, default=False)
     verbose: bool = eqx.field(static=True, default=False)
 
-    def init(self, params: Params) -> ScaleByBacktrackingLinesearchState:
+    def init(self, params) -> ScaleByBacktrackingLinesearchState:
         dtype = compute_dtype(parameters(params))
         one, infinity = jnp.ones((), dtype), jnp.full((), jnp.inf, dtype)
         return ScaleByBacktrackingLinesearchState(

@@ -17,7 +17,6 @@ from .._types import (
     Hyperparameter,
     Interval,
     OpenUnit,
-    Params,
     Positive,
     Scalar,
     Updates,
@@ -399,7 +398,7 @@ class ScaleByZoomLinesearch(AbstractTransformation):
     )
     verbose: bool = eqx.field(static=True, default=False)
 
-    def init(self, params: Params) -> ScaleByZoomLinesearchState:
+    def init(self, params) -> ScaleByZoomLinesearchState:
         dtype = compute_dtype(parameters(params))
         infinity = jnp.full((), jnp.inf, dtype)
         return ScaleByZoomLinesearchState(

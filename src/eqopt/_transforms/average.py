@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Int
 
 from .._core import AbstractLeafwise, Leafwise, equation
-from .._types import Params, Unit, Updates, ZeroOrMore
+from .._types import Unit, Updates, ZeroOrMore
 from ..numerics._numerics import as_float, bias_correction, safe_increment
 from ..tree._like import wide_zeros_like
 
@@ -54,7 +54,7 @@ class EMA(AbstractLeafwise):
     debias: bool = True
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params: Params) -> EMAState:
+    def init(self, params) -> EMAState:
         ema = wide_zeros_like(params, self.accumulator_dtype)
         return EMAState(jnp.zeros((), jnp.int32), ema)
 
@@ -133,7 +133,7 @@ class Grokfast(AbstractLeafwise):
     lamb: ZeroOrMore = 2.0
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params: Params) -> GrokfastState:
+    def init(self, params) -> GrokfastState:
         ema = wide_zeros_like(params, self.accumulator_dtype)
         return GrokfastState(jnp.zeros((), jnp.int32), ema)
 

@@ -14,7 +14,6 @@ from .._types import (
     Count,
     Hyperparameter,
     Leaf,
-    Params,
     PerLeaf,
     Positive,
     Scalar,
@@ -250,7 +249,7 @@ class AdaClipGN(AbstractLeafwise):
     total_steps: Count | None = None
     eta_min: ClosedUnit = 0.5
 
-    def init(self, params: Params) -> AdaClipGNState:
+    def init(self, params) -> AdaClipGNState:
         zero = lambda x: jnp.zeros((), wide_dtype(jnp.finfo(x.dtype).dtype))
         zeros = lambda: map_parameters(zero, params)
         return AdaClipGNState(jnp.zeros((), jnp.int32), zeros(), zeros(), zeros())

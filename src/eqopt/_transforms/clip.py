@@ -18,7 +18,7 @@ from .._core import (
     leafwise,
 )
 from .._trees.states import check_size, check_state
-from .._types import AtLeast, IntegerLike, Leaf, Params, Scalar, ZeroOrMore
+from .._types import AtLeast, IntegerLike, Leaf, Scalar, ZeroOrMore
 from ..numerics._numerics import safe_increment, safe_sqrt
 from ..tree import norm
 from .normalize import AbstractScaleByNorm
@@ -196,7 +196,7 @@ class ClipByHistory(AbstractTransformation):
     def __check_init__(self) -> None:
         check_window(self)
 
-    def init(self, params: Params) -> ClipByHistoryState:
+    def init(self, params) -> ClipByHistoryState:
         zeros = jnp.zeros(self.window, jnp.float32)
         return ClipByHistoryState(zeros, jnp.zeros((), jnp.int32))
 

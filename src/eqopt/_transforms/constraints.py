@@ -17,7 +17,7 @@ from .._core import (
 )
 from .._trees.leaves import flatten_updates, map_parameters
 from .._trees.states import check_state
-from .._types import Leaf, Params, PerLeaf
+from .._types import Leaf, PerLeaf
 from ..numerics._numerics import has_nan
 from .clip import by_parts
 
@@ -65,7 +65,7 @@ class ZeroNaNs(AbstractLeafwise):
     [`eqopt.ApplyIfFinite`][].
     """
 
-    def init(self, params: Params) -> ZeroNaNsState:
+    def init(self, params) -> ZeroNaNsState:
         return ZeroNaNsState(map_parameters(lambda _: jnp.zeros((), bool), params))
 
     def leafwise(self, state: ZeroNaNsState, params=None, **extra):
@@ -109,7 +109,7 @@ class Overwrite(AbstractTransformation):
     `TypeError` with the key path if gradients and parameters do not fit.
     """
 
-    def init(self, params: Params) -> None:
+    def init(self, params) -> None:
         return None
 
     def update(self, updates, state, params=None, **extra):

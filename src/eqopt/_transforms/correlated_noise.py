@@ -18,7 +18,7 @@ from .._errors import InputError
 from .._jax_internals import is_traced
 from .._trees.keys import key_data, next_key, split_like
 from .._trees.leaves import map_parameters
-from .._types import Key, Leaf, Params, PerLeaf, Scalar, ZeroOrMore
+from .._types import Key, Leaf, PerLeaf, Scalar, ZeroOrMore
 from ..numerics._numerics import as_float, wide_dtype
 from ..tree._like import wide_zeros_like
 
@@ -267,7 +267,7 @@ class AddCorrelatedNoise(AbstractLeafwise):
     key: Key
     inverse: bool = False
 
-    def init(self, params: Params) -> AddCorrelatedNoiseState:
+    def init(self, params) -> AddCorrelatedNoiseState:
         # At least one entry, so that a single coefficient is no special case.
         bands = max(1, len(self.coefficients) - 1)
         # A stack of arrays that are all sharded like the parameter.

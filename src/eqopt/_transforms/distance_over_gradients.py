@@ -83,7 +83,7 @@ class ScaleByDistanceOverGradients(AbstractLeafwise):
     param_dtype: DTypeLike | None = eqx.field(static=True, default=jnp.float32)
     global_scale: Hyperparameter = 1.0
 
-    def init(self, params: Params) -> ScaleByDistanceOverGradientsState:
+    def init(self, params) -> ScaleByDistanceOverGradientsState:
         first = lambda p: jnp.asarray(self.reps_rel, compute_dtype(p)) * (1 + norm(p))
         return ScaleByDistanceOverGradientsState(
             max_dist=map_parameters(first, params),

@@ -229,7 +229,7 @@ class ScaleByFactoredRMS(AbstractLeafwise):
     clipping_threshold: Positive | None = None
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params: Params) -> ScaleByFactoredRMSState:
+    def init(self, params) -> ScaleByFactoredRMSState:
         leaves, treedef = jtu.tree_flatten(params, is_leaf=is_leaf)
         pairs = zip(leaves, self._axes(params), strict=True)
         columns = zip(*(self._zeros(x, axes) for x, axes in pairs), strict=True)

@@ -70,7 +70,7 @@ class HutchinsonDiagHessian(AbstractTransformation):
 
     key: Key = 0
 
-    def init(self, params: Params) -> HutchinsonDiagHessianState:
+    def init(self, params) -> HutchinsonDiagHessianState:
         return HutchinsonDiagHessianState(key_data(self.key))
 
     def update(

@@ -56,7 +56,7 @@ class Snapshot(AbstractTransformation):
     measure_name: str = eqx.field(static=True)
     measure: Callable[[Updates], PyTree]
 
-    def init(self, params: Params) -> SnapshotState:
+    def init(self, params) -> SnapshotState:
         return SnapshotState({self.measure_name: _blank(self.measure, params)})
 
     def update(self, updates, state, params=None, **extra):
@@ -190,7 +190,7 @@ class Monitor(AbstractTransformation):
         self.names = tuple(sorted(measures))
         self.measures = tuple(measures[name] for name in self.names)
 
-    def init(self, params: Params) -> MonitorState:
+    def init(self, params) -> MonitorState:
         measurements, states = {}, []
         for name, measure in zip(self.names, self.measures, strict=True):
             state = measure.init(params) if _has_state(measure) else None

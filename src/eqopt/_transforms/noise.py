@@ -7,7 +7,7 @@ from jaxtyping import Array, Int, PRNGKeyArray, UInt32
 
 from .._core import AbstractLeafwise, Leafwise, equation
 from .._trees.keys import key_data, next_key, split_like
-from .._types import Hyperparameter, Key, Leaf, Params, Scalar, ZeroOrMore
+from .._types import Hyperparameter, Key, Leaf, Scalar, ZeroOrMore
 from ..numerics._numerics import as_float, safe_increment, safe_sqrt
 
 
@@ -72,7 +72,7 @@ class AddNoise(AbstractLeafwise):
     gamma: Hyperparameter
     key: Key
 
-    def init(self, params: Params) -> AddNoiseState:
+    def init(self, params) -> AddNoiseState:
         return AddNoiseState(jnp.zeros((), jnp.int32), key_data(self.key))
 
     def leafwise(self, state: AddNoiseState, params=None, **extra):

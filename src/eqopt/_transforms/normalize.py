@@ -18,7 +18,7 @@ from .._core import (
     leafwise,
 )
 from .._trees.states import check_state
-from .._types import Hyperparameter, Leaf, Params, Scalar, ZeroOrMore
+from .._types import Hyperparameter, Leaf, Scalar, ZeroOrMore
 from .scale import scale
 
 
@@ -92,7 +92,7 @@ class AbstractScaleByNorm(AbstractTransformation):
     def _share(self, length: Array) -> Scalar:
         """The factor for updates of this length."""
 
-    def init(self, params: Params) -> None:
+    def init(self, params) -> None:
         return None
 
     def update(self, updates, state, params=None, **extra):

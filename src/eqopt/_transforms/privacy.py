@@ -321,7 +321,7 @@ class DifferentiallyPrivateAggregate(AbstractTransformation):
     def _takes_examples(self) -> bool:
         return not self.clipped
 
-    def init(self, params: Params) -> DifferentiallyPrivateAggregateState:
+    def init(self, params) -> DifferentiallyPrivateAggregateState:
         return DifferentiallyPrivateAggregateState(key_data(self.key))
 
     def update(self, updates, state, params=None, **extra):

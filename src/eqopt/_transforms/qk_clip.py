@@ -117,7 +117,7 @@ class QKClip(AbstractLeafwise):
                 "model.attention.query_proj`, or `qkv`, which takes no `unrotated`.",
             )
 
-    def init(self, params: Params) -> None:
+    def init(self, params) -> None:
         leaves = jtu.tree_leaves(params, is_leaf=is_leaf)
         if not any(map(is_parameter, leaves)):
             return  # a part of a model without parameters

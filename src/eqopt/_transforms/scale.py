@@ -144,7 +144,7 @@ class ScaleByTree(AbstractLeafwise):
 
     factors: PyTree | Callable[[Params], PyTree]
 
-    def init(self, params: Params) -> None:
+    def init(self, params) -> None:
         self._spread(parameters(params), params)  # raises if they do not fit
         return None
 
@@ -193,7 +193,7 @@ class ScaleBySchedule(AbstractLeafwise):
 
     schedule: Schedule
 
-    def init(self, params: Params) -> ScaleByScheduleState:
+    def init(self, params) -> ScaleByScheduleState:
         return ScaleByScheduleState(count=jnp.zeros((), jnp.int32))
 
     def leafwise(self, state: ScaleByScheduleState, params=None, **extra):
@@ -240,7 +240,7 @@ class ScaleByLearningRate(AbstractLeafwise):
     def _route(self, report: Report, params: Params) -> None:
         report.take("", params)
 
-    def init(self, params: Params) -> ScaleByLearningRateState:
+    def init(self, params) -> ScaleByLearningRateState:
         count = jnp.zeros((), jnp.int32)
         return ScaleByLearningRateState(
             count, recorded(at(self, "learning_rate", count))
@@ -376,7 +376,7 @@ class ReduceLROnPlateau(AbstractLeafwise):
     accumulation_size: Count = 1
     min_scale: ClosedUnit = 0.0
 
-    def init(self, params: Params) -> ReduceLROnPlateauState:
+    def init(self, params) -> ReduceLROnPlateauState:
         dtype = compute_dtype(parameters(params))
         return ReduceLROnPlateauState(**no_losses_yet(dtype))
 

@@ -21,7 +21,7 @@ from .._trees.leaves import (
     type_name,
 )
 from .._trees.states import check_state
-from .._types import Leaf, Params, PyTree, Updates
+from .._types import Leaf, PyTree, Updates
 
 
 class Stateless(AbstractTransformation):
@@ -51,7 +51,7 @@ class Stateless(AbstractTransformation):
 
     f: Callable[[Updates, Any], Updates]
 
-    def init(self, params: Params) -> None:
+    def init(self, params) -> None:
         return None
 
     def update(self, updates, state, params=None, **extra):

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Int
 
 from .._core import AbstractLeafwise, Leafwise, equation
-from .._types import Count, Hyperparameter, Params, Updates
+from .._types import Count, Hyperparameter, Updates
 from ..tree._like import wide_zeros_like
 
 
@@ -41,7 +41,7 @@ class Trace(AbstractLeafwise):
     nesterov: bool = False
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params: Params) -> TraceState:
+    def init(self, params) -> TraceState:
         return TraceState(trace=wide_zeros_like(params, self.accumulator_dtype))
 
     def leafwise(self, state: TraceState, params=None, **extra):
@@ -94,7 +94,7 @@ class ApplyEvery(AbstractLeafwise):
 
     k: Count = 1
 
-    def init(self, params: Params) -> ApplyEveryState:
+    def init(self, params) -> ApplyEveryState:
         return ApplyEveryState(jnp.zeros((), jnp.int32), wide_zeros_like(params))
 
     def leafwise(self, state: ApplyEveryState, params=None, **extra):

@@ -186,7 +186,7 @@ class AddDecayedWeights(AbstractLeafwise):
         else:
             _check_given(self, "max_learning_rate", _NEEDS_MAXIMUM)
 
-    def init(self, params: Params) -> AddDecayedWeightsState:
+    def init(self, params) -> AddDecayedWeightsState:
         decay = complete(self)
         check_no_schedule(decay, in_any_field=True)
         _check_given(decay, "learning_rate", _NEEDS_RATE)

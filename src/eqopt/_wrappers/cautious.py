@@ -121,7 +121,7 @@ class Cautious(AbstractWrapper):
     inner: AbstractTransformation
     rescale: Rescale = eqx.field(static=True, default="share")
 
-    def init(self, params: Params) -> State:
+    def init(self, params) -> State:
         with naming_recipe(self), naming_recipe(self.inner):
             return self._chain(None, params).init(params)
 

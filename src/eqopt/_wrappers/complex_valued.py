@@ -52,7 +52,7 @@ class SplitRealAndImaginary(AbstractWrapper):
 
     inner: AbstractTransformation
 
-    def init(self, params: Params) -> SplitRealAndImaginaryState:
+    def init(self, params) -> SplitRealAndImaginaryState:
         state = self.inner.init(_split(params))
         return SplitRealAndImaginaryState(keys_of_part(state, params))
 

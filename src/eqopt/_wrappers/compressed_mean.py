@@ -89,7 +89,7 @@ class CompressedMean(AbstractWrapper):
     compressor: AbstractCompressor
     decay: ClosedUnit = 1.0
 
-    def init(self, params: Params) -> CompressedMeanState:
+    def init(self, params) -> CompressedMeanState:
         return CompressedMeanState(
             inner_state=self.inner.init(params),
             error=wide_zeros_like(params),

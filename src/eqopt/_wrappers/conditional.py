@@ -10,7 +10,7 @@ from jaxtyping import Array, Int
 from .._arguments.extra import check_flag
 from .._core import AbstractTransformation, AbstractWrapper, Call
 from .._trees.control import filter_cond
-from .._types import Params, State
+from .._types import State
 from ..numerics._numerics import safe_increment
 
 
@@ -58,7 +58,7 @@ class ConditionallyTransform(AbstractWrapper):
     should_transform_fn: Callable[..., Any]
     forward_extra_args: bool = False
 
-    def init(self, params: Params) -> ConditionallyTransformState:
+    def init(self, params) -> ConditionallyTransformState:
         return ConditionallyTransformState(
             self.inner.init(params), jnp.zeros((), jnp.int32)
         )
@@ -115,7 +115,7 @@ class ConditionallyMask(AbstractWrapper):
     should_transform_fn: Callable[..., Any]
     forward_extra_args: bool = False
 
-    def init(self, params: Params) -> ConditionallyMaskState:
+    def init(self, params) -> ConditionallyMaskState:
         return ConditionallyMaskState(jnp.zeros((), jnp.int32), self.inner.init(params))
 
     def handle(self, call: Call, state: ConditionallyMaskState):

@@ -6,7 +6,7 @@ from jax.sharding import AbstractMesh, Mesh
 from .._core import AbstractTransformation, AbstractWrapper, Call
 from .._matrices import Division, use_division
 from .._trees.sharding import axis_names, mesh_with
-from .._types import Model, Params, State
+from .._types import Model, State
 
 
 class DistributeMatrices(AbstractWrapper):
@@ -84,7 +84,7 @@ class DistributeMatrices(AbstractWrapper):
     axis_name: str | tuple[str, ...] = eqx.field(static=True, default="data")
     mesh: Mesh | AbstractMesh | None = eqx.field(static=True, default=None)
 
-    def init(self, params: Params) -> State:
+    def init(self, params) -> State:
         with use_division(self._division()):
             return self.inner.init(params)
 

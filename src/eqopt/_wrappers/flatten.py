@@ -100,7 +100,7 @@ class Flatten(AbstractWrapper):
         with report.inside(type(self).__name__):  # one vector, so nothing is a matrix
             report.take(type(self.inner).__name__, params)
 
-    def init(self, params: Params) -> FlattenState:
+    def init(self, params) -> FlattenState:
         leaves = jtu.tree_leaves(parameters(params), is_leaf=is_leaf)
         shapes = tuple(None if x is None else tuple(x.shape) for x in leaves)
         state = keys_of_part(self.inner.init(_joined(leaves)), params)

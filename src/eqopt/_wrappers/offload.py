@@ -12,7 +12,7 @@ from jaxtyping import Array
 from .._arguments.fields import static_choice
 from .._core import AbstractTransformation, AbstractWrapper, Call
 from .._trees.stored import AbstractStored, fetched, is_stored
-from .._types import Model, Params, PyTree, Size, State
+from .._types import Model, PyTree, Size, State
 from ..checkpoint._layout import layout
 
 
@@ -86,7 +86,7 @@ class Offload(AbstractWrapper):
     inner: AbstractTransformation
     min_size: Size = static_choice(static=True, default=4096)
 
-    def init(self, params: Params) -> OffloadState:
+    def init(self, params) -> OffloadState:
         moved = lambda x: OnHost.of(x) if _is_moved(x, self.min_size) else x
         state = self.inner.init(params)
         return OffloadState(jtu.tree_map(moved, state, is_leaf=is_stored))

@@ -108,7 +108,7 @@ class Project(AbstractWrapper):
     projection: Callable[[PyTree], PyTree] = eqx.field(converter=_as_data)
     mask: Mask | None = static_choice(default=None)
 
-    def init(self, params: Params) -> ProjectState:
+    def init(self, params) -> ProjectState:
         return ProjectState(self.inner.init(params))
 
     def handle(self, call: Call, state: ProjectState):

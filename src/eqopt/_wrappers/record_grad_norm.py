@@ -7,7 +7,7 @@ from jaxtyping import Array, Float
 from .._core import AbstractTransformation, AbstractWrapper, Call, global_norm
 from .._trees.leaves import parameters
 from .._trees.precision import compute_dtype
-from .._types import Params, State
+from .._types import State
 
 
 class RecordGradNormState(eqx.Module):
@@ -64,7 +64,7 @@ class RecordGradNorm(AbstractWrapper):
 
     inner: AbstractTransformation
 
-    def init(self, params: Params) -> RecordGradNormState:
+    def init(self, params) -> RecordGradNormState:
         dtype = compute_dtype(parameters(params))
         return RecordGradNormState(jnp.zeros((), dtype), self.inner.init(params))
 

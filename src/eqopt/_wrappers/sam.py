@@ -176,7 +176,7 @@ class SAM(AbstractWrapper):
                 "gradients before `step`.",
             )
 
-    def init(self, params: Params) -> SAMState:
+    def init(self, params) -> SAMState:
         return SAMState(
             steps_since_sync=jnp.zeros((), jnp.int32),
             opt_state=self.inner.init(params),

@@ -13,7 +13,7 @@ from .._arguments.checks import check_returned, hyperparameters, waiting
 from .._core import AbstractOptimizer, AbstractTransformation, AbstractWrapper, Call
 from .._transforms.scale import recorded
 from .._trees.states import check_keys, check_state
-from .._types import Model, Params, Recorded, State
+from .._types import Model, Recorded, State
 from ..numerics._numerics import safe_increment
 from ..schedules import AbstractStatefulSchedule
 
@@ -86,7 +86,7 @@ class Scheduled(AbstractWrapper):
 
     inner: AbstractTransformation
 
-    def init(self, params: Params) -> ScheduledState:
+    def init(self, params) -> ScheduledState:
         states = {name: x.init() for name, x in self._stateful().items()}
         count = jnp.zeros((), jnp.int32)
         values = self._values(count, states, {})

@@ -74,7 +74,7 @@ class ApplyIfFinite(AbstractWrapper):
     inner: AbstractTransformation
     max_consecutive_errors: CountOrZero
 
-    def init(self, params: Params) -> ApplyIfFiniteState:
+    def init(self, params) -> ApplyIfFiniteState:
         return ApplyIfFiniteState(
             notfinite_count=jnp.zeros((), jnp.int32),
             last_finite=jnp.ones((), bool),
@@ -391,7 +391,7 @@ class SkipStep(AbstractWrapper):
     inner: AbstractTransformation
     rule: Callable[..., Any]
 
-    def init(self, params: Params) -> SkipStepState:
+    def init(self, params) -> SkipStepState:
         return SkipStepState(
             skipped_last=jnp.zeros((), bool),
             total_skipped=jnp.zeros((), jnp.int32),

@@ -100,7 +100,7 @@ class SODA(AbstractWrapper):
     inner: AbstractTransformation
     state_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params: Params) -> SODAState:
+    def init(self, params) -> SODAState:
         return SODAState(
             count=jnp.zeros((), jnp.int32),
             inner_state=self.inner.init(params),

@@ -114,7 +114,7 @@ class StoreState(AbstractWrapper):
     def __check_init__(self) -> None:
         check_storage("StoreState", self.storage, AbstractStateStorage)
 
-    def init(self, params: Params) -> StoreStateState:
+    def init(self, params) -> StoreStateState:
         state = self.inner.init(params)
         leaves, treedef = jtu.tree_flatten(parameters(params), is_leaf=is_leaf)
         if self.where is None:
@@ -279,7 +279,7 @@ class StoreParams(AbstractWrapper):
     def __check_init__(self) -> None:
         check_storage("StoreParams", self.storage, AbstractParamStorage)
 
-    def init(self, params: Params) -> StoreParamsState:
+    def init(self, params) -> StoreParamsState:
         hidden = self._hidden(params)
         return StoreParamsState(hidden, self.inner.init(load(joined(params, hidden))))
 

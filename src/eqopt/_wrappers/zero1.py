@@ -22,7 +22,7 @@ from .._trees.sharding import (
 )
 from .._trees.states import check_state
 from .._trees.stored import is_elsewhere
-from .._types import Model, Params, PyTree, State
+from .._types import Model, PyTree, State
 
 
 class ZeRO1State(eqx.Module):
@@ -128,7 +128,7 @@ class ZeRO1(AbstractWrapper):
     axis_name: str | tuple[str, ...] = eqx.field(static=True, default="data")
     mesh: Mesh | AbstractMesh | None = eqx.field(static=True, default=None)
 
-    def init(self, params: Params) -> ZeRO1State:
+    def init(self, params) -> ZeRO1State:
         axis = _Axis.of(self)
 
         def init(inner, params):

@@ -8,7 +8,7 @@ from ..._arguments.fields import static_choice
 from ..._core import AbstractLeafwise, AbstractOptimizer, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
-from ..._types import Mask, Params, ScalarOrSchedule, Unit, ZeroOrMore
+from ..._types import Mask, ScalarOrSchedule, Unit, ZeroOrMore
 from ...numerics._numerics import (
     abs_sq,
     as_float,
@@ -108,7 +108,7 @@ class ScaleByACProp(AbstractLeafwise):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params: Params) -> ScaleByACPropState:
+    def init(self, params) -> ScaleByACPropState:
         return init_moments(self, ScaleByACPropState, params)
 
     def leafwise(self, state: ScaleByACPropState, params=None, **extra):

@@ -9,7 +9,7 @@ from ..._errors import InputError
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._trees.precision import or_tiny
-from ..._types import Mask, Params, ScalarOrSchedule, Unit, ZeroOrMore
+from ..._types import Mask, ScalarOrSchedule, Unit, ZeroOrMore
 from ...numerics._numerics import abs_sq, as_float, safe_increment, safe_sqrt
 from ..moments import AbstractMomentsState, counted, init_moments, unbiased
 from ..recipe import chain_of
@@ -115,7 +115,7 @@ class ScaleByAdam(AbstractLeafwise):
                 "with `nesterov=True`.",
             )
 
-    def init(self, params: Params) -> ScaleByAdamState:
+    def init(self, params) -> ScaleByAdamState:
         return init_moments(self, ScaleByAdamState, params)
 
     def leafwise(self, state: ScaleByAdamState, params=None, **extra):

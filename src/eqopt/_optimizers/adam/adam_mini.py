@@ -15,7 +15,7 @@ from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._trees.leaves import is_leaf, parameters
 from ..._trees.sharding import unsharded
-from ..._types import Leaf, Mask, Params, RealLeaf, ScalarOrSchedule, Unit, ZeroOrMore
+from ..._types import Leaf, Mask, RealLeaf, ScalarOrSchedule, Unit, ZeroOrMore
 from ...groups._blocks import Blocks, block_shapes, layer_blocks
 from ...numerics._numerics import abs_sq, safe_sqrt
 from ...tree._like import real_full_like_leaf, wide_zeros_like
@@ -147,7 +147,7 @@ class ScaleByAdamMini(AbstractLeafwise):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params: Params) -> ScaleByAdamMiniState:
+    def init(self, params) -> ScaleByAdamMiniState:
         def zeros(x, shape):  # sharded like the remaining axes
             return _block_means(real_full_like_leaf(x, 0, self.nu_dtype), shape)
 

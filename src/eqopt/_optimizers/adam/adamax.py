@@ -9,7 +9,7 @@ from ..._core import AbstractLeafwise, AbstractOptimizer, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._trees.precision import or_tiny
-from ..._types import Mask, Params, ScalarOrSchedule, Unit, ZeroOrMore
+from ..._types import Mask, ScalarOrSchedule, Unit, ZeroOrMore
 from ..moments import AbstractMomentsState, counted, init_moments
 from ..recipe import chain_of
 
@@ -72,7 +72,7 @@ class ScaleByAdamax(AbstractLeafwise):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params: Params) -> ScaleByAdamaxState:
+    def init(self, params) -> ScaleByAdamaxState:
         return init_moments(self, ScaleByAdamaxState, params)
 
     def leafwise(self, state: ScaleByAdamaxState, params=None, **extra):

@@ -9,15 +9,7 @@ from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
 from ..._transforms.scale import ScaleByLearningRate, at, same
 from ..._transforms.weight_decay import is_off
 from ..._trees.precision import or_tiny
-from ..._types import (
-    Mask,
-    Nonnegative,
-    Params,
-    ScalarOrSchedule,
-    Unit,
-    Updates,
-    ZeroOrMore,
-)
+from ..._types import Mask, Nonnegative, ScalarOrSchedule, Unit, Updates, ZeroOrMore
 from ...numerics._numerics import abs_sq, safe_increment, safe_sqrt
 from ...tree import zeros_like
 from ...tree._like import real_full_like, wide_zeros_like
@@ -137,7 +129,7 @@ class ScaleByAdan(AbstractLeafwise):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params: Params) -> ScaleByAdanState:
+    def init(self, params) -> ScaleByAdanState:
         return ScaleByAdanState(
             count=jnp.zeros((), jnp.int32),
             m=wide_zeros_like(params, self.mu_dtype),
@@ -173,7 +165,7 @@ class ProximalDecay(AbstractLeafwise):
     weight_decay: ScalarOrSchedule = 0.0
     mask: Mask | None = static_choice(default=None)
 
-    def init(self, params: Params) -> ProximalDecayState:
+    def init(self, params) -> ProximalDecayState:
         return ProximalDecayState(count=jnp.zeros((), jnp.int32))
 
     def leafwise(self, state: ProximalDecayState, params=None, **extra):

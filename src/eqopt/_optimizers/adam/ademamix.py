@@ -15,7 +15,6 @@ from ..._types import (
     Interval,
     Mask,
     Nonnegative,
-    Params,
     ScalarOrSchedule,
     Unit,
     Updates,
@@ -116,7 +115,7 @@ class ScaleByAdEMAMix(AbstractLeafwise):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params: Params) -> ScaleByAdEMAMixState:
+    def init(self, params) -> ScaleByAdEMAMixState:
         return ScaleByAdEMAMixState(
             count=jnp.zeros((), jnp.int32),
             m1=wide_zeros_like(params, self.mu_dtype),

@@ -12,7 +12,7 @@ from ..._transforms.clip import clip
 from ..._transforms.scale import ScaleByLearningRate, at
 from ..._trees.precision import or_tiny
 from ..._typecheck import checked
-from ..._types import Params, Scalar, ScalarOrSchedule, Unit, ZeroOrMore
+from ..._types import Scalar, ScalarOrSchedule, Unit, ZeroOrMore
 from ...numerics._numerics import abs_sq, safe_sqrt
 from ..moments import AbstractMomentsState, counted, init_moments
 from ..recipe import chain_of
@@ -111,7 +111,7 @@ class ScaleByADOPT(AbstractLeafwise):
     clip_value_fn: Callable[[Int[Array, ""]], Any] = fourth_root
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params: Params) -> ScaleByADOPTState:
+    def init(self, params) -> ScaleByADOPTState:
         return init_moments(self, ScaleByADOPTState, params)
 
     def leafwise(self, state: ScaleByADOPTState, params=None, **extra):

@@ -7,7 +7,7 @@ from jaxtyping import DTypeLike
 from ..._core import AbstractLeafwise, AbstractOptimizer, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._trees.precision import or_tiny
-from ..._types import Nonnegative, Params, ScalarOrSchedule, Unit, ZeroOrMore
+from ..._types import Nonnegative, ScalarOrSchedule, Unit, ZeroOrMore
 from ...numerics._numerics import abs_sq, safe_sqrt
 from ...tree._like import real_full_like
 from ..moments import AbstractMomentsState, counted, init_moments
@@ -102,7 +102,7 @@ class ScaleByAMSGrad(AbstractLeafwise):
     bias_correction_nu: bool = True
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params: Params) -> ScaleByAMSGradState:
+    def init(self, params) -> ScaleByAMSGradState:
         nu_max = real_full_like(params, 0, self.nu_dtype)
         return init_moments(self, ScaleByAMSGradState, params, nu_max=nu_max)
 

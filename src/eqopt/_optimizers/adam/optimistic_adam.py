@@ -8,7 +8,7 @@ from jaxtyping import Array, DTypeLike, Int
 
 from ..._core import AbstractLeafwise, AbstractOptimizer
 from ..._transforms.scale import at, negative, recorded
-from ..._types import Params, Recorded, ScalarOrSchedule, Unit, Updates, ZeroOrMore
+from ..._types import Recorded, ScalarOrSchedule, Unit, Updates, ZeroOrMore
 from ...tree._like import wide_zeros_like
 from ..moments import counted
 from ..recipe import chain_of
@@ -36,7 +36,7 @@ class DescendOptimistically(AbstractLeafwise):
     learning_rate: ScalarOrSchedule
     optimism: ScalarOrSchedule | None = None
 
-    def init(self, params: Params) -> DescendOptimisticallyState:
+    def init(self, params) -> DescendOptimisticallyState:
         count = jnp.zeros((), jnp.int32)
         eta = recorded(at(self, "learning_rate", count))
         return DescendOptimisticallyState(count, eta, wide_zeros_like(params))

@@ -13,7 +13,6 @@ from ..._trees.precision import or_tiny
 from ..._types import (
     Hyperparameter,
     Interval,
-    Params,
     Scalar,
     ScalarOrSchedule,
     Unit,
@@ -161,7 +160,7 @@ class ScaleByRAdam(AbstractLeafwise):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params: Params) -> ScaleByRAdamState:
+    def init(self, params) -> ScaleByRAdamState:
         return init_moments(self, ScaleByRAdamState, params)
 
     def leafwise(self, state: ScaleByRAdamState, params=None, **extra):

@@ -8,7 +8,7 @@ from ..._core import AbstractLeafwise, AbstractOptimizer, equation
 from ..._transforms.scale import ScaleByLearningRate, at
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._trees.precision import or_tiny
-from ..._types import Mask, Params, ScalarOrSchedule, Unit, ZeroOrMore
+from ..._types import Mask, ScalarOrSchedule, Unit, ZeroOrMore
 from ...numerics._numerics import abs_sq, safe_sqrt
 from ..moments import AbstractMomentsState, counted, init_moments
 from ..recipe import chain_of
@@ -84,7 +84,7 @@ class ScaleBySimplifiedAdEMAMix(AbstractLeafwise):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params: Params) -> ScaleBySimplifiedAdEMAMixState:
+    def init(self, params) -> ScaleBySimplifiedAdEMAMixState:
         return init_moments(self, ScaleBySimplifiedAdEMAMixState, params)
 
     def leafwise(self, state: ScaleBySimplifiedAdEMAMixState, params=None, **extra):

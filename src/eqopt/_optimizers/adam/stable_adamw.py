@@ -11,7 +11,7 @@ from ..._core import AbstractLeafwise, AbstractOptimizer, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import WeightDecay, decayed, is_off
 from ..._trees.precision import or_tiny
-from ..._types import Leaf, Mask, Params, RealLeaf, ScalarOrSchedule, Unit, ZeroOrMore
+from ..._types import Leaf, Mask, RealLeaf, ScalarOrSchedule, Unit, ZeroOrMore
 from ...numerics._numerics import abs_sq, safe_sqrt
 from ..moments import AbstractMomentsState, counted, init_moments
 from ..recipe import Decays, decay_of, shared_decay, which_decay, with_own_decay
@@ -132,7 +132,7 @@ class ScaleByStableAdam(AbstractLeafwise):
     def __check_init__(self) -> None:
         decay_of(self)  # raises an error if it cannot be one
 
-    def init(self, params: Params) -> ScaleByStableAdamState:
+    def init(self, params) -> ScaleByStableAdamState:
         decay_of(self).init(params)  # raises an error without a rate that it needs
         return init_moments(self, ScaleByStableAdamState, params)
 

@@ -10,15 +10,7 @@ from ..._transforms.block import AdaClipGN, cosine_factor
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._trees.precision import or_tiny
-from ..._types import (
-    ClosedUnit,
-    Count,
-    Mask,
-    Params,
-    ScalarOrSchedule,
-    Unit,
-    ZeroOrMore,
-)
+from ..._types import ClosedUnit, Count, Mask, ScalarOrSchedule, Unit, ZeroOrMore
 from ...numerics._numerics import (
     abs_sq,
     as_float,
@@ -102,7 +94,7 @@ class ScaleByAdamWithReset(AbstractLeafwise):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params: Params) -> ScaleByAdamWithResetState:
+    def init(self, params) -> ScaleByAdamWithResetState:
         return init_moments(self, ScaleByAdamWithResetState, params)
 
     def leafwise(self, state: ScaleByAdamWithResetState, params=None, **extra):

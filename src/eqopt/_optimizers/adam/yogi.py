@@ -7,7 +7,7 @@ from jaxtyping import DTypeLike
 from ..._core import AbstractLeafwise, AbstractOptimizer, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._trees.precision import or_tiny
-from ..._types import Params, ScalarOrSchedule, Unit, ZeroOrMore
+from ..._types import ScalarOrSchedule, Unit, ZeroOrMore
 from ...numerics._numerics import abs_sq, safe_sqrt
 from ..moments import AbstractMomentsState, counted, init_moments
 from ..recipe import chain_of
@@ -89,7 +89,7 @@ class ScaleByYogi(AbstractLeafwise):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params: Params) -> ScaleByYogiState:
+    def init(self, params) -> ScaleByYogiState:
         start = self.initial_accumulator_value
         return init_moments(self, ScaleByYogiState, params, start)
 

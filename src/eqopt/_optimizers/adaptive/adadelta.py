@@ -7,7 +7,7 @@ from ..._arguments.fields import static_choice
 from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights
-from ..._types import Mask, Nonnegative, Params, Positive, ScalarOrSchedule, Unit
+from ..._types import Mask, Nonnegative, Positive, ScalarOrSchedule, Unit
 from ...numerics._numerics import abs_sq, safe_sqrt
 from ...tree._like import real_full_like
 from ..recipe import chain_of
@@ -76,7 +76,7 @@ class ScaleByAdadelta(AbstractLeafwise):
     eps: Positive = 1e-6  # with zero, the parameters would never move
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params: Params) -> ScaleByAdadeltaState:
+    def init(self, params) -> ScaleByAdadeltaState:
         return ScaleByAdadeltaState(
             e_g=real_full_like(params, 0, self.nu_dtype),
             e_x=real_full_like(params, 0, self.nu_dtype),

@@ -5,7 +5,7 @@ from jaxtyping import DTypeLike
 
 from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
 from ..._transforms.scale import ScaleByLearningRate
-from ..._types import Nonnegative, Params, ScalarOrSchedule, ZeroOrMore
+from ..._types import Nonnegative, ScalarOrSchedule, ZeroOrMore
 from ...numerics._numerics import abs_sq
 from ...tree._like import real_full_like
 from ..recipe import chain_of
@@ -64,7 +64,7 @@ class ScaleByRSS(AbstractLeafwise):
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     eps_in_sqrt: bool = True
 
-    def init(self, params: Params) -> ScaleByRSSState:
+    def init(self, params) -> ScaleByRSSState:
         start = self.initial_accumulator_value
         return ScaleByRSSState(real_full_like(params, start, self.nu_dtype))
 

@@ -123,7 +123,7 @@ class ScaleByMADGRAD(AbstractLeafwise):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params: Params) -> ScaleByMADGRADState:
+    def init(self, params) -> ScaleByMADGRADState:
         count = jnp.zeros((), jnp.int32)
         return ScaleByMADGRADState(
             count=count,

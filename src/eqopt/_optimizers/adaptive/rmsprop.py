@@ -15,7 +15,6 @@ from ..._types import (
     Hyperparameter,
     Leaf,
     Nonnegative,
-    Params,
     RealLeaf,
     Scalar,
     ScalarOrSchedule,
@@ -103,7 +102,7 @@ class ScaleByRMS(AbstractLeafwise):
     bias_correction: bool = False
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params: Params) -> ScaleByRMSState:
+    def init(self, params) -> ScaleByRMSState:
         nu = real_full_like(params, self.initial_scale, self.nu_dtype)
         return ScaleByRMSState(count=jnp.zeros((), jnp.int32), nu=nu)
 
@@ -189,7 +188,7 @@ class ScaleByStddev(AbstractLeafwise):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params: Params) -> ScaleByStddevState:
+    def init(self, params) -> ScaleByStddevState:
         return init_moments(self, ScaleByStddevState, params, self.initial_scale)
 
     def leafwise(self, state: ScaleByStddevState, params=None, **extra):

@@ -16,7 +16,6 @@ from ..._trees.leaves import is_leaf, parameters
 from ..._types import (
     Leaf,
     Nonnegative,
-    Params,
     RealLeaf,
     ScalarOrSchedule,
     Unit,
@@ -134,7 +133,7 @@ class ScaleBySM3(AbstractLeafwise):
     weight_dimension_numbers: DimensionNumbers | None = None
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params: Params) -> ScaleBySM3State:
+    def init(self, params) -> ScaleBySM3State:
         leaves, treedef = jtu.tree_flatten(parameters(params), is_leaf=is_leaf)
         axes = resolve_dimension_numbers(
             self.weight_dimension_numbers,

@@ -14,7 +14,6 @@ from ..._types import (
     Hyperparameter,
     Leaf,
     Mask,
-    Params,
     RealLeaf,
     ScalarOrSchedule,
     Unit,
@@ -151,7 +150,7 @@ class ScaleByAdamP(AbstractLeafwise):
     def __check_init__(self) -> None:
         decay_of(self)  # raises an error if it cannot be one
 
-    def init(self, params: Params) -> ScaleByAdamPState:
+    def init(self, params) -> ScaleByAdamPState:
         leaves_of(self, params, is_required=True)  # raises if they do not fit
         decay_of(self).init(params)  # raises an error without a rate that it needs
         return init_moments(self, ScaleByAdamPState, params)

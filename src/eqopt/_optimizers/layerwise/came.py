@@ -19,7 +19,6 @@ from ..._types import (
     Leaf,
     Mask,
     Nonnegative,
-    Params,
     Positive,
     PyTree,
     ScalarOrSchedule,
@@ -195,7 +194,7 @@ class ScaleByCAME(AbstractLeafwise):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params: Params) -> ScaleByCAMEState:
+    def init(self, params) -> ScaleByCAMEState:
         zeros = functools.partial(self._zeros, params)
         rows = lambda v, axes: jnp.sum(v, axes.output, keepdims=True) if axes else ()
         cols = lambda v, axes: jnp.sum(v, axes.reduction, keepdims=True) if axes else ()

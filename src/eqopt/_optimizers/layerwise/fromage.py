@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from ..._core import AbstractLeafwise, AbstractOptimizer, equation
 from ..._transforms.block import ScaleByTrustRatio
 from ..._transforms.scale import ScaleByLearningRate, ScaleByScheduleState, at
-from ..._types import Params, ScalarOrSchedule, ZeroOrMore
+from ..._types import ScalarOrSchedule, ZeroOrMore
 from ..moments import counted
 from ..recipe import chain_of
 
@@ -22,7 +22,7 @@ class _Contract(AbstractLeafwise):
 
     learning_rate: ScalarOrSchedule
 
-    def init(self, params: Params) -> ScaleByScheduleState:
+    def init(self, params) -> ScaleByScheduleState:
         return ScaleByScheduleState(count=jnp.zeros((), jnp.int32))
 
     def leafwise(self, state: ScaleByScheduleState, params=None, **extra):

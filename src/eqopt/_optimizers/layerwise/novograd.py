@@ -19,16 +19,7 @@ from ..._transforms.trace import Trace, TraceState
 from ..._transforms.weight_decay import AddDecayedWeights, AddDecayedWeightsState
 from ..._trees.leaves import map_parameters
 from ..._trees.states import check_state
-from ..._types import (
-    Leaf,
-    Mask,
-    Params,
-    PerLeaf,
-    Scalar,
-    ScalarOrSchedule,
-    Unit,
-    ZeroOrMore,
-)
+from ..._types import Leaf, Mask, PerLeaf, Scalar, ScalarOrSchedule, Unit, ZeroOrMore
 from ...numerics._numerics import (
     abs_sq,
     as_float,
@@ -123,7 +114,7 @@ class ScaleByNovoGrad(AbstractTransformation):
     mask: Mask | None = static_choice(default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params: Params) -> ScaleByNovoGradState:
+    def init(self, params) -> ScaleByNovoGradState:
         def zero(x):
             real = wide_dtype(jnp.finfo(x.dtype).dtype)
             return jnp.zeros((), self.nu_dtype or real)

@@ -15,7 +15,6 @@ from ..._types import (
     Hyperparameter,
     Leaf,
     Mask,
-    Params,
     ScalarOrSchedule,
     Unit,
     Updates,
@@ -123,7 +122,7 @@ class ScaleBySGDP(AbstractLeafwise):
     def __check_init__(self) -> None:
         decay_of(self)  # raises an error if it cannot be one
 
-    def init(self, params: Params) -> ScaleBySGDPState:
+    def init(self, params) -> ScaleBySGDPState:
         leaves_of(self, params, is_required=True)
         decay_of(self).init(params)  # raises an error without a rate that it needs
         return ScaleBySGDPState(

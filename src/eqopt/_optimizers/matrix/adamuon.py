@@ -15,7 +15,6 @@ from ..._trees.precision import or_tiny
 from ..._types import (
     Mask,
     Nonnegative,
-    Params,
     ScalarOrSchedule,
     Size,
     Unit,
@@ -162,7 +161,7 @@ class ScaleByAdaMuon(AbstractOrthogonal):
     def _rows(self) -> Rows:
         return "first"
 
-    def init(self, params: Params) -> ScaleByAdaMuonState:
+    def init(self, params) -> ScaleByAdaMuonState:
         return ScaleByAdaMuonState(
             mu=self.for_matrices(params, lambda x: x, self.mu_dtype),
             nu=self.for_matrices(params, abs_sq),

@@ -236,7 +236,7 @@ class ScaleByAPOLLO(AbstractMatrixwise):
     def _work(self) -> Work:
         return "decompositions"
 
-    def init(self, params: Params) -> ScaleByAPOLLOState:
+    def init(self, params) -> ScaleByAPOLLOState:
         return ScaleByAPOLLOState(
             jnp.zeros((), jnp.int32),
             mu=self.for_matrices(params, self._low),

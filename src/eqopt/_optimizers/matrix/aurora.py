@@ -13,7 +13,6 @@ from ..._transforms.weight_decay import WeightDecay
 from ..._types import (
     ClosedUnit,
     Mask,
-    Params,
     ScalarOrSchedule,
     Size,
     Unit,
@@ -180,7 +179,7 @@ class ScaleByAurora(AbstractOrthogonal):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_dimension_numbers: DimensionNumbers | None = None
 
-    def init(self, params: Params) -> ScaleByAuroraState:
+    def init(self, params) -> ScaleByAuroraState:
         return ScaleByAuroraState(self.for_matrices(params, lambda x: x, self.mu_dtype))
 
     def _factor(self, outputs: int, inputs: int) -> float:

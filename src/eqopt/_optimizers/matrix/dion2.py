@@ -16,7 +16,6 @@ from ..._types import (
     Interval,
     Mask,
     Nonnegative,
-    Params,
     ScalarOrSchedule,
     Size,
     Unit,
@@ -248,7 +247,7 @@ class ScaleByDion2(AbstractOrthogonal):
     def _work(self) -> Work:
         return "few products"
 
-    def init(self, params: Params) -> ScaleByDion2State:
+    def init(self, params) -> ScaleByDion2State:
         squares = lambda x: jnp.sum(abs_sq(x), 1, keepdims=True)
         return ScaleByDion2State(
             mu=self.for_matrices(params, lambda x: x, self.mu_dtype),

@@ -148,7 +148,7 @@ class _NormControl(AbstractMatrixwise):
 
 
 class _Stateless(_NormControl):
-    def init(self, params: Params) -> None:
+    def init(self, params) -> None:
         self._layouts(params, params)  # raises an error if they do not fit
 
 
@@ -343,7 +343,7 @@ class KeepNorm(_NormControl):
     per: Per = eqx.field(static=True, default="matrix")
     weight_dimension_numbers: DimensionNumbers | None = None
 
-    def init(self, params: Params) -> KeepNormState:
+    def init(self, params) -> KeepNormState:
         layouts = self._layouts(params, params)
         if self.radius != "initial":
             return KeepNormState(None)

@@ -25,7 +25,6 @@ from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._types import (
     Leaf,
     Mask,
-    Params,
     Positive,
     ScalarOrSchedule,
     Size,
@@ -135,7 +134,7 @@ class CorrectByMARS(AbstractLeafwise):
     is_approx: bool = True
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params: Params) -> CorrectByMARSState:
+    def init(self, params) -> CorrectByMARSState:
         is_kept = self.is_approx
         # A copy of a gradient is exact in the dtype of the parameter.
         return CorrectByMARSState(
@@ -157,7 +156,7 @@ class _KnowsMatrices(AbstractTransformation):
 
     weight_dimension_numbers: DimensionNumbers | None = None
 
-    def init(self, params: Params) -> None:
+    def init(self, params) -> None:
         given = self.weight_dimension_numbers
         resolve_dimension_numbers(given, params, params, is_required=True)
 

@@ -267,7 +267,7 @@ class ScaleByMuon(AbstractMatrixwise):
             coefficients = _PRESETS[coefficients]
         return given_rows(self, "ns_coeffs", coefficients)
 
-    def init(self, params: Params) -> ScaleByMuonState:
+    def init(self, params) -> ScaleByMuonState:
         mu = self.for_matrices(params, lambda x: x, self.mu_dtype)
         return ScaleByMuonState(jnp.zeros((), jnp.int32), mu)
 

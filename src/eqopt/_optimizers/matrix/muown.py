@@ -17,7 +17,6 @@ from ..._transforms.scale import at, recorded
 from ..._trees.precision import or_tiny
 from ..._types import (
     Nonnegative,
-    Params,
     Recorded,
     ScalarOrSchedule,
     Size,
@@ -218,7 +217,7 @@ class ScaleByMuown(AbstractOrthogonal):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_dimension_numbers: DimensionNumbers | None = None
 
-    def init(self, params: Params) -> ScaleByMuownState:
+    def init(self, params) -> ScaleByMuownState:
         count = jnp.zeros((), jnp.int32)
         of_rows = lambda: self.for_matrices(params, _norms)
         return ScaleByMuownState(

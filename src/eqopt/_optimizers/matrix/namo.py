@@ -23,7 +23,6 @@ from ..._trees.masks import both, resolve_mask
 from ..._types import (
     Mask,
     Nonnegative,
-    Params,
     ScalarOrSchedule,
     Size,
     Unit,
@@ -248,7 +247,7 @@ class ScaleByNAMO(AbstractOrthogonal):
     def _squares(self, x: Matrix) -> Factor:
         return jnp.sum(abs_sq(x), _AXES[self.per], keepdims=True)
 
-    def init(self, params: Params) -> ScaleByNAMOState:
+    def init(self, params) -> ScaleByNAMOState:
         decay_of(self).init(params)  # raises an error without a rate that it needs
         return ScaleByNAMOState(
             count=jnp.zeros((), jnp.int32),

@@ -116,7 +116,7 @@ class ScaleByRowRMS(AbstractMatrixwise):
     side: Side = static_choice(static=True, default="rows")
     weight_dimension_numbers: DimensionNumbers | None = None
 
-    def init(self, params: Params) -> ScaleByRowRMSState:
+    def init(self, params) -> ScaleByRowRMSState:
         return ScaleByRowRMSState(moments_of_rows(self, params))
 
     def matrixwise(self, state: ScaleByRowRMSState, params=None, **extra):
@@ -270,7 +270,7 @@ class ScaleByNorMuon(AbstractOrthogonal):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_dimension_numbers: DimensionNumbers | None = None
 
-    def init(self, params: Params) -> ScaleByNorMuonState:
+    def init(self, params) -> ScaleByNorMuonState:
         return ScaleByNorMuonState(
             mu=self.for_matrices(params, lambda x: x, self.mu_dtype),
             nu=moments_of_rows(self, params),

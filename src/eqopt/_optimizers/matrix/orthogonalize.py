@@ -12,7 +12,7 @@ from ..._arguments.fields import static_choice
 from ..._core import Leafwise, equation
 from ..._matrices import AbstractMatrixwise, DimensionNumbers
 from ..._transforms.normalize import zero_if_infinite
-from ..._types import Params, Size, ZeroOrMore
+from ..._types import Size, ZeroOrMore
 from ...numerics._numerics import safe_norm
 from .parts.eigenbasis import Matrix
 from .parts.newton_schulz import (
@@ -192,7 +192,7 @@ class Orthogonalize(AbstractMatrixwise):
             self, "dtype", by_gram=self.gram, restarts=self.restarts
         )
 
-    def init(self, params: Params) -> None:
+    def init(self, params) -> None:
         self._layouts(params, params)  # raises an error if they do not fit
 
     def _factor(self, outputs: int, inputs: int) -> float:

@@ -18,7 +18,6 @@ from ..._trees.control import cond
 from ..._types import (
     Count,
     Mask,
-    Params,
     PerLeaf,
     Positive,
     ScalarOrSchedule,
@@ -322,7 +321,7 @@ class ScaleByPSGDKron(AbstractMatrixwise):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_dimension_numbers: DimensionNumbers | None = None
 
-    def init(self, params: Params) -> ScaleByPSGDKronState:
+    def init(self, params) -> ScaleByPSGDKronState:
         return ScaleByPSGDKronState(
             jnp.zeros((), jnp.int32),
             mu=self.for_matrices(params, lambda x: x, self.mu_dtype),

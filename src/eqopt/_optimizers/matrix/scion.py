@@ -186,7 +186,7 @@ class ScaleByLMO(AbstractOrthogonal):
                 f"`at_least_one` requires `norm='spectral'`, not {self.norm!r}.",
             )
 
-    def init(self, params: Params) -> ScaleByLMOState:
+    def init(self, params) -> ScaleByLMOState:
         return ScaleByLMOState(self.for_matrices(params, lambda x: x, self.mu_dtype))
 
     def matrixwise(self, state: ScaleByLMOState, params=None, **extra):

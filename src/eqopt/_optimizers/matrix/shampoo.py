@@ -22,7 +22,6 @@ from ..._types import (
     Count,
     Mask,
     Nonnegative,
-    Params,
     PerLeaf,
     ScalarOrSchedule,
     Size,
@@ -336,7 +335,7 @@ class ScaleByShampoo(AbstractMatrixwise):
             check_interval("ScaleByShampoo", "b2", self.b2, 0, 1, includes_high=False)
             check_interval("ScaleByShampoo", "eps", self.eps, 0, includes_low=False)
 
-    def init(self, params: Params) -> ScaleByShampooState:
+    def init(self, params) -> ScaleByShampooState:
         return ScaleByShampooState(
             jnp.zeros((), jnp.int32),
             mu=self.for_matrices(params, lambda x: x, self.mu_dtype),

@@ -20,7 +20,6 @@ from ..._types import (
     Count,
     Mask,
     Nonnegative,
-    Params,
     PerLeaf,
     ScalarOrSchedule,
     Size,
@@ -290,7 +289,7 @@ class ScaleBySOAP(AbstractMatrixwise):
     def _rows(self) -> Rows:
         return "outputs" if self.one_sided else "first"  # if so, sides are not alike
 
-    def init(self, params: Params) -> ScaleBySOAPState:
+    def init(self, params) -> ScaleBySOAPState:
         return ScaleBySOAPState(
             jnp.zeros((), jnp.int32),
             mu=self.for_matrices(params, lambda x: x, self.mu_dtype),

@@ -22,7 +22,6 @@ from ..._trees.states import check_state
 from ..._types import (
     Hyperparameter,
     Mask,
-    Params,
     PerLeaf,
     Positive,
     PyTree,
@@ -168,7 +167,7 @@ class ScaleByRowNorm(AbstractMatrixwise):
     eps: ZeroOrMore = 1e-8
     weight_dimension_numbers: DimensionNumbers | None = None
 
-    def init(self, params: Params) -> None:
+    def init(self, params) -> None:
         self._layouts(params, params)  # raises an error if they do not fit
 
     def matrixwise(self, state: None, params=None, **extra):
@@ -258,7 +257,7 @@ class ScaleBySinkhorn(AbstractMatrixwise):
     def _work(self) -> Work:
         return "few products"
 
-    def init(self, params: Params) -> ScaleBySinkhornState | None:
+    def init(self, params) -> ScaleBySinkhornState | None:
         if self.spectral_target is not None:
             return ScaleBySinkhornState(self.for_matrices(params, lambda x: x[:1]))
         self._layouts(params, params)  # raises an error if they do not fit

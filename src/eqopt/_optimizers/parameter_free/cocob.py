@@ -117,7 +117,7 @@ class ScaleByCOCOB(AbstractLeafwise):
     eps: ZeroOrMore = 1e-8
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params: Params) -> ScaleByCOCOBState:
+    def init(self, params) -> ScaleByCOCOBState:
         zeros = lambda: real_full_like(params, 0, self.accumulator_dtype)
         return ScaleByCOCOBState(
             init_particles=copy(params),

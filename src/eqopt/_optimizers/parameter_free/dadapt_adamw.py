@@ -25,7 +25,6 @@ from ..._types import (
     Leaf,
     Mask,
     Nonnegative,
-    Params,
     Positive,
     RealLeaf,
     Recorded,
@@ -185,7 +184,7 @@ class DAdaptAdamW(AbstractTransformation):
     def __check_init__(self) -> None:
         decay_of(self)  # raises an error if it cannot be one
 
-    def init(self, params: Params) -> DAdaptAdamWState:
+    def init(self, params) -> DAdaptAdamWState:
         count, estim_lr = jnp.zeros((), jnp.int32), scalar(self.estim_lr0, params)
         return DAdaptAdamWState(
             exp_avg=wide_zeros_like(params, self.mu_dtype),

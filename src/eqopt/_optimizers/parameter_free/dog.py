@@ -73,7 +73,7 @@ class ScaleByDoG(AbstractTransformation):
     init_step: Positive
     eps: ZeroOrMore
 
-    def init(self, params: Params) -> DoGState:
+    def init(self, params) -> DoGState:
         return DoGState(
             is_init_step=jnp.ones((), bool),
             init_params=copy(params),
@@ -224,7 +224,7 @@ class ScaleByDoWG(AbstractTransformation):
             check_fields(self)
             check_interval("ScaleByDoWG", "eps", self.eps, 0, includes_low=False)
 
-    def init(self, params: Params) -> DoWGState:
+    def init(self, params) -> DoWGState:
         first = self.init_estim_sq_dist
         return DoWGState(
             init_params=copy(params),

@@ -200,7 +200,7 @@ class Prodigy(AbstractTransformation):
     def __check_init__(self) -> None:
         decay_of(self)  # raises an error if it cannot be one
 
-    def init(self, params: Params) -> ProdigyState:
+    def init(self, params) -> ProdigyState:
         count, estim_lr = jnp.zeros((), jnp.int32), scalar(self.estim_lr0, params)
         return ProdigyState(
             exp_avg=wide_zeros_like(params, self.mu_dtype),

@@ -304,7 +304,7 @@ class MoMo(AbstractMoMo):
     mask: Mask | None = static_choice(default=None)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params: Params) -> MoMoState:
+    def init(self, params) -> MoMoState:
         exp_avg = wide_zeros_like(params, self.mu_dtype)
         return MoMoState(exp_avg=exp_avg, **_initial_scalars(params, self.lower_bound))
 
@@ -416,7 +416,7 @@ class MoMoAdam(AbstractMoMo):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params: Params) -> MoMoAdamState:
+    def init(self, params) -> MoMoAdamState:
         return MoMoAdamState(
             exp_avg=wide_zeros_like(params, self.mu_dtype),
             exp_avg_sq=real_full_like(params, 0, self.nu_dtype),

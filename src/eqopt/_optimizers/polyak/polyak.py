@@ -14,7 +14,6 @@ from ..._trees.states import check_state
 from ..._types import (
     Hyperparameter,
     Interval,
-    Params,
     RealScalarLike,
     Scalar,
     ScalarOrSchedule,
@@ -101,7 +100,7 @@ class ScaleByPolyak(AbstractTransformation):
     eps: ZeroOrMore = 0.0
     variant: Literal["sps", "sps+"] = eqx.field(static=True, default="sps")
 
-    def init(self, params: Params) -> ScaleByPolyakState:
+    def init(self, params) -> ScaleByPolyakState:
         is_scheduled = callable(self.max_learning_rate)
         return ScaleByPolyakState(jnp.zeros((), jnp.int32) if is_scheduled else None)
 

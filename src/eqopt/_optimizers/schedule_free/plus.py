@@ -227,7 +227,7 @@ class ScheduleFreePlus(AbstractTransformation):
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     state_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params: Params) -> ScheduleFreePlusState:
+    def init(self, params) -> ScheduleFreePlusState:
         names = "learning_rate", "max_lr", "weight_sum", "grad_norm"
         return ScheduleFreePlusState(
             count=jnp.zeros((), jnp.int32),

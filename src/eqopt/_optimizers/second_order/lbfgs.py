@@ -25,7 +25,7 @@ from ..._transforms.scale import Scale, ScaleByLearningRate
 from ..._trees.leaves import align, flatten_updates, keystr, map_parameters, parameters
 from ..._trees.precision import compute_dtype, widen
 from ..._trees.states import check_size, check_state
-from ..._types import Params, PerLeaf, PyTree, Scalar, ScalarOrSchedule, Size
+from ..._types import PerLeaf, PyTree, Scalar, ScalarOrSchedule, Size
 from ...numerics._numerics import safe_increment, safe_sqrt
 from ...tree import zeros_like
 from ...tree._like import wide_zeros_like
@@ -268,7 +268,7 @@ class ScaleByLBFGS(AbstractTransformation):
     memory_size: Size = static_choice(static=True, default=10)
     scale_init_precond: bool = eqx.field(static=True, default=True)
 
-    def init(self, params: Params) -> ScaleByLBFGSState:
+    def init(self, params) -> ScaleByLBFGSState:
         # A stack of arrays that are all sharded like the parameter.
         stacked = lambda x: jnp.stack([x] * self.memory_size)
         return ScaleByLBFGSState(

@@ -165,7 +165,7 @@ class ProjectedLBFGS(AbstractComposite):
     def _search(self) -> ScaleByBacktrackingLinesearch:
         return ScaleByBacktrackingLinesearch(1, store_grad=True)
 
-    def init(self, params: Params) -> ProjectedLBFGSState:
+    def init(self, params) -> ProjectedLBFGSState:
         with naming_recipe(self):
             self._projected(parameters(params))  # checks the bounds
         return ProjectedLBFGSState(

@@ -25,7 +25,6 @@ from ..._types import (
     Count,
     Leaf,
     Mask,
-    Params,
     RealLeaf,
     Scalar,
     ScalarOrSchedule,
@@ -103,7 +102,7 @@ class ScaleBySophia(AbstractTransformation):
                 "`track_win_rate` needs a `clip_threshold`, to count what is clipped.",
             )
 
-    def init(self, params: Params) -> SophiaState:
+    def init(self, params) -> SophiaState:
         return init_moments(
             self,
             SophiaState,

@@ -6,7 +6,7 @@ from jaxtyping import Array, Int
 
 from ..._core import AbstractLeafwise, AbstractOptimizer, equation
 from ..._transforms.scale import ScaleByLearningRate, at
-from ..._types import Params, ScalarOrSchedule, Updates
+from ..._types import ScalarOrSchedule, Updates
 from ...tree import zeros_like
 from ..moments import counted
 from ..recipe import chain_of
@@ -64,7 +64,7 @@ class ScaleByOptimisticGradient(AbstractLeafwise):
     alpha: ScalarOrSchedule = 1.0
     beta: ScalarOrSchedule = 1.0
 
-    def init(self, params: Params) -> ScaleByOptimisticGradientState:
+    def init(self, params) -> ScaleByOptimisticGradientState:
         # A copy of a gradient is exact in the dtype of the parameter.
         return ScaleByOptimisticGradientState(
             count=jnp.zeros((), jnp.int32), previous_gradient=zeros_like(params)

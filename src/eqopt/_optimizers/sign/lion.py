@@ -11,7 +11,7 @@ from ..._arguments.fields import static_choice
 from ..._core import AbstractLeafwise, AbstractOptimizer, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
-from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Unit, Updates
+from ..._types import Hyperparameter, Mask, ScalarOrSchedule, Unit, Updates
 from ...tree._like import wide_zeros_like
 from ..moments import counted
 from ..recipe import chain_of
@@ -89,7 +89,7 @@ class ScaleByLion(AbstractLeafwise):
     mode: Literal["hard", "smooth", "refined"] = eqx.field(static=True, default="hard")
     smooth_beta: Hyperparameter = 1.0
 
-    def init(self, params: Params) -> ScaleByLionState:
+    def init(self, params) -> ScaleByLionState:
         mu = wide_zeros_like(params, self.mu_dtype)
         return ScaleByLionState(count=jnp.zeros((), jnp.int32), mu=mu)
 

@@ -15,7 +15,6 @@ from ..._types import (
     Interval,
     Nonnegative,
     OpenUnit,
-    Params,
     Positive,
     ScalarOrSchedule,
     Updates,
@@ -149,7 +148,7 @@ class ScaleByRprop(AbstractLeafwise):
             advice="It is the first step size, also of a schedule.",
         )
 
-    def init(self, params: Params) -> ScaleByRpropState:
+    def init(self, params) -> ScaleByRpropState:
         low, initial, high = (
             jnp.asarray(x, float)
             for x in (self.min_step_size, self._initial(), self.max_step_size)

@@ -252,7 +252,7 @@ class DiLoCo(AbstractWrapper):
                 f"{self.fragments}, with a quotient larger than `delay`, {self.delay}.",
             )
 
-    def init(self, params: Params) -> DiLoCoState:
+    def init(self, params) -> DiLoCoState:
         slow, compressor = wide_copy(params), self.compressor
         parts = divide_into_fragments(slow, int(self.fragments))
         return DiLoCoState(

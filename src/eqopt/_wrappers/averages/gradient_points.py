@@ -152,7 +152,7 @@ class ScheduleFree(AbstractWrapper):
     weight_lr_power: ZeroOrMore = 2.0
     state_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params: Params) -> ScheduleFreeState:
+    def init(self, params) -> ScheduleFreeState:
         dtype = jax.dtypes.canonicalize_dtype(compute_dtype(parameters(params)))
         scalar = lambda value: jnp.array(value, dtype)
         return ScheduleFreeState(
@@ -293,7 +293,7 @@ class GPA(AbstractWrapper):
     sees: Place = eqx.field(static=True, default="z")
     state_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params: Params) -> GPAState:
+    def init(self, params) -> GPAState:
         dtype = jax.dtypes.canonicalize_dtype(compute_dtype(parameters(params)))
         return GPAState(
             mu_y=jnp.array(self.mu_y, dtype),
@@ -412,7 +412,7 @@ class EMANesterov(AbstractWrapper):
     start: CountOrZero = 0
     stop: CountOrZero | None = None
 
-    def init(self, params: Params) -> EMANesterovState:
+    def init(self, params) -> EMANesterovState:
         dtype = jax.dtypes.canonicalize_dtype(compute_dtype(parameters(params)))
         return EMANesterovState(
             count=jnp.zeros((), jnp.int32),

@@ -148,7 +148,7 @@ class ParamEMA(AbstractWrapper):
     debias: bool = True
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params: Params) -> ParamEMAState:
+    def init(self, params) -> ParamEMAState:
         dtype = jax.dtypes.canonicalize_dtype(compute_dtype(parameters(params)))
         return ParamEMAState(
             count=jnp.zeros((), jnp.int32),
@@ -254,7 +254,7 @@ class SWA(AbstractWrapper):
     period: Count = 1
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params: Params) -> SWAState:
+    def init(self, params) -> SWAState:
         return SWAState(
             count=jnp.zeros((), jnp.int32),
             n_averaged=jnp.zeros((), jnp.int32),

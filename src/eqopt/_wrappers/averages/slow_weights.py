@@ -116,7 +116,7 @@ class Lookahead(AbstractWrapper):
     slow_step_size: ClosedUnit
     reset_state: bool = False
 
-    def init(self, params: Params) -> LookaheadState:
+    def init(self, params) -> LookaheadState:
         fast = params.fast if isinstance(params, LookaheadParams) else params
         is_pair = fast is not params
         return LookaheadState(
@@ -311,7 +311,7 @@ class OuterNesterov(AbstractWrapper):
     learning_rate: ZeroOrMore = 0.7
     momentum: Unit = 0.9
 
-    def init(self, params: Params) -> OuterNesterovState:
+    def init(self, params) -> OuterNesterovState:
         return OuterNesterovState(
             inner_state=self.inner.init(params),
             steps_since_sync=jnp.zeros((), jnp.int32),
