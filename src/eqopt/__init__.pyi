@@ -400,12 +400,6 @@ from ._transforms.adaptive_clip import (
     unitwise_clip as unitwise_clip,
     unitwise_norm as unitwise_norm,
 )
-from ._transforms.average import (
-    EMA as EMA,
-    EMAState as EMAState,
-    Grokfast as Grokfast,
-    GrokfastState as GrokfastState,
-)
 from ._transforms.block import (
     AdaClipGN as AdaClipGN,
     AdaClipGNState as AdaClipGNState,
@@ -425,12 +419,6 @@ from ._transforms.constraints import (
     Overwrite as Overwrite,
     ZeroNaNs as ZeroNaNs,
     ZeroNaNsState as ZeroNaNsState,
-)
-from ._transforms.correlated_noise import (
-    AddCorrelatedNoise as AddCorrelatedNoise,
-    AddCorrelatedNoiseState as AddCorrelatedNoiseState,
-    correlated_noise_sensitivity as correlated_noise_sensitivity,
-    square_root_coefficients as square_root_coefficients,
 )
 from ._transforms.distance_over_gradients import (
     ScaleByDistanceOverGradients as ScaleByDistanceOverGradients,
@@ -452,8 +440,12 @@ from ._transforms.monitoring import (
     SnapshotState as SnapshotState,
 )
 from ._transforms.noise import (
+    AddCorrelatedNoise as AddCorrelatedNoise,
+    AddCorrelatedNoiseState as AddCorrelatedNoiseState,
     AddNoise as AddNoise,
     AddNoiseState as AddNoiseState,
+    correlated_noise_sensitivity as correlated_noise_sensitivity,
+    square_root_coefficients as square_root_coefficients,
 )
 from ._transforms.normalize import (
     Centralize as Centralize,
@@ -484,8 +476,12 @@ from ._transforms.stateless import (
     StatelessWithTreeMap as StatelessWithTreeMap,
 )
 from ._transforms.trace import (
+    EMA as EMA,
     ApplyEvery as ApplyEvery,
     ApplyEveryState as ApplyEveryState,
+    EMAState as EMAState,
+    Grokfast as Grokfast,
+    GrokfastState as GrokfastState,
     Trace as Trace,
     TraceState as TraceState,
 )
@@ -535,12 +531,6 @@ from ._wrappers.compressed_mean import (
     CompressedMean as CompressedMean,
     CompressedMeanState as CompressedMeanState,
 )
-from ._wrappers.conditional import (
-    ConditionallyMask as ConditionallyMask,
-    ConditionallyMaskState as ConditionallyMaskState,
-    ConditionallyTransform as ConditionallyTransform,
-    ConditionallyTransformState as ConditionallyTransformState,
-)
 from ._wrappers.distribute_matrices import DistributeMatrices as DistributeMatrices
 from ._wrappers.flatten import (
     Flatten as Flatten,
@@ -582,6 +572,10 @@ from ._wrappers.skip_step import (
     AbstractSkipRule as AbstractSkipRule,
     ApplyIfFinite as ApplyIfFinite,
     ApplyIfFiniteState as ApplyIfFiniteState,
+    ConditionallyMask as ConditionallyMask,
+    ConditionallyMaskState as ConditionallyMaskState,
+    ConditionallyTransform as ConditionallyTransform,
+    ConditionallyTransformState as ConditionallyTransformState,
     SigmaRule as SigmaRule,
     SigmaRuleState as SigmaRuleState,
     SkipLargeUpdates as SkipLargeUpdates,

@@ -15,7 +15,7 @@ from .._trees.leaves import parameters, type_name
 from .._trees.states import check_keys, check_state
 from .._types import Params, PyTree, State, Unit, Updates
 from ..numerics._numerics import at_least_float32
-from .average import EMA, EMAState
+from .trace import EMA, EMAState
 
 
 class SnapshotState(eqx.Module):

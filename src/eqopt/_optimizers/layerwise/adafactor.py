@@ -8,10 +8,10 @@ from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core import AbstractOptimizer, AbstractTransformation
 from ..._matrices import DimensionNumbers
-from ..._transforms.average import EMA
 from ..._transforms.block import ScaleByParamBlockRMS
 from ..._transforms.factored_rms import ScaleByFactoredRMS
 from ..._transforms.scale import Scale, ScaleByLearningRate
+from ..._transforms.trace import EMA
 from ..._transforms.weight_decay import AddDecayedWeights
 from ..._types import (
     CountOrZero,

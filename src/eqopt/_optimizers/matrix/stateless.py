@@ -14,8 +14,8 @@ from ..._combinators.masked import Masked
 from ..._core import AbstractOptimizer, AbstractTransformation, Leafwise, equation
 from ..._errors import InputError
 from ..._matrices import AbstractMatrixwise, DimensionNumbers, Work, map_matrices
-from ..._transforms.average import EMA
 from ..._transforms.scale import Scale, ScaleByTree
+from ..._transforms.trace import EMA
 from ..._transforms.weight_decay import WeightDecay
 from ..._trees.masks import both
 from ..._trees.states import check_state

@@ -36,8 +36,8 @@ from ..._types import (
 )
 from ...numerics._numerics import abs_sq, safe_increment, safe_sqrt
 from ...tree._like import real_full_like, wide_zeros_like
+from ..moments import corrected_step, scalar
 from ..recipe import add_decay, decay_of
-from ..scalars import corrected_step, scalar
 
 
 class DAdaptAdamWState(eqx.Module):

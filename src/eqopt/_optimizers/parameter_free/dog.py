@@ -35,8 +35,8 @@ from ..._types import (
 from ...numerics._numerics import abs_sq, safe_sqrt
 from ...tree import norm
 from ...tree._like import copy
+from ..moments import scalar
 from ..recipe import chain_of
-from ..scalars import scalar
 
 
 Kind: TypeAlias = Literal["heuristic", "distance", "learning_rate"]

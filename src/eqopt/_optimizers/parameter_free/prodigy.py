@@ -37,8 +37,8 @@ from ..._types import (
 )
 from ...numerics._numerics import abs_sq, safe_increment, safe_sqrt
 from ...tree._like import copy, real_full_like, wide_zeros_like
+from ..moments import corrected_step, scalar
 from ..recipe import add_decay, decay_of
-from ..scalars import corrected_step, scalar
 
 
 class ProdigyState(eqx.Module):

@@ -47,8 +47,8 @@ from ...numerics._numerics import (
     safe_sqrt,
 )
 from ...tree._like import real_full_like, wide_zeros_like
+from ..moments import scalar, value_at
 from ..recipe import Decays, which_decay
-from ..scalars import scalar, value_at
 from .polyak import capped_ratio
 
 

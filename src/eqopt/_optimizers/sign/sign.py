@@ -6,8 +6,8 @@ from jaxtyping import DTypeLike
 
 from ..._combinators.chain import Chain
 from ..._core import AbstractOptimizer, AbstractStateless, Leafwise, equation
-from ..._transforms.average import EMA
 from ..._transforms.scale import ScaleByLearningRate
+from ..._transforms.trace import EMA
 from ..._types import ScalarOrSchedule, Unit
 from ..recipe import chain_of
 
