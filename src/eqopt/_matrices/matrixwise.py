@@ -22,7 +22,6 @@ from .._trees.stored import shapes_if_stored
 from .._types import Params, PyTree, State, Updates
 from ..tree import zeros_like
 from .axes import Axes, DimensionNumbers, resolve_dimension_numbers, size
-from .batches import Work
 from .division import current_division
 from .layouts import Layout, Pieces, layout_of, make_slot, map_layouts, mask_matrices
 from .on_matrices import on_matrices
@@ -41,18 +40,12 @@ class AbstractContracting(AbstractTransformation):
     _loads = "nothing"
 
     weight_dimension_numbers: eqx.AbstractVar[DimensionNumbers | None]
+    # Which side of the matrices are the rows. If the equation maps a transposed matrix to
+    # the transposed result, it can be the side that costs less: the shorter one, or the
+    # first one in memory, so that nothing is transposed.
+    _rows = "outputs"
     # Whether blocks within a matrix are allowed.
     _takes_blocks: ClassVar[bool] = True
-
-    @property
-    def _rows(self) -> Rows:
-        """Which side of the matrices are the rows.
-
-        If the equation maps a transposed matrix to the transposed result, it can be the
-        side that costs less: the shorter one, or the first one in memory, so that nothing
-        is transposed.
-        """
-        return "outputs"
 
     @abc.abstractmethod
     def _update(
@@ -182,15 +175,12 @@ class AbstractMatrixwise(AbstractContracting):
     """
 
     in_batches: ClassVar[bool] = True
+    # What takes most of the time of the equation.
+    _work = "products"
     # Parts of the state whose shapes depend on arguments, and the methods that make them.
     _sized: ClassVar[tuple[tuple[str, str], ...]] = ()
     # Whether the state is too large to be sent: see `eqopt.DistributeMatrices`.
     _stays: ClassVar[bool] = False
-
-    @property
-    def _work(self) -> Work:
-        """What takes most of the time of the equation."""
-        return "products"
 
     @abc.abstractmethod
     def matrixwise(

@@ -41,7 +41,7 @@ class AbstractMomentsState(eqx.Module):
     nu: Nonnegative
 
 
-def init_moments(owner, cls: Callable[..., _State], params, nu=0, **more) -> _State:
+def init_moments(owner, cls: Callable[..., _State], params, nu: Any = 0, **more):
     """The state of type `cls`, with a first moment of zero and a second moment of `nu`.
 
     They are stored in the dtypes given by `owner`.

@@ -23,16 +23,18 @@ from .._trees.masks import resolve_mask
 from .._types import Mask, Params, PyTree, Updates
 
 
-def chain_of(*parts: type[AbstractTransformation] | AbstractTransformation) -> Any:
-    """Makes the property `chain` of an optimizer that is these parts in this order.
+class AbstractRecipe(AbstractOptimizer):
+    """An optimizer that is its `_parts`, one after the other.
 
-    A class takes its hyperparameters from the optimizer: see `AbstractOptimizer.part`.
+    A class among them takes its hyperparameters from the fields of the optimizer.
     """
 
-    def chain(self: AbstractOptimizer) -> Chain:
-        return Chain(*(self.part(x) if isinstance(x, type) else x for x in parts))
+    _parts: eqx.AbstractClassVar[tuple[Any, ...]]
 
-    return property(chain)
+    @property
+    def chain(self) -> Chain:
+        made = (self.part(x) if isinstance(x, type) else x for x in self._parts)
+        return Chain(*made)
 
 
 #

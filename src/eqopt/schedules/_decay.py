@@ -123,7 +123,7 @@ class Polynomial(AbstractFormula):
         return between(self.init_value, self.end_value, left**self.power)
 
 
-def half_wave(count, decay_steps, exponent, duration: Float[Array, ""] | None = None):
+def half_wave(count, decay_steps, exponent, duration: Any = None):
     """From 1 at the count 0 to exactly 0 from `decay_steps` on.
 
     `duration` is the number of steps if it does not fit into an integer.

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import DTypeLike
 
 from ..._arguments.fields import static_choice
-from ..._core import AbstractLeafwise, AbstractOptimizer, equation
+from ..._core import AbstractLeafwise, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._types import Mask, ScalarOrSchedule, Unit, ZeroOrMore
@@ -17,7 +17,7 @@ from ...numerics._numerics import (
     safe_sqrt,
 )
 from ..moments import AbstractMomentsState, counted, init_moments
-from ..recipe import chain_of
+from ..recipe import AbstractRecipe
 from .radam import rectification
 
 
@@ -125,7 +125,7 @@ class ScaleByACProp(AbstractLeafwise):
         )
 
 
-class ACProp(AbstractOptimizer):
+class ACProp(AbstractRecipe):
     r"""ACProp, asynchronous centering: numerator and denominator are independent.
 
     !!! abstract "One step"
@@ -220,4 +220,4 @@ class ACProp(AbstractOptimizer):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    chain = chain_of(ScaleByACProp, AddDecayedWeights, ScaleByLearningRate)
+    _parts = ScaleByACProp, AddDecayedWeights, ScaleByLearningRate

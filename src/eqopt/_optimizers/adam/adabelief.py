@@ -4,14 +4,14 @@ import equinox as eqx
 from jaxtyping import DTypeLike
 
 from ..._arguments.fields import static_choice
-from ..._core import AbstractLeafwise, AbstractOptimizer, equation
+from ..._core import AbstractLeafwise, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._trees.precision import or_tiny
 from ..._types import Mask, ScalarOrSchedule, Unit, ZeroOrMore
 from ...numerics._numerics import abs_sq, safe_sqrt
 from ..moments import AbstractMomentsState, counted, init_moments, unbiased
-from ..recipe import chain_of
+from ..recipe import AbstractRecipe
 
 
 class ScaleByBeliefState(AbstractMomentsState):
@@ -94,7 +94,7 @@ class ScaleByBelief(AbstractLeafwise):
         return counted(self, belief, state)
 
 
-class AdaBelief(AbstractOptimizer):
+class AdaBelief(AbstractRecipe):
     r"""AdaBelief: Adam with longer steps for gradients that are close to their mean.
 
     !!! abstract "One step"
@@ -180,4 +180,4 @@ class AdaBelief(AbstractOptimizer):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    chain = chain_of(ScaleByBelief, AddDecayedWeights, ScaleByLearningRate)
+    _parts = ScaleByBelief, AddDecayedWeights, ScaleByLearningRate

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike
 
 from ..._arguments.fields import static_choice
-from ..._core import AbstractLeafwise, AbstractOptimizer, equation
+from ..._core import AbstractLeafwise, equation
 from ..._errors import InputError
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
@@ -16,7 +16,7 @@ from ..._trees.precision import or_tiny
 from ..._types import Mask, Scalar, ScalarOrSchedule, Unit, ZeroOrMore
 from ...numerics._numerics import abs_sq, as_float, safe_increment, safe_sqrt
 from ..moments import AbstractMomentsState, counted, init_moments, unbiased
-from ..recipe import chain_of
+from ..recipe import AbstractRecipe
 
 
 class ScaleByAdamState(AbstractMomentsState):
@@ -164,7 +164,7 @@ class ScaleByAdam(AbstractLeafwise):
         return counted(self, adam, state, count=count, **corrections)
 
 
-class Adam(AbstractOptimizer):
+class Adam(AbstractRecipe):
     r"""Adam: steps of about the learning rate in every coordinate.
 
     !!! abstract "One step"
@@ -244,10 +244,10 @@ class Adam(AbstractOptimizer):
     nesterov: bool = False
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    chain = chain_of(ScaleByAdam, ScaleByLearningRate)
+    _parts = ScaleByAdam, ScaleByLearningRate
 
 
-class AdamW(AbstractOptimizer):
+class AdamW(AbstractRecipe):
     r"""Adam with decoupled weight decay.
 
     !!! abstract "One step"
@@ -329,10 +329,10 @@ class AdamW(AbstractOptimizer):
     nesterov: bool = False
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    chain = chain_of(ScaleByAdam, AddDecayedWeights, ScaleByLearningRate)
+    _parts = ScaleByAdam, AddDecayedWeights, ScaleByLearningRate
 
 
-class NAdam(AbstractOptimizer):
+class NAdam(AbstractRecipe):
     r"""Adam with Nesterov momentum.
 
     !!! abstract "One step"
@@ -420,10 +420,10 @@ class NAdam(AbstractOptimizer):
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     momentum_decay: ZeroOrMore | None = None
 
-    chain = chain_of(ScaleByAdam, ScaleByLearningRate)
+    _parts = ScaleByAdam, ScaleByLearningRate
 
 
-class NAdamW(AbstractOptimizer):
+class NAdamW(AbstractRecipe):
     r"""Adam with Nesterov momentum and decoupled weight decay.
 
     !!! abstract "One step"
@@ -519,4 +519,4 @@ class NAdamW(AbstractOptimizer):
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     momentum_decay: ZeroOrMore | None = None
 
-    chain = chain_of(ScaleByAdam, AddDecayedWeights, ScaleByLearningRate)
+    _parts = ScaleByAdam, AddDecayedWeights, ScaleByLearningRate

@@ -10,7 +10,7 @@ import jax.tree_util as jtu
 from jaxtyping import Array, DTypeLike, Float
 
 from ..._arguments.fields import static_choice
-from ..._core import AbstractLeafwise, AbstractOptimizer, ShapeMismatch, equation
+from ..._core import AbstractLeafwise, ShapeMismatch, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._trees.leaves import is_leaf, parameters
@@ -20,7 +20,7 @@ from ...groups._blocks import Blocks, block_shapes, layer_blocks
 from ...numerics._numerics import abs_sq, safe_sqrt
 from ...tree._like import real_full_like_leaf, wide_zeros_like
 from ..moments import AbstractMomentsState, counted
-from ..recipe import chain_of
+from ..recipe import AbstractRecipe
 
 
 class ScaleByAdamMiniState(AbstractMomentsState):
@@ -167,7 +167,7 @@ class ScaleByAdamMini(AbstractLeafwise):
         return counted(self, adam_mini, state)
 
 
-class AdamMini(AbstractOptimizer):
+class AdamMini(AbstractRecipe):
     r"""Adam-mini: AdamW with half the memory, with decoupled weight decay.
 
     !!! abstract "One step"
@@ -253,4 +253,4 @@ class AdamMini(AbstractOptimizer):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    chain = chain_of(ScaleByAdamMini, AddDecayedWeights, ScaleByLearningRate)
+    _parts = ScaleByAdamMini, AddDecayedWeights, ScaleByLearningRate

@@ -5,13 +5,13 @@ import jax.numpy as jnp
 from jaxtyping import DTypeLike
 
 from ..._arguments.fields import static_choice
-from ..._core import AbstractLeafwise, AbstractOptimizer, equation
+from ..._core import AbstractLeafwise, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._trees.precision import or_tiny
 from ..._types import Mask, ScalarOrSchedule, Unit, ZeroOrMore
 from ..moments import AbstractMomentsState, counted, init_moments
-from ..recipe import chain_of
+from ..recipe import AbstractRecipe
 
 
 class ScaleByAdamaxState(AbstractMomentsState):
@@ -79,7 +79,7 @@ class ScaleByAdamax(AbstractLeafwise):
         return counted(self, adamax, state)
 
 
-class Adamax(AbstractOptimizer):
+class Adamax(AbstractRecipe):
     r"""Adamax: Adam with the infinity norm instead of the Euclidean norm.
 
     !!! abstract "One step"
@@ -141,10 +141,10 @@ class Adamax(AbstractOptimizer):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    chain = chain_of(ScaleByAdamax, ScaleByLearningRate)
+    _parts = ScaleByAdamax, ScaleByLearningRate
 
 
-class AdamaxW(AbstractOptimizer):
+class AdamaxW(AbstractRecipe):
     r"""Adamax with decoupled weight decay.
 
     !!! abstract "One step"
@@ -213,4 +213,4 @@ class AdamaxW(AbstractOptimizer):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    chain = chain_of(ScaleByAdamax, AddDecayedWeights, ScaleByLearningRate)
+    _parts = ScaleByAdamax, AddDecayedWeights, ScaleByLearningRate

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Int
 
 from ..._arguments.fields import static_choice
-from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
+from ..._core import AbstractLeafwise, Leafwise, equation
 from ..._transforms.scale import ScaleByLearningRate, at, same
 from ..._transforms.weight_decay import is_off
 from ..._trees.precision import or_tiny
@@ -14,7 +14,7 @@ from ...numerics._numerics import abs_sq, safe_increment, safe_sqrt
 from ...tree import zeros_like
 from ...tree._like import real_full_like, wide_zeros_like
 from ..moments import counted
-from ..recipe import chain_of
+from ..recipe import AbstractRecipe
 
 
 class ScaleByAdanState(eqx.Module):
@@ -177,7 +177,7 @@ class ProximalDecay(AbstractLeafwise):
         return Leafwise(decay_proximally, state, shared, mask=self.mask)
 
 
-class Adan(AbstractOptimizer):
+class Adan(AbstractRecipe):
     r"""Adan: adaptive Nesterov momentum.
 
     !!! abstract "One step"
@@ -265,4 +265,4 @@ class Adan(AbstractOptimizer):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    chain = chain_of(ScaleByAdan, ProximalDecay, ScaleByLearningRate)
+    _parts = ScaleByAdan, ProximalDecay, ScaleByLearningRate

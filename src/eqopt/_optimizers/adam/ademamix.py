@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Int
 
 from ..._arguments.fields import static_choice
-from ..._core import AbstractLeafwise, AbstractOptimizer, equation
+from ..._core import AbstractLeafwise, equation
 from ..._transforms.scale import ScaleByLearningRate, at
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._trees.precision import or_tiny
@@ -23,7 +23,7 @@ from ..._types import (
 from ...numerics._numerics import abs_sq, safe_sqrt
 from ...tree._like import real_full_like, wide_zeros_like
 from ..moments import counted
-from ..recipe import chain_of
+from ..recipe import AbstractRecipe
 
 
 class ScaleByAdEMAMixState(eqx.Module):
@@ -128,7 +128,7 @@ class ScaleByAdEMAMix(AbstractLeafwise):
         return counted(self, ademamix, state, b3=b3, alpha=alpha)
 
 
-class AdEMAMix(AbstractOptimizer):
+class AdEMAMix(AbstractRecipe):
     r"""AdEMAMix: AdamW with a second momentum that remembers very old gradients.
 
     !!! abstract "One step"
@@ -213,4 +213,4 @@ class AdEMAMix(AbstractOptimizer):
     mask: Mask | None = static_choice(default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    chain = chain_of(ScaleByAdEMAMix, AddDecayedWeights, ScaleByLearningRate)
+    _parts = ScaleByAdEMAMix, AddDecayedWeights, ScaleByLearningRate

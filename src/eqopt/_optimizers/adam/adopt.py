@@ -7,7 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Int
 
-from ..._core import AbstractLeafwise, AbstractOptimizer, equation
+from ..._core import AbstractLeafwise, equation
 from ..._transforms.clip import clip
 from ..._transforms.scale import ScaleByLearningRate, at
 from ..._trees.precision import or_tiny
@@ -15,7 +15,7 @@ from ..._typecheck import checked
 from ..._types import Scalar, ScalarOrSchedule, Unit, ZeroOrMore
 from ...numerics._numerics import abs_sq, safe_sqrt
 from ..moments import AbstractMomentsState, counted, init_moments
-from ..recipe import chain_of
+from ..recipe import AbstractRecipe
 
 
 class ScaleByADOPTState(AbstractMomentsState):
@@ -123,7 +123,7 @@ class ScaleByADOPT(AbstractLeafwise):
         )
 
 
-class ADOPT(AbstractOptimizer):
+class ADOPT(AbstractRecipe):
     r"""ADOPT: Adam that converges for any decay of its second moment.
 
     !!! abstract "One step"
@@ -206,4 +206,4 @@ class ADOPT(AbstractOptimizer):
     clip_value_fn: Callable[[Int[Array, ""]], Any] = fourth_root
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    chain = chain_of(ScaleByADOPT, ScaleByLearningRate)
+    _parts = ScaleByADOPT, ScaleByLearningRate

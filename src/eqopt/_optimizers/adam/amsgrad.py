@@ -4,14 +4,14 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import DTypeLike
 
-from ..._core import AbstractLeafwise, AbstractOptimizer, equation
+from ..._core import AbstractLeafwise, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._trees.precision import or_tiny
 from ..._types import Nonnegative, ScalarOrSchedule, Unit, ZeroOrMore
 from ...numerics._numerics import abs_sq, safe_sqrt
 from ...tree._like import real_full_like
 from ..moments import AbstractMomentsState, counted, init_moments
-from ..recipe import chain_of
+from ..recipe import AbstractRecipe
 
 
 class ScaleByAMSGradState(AbstractMomentsState):
@@ -110,7 +110,7 @@ class ScaleByAMSGrad(AbstractLeafwise):
         return counted(self, amsgrad, state)
 
 
-class AMSGrad(AbstractOptimizer):
+class AMSGrad(AbstractRecipe):
     r"""AMSGrad: Adam with a step size that never grows back.
 
     !!! abstract "One step"
@@ -185,4 +185,4 @@ class AMSGrad(AbstractOptimizer):
     bias_correction_nu: bool = True
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    chain = chain_of(ScaleByAMSGrad, ScaleByLearningRate)
+    _parts = ScaleByAMSGrad, ScaleByLearningRate

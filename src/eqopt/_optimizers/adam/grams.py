@@ -5,14 +5,14 @@ import jax.numpy as jnp
 from jaxtyping import DTypeLike
 
 from ..._arguments.fields import static_choice
-from ..._core import AbstractLeafwise, AbstractOptimizer, equation
+from ..._core import AbstractLeafwise, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._trees.precision import or_tiny
 from ..._types import Mask, ScalarOrSchedule, Unit, ZeroOrMore
 from ...numerics._numerics import abs_sq, safe_sqrt
 from ..moments import AbstractMomentsState, counted, init_moments
-from ..recipe import chain_of
+from ..recipe import AbstractRecipe
 
 
 class ScaleByGramsState(AbstractMomentsState):
@@ -92,7 +92,7 @@ class ScaleByGrams(AbstractLeafwise):
         return counted(self, grams, state)
 
 
-class Grams(AbstractOptimizer):
+class Grams(AbstractRecipe):
     r"""Grams: Adam with steps in the direction of the gradient's signs.
 
     !!! abstract "One step"
@@ -163,4 +163,4 @@ class Grams(AbstractOptimizer):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    chain = chain_of(ScaleByGrams, AddDecayedWeights, ScaleByLearningRate)
+    _parts = ScaleByGrams, AddDecayedWeights, ScaleByLearningRate

@@ -4,14 +4,14 @@ import equinox as eqx
 from jaxtyping import DTypeLike
 
 from ..._arguments.fields import static_choice
-from ..._core import AbstractLeafwise, AbstractOptimizer, equation
+from ..._core import AbstractLeafwise, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._trees.precision import or_tiny
 from ..._types import Mask, ScalarOrSchedule, Unit, ZeroOrMore
 from ...numerics._numerics import abs_sq, safe_sqrt
 from ..moments import AbstractMomentsState, counted, init_moments
-from ..recipe import chain_of
+from ..recipe import AbstractRecipe
 
 
 class ScaleByLaPropState(AbstractMomentsState):
@@ -85,7 +85,7 @@ class ScaleByLaProp(AbstractLeafwise):
         return counted(self, laprop, state)
 
 
-class LaProp(AbstractOptimizer):
+class LaProp(AbstractRecipe):
     r"""LaProp: momentum of normalized gradients, with decoupled weight decay.
 
     !!! abstract "One step"
@@ -160,4 +160,4 @@ class LaProp(AbstractOptimizer):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    chain = chain_of(ScaleByLaProp, AddDecayedWeights, ScaleByLearningRate)
+    _parts = ScaleByLaProp, AddDecayedWeights, ScaleByLearningRate

@@ -6,12 +6,12 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Int
 
-from ..._core import AbstractLeafwise, AbstractOptimizer
+from ..._core import AbstractLeafwise
 from ..._transforms.scale import at, negative, recorded
 from ..._types import Recorded, ScalarOrSchedule, Unit, Updates, ZeroOrMore
 from ...tree._like import wide_zeros_like
 from ..moments import counted
-from ..recipe import chain_of
+from ..recipe import AbstractRecipe
 from ..sgd.optimistic import optimistic
 from .adam import ScaleByAdam
 
@@ -55,7 +55,7 @@ class DescendOptimistically(AbstractLeafwise):
         )
 
 
-class OptimisticAdam(AbstractOptimizer):
+class OptimisticAdam(AbstractRecipe):
     r"""Adam with optimism, for adversarial training and other games.
 
     !!! abstract "One step"
@@ -131,4 +131,4 @@ class OptimisticAdam(AbstractOptimizer):
     nesterov: bool = True
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    chain = chain_of(ScaleByAdam, DescendOptimistically)
+    _parts = ScaleByAdam, DescendOptimistically

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Int
 
-from ..._core import AbstractLeafwise, AbstractOptimizer, equation
+from ..._core import AbstractLeafwise, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._trees.precision import or_tiny
 from ..._types import (
@@ -20,7 +20,7 @@ from ..._types import (
 )
 from ...numerics._numerics import abs_sq, as_float, safe_increment, safe_sqrt
 from ..moments import AbstractMomentsState, counted, init_moments, unbiased
-from ..recipe import chain_of
+from ..recipe import AbstractRecipe
 
 
 class ScaleByRAdamState(AbstractMomentsState):
@@ -169,7 +169,7 @@ class ScaleByRAdam(AbstractLeafwise):
         return counted(self, radam, state, count=count, rectifier=rectifier)
 
 
-class RAdam(AbstractOptimizer):
+class RAdam(AbstractRecipe):
     r"""RAdam, rectified Adam: its warm-up follows from the decay of the second moment.
 
     !!! abstract "One step"
@@ -256,4 +256,4 @@ class RAdam(AbstractOptimizer):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    chain = chain_of(ScaleByRAdam, ScaleByLearningRate)
+    _parts = ScaleByRAdam, ScaleByLearningRate

@@ -4,14 +4,14 @@ import equinox as eqx
 from jaxtyping import DTypeLike
 
 from ..._arguments.fields import static_choice
-from ..._core import AbstractLeafwise, AbstractOptimizer, equation
+from ..._core import AbstractLeafwise, equation
 from ..._transforms.scale import ScaleByLearningRate, at
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._trees.precision import or_tiny
 from ..._types import Mask, ScalarOrSchedule, Unit, ZeroOrMore
 from ...numerics._numerics import abs_sq, safe_sqrt
 from ..moments import AbstractMomentsState, counted, init_moments
-from ..recipe import chain_of
+from ..recipe import AbstractRecipe
 
 
 class ScaleBySimplifiedAdEMAMixState(AbstractMomentsState):
@@ -92,7 +92,7 @@ class ScaleBySimplifiedAdEMAMix(AbstractLeafwise):
         return counted(self, simplified_ademamix, state, alpha=alpha)
 
 
-class SimplifiedAdEMAMix(AbstractOptimizer):
+class SimplifiedAdEMAMix(AbstractRecipe):
     r"""Simplified AdEMAMix: AdEMAMix with one momentum and the memory of Adam.
 
     !!! abstract "One step"
@@ -168,4 +168,4 @@ class SimplifiedAdEMAMix(AbstractOptimizer):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    chain = chain_of(ScaleBySimplifiedAdEMAMix, AddDecayedWeights, ScaleByLearningRate)
+    _parts = ScaleBySimplifiedAdEMAMix, AddDecayedWeights, ScaleByLearningRate

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import DTypeLike
 
 from ..._arguments.fields import static_choice
-from ..._core import AbstractLeafwise, AbstractOptimizer, equation
+from ..._core import AbstractLeafwise, equation
 from ..._transforms.block import AdaClipGN, cosine_factor
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
@@ -19,7 +19,7 @@ from ...numerics._numerics import (
     safe_sqrt,
 )
 from ..moments import AbstractMomentsState, counted, init_moments
-from ..recipe import chain_of
+from ..recipe import AbstractRecipe
 
 
 class ScaleByAdamWithResetState(AbstractMomentsState):
@@ -117,7 +117,7 @@ class ScaleByAdamWithReset(AbstractLeafwise):
         )
 
 
-class StableSPAM(AbstractOptimizer):
+class StableSPAM(AbstractRecipe):
     r"""Stable-SPAM: Adam with gradient spikes removed, and with resets of its moments.
 
     !!! abstract "One step"
@@ -249,6 +249,4 @@ class StableSPAM(AbstractOptimizer):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    chain = chain_of(
-        AdaClipGN, ScaleByAdamWithReset, AddDecayedWeights, ScaleByLearningRate
-    )
+    _parts = AdaClipGN, ScaleByAdamWithReset, AddDecayedWeights, ScaleByLearningRate

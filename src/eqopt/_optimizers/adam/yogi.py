@@ -4,13 +4,13 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import DTypeLike
 
-from ..._core import AbstractLeafwise, AbstractOptimizer, equation
+from ..._core import AbstractLeafwise, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._trees.precision import or_tiny
 from ..._types import ScalarOrSchedule, Unit, ZeroOrMore
 from ...numerics._numerics import abs_sq, safe_sqrt
 from ..moments import AbstractMomentsState, counted, init_moments
-from ..recipe import chain_of
+from ..recipe import AbstractRecipe
 
 
 class ScaleByYogiState(AbstractMomentsState):
@@ -97,7 +97,7 @@ class ScaleByYogi(AbstractLeafwise):
         return counted(self, yogi, state)
 
 
-class Yogi(AbstractOptimizer):
+class Yogi(AbstractRecipe):
     r"""Yogi: Adam with a step size that grows back slowly.
 
     !!! abstract "One step"
@@ -168,4 +168,4 @@ class Yogi(AbstractOptimizer):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    chain = chain_of(ScaleByYogi, ScaleByLearningRate)
+    _parts = ScaleByYogi, ScaleByLearningRate

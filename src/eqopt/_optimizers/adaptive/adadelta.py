@@ -4,13 +4,13 @@ import equinox as eqx
 from jaxtyping import DTypeLike
 
 from ..._arguments.fields import static_choice
-from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
+from ..._core import AbstractLeafwise, Leafwise, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights
 from ..._types import Mask, Nonnegative, Positive, ScalarOrSchedule, Unit
 from ...numerics._numerics import abs_sq, safe_sqrt
 from ...tree._like import real_full_like
-from ..recipe import chain_of
+from ..recipe import AbstractRecipe
 
 
 class ScaleByAdadeltaState(eqx.Module):
@@ -86,7 +86,7 @@ class ScaleByAdadelta(AbstractLeafwise):
         return Leafwise(adadelta, state)
 
 
-class Adadelta(AbstractOptimizer):
+class Adadelta(AbstractRecipe):
     r"""Adadelta: a method without a learning rate.
 
     !!! abstract "One step"
@@ -154,4 +154,4 @@ class Adadelta(AbstractOptimizer):
     mask: Mask | None = static_choice(default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    chain = chain_of(AddDecayedWeights, ScaleByAdadelta, ScaleByLearningRate)
+    _parts = AddDecayedWeights, ScaleByAdadelta, ScaleByLearningRate

@@ -3,12 +3,12 @@
 import equinox as eqx
 from jaxtyping import DTypeLike
 
-from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
+from ..._core import AbstractLeafwise, Leafwise, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._types import Nonnegative, ScalarOrSchedule, ZeroOrMore
 from ...numerics._numerics import abs_sq
 from ...tree._like import real_full_like
-from ..recipe import chain_of
+from ..recipe import AbstractRecipe
 from .rmsprop import over_root
 
 
@@ -72,7 +72,7 @@ class ScaleByRSS(AbstractLeafwise):
         return Leafwise(rss, state)
 
 
-class Adagrad(AbstractOptimizer):
+class Adagrad(AbstractRecipe):
     r"""Adagrad: the more a coordinate has already moved, the smaller its steps.
 
     !!! abstract "One step"
@@ -137,4 +137,4 @@ class Adagrad(AbstractOptimizer):
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     eps_in_sqrt: bool = True
 
-    chain = chain_of(ScaleByRSS, ScaleByLearningRate)
+    _parts = ScaleByRSS, ScaleByLearningRate

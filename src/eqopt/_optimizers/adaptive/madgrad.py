@@ -8,7 +8,7 @@ from jax import lax
 from jaxtyping import Array, DTypeLike, Int
 
 from ..._arguments.fields import static_choice
-from ..._core import AbstractLeafwise, AbstractOptimizer, equation
+from ..._core import AbstractLeafwise, equation
 from ..._transforms.scale import at, recorded
 from ..._transforms.weight_decay import AddDecayedWeights
 from ..._types import (
@@ -25,7 +25,7 @@ from ..._types import (
 from ...numerics._numerics import abs_sq
 from ...tree._like import copy, real_full_like, wide_zeros_like
 from ..moments import counted
-from ..recipe import chain_of
+from ..recipe import AbstractRecipe
 
 
 class ScaleByMADGRADState(eqx.Module):
@@ -146,7 +146,7 @@ class ScaleByMADGRAD(AbstractLeafwise):
         )
 
 
-class MADGRAD(AbstractOptimizer):
+class MADGRAD(AbstractRecipe):
     r"""MADGRAD: dual averaging that generalizes like SGD and adapts like Adam.
 
     !!! abstract "One step"
@@ -219,4 +219,4 @@ class MADGRAD(AbstractOptimizer):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    chain = chain_of(AddDecayedWeights, ScaleByMADGRAD)
+    _parts = AddDecayedWeights, ScaleByMADGRAD

@@ -1,5 +1,6 @@
 """SM3: Adagrad that stores the sums of squares only by row and by column."""
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -235,10 +236,5 @@ class SM3(AbstractOptimizer):
 
     @property
     def chain(self) -> Chain:
-        scale_by_sm3 = ScaleBySM3(
-            b1=self.momentum,
-            mu_dtype=self.mu_dtype,
-            weight_dimension_numbers=self.weight_dimension_numbers,
-            nu_dtype=self.nu_dtype,
-        )
+        scale_by_sm3 = dataclasses.replace(self.part(ScaleBySM3), b1=self.momentum)
         return Chain(scale_by_sm3, self.part(ScaleByLearningRate))

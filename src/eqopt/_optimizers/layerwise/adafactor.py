@@ -1,5 +1,7 @@
 """Adafactor: Adam's second moments in sublinear memory."""
 
+import dataclasses
+
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import DTypeLike
@@ -147,15 +149,8 @@ class Adafactor(AbstractOptimizer):
     @property
     def chain(self) -> Chain:
         parts: list[AbstractTransformation] = [
-            ScaleByFactoredRMS(
-                self.factored,
-                self.decay_rate,
-                self.decay_offset,
-                self.min_dim_size_to_factor,
-                self.eps,
-                weight_dimension_numbers=self.weight_dimension_numbers,
-                clipping_threshold=self.clipping_threshold,
-                nu_dtype=self.nu_dtype,
+            dataclasses.replace(
+                self.part(ScaleByFactoredRMS), step_offset=self.decay_offset
             )
         ]
         if self.learning_rate is not None:

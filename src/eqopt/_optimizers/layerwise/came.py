@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float
 
 from ..._arguments.fields import static_choice
-from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
+from ..._core import AbstractLeafwise, Leafwise, equation
 from ..._matrices import Axes, DimensionNumbers, MatrixDimensionNumbers, map_matrices
 from ..._transforms.factored_rms import inverse_root, inverse_roots, squared_product
 from ..._transforms.scale import ScaleByLearningRate
@@ -28,7 +28,7 @@ from ..._types import (
 )
 from ...numerics._numerics import abs_sq, safe_sqrt
 from ...tree._like import real_full_like, wide_zeros_like
-from ..recipe import chain_of
+from ..recipe import AbstractRecipe
 
 
 class ScaleByCAMEState(eqx.Module):
@@ -226,7 +226,7 @@ class ScaleByCAME(AbstractLeafwise):
         return Leafwise(came, state)
 
 
-class CAME(AbstractOptimizer):
+class CAME(AbstractRecipe):
     r"""CAME: momentum with little memory, and steps scaled by its reliability.
 
     !!! abstract "One step"
@@ -328,4 +328,4 @@ class CAME(AbstractOptimizer):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    chain = chain_of(ScaleByCAME, AddDecayedWeights, ScaleByLearningRate)
+    _parts = ScaleByCAME, AddDecayedWeights, ScaleByLearningRate

@@ -2,12 +2,12 @@
 
 import jax.numpy as jnp
 
-from ..._core import AbstractLeafwise, AbstractOptimizer, equation
+from ..._core import AbstractLeafwise, equation
 from ..._transforms.block import ScaleByTrustRatio
 from ..._transforms.scale import ScaleByLearningRate, ScaleByScheduleState, at
 from ..._types import ScalarOrSchedule, ZeroOrMore
 from ..moments import counted
-from ..recipe import chain_of
+from ..recipe import AbstractRecipe
 
 
 @equation(elementwise=True)
@@ -30,7 +30,7 @@ class _Contract(AbstractLeafwise):
         return counted(self, contract, state, learning_rate=eta)
 
 
-class Fromage(AbstractOptimizer):
+class Fromage(AbstractRecipe):
     r"""Fromage: each layer turns by the same angle, whatever the size of its gradient.
 
     !!! abstract "One step"
@@ -85,4 +85,4 @@ class Fromage(AbstractOptimizer):
     learning_rate: ScalarOrSchedule
     min_norm: ZeroOrMore = 1e-6
 
-    chain = chain_of(ScaleByTrustRatio, ScaleByLearningRate, _Contract)
+    _parts = ScaleByTrustRatio, ScaleByLearningRate, _Contract

@@ -4,16 +4,15 @@ import equinox as eqx
 from jaxtyping import DTypeLike
 
 from ..._arguments.fields import static_choice
-from ..._core import AbstractOptimizer
 from ..._transforms.block import ScaleByTrustRatio
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._types import Mask, ScalarOrSchedule, Unit, ZeroOrMore
 from ..adam.adam import ScaleByAdam
-from ..recipe import chain_of
+from ..recipe import AbstractRecipe
 
 
-class LAMB(AbstractOptimizer):
+class LAMB(AbstractRecipe):
     r"""LAMB: AdamW with steps proportional to the norm of each layer.
 
     !!! abstract "One step"
@@ -93,6 +92,4 @@ class LAMB(AbstractOptimizer):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    chain = chain_of(
-        ScaleByAdam, AddDecayedWeights, ScaleByTrustRatio(), ScaleByLearningRate
-    )
+    _parts = ScaleByAdam, AddDecayedWeights, ScaleByTrustRatio(), ScaleByLearningRate

@@ -5,14 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import DTypeLike
 
 from ..._arguments.fields import static_choice
-from ..._core import (
-    AbstractOptimizer,
-    AbstractTransformation,
-    equation,
-    leafwise,
-    rounded_like,
-    widened,
-)
+from ..._core import AbstractTransformation, equation, leafwise, rounded_like, widened
 from ..._errors import naming_recipe
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.trace import Trace, TraceState
@@ -29,7 +22,7 @@ from ...numerics._numerics import (
 )
 from ...tree._like import wide_zeros_like
 from ..moments import AbstractMomentsState
-from ..recipe import chain_of
+from ..recipe import AbstractRecipe
 
 
 class ScaleByNovoGradState(AbstractMomentsState):
@@ -145,7 +138,7 @@ class ScaleByNovoGrad(AbstractTransformation):
         return rounded_like(u, updates), ScaleByNovoGradState(count, momentum.trace, nu)
 
 
-class NovoGrad(AbstractOptimizer):
+class NovoGrad(AbstractRecipe):
     r"""NovoGrad: momentum of gradients that are normalised layer by layer.
 
     !!! abstract "One step"
@@ -226,4 +219,4 @@ class NovoGrad(AbstractOptimizer):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    chain = chain_of(ScaleByNovoGrad, ScaleByLearningRate)
+    _parts = ScaleByNovoGrad, ScaleByLearningRate

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from jaxtyping import DTypeLike
 
 from ..._arguments.fields import static_choice
-from ..._core import AbstractOptimizer, AbstractTransformation, Leafwise, equation
-from ..._matrices import DimensionNumbers, Rows
+from ..._core import AbstractTransformation, Leafwise, equation
+from ..._matrices import DimensionNumbers
 from ..._transforms.normalize import or_1
 from ..._transforms.weight_decay import WeightDecay
 from ..._trees.precision import or_tiny
@@ -25,7 +25,7 @@ from ...numerics._numerics import abs_sq, safe_norm, safe_sqrt
 from .orthogonalize import AbstractOrthogonal
 from .parts.eigenbasis import Matrix, RealMatrix
 from .parts.newton_schulz import Coefficients, NewtonSchulz
-from .parts.recipe import chain_for_matrices
+from .parts.recipe import AbstractMatrixRecipe
 
 
 class ScaleByAdaMuonState(eqx.Module):
@@ -157,9 +157,7 @@ class ScaleByAdaMuon(AbstractOrthogonal):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_dimension_numbers: DimensionNumbers | None = None
 
-    @property
-    def _rows(self) -> Rows:
-        return "first"
+    _rows = "first"
 
     def init(self, params) -> ScaleByAdaMuonState:
         return ScaleByAdaMuonState(
@@ -171,7 +169,7 @@ class ScaleByAdaMuon(AbstractOrthogonal):
         return Leafwise(adamuon, state, {"newton_schulz": self._newton_schulz()})
 
 
-class AdaMuon(AbstractOptimizer):
+class AdaMuon(AbstractMatrixRecipe):
     r"""AdaMuon: orthogonal steps for matrices, with elementwise step sizes.
 
     !!! abstract "One step"
@@ -296,4 +294,4 @@ class AdaMuon(AbstractOptimizer):
     weight_dimension_numbers: DimensionNumbers | None = None
     fallback: AbstractTransformation | None = None
 
-    chain = chain_for_matrices(ScaleByAdaMuon)
+    _part = ScaleByAdaMuon

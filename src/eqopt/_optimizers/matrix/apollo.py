@@ -9,13 +9,12 @@ import jax.random as jr
 from jaxtyping import Array, Float, Inexact, Int
 
 from ..._arguments.fields import static_choice
-from ..._core import AbstractOptimizer, AbstractTransformation, equation
+from ..._core import AbstractTransformation, equation
 from ..._matrices import (
     AbstractMatrixwise,
     DimensionNumbers,
     Layout,
     Pieces,
-    Work,
     map_layouts,
 )
 from ..._transforms.weight_decay import WeightDecay
@@ -48,7 +47,7 @@ from ...numerics._numerics import (
 from ..moments import counted
 from .galore import leading
 from .parts.eigenbasis import Matrix
-from .parts.recipe import chain_for_matrices
+from .parts.recipe import AbstractMatrixRecipe
 
 
 ScaleType: TypeAlias = Literal["channel", "tensor"]
@@ -231,10 +230,7 @@ class ScaleByAPOLLO(AbstractMatrixwise):
     scale_front: bool = False
 
     _sized = (("mu", "_low"), ("projector", "_projector"))
-
-    @property
-    def _work(self) -> Work:
-        return "decompositions"
+    _work = "decompositions"
 
     def init(self, params) -> ScaleByAPOLLOState:
         return ScaleByAPOLLOState(
@@ -287,7 +283,7 @@ def _keys(layout: Layout | Pieces, shape: tuple[int, ...], key: Any) -> tuple:
     return (jr.split(key, stack) if stack else key,)
 
 
-class APOLLO(AbstractOptimizer):
+class APOLLO(AbstractMatrixRecipe):
     r"""APOLLO: gradients of matrices, scaled like the updates of Adam in a subspace.
 
     !!! abstract "One step"
@@ -416,4 +412,4 @@ class APOLLO(AbstractOptimizer):
     fallback: AbstractTransformation | None = None
     scale_front: bool = False
 
-    chain = chain_for_matrices(ScaleByAPOLLO)
+    _part = ScaleByAPOLLO

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import DTypeLike
 
 from ..._arguments.fields import static_choice
-from ..._core import AbstractOptimizer, AbstractTransformation, Leafwise, equation
+from ..._core import AbstractTransformation, Leafwise, equation
 from ..._matrices import DimensionNumbers
 from ..._transforms.weight_decay import WeightDecay
 from ..._types import (
@@ -23,7 +23,7 @@ from ...numerics._numerics import abs_sq, safe_norm
 from .orthogonalize import AbstractOrthogonal
 from .parts.eigenbasis import Matrix, short_side
 from .parts.newton_schulz import SCALES, Coefficients, NewtonSchulz, Scale
-from .parts.recipe import chain_for_matrices
+from .parts.recipe import AbstractMatrixRecipe
 
 
 class ScaleByAuroraState(eqx.Module):
@@ -190,7 +190,7 @@ class ScaleByAurora(AbstractOrthogonal):
         return Leafwise(aurora, state, {"balanced": balanced})
 
 
-class Aurora(AbstractOptimizer):
+class Aurora(AbstractMatrixRecipe):
     r"""Aurora: orthogonal steps for matrices, with rows of about equal length.
 
     !!! abstract "One step"
@@ -326,4 +326,4 @@ class Aurora(AbstractOptimizer):
     weight_dimension_numbers: DimensionNumbers | None = None
     fallback: AbstractTransformation | None = None
 
-    chain = chain_for_matrices(ScaleByAurora)
+    _part = ScaleByAurora

@@ -9,8 +9,8 @@ from jax import lax
 from jaxtyping import Array, DTypeLike, Float, Int
 
 from ..._arguments.fields import static_choice
-from ..._core import AbstractOptimizer, AbstractTransformation, Leafwise, equation
-from ..._matrices import DimensionNumbers, Work
+from ..._core import AbstractTransformation, Leafwise, equation
+from ..._matrices import DimensionNumbers
 from ..._transforms.weight_decay import WeightDecay
 from ..._types import (
     Interval,
@@ -27,7 +27,7 @@ from .normuon import scale_by_row_rms
 from .orthogonalize import AbstractOrthogonal
 from .parts.eigenbasis import Matrix, short_side
 from .parts.newton_schulz import SCALES, Coefficients, NewtonSchulz, Scale
-from .parts.recipe import chain_for_matrices
+from .parts.recipe import AbstractMatrixRecipe
 
 
 def _number(x: Any) -> Any:
@@ -243,9 +243,7 @@ class ScaleByDion2(AbstractOrthogonal):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_dimension_numbers: DimensionNumbers | None = None
 
-    @property
-    def _work(self) -> Work:
-        return "few products"
+    _work = "few products"
 
     def init(self, params) -> ScaleByDion2State:
         squares = lambda x: jnp.sum(abs_sq(x), 1, keepdims=True)
@@ -266,7 +264,7 @@ class ScaleByDion2(AbstractOrthogonal):
         return Leafwise(nordion2 if by_row else dion2, state, shared)
 
 
-class Dion2(AbstractOptimizer):
+class Dion2(AbstractMatrixRecipe):
     r"""Dion2: orthogonal steps for a fraction of the rows, or columns, of each matrix.
 
     !!! abstract "One step"
@@ -401,4 +399,4 @@ class Dion2(AbstractOptimizer):
     weight_dimension_numbers: DimensionNumbers | None = None
     fallback: AbstractTransformation | None = None
 
-    chain = chain_for_matrices(ScaleByDion2)
+    _part = ScaleByDion2

@@ -13,7 +13,6 @@ from jaxtyping import Array, Bool, Inexact, Int
 from ..._arguments.extra import without_norm
 from ..._arguments.fields import static_choice
 from ..._core import (
-    AbstractOptimizer,
     AbstractTransformation,
     Equation,
     ShapeMismatch,
@@ -26,7 +25,6 @@ from ..._matrices import (
     AbstractContracting,
     DimensionNumbers,
     Layout,
-    Rows,
     map_layouts,
     mask_matrices,
 )
@@ -54,7 +52,7 @@ from ..._types import (
 from ...numerics._numerics import safe_increment
 from ...tree._like import wide_zeros_like
 from ..adam.adam import ScaleByAdam
-from ..recipe import chain_of
+from ..recipe import AbstractRecipe
 from .parts.eigenbasis import adjoint, orthonormal, times
 
 
@@ -266,9 +264,7 @@ class ScaleByGaLore(AbstractContracting):
 
     # Differs from Optax: this projects the short side, like the paper and its code. Optax
     # projects the long side.
-    @property
-    def _rows(self) -> Rows:
-        return "shorter"
+    _rows = "shorter"
 
     def _route(self, report: Report, params: Params) -> None:
         super()._route(report, params)
@@ -332,7 +328,7 @@ class ScaleByGaLore(AbstractContracting):
         return projectors
 
 
-class GaLore(AbstractOptimizer):
+class GaLore(AbstractRecipe):
     r"""GaLore: trains all parameters with as little state as a low-rank adapter.
 
     !!! abstract "One step"
@@ -437,4 +433,4 @@ class GaLore(AbstractOptimizer):
     mask: Mask | None = static_choice(default=None)
     weight_dimension_numbers: DimensionNumbers | None = None
 
-    chain = chain_of(ScaleByGaLore, AddDecayedWeights, ScaleByLearningRate)
+    _parts = ScaleByGaLore, AddDecayedWeights, ScaleByLearningRate

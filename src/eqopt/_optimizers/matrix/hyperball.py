@@ -19,7 +19,6 @@ from ..._errors import InputError
 from ..._matrices import (
     AbstractMatrixwise,
     DimensionNumbers,
-    Rows,
     make_slot,
     map_layouts,
     map_matrices,
@@ -131,10 +130,7 @@ class _NormControl(AbstractMatrixwise):
     """
 
     in_batches: ClassVar[bool] = False
-
-    @property
-    def _rows(self) -> Rows:
-        return "first"
+    _rows = "first"
 
     def _norms(self, tree: PyTree, params: Params | None) -> PyTree[Norms | None]:
         is_of_rows = getattr(self, "per", "matrix") == "row"

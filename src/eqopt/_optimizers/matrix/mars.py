@@ -1,5 +1,6 @@
 """MARS: variance reduction of the gradients, for AdamW, Lion and Shampoo."""
 
+import dataclasses
 from typing import Literal, TypeAlias
 
 import equinox as eqx
@@ -350,12 +351,6 @@ class MARS(AbstractOptimizer):
         momentum = Trace(self.b1, accumulator_dtype=self.mu_dtype)
         if self.mars_type == "lion":
             return [momentum, ScaleBySign()]
-        orthogonalize = Orthogonalize(
-            coefficients=self.coefficients,
-            steps=self.steps,
-            scale="shape",
-            eps=self.eps,
-            dtype=self.ns_dtype,
-            weight_dimension_numbers=self.weight_dimension_numbers,
-        )
-        return [momentum, orthogonalize]
+        part = self.part(Orthogonalize)
+        part = dataclasses.replace(part, scale="shape", dtype=self.ns_dtype)
+        return [momentum, part]

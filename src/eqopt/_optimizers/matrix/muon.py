@@ -26,7 +26,6 @@ from ..._matrices import (
     AbstractMatrixwise,
     AbstractWhole,
     DimensionNumbers,
-    Rows,
     map_matrices,
 )
 from ..._transforms.weight_decay import WeightDecay
@@ -252,9 +251,7 @@ class ScaleByMuon(AbstractMatrixwise):
     ns_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_dimension_numbers: DimensionNumbers | None = None
 
-    @property
-    def _rows(self) -> Rows:
-        return "first"
+    _rows = "first"
 
     def __check_init__(self) -> None:
         check_fields(self)

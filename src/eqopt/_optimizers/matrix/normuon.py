@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float
 
 from ..._arguments.fields import static_choice
-from ..._core import AbstractOptimizer, AbstractTransformation, Leafwise, equation
+from ..._core import AbstractTransformation, Leafwise, equation
 from ..._matrices import AbstractMatrixwise, DimensionNumbers
 from ..._transforms.normalize import or_1, zero_if_infinite
 from ..._transforms.weight_decay import WeightDecay
@@ -26,7 +26,7 @@ from ...numerics._numerics import abs_sq, safe_norm, safe_sqrt
 from .orthogonalize import AbstractOrthogonal
 from .parts.eigenbasis import Matrix
 from .parts.newton_schulz import SCALES, Coefficients, NewtonSchulz, Scale
-from .parts.recipe import chain_for_matrices
+from .parts.recipe import AbstractMatrixRecipe
 
 
 Side: TypeAlias = Literal["rows", "long"]
@@ -283,7 +283,7 @@ class ScaleByNorMuon(AbstractOrthogonal):
         return Leafwise(normuon, state, {"newton_schulz": self._newton_schulz()})
 
 
-class NorMuon(AbstractOptimizer):
+class NorMuon(AbstractMatrixRecipe):
     r"""NorMuon: orthogonal steps for matrices, with a separate length for each row.
 
     !!! abstract "One step"
@@ -419,4 +419,4 @@ class NorMuon(AbstractOptimizer):
     weight_dimension_numbers: DimensionNumbers | None = None
     fallback: AbstractTransformation | None = None
 
-    chain = chain_for_matrices(ScaleByNorMuon)
+    _part = ScaleByNorMuon

@@ -10,7 +10,7 @@ from jax import lax
 from jaxtyping import Array, DTypeLike, Int
 
 from ..._arguments.fields import static_choice
-from ..._core import AbstractOptimizer, AbstractTransformation, equation
+from ..._core import AbstractTransformation, equation
 from ..._matrices import AbstractMatrixwise, DimensionNumbers
 from ..._transforms.normalize import power_of_two
 from ..._transforms.weight_decay import WeightDecay
@@ -30,7 +30,7 @@ from ..._types import (
 from ...numerics._numerics import abs_sq, safe_root_mean_squares, safe_sqrt
 from ..moments import counted
 from .parts.eigenbasis import Matrix, gram
-from .parts.recipe import chain_for_matrices
+from .parts.recipe import AbstractMatrixRecipe
 from .parts.stagger import Shift, shifts
 
 
@@ -346,7 +346,7 @@ class ScaleByPSGDKron(AbstractMatrixwise):
         return counted(self, psgd_kron, state, reads=reads, steps=state.count % every)
 
 
-class PSGDKron(AbstractOptimizer):
+class PSGDKron(AbstractMatrixRecipe):
     r"""PSGD-Kron: steps whitened with a preconditioner that is fitted during training.
 
     !!! abstract "One step"
@@ -482,4 +482,4 @@ class PSGDKron(AbstractOptimizer):
     weight_dimension_numbers: DimensionNumbers | None = None
     fallback: AbstractTransformation | None = None
 
-    chain = chain_for_matrices(ScaleByPSGDKron)
+    _part = ScaleByPSGDKron

@@ -53,7 +53,7 @@ from .parts.eigenbasis import (
     to_basis,
     whitened,
 )
-from .parts.recipe import chain_for_matrices, matrices_and_others
+from .parts.recipe import AbstractMatrixRecipe, matrices_and_others
 from .parts.stagger import Shift, shifts
 
 
@@ -383,7 +383,7 @@ class ScaleByShampoo(AbstractMatrixwise):
         )
 
 
-class Shampoo(AbstractOptimizer):
+class Shampoo(AbstractMatrixRecipe):
     r"""Shampoo: both sides of a gradient, divided by roots of their second moments.
 
     !!! abstract "One step"
@@ -546,7 +546,7 @@ class Shampoo(AbstractOptimizer):
     weight_dimension_numbers: DimensionNumbers | None = None
     fallback: AbstractTransformation | None = None
 
-    chain = chain_for_matrices(ScaleByShampoo)
+    _part = ScaleByShampoo
 
 
 class KLShampoo(AbstractOptimizer):

@@ -12,7 +12,7 @@ from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core import AbstractOptimizer, AbstractTransformation, equation
 from ..._errors import InputError
-from ..._matrices import AbstractMatrixwise, DimensionNumbers, Rows, Work
+from ..._matrices import AbstractMatrixwise, DimensionNumbers, Rows
 from ..._transforms.weight_decay import WeightDecay
 from ..._trees.control import cond
 from ..._trees.precision import or_tiny
@@ -46,7 +46,7 @@ from .parts.eigenbasis import (
     whitened,
 )
 from .parts.newton_schulz import STANDARD, Coefficients, Scale
-from .parts.recipe import chain_for_matrices, matrices_and_others
+from .parts.recipe import AbstractMatrixRecipe, matrices_and_others
 from .parts.stagger import Shift, shifts
 
 
@@ -258,6 +258,7 @@ class ScaleBySOAP(AbstractMatrixwise):
 
     _stays: ClassVar[bool] = True
     _sized = (("factors", "_grams"),)
+    _work = "QR"
 
     b1: Unit = 0.95
     b2: Unit = 0.95
@@ -280,10 +281,6 @@ class ScaleBySOAP(AbstractMatrixwise):
             raise InputError(
                 self, "`fresh=True` needs `skip_first=True`, but it is `False`."
             )
-
-    @property
-    def _work(self) -> Work:
-        return "QR"
 
     @property
     def _rows(self) -> Rows:
@@ -324,7 +321,7 @@ class ScaleBySOAP(AbstractMatrixwise):
         )
 
 
-class SOAP(AbstractOptimizer):
+class SOAP(AbstractMatrixRecipe):
     r"""SOAP: Adam in the eigenbasis of Shampoo's preconditioner.
 
     !!! abstract "One step"
@@ -475,7 +472,7 @@ class SOAP(AbstractOptimizer):
     fallback: AbstractTransformation | None = None
     fresh: bool = False
 
-    chain = chain_for_matrices(ScaleBySOAP)
+    _part = ScaleBySOAP
 
 
 # The five steps of Muon, then two steps that converge.

@@ -13,7 +13,7 @@ from ..._combinators.chain import Chain
 from ..._combinators.masked import Masked
 from ..._core import AbstractOptimizer, AbstractTransformation, Leafwise, equation
 from ..._errors import InputError
-from ..._matrices import AbstractMatrixwise, DimensionNumbers, Work, map_matrices
+from ..._matrices import AbstractMatrixwise, DimensionNumbers, map_matrices
 from ..._transforms.scale import Scale, ScaleByTree
 from ..._transforms.trace import EMA
 from ..._transforms.weight_decay import WeightDecay
@@ -253,9 +253,7 @@ class ScaleBySinkhorn(AbstractMatrixwise):
     power_steps: Size = static_choice(static=True, default=1)
     weight_dimension_numbers: DimensionNumbers | None = None
 
-    @property
-    def _work(self) -> Work:
-        return "few products"
+    _work = "few products"
 
     def init(self, params) -> ScaleBySinkhornState | None:
         if self.spectral_target is not None:

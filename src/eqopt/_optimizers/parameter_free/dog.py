@@ -36,7 +36,7 @@ from ...numerics._numerics import abs_sq, safe_sqrt
 from ...tree import norm
 from ...tree._like import copy
 from ..moments import scalar
-from ..recipe import chain_of
+from ..recipe import AbstractRecipe
 
 
 Kind: TypeAlias = Literal["heuristic", "distance", "learning_rate"]
@@ -244,7 +244,7 @@ class ScaleByDoWG(AbstractTransformation):
         return updates, DoWGState(state.init_params, total, sq_dist)
 
 
-class DoWG(AbstractOptimizer):
+class DoWG(AbstractRecipe):
     r"""Distance over weighted gradients: DoG with more weight on later gradients.
 
     !!! abstract "One step"
@@ -311,7 +311,7 @@ class DoWG(AbstractOptimizer):
     weight_decay: ScalarOrSchedule = 0.0
     mask: Mask | None = static_choice(default=None)
 
-    chain = chain_of(AddDecayedWeights, ScaleByDoWG, ScaleByLearningRate)
+    _parts = AddDecayedWeights, ScaleByDoWG, ScaleByLearningRate
 
 
 def _squares(updates, init_params, params) -> tuple[Scalar, ...]:

@@ -5,13 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float
 
 from ..._arguments.fields import static_choice
-from ..._core import (
-    AbstractOptimizer,
-    AbstractTransformation,
-    equation,
-    leafwise,
-    sum_over_leaves,
-)
+from ..._core import AbstractTransformation, equation, leafwise, sum_over_leaves
 from ..._errors import InputError
 from ..._transforms.clip import clip
 from ..._transforms.hutchinson import HutchinsonDiagHessian
@@ -35,7 +29,7 @@ from ..._types import (
 )
 from ...numerics._numerics import bias_correction, safe_increment
 from ..moments import AbstractMomentsState, init_moments
-from ..recipe import chain_of
+from ..recipe import AbstractRecipe
 
 
 class SophiaState(AbstractMomentsState):
@@ -142,7 +136,7 @@ class ScaleBySophia(AbstractTransformation):
         return nu, hessian_state
 
 
-class Sophia(AbstractOptimizer):
+class Sophia(AbstractRecipe):
     r"""Sophia: momentum over curvature, clipped.
 
     !!! abstract "One step"
@@ -243,4 +237,4 @@ class Sophia(AbstractOptimizer):
     track_win_rate: bool = False
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    chain = chain_of(ScaleBySophia, AddDecayedWeights, ScaleByLearningRate)
+    _parts = ScaleBySophia, AddDecayedWeights, ScaleByLearningRate

@@ -3,14 +3,13 @@
 import equinox as eqx
 from jaxtyping import DTypeLike
 
-from ..._core import AbstractOptimizer
 from ..._transforms.privacy import DifferentiallyPrivateAggregate
 from ..._types import Hyperparameter, Key, Positive, ScalarOrSchedule, ZeroOrMore
-from ..recipe import chain_of
+from ..recipe import AbstractRecipe
 from .sgd import SGD
 
 
-class DPSGD(AbstractOptimizer):
+class DPSGD(AbstractRecipe):
     r"""Differentially private gradient descent, private only with the right gradients.
 
     Without `clipped`, they are per-example gradients, with an additional first axis.
@@ -102,4 +101,4 @@ class DPSGD(AbstractOptimizer):
     batch_size: Positive | None = None
     clipped: bool = eqx.field(static=True, default=False)
 
-    chain = chain_of(DifferentiallyPrivateAggregate, SGD)
+    _parts = DifferentiallyPrivateAggregate, SGD

@@ -1,13 +1,12 @@
 """Gradient descent with noise."""
 
-from ..._core import AbstractOptimizer
 from ..._transforms.noise import AddNoise
 from ..._transforms.scale import ScaleByLearningRate
 from ..._types import Hyperparameter, Key, ScalarOrSchedule, ZeroOrMore
-from ..recipe import chain_of
+from ..recipe import AbstractRecipe
 
 
-class NoisySGD(AbstractOptimizer):
+class NoisySGD(AbstractRecipe):
     r"""Gradient descent with decaying noise.
 
     !!! abstract "One step"
@@ -61,4 +60,4 @@ class NoisySGD(AbstractOptimizer):
     gamma: Hyperparameter = 0.55
     key: Key = 0
 
-    chain = chain_of(AddNoise, ScaleByLearningRate)
+    _parts = AddNoise, ScaleByLearningRate

@@ -4,12 +4,12 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from ..._core import AbstractLeafwise, AbstractOptimizer, equation
+from ..._core import AbstractLeafwise, equation
 from ..._transforms.scale import ScaleByLearningRate, at
 from ..._types import ScalarOrSchedule, Updates
 from ...tree import zeros_like
 from ..moments import counted
-from ..recipe import chain_of
+from ..recipe import AbstractRecipe
 
 
 class ScaleByOptimisticGradientState(eqx.Module):
@@ -81,7 +81,7 @@ class ScaleByOptimisticGradient(AbstractLeafwise):
         )
 
 
-class OptimisticGradientDescent(AbstractOptimizer):
+class OptimisticGradientDescent(AbstractRecipe):
     r"""Optimistic gradient descent, for two-player games and saddle points.
 
     !!! abstract "One step"
@@ -132,4 +132,4 @@ class OptimisticGradientDescent(AbstractOptimizer):
     alpha: ScalarOrSchedule = 1.0
     beta: ScalarOrSchedule = 1.0
 
-    chain = chain_of(ScaleByOptimisticGradient, ScaleByLearningRate)
+    _parts = ScaleByOptimisticGradient, ScaleByLearningRate

@@ -8,13 +8,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Int
 
 from ..._arguments.fields import static_choice
-from ..._core import AbstractLeafwise, AbstractOptimizer, equation
+from ..._core import AbstractLeafwise, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._types import Hyperparameter, Mask, ScalarOrSchedule, Unit, Updates
 from ...tree._like import wide_zeros_like
 from ..moments import counted
-from ..recipe import chain_of
+from ..recipe import AbstractRecipe
 
 
 class ScaleByLionState(eqx.Module):
@@ -97,7 +97,7 @@ class ScaleByLion(AbstractLeafwise):
         return counted(self, lion, state, sign=_SIGNS[self.mode])
 
 
-class Lion(AbstractOptimizer):
+class Lion(AbstractRecipe):
     r"""Lion: every coordinate moves by the learning rate in each step.
 
     !!! abstract "One step"
@@ -165,4 +165,4 @@ class Lion(AbstractOptimizer):
     weight_decay: WeightDecay = 1e-3
     mask: Mask | None = static_choice(default=None)
 
-    chain = chain_of(ScaleByLion, AddDecayedWeights, ScaleByLearningRate)
+    _parts = ScaleByLion, AddDecayedWeights, ScaleByLearningRate

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from ..._arguments.checks import check_fields, check_interval
-from ..._core import AbstractLeafwise, AbstractOptimizer, equation
+from ..._core import AbstractLeafwise, equation
 from ..._transforms.scale import Scale, at
 from ..._types import (
     Hyperparameter,
@@ -22,7 +22,7 @@ from ..._types import (
 )
 from ...tree._like import real_full_like, wide_zeros_like
 from ..moments import counted
-from ..recipe import chain_of
+from ..recipe import AbstractRecipe
 
 
 class ScaleByRpropState(eqx.Module):
@@ -172,7 +172,7 @@ class ScaleByRprop(AbstractLeafwise):
         return at(self, "learning_rate", start) if callable(rate) else rate
 
 
-class Rprop(AbstractOptimizer):
+class Rprop(AbstractRecipe):
     r"""Rprop: adaptive step sizes from signs, for gradients without noise.
 
     !!! abstract "One step"
@@ -248,4 +248,4 @@ class Rprop(AbstractOptimizer):
     min_step_size: ZeroOrMore = 1e-6
     max_step_size: Positive = 50.0
 
-    chain = chain_of(ScaleByRprop, Scale(-1.0))
+    _parts = ScaleByRprop, Scale(-1.0)

@@ -9,7 +9,7 @@ from ..._core import AbstractOptimizer, AbstractStateless, Leafwise, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.trace import EMA
 from ..._types import ScalarOrSchedule, Unit
-from ..recipe import chain_of
+from ..recipe import AbstractRecipe
 
 
 @equation(elementwise=True)
@@ -28,7 +28,7 @@ class ScaleBySign(AbstractStateless):
         return Leafwise(sign)
 
 
-class SignSGD(AbstractOptimizer):
+class SignSGD(AbstractRecipe):
     r"""Gradient descent that uses only the signs of the gradient.
 
     !!! abstract "One step"
@@ -77,7 +77,7 @@ class SignSGD(AbstractOptimizer):
 
     learning_rate: ScalarOrSchedule
 
-    chain = chain_of(ScaleBySign, ScaleByLearningRate)
+    _parts = ScaleBySign, ScaleByLearningRate
 
 
 class Signum(AbstractOptimizer):

@@ -4,9 +4,11 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import equinox as eqx
+
 from ...._combinators.chain import Chain
 from ...._combinators.masked import Masked
-from ...._core import AbstractTransformation
+from ...._core import AbstractOptimizer, AbstractTransformation
 from ...._matrices import DimensionNumbers, map_matrices
 from ...._transforms.scale import ScaleByLearningRate
 from ...._transforms.weight_decay import AddDecayedWeights
@@ -45,6 +47,11 @@ def matrices_and_others(owner, *parts, others=None) -> Chain:
     return Chain(*parts, *of_matrices, Masked(owner.fallback, are_others(owner)))
 
 
-def chain_for_matrices(cls: type[AbstractTransformation]) -> Any:
-    """Makes the property `chain` of an optimizer that is `cls` for its matrices."""
-    return property(lambda self: matrices_and_others(self, self.part(cls)))
+class AbstractMatrixRecipe(AbstractOptimizer):
+    """An optimizer that is its `_part` for matrices, and another one for the rest."""
+
+    _part: eqx.AbstractClassVar[type[AbstractTransformation]]
+
+    @property
+    def chain(self) -> Chain:
+        return matrices_and_others(self, self.part(self._part))
