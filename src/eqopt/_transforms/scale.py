@@ -47,7 +47,7 @@ from .._types import (
     ZeroOrMore,
 )
 from ..numerics._numerics import as_float, safe_increment, wide_dtype
-from ..schedules._plateau import after_one_more, no_losses_yet
+from ..schedules._plateau import AbstractPlateauState, after_one_more, no_losses_yet
 
 
 @equation(elementwise=True)
@@ -299,7 +299,7 @@ def _in_place(new: Array, last: Array) -> Array:
     return lax.platform_dependent(new, last, cuda=selected, default=lambda new, _: new)
 
 
-class ReduceLROnPlateauState(eqx.Module):
+class ReduceLROnPlateauState(AbstractPlateauState):
     """The scale, and the recent history of the loss.
 
     **Attributes:**
@@ -314,13 +314,6 @@ class ReduceLROnPlateauState(eqx.Module):
 
     Counts are 0-d int32 arrays, the others 0-d arrays of at least float32.
     """
-
-    scale: Float[Array, ""]
-    best_value: Float[Array, ""]
-    plateau_count: Int[Array, ""]
-    cooldown_count: Int[Array, ""]
-    count: Int[Array, ""]
-    avg_value: Float[Array, ""]
 
 
 class ReduceLROnPlateau(AbstractLeafwise):

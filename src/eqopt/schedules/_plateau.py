@@ -17,6 +17,17 @@ from ._schedule import AbstractStatefulSchedule
 # which scales updates, has the same fields and numbers.
 
 
+class AbstractPlateauState(eqx.Module):
+    """The numbers of the rule."""
+
+    scale: Float[Array, ""]
+    best_value: Float[Array, ""]
+    plateau_count: Int[Array, ""]
+    cooldown_count: Int[Array, ""]
+    count: Int[Array, ""]
+    avg_value: Float[Array, ""]
+
+
 def no_losses_yet(dtype: DTypeLike) -> dict[str, Array]:
     """The numbers before the first loss."""
     return {
@@ -71,7 +82,7 @@ def _judge(owner: Any, state: Any, loss: Array) -> dict[str, Any]:
     }
 
 
-class ReduceOnPlateauState(eqx.Module):
+class ReduceOnPlateauState(AbstractPlateauState):
     """The scale, and the recent history of the loss.
 
     **Attributes:**
@@ -87,13 +98,6 @@ class ReduceOnPlateauState(eqx.Module):
     Counts are 0-d int32 arrays, the others 0-d float32 arrays, or float64 arrays with
     `jax_enable_x64`.
     """
-
-    scale: Float[Array, ""]
-    best_value: Float[Array, ""]
-    plateau_count: Int[Array, ""]
-    cooldown_count: Int[Array, ""]
-    count: Int[Array, ""]
-    avg_value: Float[Array, ""]
 
 
 class ReduceOnPlateau(AbstractStatefulSchedule):
