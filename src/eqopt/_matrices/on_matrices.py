@@ -14,14 +14,7 @@ from jax import lax
 from .._caches import cached
 from .._core.equation import Arguments, Equation, ShapeMismatch
 from ..numerics._numerics import common_dtype
-from .batches import (
-    BATCHINGS,
-    BatchedEquation,
-    Slice,
-    Work,
-    make_batches,
-    without_slices,
-)
+from .batches import BATCHINGS, BatchedEquation, Slice, make_batches, without_slices
 from .division import AbstractWhole, Division, pass_division
 from .layouts import Layout, Pieces, over_stack
 
@@ -30,16 +23,12 @@ class _OnMatrices(BatchedEquation):
     """An equation of one matrix, applied to each matrix in a leaf."""
 
     def __init__(
-        self,
-        equation: Equation,
-        in_batches: bool,
-        work: Work,
-        division: Division | None,
+        self, equation: Equation, in_batches: bool, work: Any, division: Division | None
     ):
         functools.update_wrapper(self, equation, updated=())
         self.name, self._equation = equation.name, equation
         self._in_batches = in_batches
-        self._work: Work = work
+        self._work = work
         self._division = division if in_batches else None
         self.is_divided = is_divided = self._division is not None
         self.batching = BATCHINGS[work]

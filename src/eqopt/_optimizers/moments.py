@@ -12,7 +12,7 @@ from jaxtyping import Array, Int
 from .._core import Leafwise
 from .._transforms.scale import at
 from .._trees.leaves import parameters
-from .._trees.precision import compute_dtype
+from .._trees.precision import compute_dtype, or_tiny
 from .._types import Leaf, Nonnegative, Params, Scalar, Updates
 from ..numerics._numerics import bias_correction, safe_increment, safe_sqrt
 from ..tree._like import real_full_like, wide_zeros_like
@@ -81,6 +81,11 @@ def unbiased(mu, g, b1, mu_correction, g_correction) -> Leaf:
     if g_correction is None:
         return mu_hat
     return b1 * mu_hat + (1 - b1) * g / g_correction
+
+
+def root_plus(nu, eps) -> Leaf:
+    """The root of a second moment plus `eps`; not zero, so that zero over it is zero."""
+    return safe_sqrt(nu) + or_tiny(eps)
 
 
 def scalar(value: Any, params: Params) -> Scalar:

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Inexact
 from .._core import AbstractStateless, Leafwise, equation
 from .._matrices import Axes, Own, by_class, find_stacks, resolve_dimension_numbers
 from .._trees.leaves import align, is_leaf
-from .._types import Hyperparameter, Leaf, Params, PyTree, Scalar, Updates, ZeroOrMore
+from .._types import Hyperparameter, Leaf, Params, PyTree, Updates, ZeroOrMore
 from ..numerics._numerics import abs_sq, at_least_float32, safe_sqrt
 
 
@@ -91,9 +91,7 @@ class _Unit(eqx.Module):
 
 
 @equation
-def adaptive_clip(
-    g: Leaf, p: Leaf, unit: _Unit, *, clipping: Scalar, eps: Scalar
-) -> Leaf:
+def adaptive_clip(g: Leaf, p: Leaf, unit: _Unit, *, clipping, eps) -> Leaf:
     max_norm = clipping * jnp.maximum(unitwise_norm(p, unit.axis), eps)
     return unitwise_clip(unitwise_norm(g, unit.axis), max_norm, g)
 

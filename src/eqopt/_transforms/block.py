@@ -9,6 +9,7 @@ from jaxtyping import Array, Int
 
 from .._core import AbstractLeafwise, AbstractStateless, Leafwise, equation
 from .._trees.leaves import map_parameters
+from .._trees.precision import compute_dtype
 from .._types import (
     ClosedUnit,
     Count,
@@ -27,7 +28,6 @@ from ..numerics._numerics import (
     max_or_nan,
     safe_increment,
     safe_sqrt,
-    wide_dtype,
 )
 from .normalize import or_1, power_of_two, zero_if_infinite
 
@@ -43,17 +43,17 @@ def block_rms(x: Leaf) -> Scalar:
 
 
 @equation
-def scale_by_param_norm(g: Leaf, p: Leaf, *, min_scale: Scalar) -> Leaf:
+def scale_by_param_norm(g: Leaf, p: Leaf, *, min_scale) -> Leaf:
     return zero_if_infinite(jnp.maximum(block_norm(p), min_scale)) * g
 
 
 @equation
-def scale_by_param_rms(g: Leaf, p: Leaf, *, min_scale: Scalar) -> Leaf:
+def scale_by_param_rms(g: Leaf, p: Leaf, *, min_scale) -> Leaf:
     return zero_if_infinite(jnp.maximum(block_rms(p), min_scale)) * g
 
 
 @equation
-def clip_rms(g: Leaf, *, threshold: Scalar) -> Leaf:
+def clip_rms(g: Leaf, *, threshold) -> Leaf:
     return g / jnp.maximum(1, block_rms(g) / threshold)
 
 
@@ -154,13 +154,13 @@ def clip_and_scale(
     norm: Scalar,
     norm_sq: Scalar,
     *,
-    gamma1: Scalar,
-    gamma2: Scalar,
-    gamma3: Scalar,
-    eps: Scalar,
-    correction1: Scalar,
-    correction2: Scalar,
-    correction3: Scalar,
+    gamma1,
+    gamma2,
+    gamma3,
+    eps,
+    correction1,
+    correction2,
+    correction3,
 ) -> tuple[Leaf, Scalar, Scalar, Scalar]:
     modulus = safe_sqrt(abs_sq(g)) if jnp.iscomplexobj(g) else jnp.abs(g)
     largest = max_or_nan(modulus, initial=0)
@@ -250,7 +250,7 @@ class AdaClipGN(AbstractLeafwise):
     eta_min: ClosedUnit = 0.5
 
     def init(self, params) -> AdaClipGNState:
-        zero = lambda x: jnp.zeros((), wide_dtype(jnp.finfo(x.dtype).dtype))
+        zero = lambda x: jnp.zeros((), compute_dtype(x))
         zeros = lambda: map_parameters(zero, params)
         return AdaClipGNState(jnp.zeros((), jnp.int32), zeros(), zeros(), zeros())
 
@@ -277,9 +277,7 @@ def cosine_factor(owner: Any, count: Int[Array, ""]) -> Any:
 
 
 @equation
-def trust_ratio(
-    g: Leaf, p: Leaf, *, min_norm: Scalar, trust_coefficient: Scalar, eps: Scalar
-) -> Leaf:
+def trust_ratio(g: Leaf, p: Leaf, *, min_norm, trust_coefficient, eps) -> Leaf:
     p_norm, g_norm = (jnp.maximum(block_norm(x), min_norm) for x in (p, g))
     is_zero = (p_norm == 0) | (g_norm == 0)
     ratio = trust_coefficient * p_norm / jnp.where(is_zero, 1, g_norm + eps)

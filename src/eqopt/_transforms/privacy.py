@@ -17,16 +17,7 @@ from .._platforms import compute_once
 from .._trees.keys import key_data, next_key, split_like
 from .._trees.leaves import align, flatten_updates, keystr
 from .._trees.states import check_state
-from .._types import (
-    Key,
-    Leaf,
-    Params,
-    Positive,
-    PyTree,
-    RealScalarLike,
-    Updates,
-    ZeroOrMore,
-)
+from .._types import Key, Leaf, Positive, PyTree, RealScalarLike, Updates, ZeroOrMore
 from ..microbatching._ghost.factors import clip_factors
 from ..numerics._numerics import (
     abs_sq,
@@ -339,7 +330,7 @@ class DifferentiallyPrivateAggregate(AbstractTransformation):
         state = DifferentiallyPrivateAggregateState(later)
         return treedef.unflatten(means), state
 
-    def _sums(self, updates: Updates, params: Params | None) -> tuple[list, Any]:
+    def _sums(self, updates, params) -> tuple[list, Any]:
         """The sums of clipped gradients, and the divisor for them."""
         leaves, _ = flatten_updates(updates)
         if self.clipped:

@@ -7,10 +7,9 @@ from ..._arguments.fields import static_choice
 from ..._core import AbstractLeafwise, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
-from ..._trees.precision import or_tiny
 from ..._types import Mask, ScalarOrSchedule, Unit, ZeroOrMore
-from ...numerics._numerics import abs_sq, safe_sqrt
-from ..moments import AbstractMomentsState, counted, init_moments, unbiased
+from ...numerics._numerics import abs_sq
+from ..moments import AbstractMomentsState, counted, init_moments, root_plus, unbiased
 from ..recipe import AbstractRecipe
 
 
@@ -32,7 +31,7 @@ def belief(
     mu = (1 - b1) * g + b1 * mu
     nu = (1 - b2) * abs_sq(g - mu) + b2 * nu + eps_root
     mu_hat = unbiased(mu, g, b1, mu_correction, g_correction)
-    return mu_hat / (safe_sqrt(nu / nu_correction) + or_tiny(eps)), mu, nu
+    return mu_hat / root_plus(nu / nu_correction, eps), mu, nu
 
 
 class ScaleByBelief(AbstractLeafwise):

@@ -12,10 +12,9 @@ from ..._core import AbstractLeafwise, equation
 from ..._errors import InputError
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
-from ..._trees.precision import or_tiny
 from ..._types import Mask, Scalar, ScalarOrSchedule, Unit, ZeroOrMore
-from ...numerics._numerics import abs_sq, as_float, safe_increment, safe_sqrt
-from ..moments import AbstractMomentsState, counted, init_moments, unbiased
+from ...numerics._numerics import abs_sq, as_float, safe_increment
+from ..moments import AbstractMomentsState, counted, init_moments, root_plus, unbiased
 from ..recipe import AbstractRecipe
 
 
@@ -37,7 +36,7 @@ def adam(
     mu = (1 - b1) * g + b1 * mu
     nu = (1 - b2) * abs_sq(g) + b2 * nu
     mu_hat = unbiased(mu, g, b1, mu_correction, g_correction)
-    return mu_hat / (safe_sqrt(nu / nu_correction + eps_root) + or_tiny(eps)), mu, nu
+    return mu_hat / root_plus(nu / nu_correction + eps_root, eps), mu, nu
 
 
 # The number of terms after which the rest of the series below vanishes in float64.

@@ -8,12 +8,11 @@ from ..._arguments.fields import static_choice
 from ..._core import AbstractLeafwise, Leafwise, equation
 from ..._transforms.scale import ScaleByLearningRate, at, same
 from ..._transforms.weight_decay import is_off
-from ..._trees.precision import or_tiny
 from ..._types import Mask, Nonnegative, ScalarOrSchedule, Unit, Updates, ZeroOrMore
-from ...numerics._numerics import abs_sq, safe_increment, safe_sqrt
+from ...numerics._numerics import abs_sq, safe_increment
 from ...tree import zeros_like
 from ...tree._like import real_full_like, wide_zeros_like
-from ..moments import counted
+from ..moments import counted, root_plus
 from ..recipe import AbstractRecipe
 
 
@@ -65,7 +64,7 @@ def adan(
     v = (1 - b2) * difference + b2 * v
     n = (1 - b3) * abs_sq(g + b2 * difference) + b3 * n
     direction = m / m_correction + b2 * (v / v_correction)
-    u = direction / (safe_sqrt(n / n_correction + eps_root) + or_tiny(eps))
+    u = direction / root_plus(n / n_correction + eps_root, eps)
     return u, m, v, n, g
 
 

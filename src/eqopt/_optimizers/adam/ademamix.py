@@ -10,7 +10,6 @@ from ..._arguments.fields import static_choice
 from ..._core import AbstractLeafwise, equation
 from ..._transforms.scale import ScaleByLearningRate, at
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
-from ..._trees.precision import or_tiny
 from ..._types import (
     Interval,
     Mask,
@@ -20,9 +19,9 @@ from ..._types import (
     Updates,
     ZeroOrMore,
 )
-from ...numerics._numerics import abs_sq, safe_sqrt
+from ...numerics._numerics import abs_sq
 from ...tree._like import real_full_like, wide_zeros_like
-from ..moments import counted
+from ..moments import counted, root_plus
 from ..recipe import AbstractRecipe
 
 
@@ -51,7 +50,7 @@ def ademamix(
     m2 = (1 - b3) * g + b3 * m2
     nu = (1 - b2) * abs_sq(g) + b2 * nu
     direction = m1 / m1_correction + alpha * m2
-    u = direction / (safe_sqrt(nu / nu_correction + eps_root) + or_tiny(eps))
+    u = direction / root_plus(nu / nu_correction + eps_root, eps)
     return u, m1, m2, nu
 
 

@@ -6,11 +6,10 @@ from jaxtyping import DTypeLike
 
 from ..._core import AbstractLeafwise, equation
 from ..._transforms.scale import ScaleByLearningRate
-from ..._trees.precision import or_tiny
 from ..._types import Nonnegative, ScalarOrSchedule, Unit, ZeroOrMore
-from ...numerics._numerics import abs_sq, safe_sqrt
+from ...numerics._numerics import abs_sq
 from ...tree._like import real_full_like
-from ..moments import AbstractMomentsState, counted, init_moments
+from ..moments import AbstractMomentsState, counted, init_moments, root_plus
 from ..recipe import AbstractRecipe
 
 
@@ -49,7 +48,7 @@ def amsgrad(
     mu_hat = mu / mu_correction if bias_correction_mu else mu
     nu_hat = nu / nu_correction if bias_correction_nu else nu
     nu_max = jnp.maximum(nu_max, nu_hat)
-    return mu_hat / (safe_sqrt(nu_max + eps_root) + or_tiny(eps)), mu, nu, nu_max
+    return mu_hat / root_plus(nu_max + eps_root, eps), mu, nu, nu_max
 
 
 class ScaleByAMSGrad(AbstractLeafwise):

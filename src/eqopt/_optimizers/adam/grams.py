@@ -8,10 +8,9 @@ from ..._arguments.fields import static_choice
 from ..._core import AbstractLeafwise, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
-from ..._trees.precision import or_tiny
 from ..._types import Mask, ScalarOrSchedule, Unit, ZeroOrMore
-from ...numerics._numerics import abs_sq, safe_sqrt
-from ..moments import AbstractMomentsState, counted, init_moments
+from ...numerics._numerics import abs_sq
+from ..moments import AbstractMomentsState, counted, init_moments, root_plus
 from ..recipe import AbstractRecipe
 
 
@@ -31,7 +30,7 @@ def grams(g, mu, nu, *, b1, b2, eps, mu_correction, nu_correction):
     mu = (1 - b1) * g + b1 * mu
     nu = (1 - b2) * abs_sq(g) + b2 * nu
     correction = jnp.sqrt(nu_correction) / mu_correction
-    length = correction * jnp.abs(mu) / (safe_sqrt(nu) + or_tiny(eps))
+    length = correction * jnp.abs(mu) / root_plus(nu, eps)
     return length * jnp.sign(g), mu, nu
 
 

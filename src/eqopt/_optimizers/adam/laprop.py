@@ -7,10 +7,9 @@ from ..._arguments.fields import static_choice
 from ..._core import AbstractLeafwise, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
-from ..._trees.precision import or_tiny
 from ..._types import Mask, ScalarOrSchedule, Unit, ZeroOrMore
-from ...numerics._numerics import abs_sq, safe_sqrt
-from ..moments import AbstractMomentsState, counted, init_moments
+from ...numerics._numerics import abs_sq
+from ..moments import AbstractMomentsState, counted, init_moments, root_plus
 from ..recipe import AbstractRecipe
 
 
@@ -28,7 +27,7 @@ class ScaleByLaPropState(AbstractMomentsState):
 @equation(elementwise=True)
 def laprop(g, mu, nu, *, b1, b2, eps, mu_correction, nu_correction):
     nu = (1 - b2) * abs_sq(g) + b2 * nu
-    d = g / (safe_sqrt(nu / nu_correction) + or_tiny(eps))
+    d = g / root_plus(nu / nu_correction, eps)
     mu = (1 - b1) * d + b1 * mu
     return mu / mu_correction, mu, nu
 

@@ -9,17 +9,9 @@ from jaxtyping import Array, DTypeLike, Int
 
 from ..._core import AbstractLeafwise, equation
 from ..._transforms.scale import ScaleByLearningRate
-from ..._trees.precision import or_tiny
-from ..._types import (
-    Hyperparameter,
-    Interval,
-    Scalar,
-    ScalarOrSchedule,
-    Unit,
-    ZeroOrMore,
-)
+from ..._types import Hyperparameter, Interval, ScalarOrSchedule, Unit, ZeroOrMore
 from ...numerics._numerics import abs_sq, as_float, safe_increment, safe_sqrt
-from ..moments import AbstractMomentsState, counted, init_moments, unbiased
+from ..moments import AbstractMomentsState, counted, init_moments, root_plus, unbiased
 from ..recipe import AbstractRecipe
 
 
@@ -52,23 +44,23 @@ def radam(
     mu = (1 - b1) * g + b1 * mu
     nu = (1 - b2) * abs_sq(g) + b2 * nu
     mu_hat = unbiased(mu, g, b1, mu_correction, g_correction)
-    denominator = safe_sqrt(nu / nu_correction + eps_root) + or_tiny(eps)
+    denominator = root_plus(nu / nu_correction + eps_root, eps)
     is_known = rectifier > 0
     factor = jnp.where(is_known, rectifier / jnp.where(is_known, denominator, 1), 1)
     return factor * mu_hat, mu, nu
 
 
 @jax.jit
-def rectification(b2: Hyperparameter, count: Int[Array, ""], threshold: Any) -> Scalar:
+def rectification(b2: Hyperparameter, count: Int[Array, ""], threshold: Any) -> Array:
     r"""$r_t$ of [`eqopt.ScaleByRAdam`][], or 0 while $\rho_t$ is below the threshold."""
     with jax.numpy_dtype_promotion("standard"):
-        rate = -jnp.log(jnp.asarray(b2))
+        rate = -jnp.log(as_float(b2))
         # The formula of the paper subtracts numbers of the size of 1 / (1 - b2), which
         # leaves three digits in float32. This formula uses differences of small
         # numbers.
         rho_inf = 1 / jnp.tanh(rate / 2)
         rho = 1 + _window(rate, count) - _window(rate, 1)
-        is_known = rho >= threshold
+        is_known = rho >= as_float(threshold)
         rho, rho_inf = (jnp.where(is_known, x, 6) for x in (rho, rho_inf))
         most = (rho_inf - 4) * (rho_inf - 2) / rho_inf
         squared = (rho - 4) * (rho - 2) / rho / most
@@ -90,7 +82,7 @@ _COTH = (
 )
 
 
-def _window(rate: Scalar, t: Any) -> Scalar:
+def _window(rate, t):
     r"""$t\,(1 - \coth z + 1/z)$, where $z$ is half the rate times $t$."""
     z = rate * t / 2
     is_small = z < 0.5
@@ -165,7 +157,7 @@ class ScaleByRAdam(AbstractLeafwise):
 
     def leafwise(self, state: ScaleByRAdamState, params=None, **extra):
         count = safe_increment(state.count)
-        rectifier = rectification(as_float(self.b2), count, as_float(self.threshold))
+        rectifier = rectification(self.b2, count, self.threshold)
         return counted(self, radam, state, count=count, rectifier=rectifier)
 
 

@@ -7,10 +7,9 @@ from ..._arguments.fields import static_choice
 from ..._core import AbstractLeafwise, equation
 from ..._transforms.scale import ScaleByLearningRate, at
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
-from ..._trees.precision import or_tiny
 from ..._types import Mask, ScalarOrSchedule, Unit, ZeroOrMore
-from ...numerics._numerics import abs_sq, safe_sqrt
-from ..moments import AbstractMomentsState, counted, init_moments
+from ...numerics._numerics import abs_sq
+from ..moments import AbstractMomentsState, counted, init_moments, root_plus
 from ..recipe import AbstractRecipe
 
 
@@ -29,7 +28,7 @@ class ScaleBySimplifiedAdEMAMixState(AbstractMomentsState):
 def simplified_ademamix(g, mu, nu, *, b1, b2, alpha, eps, eps_root, nu_correction):
     mu = g + b1 * mu
     nu = (1 - b2) * abs_sq(g) + b2 * nu
-    u = (mu + alpha * g) / (safe_sqrt(nu / nu_correction + eps_root) + or_tiny(eps))
+    u = (mu + alpha * g) / root_plus(nu / nu_correction + eps_root, eps)
     return u, mu, nu
 
 

@@ -9,16 +9,9 @@ from ..._core import AbstractLeafwise, equation
 from ..._transforms.block import AdaClipGN, cosine_factor
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
-from ..._trees.precision import or_tiny
 from ..._types import ClosedUnit, Count, Mask, ScalarOrSchedule, Unit, ZeroOrMore
-from ...numerics._numerics import (
-    abs_sq,
-    as_float,
-    bias_correction,
-    safe_increment,
-    safe_sqrt,
-)
-from ..moments import AbstractMomentsState, counted, init_moments
+from ...numerics._numerics import abs_sq, as_float, bias_correction, safe_increment
+from ..moments import AbstractMomentsState, counted, init_moments, root_plus
 from ..recipe import AbstractRecipe
 
 
@@ -38,7 +31,7 @@ class ScaleByAdamWithResetState(AbstractMomentsState):
 def adam_with_reset(g, mu, nu, *, b1, b2, eps, mu_correction, nu_correction, is_reset):
     mu = (1 - b1) * g + b1 * jnp.where(is_reset, 0, mu)
     nu = (1 - b2) * abs_sq(g) + b2 * jnp.where(is_reset, 0, nu)
-    return mu / mu_correction / (safe_sqrt(nu / nu_correction) + or_tiny(eps)), mu, nu
+    return mu / mu_correction / root_plus(nu / nu_correction, eps), mu, nu
 
 
 class ScaleByAdamWithReset(AbstractLeafwise):

@@ -6,10 +6,9 @@ from jaxtyping import DTypeLike
 
 from ..._core import AbstractLeafwise, equation
 from ..._transforms.scale import ScaleByLearningRate
-from ..._trees.precision import or_tiny
 from ..._types import ScalarOrSchedule, Unit, ZeroOrMore
-from ...numerics._numerics import abs_sq, safe_sqrt
-from ..moments import AbstractMomentsState, counted, init_moments
+from ...numerics._numerics import abs_sq
+from ..moments import AbstractMomentsState, counted, init_moments, root_plus
 from ..recipe import AbstractRecipe
 
 
@@ -29,7 +28,7 @@ def yogi(g, mu, nu, *, b1, b2, eps, eps_root, mu_correction, nu_correction):
     mu = (1 - b1) * g + b1 * mu
     new = nu - (1 - b2) * jnp.sign(nu - abs_sq(g)) * abs_sq(g)
     nu = jnp.where(jnp.isinf(nu), nu, new)  # infinity minus infinity would be NaN
-    denominator = safe_sqrt(nu / nu_correction + eps_root) + or_tiny(eps)
+    denominator = root_plus(nu / nu_correction + eps_root, eps)
     return (mu / mu_correction) / denominator, mu, nu
 
 

@@ -9,7 +9,6 @@ from ..._core import AbstractLeafwise, AbstractOptimizer, equation
 from ..._matrices import DimensionNumbers
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import WeightDecay, decayed
-from ..._trees.precision import or_tiny
 from ..._types import (
     Hyperparameter,
     Leaf,
@@ -19,8 +18,8 @@ from ..._types import (
     Unit,
     ZeroOrMore,
 )
-from ...numerics._numerics import abs_sq, safe_sqrt
-from ..moments import AbstractMomentsState, counted, init_moments
+from ...numerics._numerics import abs_sq
+from ..moments import AbstractMomentsState, counted, init_moments, root_plus
 from ..recipe import decay_of, shared_decay, with_own_decay
 from .projection import Weight, leaves_of, projected
 
@@ -58,7 +57,7 @@ def adamp(
     mu = (1 - b1) * g + b1 * mu
     nu = (1 - b2) * abs_sq(g) + b2 * nu
     m = (1 - b1) * g + b1 * mu if nesterov else mu
-    d = m / mu_correction / (safe_sqrt(nu / nu_correction) + or_tiny(eps))
+    d = m / mu_correction / root_plus(nu / nu_correction, eps)
     u, rho = projected(d, g, p, leaf, delta, eps, wd_ratio)
     u = decayed(u, p, rho * weight_decay, cautious) if leaf.decays else u
     return u, mu, nu

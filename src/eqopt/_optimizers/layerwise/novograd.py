@@ -11,15 +11,10 @@ from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.trace import Trace, TraceState
 from ..._transforms.weight_decay import AddDecayedWeights, AddDecayedWeightsState
 from ..._trees.leaves import map_parameters
+from ..._trees.precision import compute_dtype
 from ..._trees.states import check_state
 from ..._types import Leaf, Mask, PerLeaf, Scalar, ScalarOrSchedule, Unit, ZeroOrMore
-from ...numerics._numerics import (
-    abs_sq,
-    as_float,
-    safe_increment,
-    safe_sqrt,
-    wide_dtype,
-)
+from ...numerics._numerics import abs_sq, as_float, safe_increment, safe_sqrt
 from ...tree._like import wide_zeros_like
 from ..moments import AbstractMomentsState
 from ..recipe import AbstractRecipe
@@ -108,10 +103,7 @@ class ScaleByNovoGrad(AbstractTransformation):
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     def init(self, params) -> ScaleByNovoGradState:
-        def zero(x):
-            real = wide_dtype(jnp.finfo(x.dtype).dtype)
-            return jnp.zeros((), self.nu_dtype or real)
-
+        zero = lambda x: jnp.zeros((), self.nu_dtype or compute_dtype(x))
         return ScaleByNovoGradState(
             count=jnp.zeros((), jnp.int32),
             mu=wide_zeros_like(params, self.mu_dtype),

@@ -11,24 +11,16 @@ from ..._core import AbstractTransformation, Leafwise, equation
 from ..._matrices import DimensionNumbers
 from ..._transforms.normalize import or_1
 from ..._transforms.weight_decay import WeightDecay
-from ..._trees.precision import or_tiny
-from ..._types import (
-    Mask,
-    Nonnegative,
-    ScalarOrSchedule,
-    Size,
-    Unit,
-    Updates,
-    ZeroOrMore,
-)
-from ...numerics._numerics import abs_sq, safe_norm, safe_sqrt
-from .orthogonalize import AbstractOrthogonal
+from ..._types import Mask, Nonnegative, ScalarOrSchedule, Size, Unit, ZeroOrMore
+from ...numerics._numerics import abs_sq, safe_norm
+from ..moments import root_plus
+from .orthogonalize import AbstractMomentumState, AbstractOrthogonal
 from .parts.eigenbasis import Matrix, RealMatrix
 from .parts.newton_schulz import Coefficients, NewtonSchulz
 from .parts.recipe import AbstractMatrixRecipe
 
 
-class ScaleByAdaMuonState(eqx.Module):
+class ScaleByAdaMuonState(AbstractMomentumState):
     r"""The momentum and the second moment of the orthogonal updates.
 
     **Attributes:**
@@ -38,7 +30,6 @@ class ScaleByAdaMuonState(eqx.Module):
     - `nu`: the mean of the squares of the orthogonal updates, a tree like `mu`.
     """
 
-    mu: Updates
     nu: Nonnegative
 
 
@@ -57,7 +48,7 @@ def adamuon(
     mu = beta * mu + (1 - beta) * g
     o = newton_schulz(jnp.sign(beta * mu + (1 - beta) * g if nesterov else mu))
     nu = beta * nu + (1 - beta) * abs_sq(o)
-    u = o / (safe_sqrt(nu) + or_tiny(eps))
+    u = o / root_plus(nu, eps)
     norm = consistent_rms * math.sqrt(g.size)
     return norm / or_1(safe_norm(u, 0) + eps) * u, mu, nu
 

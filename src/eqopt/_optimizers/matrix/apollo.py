@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import equinox as eqx
 import jax.numpy as jnp
 import jax.random as jr
-from jaxtyping import Array, Float, Inexact, Int
+from jaxtyping import Array, Float, Inexact
 
 from ..._arguments.fields import static_choice
 from ..._core import AbstractTransformation, equation
@@ -21,7 +21,6 @@ from ..._transforms.weight_decay import WeightDecay
 from ..._trees.control import cond
 from ..._trees.keys import as_key
 from ..._trees.leaves import places
-from ..._trees.precision import or_tiny
 from ..._types import (
     Count,
     Hyperparameter,
@@ -44,7 +43,7 @@ from ...numerics._numerics import (
     safe_norm,
     safe_sqrt,
 )
-from ..moments import counted
+from ..moments import AbstractMomentsState, counted, root_plus
 from .galore import leading
 from .parts.eigenbasis import Matrix
 from .parts.recipe import AbstractMatrixRecipe
@@ -58,7 +57,7 @@ Low: TypeAlias = Inexact[Array, "r long"]
 _EPS = 1e-8
 
 
-class ScaleByAPOLLOState(eqx.Module):
+class ScaleByAPOLLOState(AbstractMomentsState):
     r"""The moments in a subspace for each matrix, and the norm for the growth limit.
 
     **Attributes:**
@@ -73,9 +72,6 @@ class ScaleByAPOLLOState(eqx.Module):
         them have size 1 except the axes of the stack.
     """
 
-    count: Int[Array, ""]
-    mu: Updates
-    nu: Nonnegative
     projector: PerLeaf
     norm: Nonnegative
 
@@ -110,7 +106,7 @@ def apollo(
     r = jnp.conj(p.T).astype(g.dtype) @ x
     new_mu = b1 * mu[0] + (1 - b1) * r
     new_nu = b2 * nu[0] + (1 - b2) * abs_sq(r)
-    adapted = new_mu / (safe_sqrt(new_nu) + or_tiny(eps))
+    adapted = new_mu / root_plus(new_nu, eps)
     axis = 0 if scale_type == "channel" else (0, 1)
     lengths = (safe_norm(x, 0, axis=axis, keepdims=True) for x in (adapted, r))
     u = x * (next(lengths) / (next(lengths) + _EPS))

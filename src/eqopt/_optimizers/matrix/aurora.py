@@ -10,26 +10,16 @@ from ..._arguments.fields import static_choice
 from ..._core import AbstractTransformation, Leafwise, equation
 from ..._matrices import DimensionNumbers
 from ..._transforms.weight_decay import WeightDecay
-from ..._types import (
-    ClosedUnit,
-    Mask,
-    ScalarOrSchedule,
-    Size,
-    Unit,
-    Updates,
-    ZeroOrMore,
-)
+from ..._types import ClosedUnit, Mask, ScalarOrSchedule, Size, Unit, ZeroOrMore
 from ...numerics._numerics import abs_sq, safe_norm
-from .orthogonalize import AbstractOrthogonal
+from .orthogonalize import AbstractMomentumState, AbstractOrthogonal
 from .parts.eigenbasis import Matrix, short_side
 from .parts.newton_schulz import SCALES, Coefficients, NewtonSchulz, Scale
 from .parts.recipe import AbstractMatrixRecipe
 
 
-class ScaleByAuroraState(eqx.Module):
+class ScaleByAuroraState(AbstractMomentumState):
     """`mu`: the mean of the gradients so far; `None` for leaves that are not matrices."""
-
-    mu: Updates
 
 
 class Balanced(eqx.Module):

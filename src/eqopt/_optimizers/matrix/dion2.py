@@ -19,12 +19,11 @@ from ..._types import (
     ScalarOrSchedule,
     Size,
     Unit,
-    Updates,
     ZeroOrMore,
 )
 from ...numerics._numerics import abs_sq
 from .normuon import scale_by_row_rms
-from .orthogonalize import AbstractOrthogonal
+from .orthogonalize import AbstractMomentumState, AbstractOrthogonal
 from .parts.eigenbasis import Matrix, short_side
 from .parts.newton_schulz import SCALES, Coefficients, NewtonSchulz, Scale
 from .parts.recipe import AbstractMatrixRecipe
@@ -41,7 +40,7 @@ def _number(x: Any) -> Any:
 Fraction: TypeAlias = Annotated[float, Interval(0, 1, includes_low=False)]
 
 
-class ScaleByDion2State(eqx.Module):
+class ScaleByDion2State(AbstractMomentumState):
     r"""The gradients that have not been applied yet.
 
     **Attributes:**
@@ -52,7 +51,6 @@ class ScaleByDion2State(eqx.Module):
         has the axes of the parameter, with size 1 along the inputs. Otherwise `None`.
     """
 
-    mu: Updates
     nu: Nonnegative | None
 
 

@@ -8,13 +8,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from ..._combinators.chain import Chain
-from ..._core import (
-    AbstractOptimizer,
-    AbstractTransformation,
-    Equation,
-    Leafwise,
-    equation,
-)
+from ..._core import AbstractOptimizer, AbstractTransformation, Leafwise, equation
 from ..._errors import InputError
 from ..._matrices import (
     AbstractMatrixwise,
@@ -138,7 +132,7 @@ class _NormControl(AbstractMatrixwise):
         one = of_rows if is_of_rows else lambda axes, x: norm
         return map_matrices(one, self.weight_dimension_numbers, tree, params)
 
-    def _leafwise(self, equation: Equation, state, params, **shared) -> Leafwise:
+    def _leafwise(self, equation, state, params, **shared) -> Leafwise:
         norms = lambda updates: self._norms(updates, params)
         return Leafwise(equation, state, shared, reads={"norms": norms})
 

@@ -14,7 +14,6 @@ from ..._core import AbstractOptimizer, AbstractTransformation, equation
 from ..._matrices import DimensionNumbers
 from ..._transforms.normalize import or_1
 from ..._transforms.scale import at, recorded
-from ..._trees.precision import or_tiny
 from ..._types import (
     Nonnegative,
     Recorded,
@@ -26,7 +25,7 @@ from ..._types import (
 )
 from ...numerics._numerics import abs_sq, safe_sqrt
 from ..adam.adam import AdamW
-from ..moments import counted
+from ..moments import counted, root_plus
 from .orthogonalize import AbstractOrthogonal
 from .parts.eigenbasis import Matrix
 from .parts.newton_schulz import SCALES, Coefficients, NewtonSchulz, Scale
@@ -98,7 +97,7 @@ def muown(
     lengths = _norms(v)
     gain_mu = b1 * gain_mu + (1 - b1) * of_gains
     gain_nu = b2 * gain_nu + (1 - b2) * of_gains**2
-    adam = gain_mu / mu_correction / (safe_sqrt(gain_nu / nu_correction) + or_tiny(eps))
+    adam = gain_mu / mu_correction / root_plus(gain_nu / nu_correction, eps)
     gains = gains - learning_rate * (adam + weight_decay * gains)
     # A negative gain is a positive one of the opposite direction: so it will be seen.
     turns = ~is_zero & (gains < 0)

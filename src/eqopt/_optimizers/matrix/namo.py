@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, DTypeLike, Float, Int
+from jaxtyping import Array, DTypeLike, Float
 
 from ..._arguments.extra import required_params
 from ..._arguments.fields import static_choice
@@ -20,16 +20,7 @@ from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import WeightDecay, decayed, is_off
 from ..._trees.leaves import is_leaf
 from ..._trees.masks import both, resolve_mask
-from ..._types import (
-    Mask,
-    Nonnegative,
-    ScalarOrSchedule,
-    Size,
-    Unit,
-    Updates,
-    UpToOne,
-    ZeroOrMore,
-)
+from ..._types import Mask, ScalarOrSchedule, Size, Unit, UpToOne, ZeroOrMore
 from ...numerics._numerics import (
     abs_sq,
     bias_correction,
@@ -38,6 +29,7 @@ from ...numerics._numerics import (
     safe_sqrt,
 )
 from ..adam.adam import ScaleByAdam
+from ..moments import AbstractMomentsState
 from ..recipe import decay_of, shared_decay, with_own_decay
 from .orthogonalize import AbstractOrthogonal
 from .parts.eigenbasis import Matrix
@@ -49,7 +41,7 @@ Per: TypeAlias = Literal["matrix", "column"]
 Factor: TypeAlias = Float[Array, "1 #n"]
 
 
-class ScaleByNAMOState(eqx.Module):
+class ScaleByNAMOState(AbstractMomentsState):
     r"""The momentum, and the mean square of the norms of the gradients.
 
     **Attributes:**
@@ -61,10 +53,6 @@ class ScaleByNAMOState(eqx.Module):
         its columns. It has the shape of the parameter, with size 1 along the outputs,
         and along the inputs if there is one number per matrix.
     """
-
-    count: Int[Array, ""]
-    mu: Updates
-    nu: Nonnegative
 
 
 class OfMatrix(eqx.Module):

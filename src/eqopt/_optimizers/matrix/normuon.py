@@ -19,11 +19,10 @@ from ..._types import (
     ScalarOrSchedule,
     Size,
     Unit,
-    Updates,
     ZeroOrMore,
 )
 from ...numerics._numerics import abs_sq, safe_norm, safe_sqrt
-from .orthogonalize import AbstractOrthogonal
+from .orthogonalize import AbstractMomentumState, AbstractOrthogonal
 from .parts.eigenbasis import Matrix
 from .parts.newton_schulz import SCALES, Coefficients, NewtonSchulz, Scale
 from .parts.recipe import AbstractMatrixRecipe
@@ -130,7 +129,7 @@ def moments_of_rows(owner: Any, params: Params) -> Nonnegative:
     return owner.for_matrices(params, total)
 
 
-class ScaleByNorMuonState(eqx.Module):
+class ScaleByNorMuonState(AbstractMomentumState):
     r"""The momentum, and the mean squares of the rows of the orthogonal updates.
 
     **Attributes:**
@@ -141,7 +140,6 @@ class ScaleByNorMuonState(eqx.Module):
         shape of the parameter, with size 1 along the inputs.
     """
 
-    mu: Updates
     nu: Nonnegative
 
 

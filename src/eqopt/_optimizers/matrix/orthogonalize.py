@@ -12,7 +12,7 @@ from ..._arguments.fields import static_choice
 from ..._core import Leafwise, equation
 from ..._matrices import AbstractMatrixwise, DimensionNumbers
 from ..._transforms.normalize import zero_if_infinite
-from ..._types import Size, ZeroOrMore
+from ..._types import Size, Updates, ZeroOrMore
 from ...numerics._numerics import safe_norm
 from .parts.eigenbasis import Matrix
 from .parts.newton_schulz import (
@@ -201,6 +201,12 @@ class Orthogonalize(AbstractMatrixwise):
     def matrixwise(self, state: None, params=None, **extra):
         shared = {"newton_schulz": self.newton_schulz()}
         return Leafwise(orthogonalize, state, shared)
+
+
+class AbstractMomentumState(eqx.Module):
+    """The momentum of each matrix."""
+
+    mu: Updates
 
 
 class AbstractOrthogonal(AbstractMatrixwise):

@@ -16,9 +16,9 @@ from ..._errors import InputError
 from ..._matrices import DimensionNumbers, MatrixDimensionNumbers
 from ..._transforms.normalize import or_1
 from ..._transforms.weight_decay import WeightDecay
-from ..._types import Mask, Params, ScalarOrSchedule, Size, Unit, Updates, ZeroOrMore
+from ..._types import Mask, Params, ScalarOrSchedule, Size, Unit, ZeroOrMore
 from ...numerics._numerics import safe_norm
-from .orthogonalize import AbstractOrthogonal
+from .orthogonalize import AbstractMomentumState, AbstractOrthogonal
 from .parts.eigenbasis import Matrix
 from .parts.newton_schulz import Coefficients, NewtonSchulz
 from .parts.recipe import matrices_and_others
@@ -27,10 +27,8 @@ from .parts.recipe import matrices_and_others
 Norm: TypeAlias = Literal["spectral", "sign", "row", "col"]
 
 
-class ScaleByLMOState(eqx.Module):
+class ScaleByLMOState(AbstractMomentumState):
     """`mu`: the mean of the gradients so far; `None` for leaves that are not matrices."""
-
-    mu: Updates
 
 
 @equation

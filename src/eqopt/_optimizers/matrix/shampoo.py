@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import equinox as eqx
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, DTypeLike, Int
+from jaxtyping import DTypeLike
 
 from ..._arguments.checks import check_fields, check_interval
 from ..._arguments.fields import static_choice
@@ -16,17 +16,14 @@ from ..._core import AbstractOptimizer, AbstractTransformation, equation
 from ..._matrices import AbstractMatrixwise, DimensionNumbers, Rows, Work
 from ..._transforms.normalize import zero_if_infinite
 from ..._transforms.weight_decay import WeightDecay
-from ..._trees.precision import or_tiny
 from ..._types import (
     ClosedUnit,
     Count,
     Mask,
-    Nonnegative,
     PerLeaf,
     ScalarOrSchedule,
     Size,
     Unit,
-    Updates,
     ZeroOrMore,
 )
 from ...numerics._numerics import (
@@ -36,7 +33,7 @@ from ...numerics._numerics import (
     safe_norm,
     safe_sqrt,
 )
-from ..moments import counted
+from ..moments import AbstractMomentsState, counted, root_plus
 from .parts.eigenbasis import (
     Matrix,
     PerSide,
@@ -60,7 +57,7 @@ from .parts.stagger import Shift, shifts
 Graft: TypeAlias = Literal["adam", "rmsprop", "adagrad", "sgd"]
 
 
-class ScaleByShampooState(eqx.Module):
+class ScaleByShampooState(AbstractMomentsState):
     r"""The momentum, the two factors of each matrix, and their roots.
 
     **Attributes:**
@@ -76,9 +73,6 @@ class ScaleByShampooState(eqx.Module):
     - `roots`: the inverse roots of the factors. With `kl`, their eigenvectors, as rows.
     """
 
-    count: Int[Array, ""]
-    mu: Updates
-    nu: Nonnegative
     factors: PerLeaf
     roots: PerLeaf
 
@@ -179,7 +173,7 @@ def _step_of(graft, mean, g, nu, b2, eps, correction):
     is_sum = graft == "adagrad"
     nu = (1 if is_sum else b2) * nu + (1 if is_sum else 1 - b2) * abs_sq(g)
     nu_hat = nu / correction if graft == "adam" else nu
-    return mean / (safe_sqrt(nu_hat) + or_tiny(eps)), nu
+    return mean / root_plus(nu_hat, eps), nu
 
 
 def _as_long_as(step, direction):

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, Inexact, Int
+from jaxtyping import Array, DTypeLike, Inexact
 
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
@@ -15,21 +15,18 @@ from ..._errors import InputError
 from ..._matrices import AbstractMatrixwise, DimensionNumbers, Rows
 from ..._transforms.weight_decay import WeightDecay
 from ..._trees.control import cond
-from ..._trees.precision import or_tiny
 from ..._types import (
     Count,
     Mask,
-    Nonnegative,
     PerLeaf,
     ScalarOrSchedule,
     Size,
     SizeOrZero,
     Unit,
-    Updates,
     ZeroOrMore,
 )
 from ...numerics._numerics import abs_sq, bias_correction, safe_increment, safe_sqrt
-from ..moments import counted
+from ..moments import AbstractMomentsState, counted, root_plus
 from .orthogonalize import Orthogonalize
 from .parts.eigenbasis import (
     Matrix,
@@ -50,7 +47,7 @@ from .parts.recipe import AbstractMatrixRecipe, matrices_and_others
 from .parts.stagger import Shift, shifts
 
 
-class ScaleBySOAPState(eqx.Module):
+class ScaleBySOAPState(AbstractMomentsState):
     r"""The preconditioner, and the moments in its eigenbasis.
 
     **Attributes:**
@@ -66,9 +63,6 @@ class ScaleBySOAPState(eqx.Module):
         eigenvectors.
     """
 
-    count: Int[Array, ""]
-    mu: Updates
-    nu: Nonnegative
     factors: PerLeaf
     basis: PerLeaf
 
@@ -110,7 +104,7 @@ def soap(
     h = counts.astype(g.dtype) * to_basis(g, basis)
     new_mu = b1 * mu + (1 - b1) * h
     new_nu = b2 * nu + (1 - b2) * abs_sq(h)
-    u = step_size * from_basis(new_mu / (safe_sqrt(new_nu) + or_tiny(eps)), basis)
+    u = step_size * from_basis(new_mu / root_plus(new_nu, eps), basis)
     if skip_first:
         u, new_mu, new_nu = (
             jnp.where(is_first, old, new)

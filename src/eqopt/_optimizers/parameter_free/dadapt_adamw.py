@@ -19,7 +19,6 @@ from ..._core import (
 from ..._transforms.normalize import ratio
 from ..._transforms.scale import recorded
 from ..._transforms.weight_decay import WeightDecay
-from ..._trees.precision import or_tiny
 from ..._trees.states import check_state
 from ..._types import (
     Leaf,
@@ -36,7 +35,7 @@ from ..._types import (
 )
 from ...numerics._numerics import abs_sq, safe_increment, safe_sqrt
 from ...tree._like import real_full_like, wide_zeros_like
-from ..moments import corrected_step, scalar
+from ..moments import corrected_step, root_plus, scalar
 from ..recipe import add_decay, decay_of
 
 
@@ -68,7 +67,7 @@ class DAdaptAdamWState(eqx.Module):
 def dadapt_adamw_sums(
     g: Leaf, exp_avg_sq: RealLeaf, grad_sum: Leaf, *, b3, step, eps
 ) -> tuple[Scalar, Scalar]:
-    direction = grad_sum / (safe_sqrt(exp_avg_sq) + or_tiny(eps))
+    direction = grad_sum / root_plus(exp_avg_sq, eps)
     grad_sum = b3 * grad_sum + (1 - b3) * step * g
     return (jnp.conj(g) * direction).real.sum(), jnp.abs(grad_sum).sum()
 
@@ -78,12 +77,7 @@ def dadapt_adamw(g, exp_avg, exp_avg_sq, grad_sum, *, b1, b2, b3, step, eps):
     exp_avg = b1 * exp_avg + (1 - b1) * step * g
     exp_avg_sq = b2 * exp_avg_sq + (1 - b2) * abs_sq(g)
     grad_sum = b3 * grad_sum + (1 - b3) * step * g
-    return (
-        -exp_avg / (safe_sqrt(exp_avg_sq) + or_tiny(eps)),
-        exp_avg,
-        exp_avg_sq,
-        grad_sum,
-    )
+    return (-exp_avg / root_plus(exp_avg_sq, eps), exp_avg, exp_avg_sq, grad_sum)
 
 
 class DAdaptAdamW(AbstractTransformation):

@@ -18,7 +18,6 @@ from ..._transforms.normalize import ratio
 from ..._transforms.scale import recorded
 from ..._transforms.weight_decay import WeightDecay
 from ..._trees.leaves import restrict
-from ..._trees.precision import or_tiny
 from ..._trees.states import check_state
 from ..._types import (
     ClosedUnit,
@@ -37,7 +36,7 @@ from ..._types import (
 )
 from ...numerics._numerics import abs_sq, safe_increment, safe_sqrt
 from ...tree._like import copy, real_full_like, wide_zeros_like
-from ..moments import corrected_step, scalar
+from ..moments import corrected_step, root_plus, scalar
 from ..recipe import add_decay, decay_of
 
 
@@ -87,7 +86,7 @@ def size(grad_sum: Leaf) -> Scalar:
 def prodigy(g, exp_avg, exp_avg_sq, *, b1, b2, d, step, eps):
     exp_avg = b1 * exp_avg + (1 - b1) * d * g
     exp_avg_sq = b2 * exp_avg_sq + (1 - b2) * d**2 * abs_sq(g)
-    update = -step * exp_avg / (safe_sqrt(exp_avg_sq) + or_tiny(eps))
+    update = -step * exp_avg / root_plus(exp_avg_sq, eps)
     return update, exp_avg, exp_avg_sq
 
 

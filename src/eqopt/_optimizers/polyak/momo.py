@@ -22,7 +22,6 @@ from ..._core import (
 )
 from ..._transforms.scale import recorded, scale
 from ..._transforms.weight_decay import is_off
-from ..._trees.precision import or_tiny
 from ..._trees.states import check_state
 from ..._types import (
     Hyperparameter,
@@ -39,15 +38,9 @@ from ..._types import (
     Updates,
     ZeroOrMore,
 )
-from ...numerics._numerics import (
-    abs_sq,
-    as_float,
-    bias_correction,
-    safe_increment,
-    safe_sqrt,
-)
+from ...numerics._numerics import abs_sq, as_float, bias_correction, safe_increment
 from ...tree._like import real_full_like, wide_zeros_like
-from ..moments import scalar, value_at
+from ..moments import root_plus, scalar, value_at
 from ..recipe import Decays, which_decay
 from .polyak import capped_ratio
 
@@ -317,8 +310,7 @@ class MoMo(AbstractMoMo):
 def momo_adam(g, exp_avg, exp_avg_sq, *, b1, b2, eps, correction):
     exp_avg = b1 * exp_avg + (1 - b1) * g
     exp_avg_sq = b2 * exp_avg_sq + (1 - b2) * abs_sq(g)
-    root = safe_sqrt(exp_avg_sq / correction)
-    return exp_avg / (root + or_tiny(eps)), exp_avg, exp_avg_sq
+    return exp_avg / root_plus(exp_avg_sq / correction, eps), exp_avg, exp_avg_sq
 
 
 class MoMoAdam(AbstractMoMo):

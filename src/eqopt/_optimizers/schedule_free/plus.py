@@ -11,7 +11,6 @@ from ..._arguments.fields import static_choice
 from ..._core import AbstractTransformation, dot, equation, leafwise, sum_over_leaves
 from ..._transforms.normalize import ratio
 from ..._transforms.scale import recorded
-from ..._trees.precision import or_tiny
 from ..._trees.states import check_state
 from ..._types import (
     CountOrZero,
@@ -33,7 +32,7 @@ from ..._types import (
 from ..._wrappers.averages.gradient_points import with_average
 from ...numerics._numerics import abs_sq, bias_correction, safe_increment, safe_sqrt
 from ...tree._like import real_full_like, wide_copy, wide_zeros_like
-from ..moments import scalar, value_at
+from ..moments import root_plus, scalar, value_at
 from ..recipe import Decays, which_decay
 
 
@@ -95,7 +94,7 @@ def schedule_free_plus(
 ):
     mu = (1 - b1) * g + b1 * mu
     nu = (1 - b2) * abs_sq(g) + b2 * nu
-    d = mu / mu_correction / (safe_sqrt(nu / nu_correction) + or_tiny(eps))
+    d = mu / mu_correction / root_plus(nu / nu_correction, eps)
     x = z + (p - z) / beta
     pull = 0 if decays is None else decay * p
     z = z - pull - eta * d

@@ -11,15 +11,7 @@ from ..._combinators.chain import Chain
 from ..._core import AbstractOptimizer
 from ..._transforms.scale import ScaleByLearningRate, at
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
-from ..._types import (
-    CountOrZero,
-    Mask,
-    Scalar,
-    ScalarOrSchedule,
-    Unit,
-    UpToOne,
-    ZeroOrMore,
-)
+from ..._types import CountOrZero, Mask, ScalarOrSchedule, Unit, UpToOne, ZeroOrMore
 from ..._wrappers.averages.gradient_points import ScheduleFree
 from ...schedules import AbstractSchedule, Linear
 from ..adaptive.rmsprop import ScaleByRMS
@@ -31,7 +23,7 @@ class WarmUp(AbstractSchedule):
     learning_rate: ScalarOrSchedule
     warmup_steps: CountOrZero
 
-    def __call__(self, count: Any) -> Scalar:
+    def __call__(self, count: Any) -> Any:
         eta = at(self, "learning_rate", count)
         ramp = Linear(0.0, 1.0, self.warmup_steps)(count)
         return ramp * jnp.asarray(eta, ramp.dtype)
