@@ -53,14 +53,9 @@ def search_arc(line, project: Callable[[PyTree], PyTree], max_steps) -> Trial:
         return at(factor * last.step_size, last.evaluations)
 
     goes_on = lambda now: (now[0].error > 0) & (now[0].evaluations < max_steps)
-    none = Trial(
-        jnp.ones_like(line.value),
-        line.value,
-        line.grad,
-        jnp.full_like(line.value, jnp.inf),
-        jnp.int32(0),
-    )
-    found, _ = while_loop(goes_on, body, (none, jnp.ones_like(line.value)))
+    one, infinity = jnp.ones_like(line.value), jnp.full_like(line.value, jnp.inf)
+    none = Trial(one, line.value, line.grad, infinity, jnp.int32(0))
+    found, _ = while_loop(goes_on, body, (none, one))
     return found
 
 

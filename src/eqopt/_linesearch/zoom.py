@@ -95,14 +95,7 @@ class Search(eqx.Module):
 
 
 def search(
-    line: Line,
-    criteria: Criteria,
-    guess: Scalar,
-    max_steps: Int[Array, ""],
-    max_step_size: Scalar,
-    tol: Scalar,
-    increase_factor: Scalar,
-    precision: Scalar,
+    line, criteria, guess, max_steps, max_step_size, tol, increase_factor, precision
 ) -> Search:
     """Searches for a step size along `line`, starting with `guess`.
 

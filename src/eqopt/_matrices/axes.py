@@ -26,12 +26,7 @@ DimensionNumbers: TypeAlias = PyTree | Callable[[Params], PyTree]
 
 
 def resolve_dimension_numbers(
-    given: DimensionNumbers | None,
-    tree: PyTree,
-    params: Params | None,
-    default: Callable[[PyTree], list] = of_layers,
-    is_required: bool = False,
-    takes_blocks: bool = True,
+    given, tree, params, default=of_layers, is_required=False, takes_blocks=True
 ) -> "list[Axes | None]":
     """The axes of each leaf of `tree` (counting `None`s); `None` if not a matrix.
 

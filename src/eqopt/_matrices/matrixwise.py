@@ -93,13 +93,8 @@ class AbstractContracting(AbstractTransformation):
         axes = self._axes(params, params)
         report.take(type(self).__name__, params, axes)
         pairs = zip(axes, jtu.tree_leaves(params, is_leaf=is_leaf), strict=True)
-        report.multiply(
-            params,
-            [
-                None if a is None else a.map_blocks(x.shape, self._factor)
-                for a, x in pairs
-            ],
-        )
+        of_one = lambda axes, x: axes and axes.map_blocks(x.shape, self._factor)
+        report.multiply(params, [of_one(*pair) for pair in pairs])
 
     def _factor(self, outputs: int, inputs: int) -> float | None:
         """A factor for the shape of a matrix, which the equation includes."""

@@ -64,13 +64,9 @@ class _OnMatrices(BatchedEquation):
         if not jnp.iscomplexobj(g):
             return
         # Modules hold unrelated numbers, and some slots are always real.
-        slots = jax.tree.leaves(
-            [
-                x
-                for x, is_real in zip(arguments, self._is_real, strict=True)
-                if not is_real and not isinstance(x, eqx.Module)
-            ]
-        )
+        pairs = zip(arguments, self._is_real, strict=True)
+        wide = [x for x, is_real in pairs if not is_real]
+        slots = jax.tree.leaves([x for x in wide if not isinstance(x, eqx.Module)])
         if slots and not any(map(jnp.iscomplexobj, slots)):
             raise ShapeMismatch(None, "a complex update for real slots")
 

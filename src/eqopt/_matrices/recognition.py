@@ -39,11 +39,8 @@ def of_layers(tree: PyTree) -> list[Numbers]:
     leaves = jtu.tree_leaves(tree, is_leaf=is_leaf)
     numbers = by_class(tree)
     own = [i for i, n in enumerate(numbers) if n is Own]
-    sizes = (
-        find_stacks(tree)
-        if any(leaves[i].ndim >= 2 for i in own)
-        else [()] * len(leaves)
-    )
+    has_matrices = any(leaves[i].ndim >= 2 for i in own)
+    sizes = find_stacks(tree) if has_matrices else [()] * len(leaves)
     for i in own:
         numbers[i] = of_own(leaves[i].ndim, len(sizes[i]))
     return numbers

@@ -1,7 +1,7 @@
 """How most optimizers are made: their chains, and weight decay inside a part."""
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -29,7 +29,7 @@ class AbstractRecipe(AbstractOptimizer):
     A class among them takes its hyperparameters from the fields of the optimizer.
     """
 
-    _parts: eqx.AbstractClassVar[tuple[Any, ...]]
+    _parts: ClassVar[tuple[Any, ...]]
 
     @property
     def chain(self) -> Chain:

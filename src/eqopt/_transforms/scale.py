@@ -146,7 +146,6 @@ class ScaleByTree(AbstractLeafwise):
 
     def init(self, params) -> None:
         self._spread(parameters(params), params)  # raises if they do not fit
-        return None
 
     def _route(self, report: Report, params: Params) -> None:
         factors = resolve("factors", self.factors, params, params)

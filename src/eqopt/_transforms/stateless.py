@@ -97,18 +97,8 @@ def _fits(u: Any, g: Any) -> bool:
 # A plain function is static: what is compiled for it goes with it (`_caches.py`).
 
 
-@equation
-def of_update(g: Leaf, *, f) -> Leaf:
-    return f(g, None)
-
-
-@equation
-def of_update_and_parameter(g: Leaf, p: Leaf, *, f) -> Leaf:
-    return f(g, p)
-
-
 class _Model(eqx.Module):
-    """A function with arrays; all but these is static."""
+    """A function; all but its arrays is static."""
 
     arrays: PyTree
     others: PyTree = eqx.field(static=True)
@@ -118,12 +108,12 @@ class _Model(eqx.Module):
 
 
 @equation
-def model_of_update(g: Leaf, *, f: _Model) -> Leaf:
+def of_update(g: Leaf, *, f: _Model) -> Leaf:
     return f(g, None)
 
 
 @equation
-def model_of_update_and_parameter(g: Leaf, p: Leaf, *, f: _Model) -> Leaf:
+def of_update_and_parameter(g: Leaf, p: Leaf, *, f: _Model) -> Leaf:
     return f(g, p)
 
 
@@ -151,11 +141,6 @@ class StatelessWithTreeMap(AbstractStateless):
     f: Callable[[Array, Any], Array]
 
     def leafwise(self, state: None, params=None, **extra):
-        arrays, others = eqx.partition(self.f, eqx.is_array)
-        if not jtu.tree_leaves(arrays):
-            equation = of_update if params is None else of_update_and_parameter
-            return Leafwise(equation, shared={"f": self.f})
-        f = _Model(arrays, others)
-        of_both = model_of_update_and_parameter
-        equation = model_of_update if params is None else of_both
+        f = _Model(*eqx.partition(self.f, eqx.is_array))
+        equation = of_update if params is None else of_update_and_parameter
         return Leafwise(equation, shared={"f": f})

@@ -238,23 +238,15 @@ class SGDR(AbstractSchedule):
         return one_after_the_other(self, self.cosine_kwargs, boundaries, count)
 
 
-@partial(compiled, static_argnames="interpolate_type")
-def _one_cycle(
-    count: Int[Array, ""],
-    peak_value: Float[Array, ""],
-    div_factor: Float[Array, ""],
-    final_div_factor: Float[Array, ""],
-    boundaries: tuple[Int[Array, ""], ...],
-    *,
-    interpolate_type: str,
-) -> Float[Array, ""]:
+@partial(compiled, static_argnames="kind")
+def _one_cycle(count, peak_value, div_factor, final_div_factor, boundaries, *, kind):
     # Differs from Optax, which computes the values as products of one another: here,
     # the peak is exact, even if two phases end at the same count.
     init_value = peak_value / div_factor
     values = [init_value, peak_value, init_value, init_value / final_div_factor]
     if len(boundaries) == 2:
         del values[2]
-    return interpolate(count, tuple(values), boundaries, interpolate_type)
+    return interpolate(count, tuple(values), boundaries, kind)
 
 
 @compiled
@@ -271,18 +263,12 @@ def _boundary(owner: "LinearOneCycle | CosineOneCycle", name: str):
     return _fraction_of_steps(as_real(fraction), as_integer(steps))
 
 
-def _one_cycle_at(owner, count, fractions, interpolate_type) -> Float[Array, ""]:
-    return _one_cycle(
-        as_count(count),
-        as_real(owner.peak_value),
-        as_real(owner.div_factor),
-        as_real(owner.final_div_factor),
-        (
-            *(_boundary(owner, name) for name in fractions),
-            as_integer(owner.transition_steps),
-        ),
-        interpolate_type=interpolate_type,
-    )
+def _one_cycle_at(owner, count, fractions, kind) -> Float[Array, ""]:
+    names = "peak_value", "div_factor", "final_div_factor"
+    numbers = (as_real(getattr(owner, name)) for name in names)
+    ends = *(_boundary(owner, name) for name in fractions), owner.transition_steps
+    boundaries = tuple(map(as_integer, ends))
+    return _one_cycle(as_count(count), *numbers, boundaries, kind=kind)
 
 
 class CosineOneCycle(AbstractSchedule):

@@ -73,13 +73,8 @@ class Linear(AbstractFormula):
     transition_begin: StepsOrZero = 0
 
     def _formula(self: Any, count: Int[Array, ""]) -> Float[Array, ""]:
-        return line(
-            count,
-            self.init_value,
-            self.end_value,
-            self.transition_steps,
-            self.transition_begin,
-        )
+        values = self.init_value, self.end_value
+        return line(count, *values, self.transition_steps, self.transition_begin)
 
 
 class Polynomial(AbstractFormula):
@@ -189,19 +184,11 @@ class CosineDecay(AbstractFormula):
         return self.init_value * ((1 - self.alpha) * wave + self.alpha)
 
 
-def exponential(
-    count: Int[Array, ""],
-    init_value: Float[Array, ""],
-    decay_rate: Float[Array, ""],
-    end_value: Float[Array, ""] | None,
-    transition_steps: Int[Array, ""],
-    transition_begin: Int[Array, ""] | int,
-    staircase: bool,
-) -> Float[Array, ""]:
+def exponential(count, init_value, decay_rate, end_value, steps, begin, staircase):
     dtype = init_value.dtype
-    begin = jnp.maximum(transition_begin, 0)
+    begin = jnp.maximum(begin, 0)
     elapsed = jnp.maximum(count, begin) - begin
-    steps = jnp.maximum(transition_steps, 1)
+    steps = jnp.maximum(steps, 1)
     if staircase:  # with integers: XLA may multiply by 1 / T, so that 3 / 3 is below 1
         exponent = (elapsed // steps).astype(dtype)
     else:

@@ -241,14 +241,11 @@ class WarmupStableDecay(AbstractFormula):
 
     def __check_init__(self) -> None:
         check_fields(self)
-        warmup, cooldown, total = (
-            self.warmup_steps,
-            self.cooldown_steps,
-            self.total_steps,
-        )
-        if any(map(is_traced, (warmup, cooldown, total))):
+        steps = self.warmup_steps, self.cooldown_steps, self.total_steps
+        if any(map(is_traced, steps)):
             return
-        if int(warmup) + int(cooldown) > int(total):
+        warmup, cooldown, total = map(int, steps)
+        if warmup + cooldown > total:
             raise InputError(
                 self,
                 "`total_steps` must be at least `warmup_steps` + `cooldown_steps`, "

@@ -28,25 +28,11 @@ class ScaleByAMSGradState(AbstractMomentsState):
 
 
 @equation(elementwise=True)
-def amsgrad(
-    g,
-    mu,
-    nu,
-    nu_max,
-    *,
-    b1,
-    b2,
-    eps,
-    eps_root,
-    mu_correction,
-    nu_correction,
-    bias_correction_mu,
-    bias_correction_nu,
-):
+def amsgrad(g, mu, nu, nu_max, *, b1, b2, eps, eps_root, mu_correction, nu_correction):
     mu = (1 - b1) * g + b1 * mu
     nu = (1 - b2) * abs_sq(g) + b2 * nu
-    mu_hat = mu / mu_correction if bias_correction_mu else mu
-    nu_hat = nu / nu_correction if bias_correction_nu else nu
+    mu_hat = mu if mu_correction is None else mu / mu_correction
+    nu_hat = nu if nu_correction is None else nu / nu_correction
     nu_max = jnp.maximum(nu_max, nu_hat)
     return mu_hat / root_plus(nu_max + eps_root, eps), mu, nu, nu_max
 
@@ -106,7 +92,9 @@ class ScaleByAMSGrad(AbstractLeafwise):
         return init_moments(self, ScaleByAMSGradState, params, nu_max=nu_max)
 
     def leafwise(self, state: ScaleByAMSGradState, params=None, **extra):
-        return counted(self, amsgrad, state)
+        corrects = {"mu": self.bias_correction_mu, "nu": self.bias_correction_nu}
+        off = {f"{x}_correction": None for x, is_on in corrects.items() if not is_on}
+        return counted(self, amsgrad, state, **off)
 
 
 class AMSGrad(AbstractRecipe):

@@ -28,25 +28,14 @@ class ScaleByRAdamState(AbstractMomentsState):
 
 @equation(elementwise=True)
 def radam(
-    g,
-    mu,
-    nu,
-    *,
-    b1,
-    b2,
-    eps,
-    eps_root,
-    mu_correction,
-    g_correction,
-    nu_correction,
-    rectifier,
+    g, mu, nu, *, b1, b2, eps, eps_root, mu_correction, g_correction, nu_correction, r
 ):
     mu = (1 - b1) * g + b1 * mu
     nu = (1 - b2) * abs_sq(g) + b2 * nu
     mu_hat = unbiased(mu, g, b1, mu_correction, g_correction)
     denominator = root_plus(nu / nu_correction + eps_root, eps)
-    is_known = rectifier > 0
-    factor = jnp.where(is_known, rectifier / jnp.where(is_known, denominator, 1), 1)
+    is_known = r > 0
+    factor = jnp.where(is_known, r / jnp.where(is_known, denominator, 1), 1)
     return factor * mu_hat, mu, nu
 
 
@@ -157,8 +146,8 @@ class ScaleByRAdam(AbstractLeafwise):
 
     def leafwise(self, state: ScaleByRAdamState, params=None, **extra):
         count = safe_increment(state.count)
-        rectifier = rectification(self.b2, count, self.threshold)
-        return counted(self, radam, state, count=count, rectifier=rectifier)
+        r = rectification(self.b2, count, self.threshold)
+        return counted(self, radam, state, count=count, r=r)
 
 
 class RAdam(AbstractRecipe):

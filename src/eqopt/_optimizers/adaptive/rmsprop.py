@@ -11,22 +11,13 @@ from ..._core import AbstractLeafwise, AbstractOptimizer, Equation, equation
 from ..._transforms.normalize import or_1
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.trace import Trace
-from ..._types import (
-    Hyperparameter,
-    Leaf,
-    Nonnegative,
-    RealLeaf,
-    Scalar,
-    ScalarOrSchedule,
-    Unit,
-    ZeroOrMore,
-)
+from ..._types import Hyperparameter, Nonnegative, ScalarOrSchedule, Unit, ZeroOrMore
 from ...numerics._numerics import abs_sq, bias_correction, safe_increment, safe_sqrt
 from ...tree._like import real_full_like
 from ..moments import AbstractMomentsState, counted, init_moments
 
 
-def over_root(g: Leaf, nu: RealLeaf, eps: Scalar, eps_in_sqrt: bool = True) -> Leaf:
+def over_root(g, nu, eps, eps_in_sqrt=True):
     """`g` over the root of `nu`; zero over zero is zero, so `eps` may be zero."""
     root = safe_sqrt(nu + eps) if eps_in_sqrt else safe_sqrt(nu) + eps
     return g / or_1(root)

@@ -10,13 +10,7 @@ from jaxtyping import Array, Float, Inexact
 
 from ..._arguments.fields import static_choice
 from ..._core import AbstractTransformation, equation
-from ..._matrices import (
-    AbstractMatrixwise,
-    DimensionNumbers,
-    Layout,
-    Pieces,
-    map_layouts,
-)
+from ..._matrices import AbstractMatrixwise, DimensionNumbers, Pieces, map_layouts
 from ..._transforms.weight_decay import WeightDecay
 from ..._trees.control import cond
 from ..._trees.keys import as_key
@@ -268,7 +262,7 @@ class ScaleByAPOLLO(AbstractMatrixwise):
         return map_layouts(of_one, layouts, updates, places(updates))
 
 
-def _keys(layout: Layout | Pieces, shape: tuple[int, ...], key: Any) -> tuple:
+def _keys(layout, shape: tuple[int, ...], key: Any) -> tuple:
     if isinstance(layout, Pieces):
         pieces = zip(layout.layouts, layout.shapes(shape), strict=True)
         of_piece = lambda k: None if key is None else jr.fold_in(key, k)

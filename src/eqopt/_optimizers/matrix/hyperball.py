@@ -18,15 +18,7 @@ from ..._matrices import (
     map_matrices,
 )
 from ..._transforms.scale import ScaleByLearningRate, has_learning_rate
-from ..._types import (
-    Interval,
-    Params,
-    PerLeaf,
-    PyTree,
-    RealScalarLike,
-    ScalarOrSchedule,
-    ZeroOrMore,
-)
+from ..._types import Interval, PerLeaf, RealScalarLike, ScalarOrSchedule, ZeroOrMore
 from ...numerics._numerics import abs_sq, safe_sqrt
 from ...tree import zeros_like
 from .parts.eigenbasis import Matrix
@@ -126,7 +118,7 @@ class _NormControl(AbstractMatrixwise):
     in_batches: ClassVar[bool] = False
     _rows = "first"
 
-    def _norms(self, tree: PyTree, params: Params | None) -> PyTree[Norms | None]:
+    def _norms(self, tree, params) -> Any:
         is_of_rows = getattr(self, "per", "matrix") == "row"
         of_rows = lambda axes, x: Norms((int(axes.output < axes.reduction),))
         one = of_rows if is_of_rows else lambda axes, x: norm

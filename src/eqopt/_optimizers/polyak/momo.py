@@ -418,11 +418,6 @@ class MoMoAdam(AbstractMoMo):
     def _momentum(self, state: MoMoAdamState):
         count = safe_increment(state.count)
         averages = {"exp_avg": state.exp_avg, "exp_avg_sq": state.exp_avg_sq}
-        correction = bias_correction(self.b2, count)
-        shared = {
-            "b1": self.b1,
-            "b2": self.b2,
-            "eps": self.eps,
-            "correction": correction,
-        }
+        shared = {"b1": self.b1, "b2": self.b2, "eps": self.eps}
+        shared["correction"] = bias_correction(self.b2, count)
         return averages, shared, bias_correction(self.b1, count)

@@ -113,12 +113,9 @@ class ScaleBySophia(AbstractTransformation):
             lambda: (state.nu, state.hessian_state),
         )
         count, reads = safe_increment(state.count), {"nu": state.nu}
-        shared = {
-            "eps": self.eps,
-            "gamma": self.gamma,
-            "clip_threshold": self.clip_threshold,
-            "mu_correction": bias_correction(self.b1, count),
-        }
+        names = "eps", "gamma", "clip_threshold"
+        shared = {name: getattr(self, name) for name in names}
+        shared["mu_correction"] = bias_correction(self.b1, count)
         new, mu = leafwise(sophia, updates, state.mu, reads=reads, b1=self.b1, **shared)
         win_rate = None
         if self.track_win_rate:

@@ -2,9 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
-
-import equinox as eqx
+from typing import Any, ClassVar
 
 from ...._combinators.chain import Chain
 from ...._combinators.masked import Masked
@@ -50,7 +48,7 @@ def matrices_and_others(owner, *parts, others=None) -> Chain:
 class AbstractMatrixRecipe(AbstractOptimizer):
     """An optimizer that is its `_part` for matrices, and another one for the rest."""
 
-    _part: eqx.AbstractClassVar[type[AbstractTransformation]]
+    _part: ClassVar[type[AbstractTransformation]]
 
     @property
     def chain(self) -> Chain:
