@@ -2,13 +2,14 @@
 
 import abc
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
+from jaxtyping import DTypeLike
 
 from .._core.leafwise import Leafwise, filled, run_leafwise
 from .._core.transformation import AbstractTransformation
@@ -188,7 +189,9 @@ class AbstractMatrixwise(AbstractContracting):
         - `state`, `params`, `extra`: as in `update`.
         """
 
-    def for_matrices(self, params, make, dtype=None) -> PyTree:
+    def for_matrices(
+        self, params: Params, make: Callable[[Any], Any], dtype: DTypeLike | None = None
+    ) -> PyTree:
         """Part of the state: the result of `make` for each matrix, `None` elsewhere.
 
         **Arguments:**
@@ -224,7 +227,7 @@ class AbstractMatrixwise(AbstractContracting):
 
     def _run(self, updates, state, params=None, extra=None, division=None):
         """The work of `_update`: for all leaves, or for the share of a device."""
-        step = filled(self, self.matrixwise(state, params, **extra or {}))
+        step = filled(self, self.matrixwise(state, params, **(extra or {})))
         layouts = self._layouts(updates, params)
         self._check_sizes(state, layouts, updates)
         mask = mask_matrices(layouts)

@@ -77,7 +77,7 @@ def dadapt_adamw(g, exp_avg, exp_avg_sq, grad_sum, *, b1, b2, b3, step, eps):
     exp_avg = b1 * exp_avg + (1 - b1) * step * g
     exp_avg_sq = b2 * exp_avg_sq + (1 - b2) * abs_sq(g)
     grad_sum = b3 * grad_sum + (1 - b3) * step * g
-    return (-exp_avg / root_plus(exp_avg_sq, eps), exp_avg, exp_avg_sq, grad_sum)
+    return -exp_avg / root_plus(exp_avg_sq, eps), exp_avg, exp_avg_sq, grad_sum
 
 
 class DAdaptAdamW(AbstractTransformation):
