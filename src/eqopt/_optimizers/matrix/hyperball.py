@@ -118,7 +118,7 @@ class _NormControl(AbstractMatrixwise):
     in_batches: ClassVar[bool] = False
     _rows = "first"
 
-    def _norms(self, tree, params) -> Any:
+    def _norms(self, tree, params):
         is_of_rows = getattr(self, "per", "matrix") == "row"
         of_rows = lambda axes, x: Norms((int(axes.output < axes.reduction),))
         one = of_rows if is_of_rows else lambda axes, x: norm

@@ -159,7 +159,7 @@ class AbstractMoMo(AbstractTransformation):
     def _model(self, state, value, b1, rho, decay, decaying, others) -> State:
         """The state with the model of the loss and the step size.
 
-        `decaying` and `others` are the products for leaves with and without decay.
+        `decaying` and `others` are the three products for leaves with and without decay.
         """
         # New arrays, because the state must not share a buffer with `self`.
         value, b1, rho, lower_bound = (
