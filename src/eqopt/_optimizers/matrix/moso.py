@@ -4,27 +4,15 @@ from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, Inexact, Int
+from jaxtyping import Array, DTypeLike, Inexact
 
 from ..._arguments.fields import static_choice
-from ..._combinators.chain import Chain
-from ..._core import AbstractOptimizer, AbstractTransformation, Leafwise, equation
-from ..._matrices import AbstractMatrixwise, DimensionNumbers, Work
+from ..._core import AbstractTransformation, equation
+from ..._matrices import AbstractMatrixwise, DimensionNumbers
 from ..._transforms.weight_decay import WeightDecay
-from ..._trees.precision import or_tiny
-from ..._types import (
-    Count,
-    Mask,
-    Nonnegative,
-    Params,
-    PerLeaf,
-    ScalarOrSchedule,
-    Unit,
-    Updates,
-    ZeroOrMore,
-)
-from ...numerics._numerics import abs_sq, safe_increment, safe_sqrt
-from ..moments import counted
+from ..._types import Count, Mask, PerLeaf, ScalarOrSchedule, Unit, ZeroOrMore
+from ...numerics._numerics import abs_sq, safe_increment
+from ..moments import AbstractMomentsState, counted, root_plus
 from .parts.eigenbasis import (
     Matrix,
     PerSide,
@@ -39,10 +27,10 @@ from .parts.eigenbasis import (
     start_basis,
     to_basis,
 )
-from .parts.recipe import matrices_and_others
+from .parts.recipe import AbstractMatrixRecipe
 
 
-class ScaleByMOSOState(eqx.Module):
+class ScaleByMOSOState(AbstractMomentsState):
     r"""The momentum, its covariance, and the second moment in its eigenbasis.
 
     **Attributes:**
@@ -57,9 +45,6 @@ class ScaleByMOSOState(eqx.Module):
     - `basis`: $Q^*$ for each matrix, in the same form. Its rows are the eigenvectors.
     """
 
-    count: Int[Array, ""]
-    mu: Updates
-    nu: Nonnegative
     factors: PerLeaf
     basis: PerLeaf
 
@@ -85,7 +70,7 @@ def moso(
     basis = renew_if_due(is_due & ~is_first, follow, factors, basis)
     x = counts.astype(g.dtype) * to_basis(mu, basis)
     nu = b2 * nu + (1 - b2) * abs_sq(x)
-    u = from_basis(x / (safe_sqrt(nu) + or_tiny(eps)), basis)
+    u = from_basis(x / root_plus(nu, eps), basis)
     return u, mu, nu, factors, basis
 
 
@@ -154,6 +139,7 @@ class ScaleByMOSO(AbstractMatrixwise):
 
     _stays: ClassVar[bool] = True
     _sized = (("factors", "_grams"),)
+    _work = "QR"
 
     b1: Unit = 0.95
     b2: Unit = 0.95
@@ -163,11 +149,7 @@ class ScaleByMOSO(AbstractMatrixwise):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_dimension_numbers: DimensionNumbers | None = None
 
-    @property
-    def _work(self) -> Work:
-        return "QR"
-
-    def init(self, params: Params) -> ScaleByMOSOState:
+    def init(self, params) -> ScaleByMOSOState:
         return ScaleByMOSOState(
             jnp.zeros((), jnp.int32),
             mu=self.for_matrices(params, lambda x: x, self.mu_dtype),
@@ -180,16 +162,14 @@ class ScaleByMOSO(AbstractMatrixwise):
         short = short_side(x.shape)
         return tuple(gram(x, side) if side == short else None for side in range(2))
 
-    def matrixwise(
-        self, state: ScaleByMOSOState, params: Params | None = None, **extra: Any
-    ) -> Leafwise:
+    def matrixwise(self, state: ScaleByMOSOState, params=None, **extra):
         count = safe_increment(state.count)
         is_due = count % jnp.int32(self.precondition_frequency) == 0
         is_first = state.count == 0
         return counted(self, moso, state, count=count, is_first=is_first, is_due=is_due)
 
 
-class MOSO(AbstractOptimizer):
+class MOSO(AbstractMatrixRecipe):
     r"""MOSO: one-sided SOAP of the momentum.
 
     !!! abstract "One step"
@@ -290,6 +270,4 @@ class MOSO(AbstractOptimizer):
     weight_dimension_numbers: DimensionNumbers | None = None
     fallback: AbstractTransformation | None = None
 
-    @property
-    def chain(self) -> Chain:
-        return matrices_and_others(self, self.part(ScaleByMOSO))
+    _part = ScaleByMOSO
