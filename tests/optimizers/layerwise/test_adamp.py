@@ -43,25 +43,6 @@ def test_parameters_that_are_not_weights_follow_adamw(shape):
         np.testing.assert_allclose(a, b, rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("layer", "inputs"),
-    [
-        (eqx.nn.Linear(3, 4, key=KEY), -1),
-        (eqx.nn.Conv2d(2, 3, 3, key=KEY), (-3, -2, -1)),
-        (eqx.nn.Embedding(5, 4, key=KEY), -1),
-    ],
-)
-@pytest.mark.costly
-def test_steps_are_orthogonal_to_each_row(layer, inputs):
-    make = lambda **delta: eqopt.SGDP(0.1, 0.9, **delta)
-    u = twice(make(delta=ALWAYS), layer).weight
-    p = layer.weight
-    along = jnp.sum(u * p, inputs) / jnp.sqrt(jnp.sum(p * p, inputs))
-    np.testing.assert_allclose(along, 0, atol=1e-6)
-    free = twice(make(delta=0.0), layer).weight
-    assert jnp.abs(jnp.sum(free * p, inputs)).max() > 1e-3
-
-
 def test_steps_may_be_orthogonal_to_the_whole_layer():
     """If the gradients of all rows cancel, although none is orthogonal to its row."""
     p = jnp.array([[1.0, 0.0], [0.0, 1.0]])

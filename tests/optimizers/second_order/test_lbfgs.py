@@ -91,14 +91,6 @@ def test_float32_stays_at_the_minimum(name):
     assert values[-1] <= best + 1e-6 * (1 + abs(best))
 
 
-def test_more_parameters_than_at_init():
-    opt = eqopt.ScaleByLBFGS()
-    params = {"a": jnp.zeros(2), "b": jnp.zeros(2)}
-    state = opt.init({"a": jnp.zeros(2), "b": None})
-    with pytest.raises(ValueError, match=r"has a value at `\['b'\]`, which has no"):
-        opt.update(params, state, params)
-
-
 @pytest.mark.slow
 def test_the_search_is_reused_and_other_searches_fit():
     search = eqopt.ScaleByBacktrackingLinesearch(20, store_grad=True)
