@@ -77,14 +77,17 @@ def nested(learning_rate=0.01):
 INNER = {"SGD": lambda: eqopt.SGD(0.1), "nested": nested}
 
 
-def row(make, /, *, at=None, name=None, exempt=None, **data):
-    """A row for `make`; `at` is a learning rate, if `make` has no default for it."""
-    made = make if at is None else _at(make, at)
+def row(make, given=None, /, *, at=None, name=None, exempt=None, **data):
+    """A row for `make`, which always gets the arguments `given`.
+
+    `at` is a learning rate, if `make` has no default for it.
+    """
+
+    def made(**data):
+        first = [] if at is None else [data.pop("learning_rate", at)]
+        return make(*first, **{**(given or {}), **data})
+
     return Row(name or make.__name__, made, data, exempt or {})
-
-
-def _at(make, rate):
-    return lambda learning_rate=rate, **data: make(learning_rate, **data)
 
 
 def around(wrapper, *, exempt=None, **arguments):

@@ -105,10 +105,8 @@ METHODS = [
         ratio=None,
         laws=[
             row(
-                lambda b1=0.9, **data: eqopt.ScaleByAPOLLO(
-                    2, update_proj_gap=2, b1=b1, **data
-                ),
-                name="ScaleByAPOLLO",
+                eqopt.ScaleByAPOLLO,
+                {"rank": 2, "update_proj_gap": 2},
                 exempt=RANDOM,
                 b1=0.8,
                 b2=0.9,

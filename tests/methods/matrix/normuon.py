@@ -98,10 +98,7 @@ METHODS = [
             ),
             row(eqopt.ScaleByNorMuon, beta=0.8, b2=0.9, eps=1e-3),
             row(eqopt.ScaleByRowRMS, b2=0.9, eps=1e-3),
-            row(
-                lambda: eqopt.ScaleByRowRMS(side="long"),
-                name="ScaleByRowRMS(long side)",
-            ),
+            row(eqopt.ScaleByRowRMS, {"side": "long"}, name="ScaleByRowRMS(long side)"),
             row(
                 lambda: eqopt.ScaleByNorMuon(
                     "cans", side="long", nesterov=False, mu_dtype="float32"

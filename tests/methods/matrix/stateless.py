@@ -68,11 +68,7 @@ METHODS = [
         rates=(0.0032, 0.001, 0.001, 0.01),
         ratio=None,
         laws=[
-            row(
-                lambda eps=1e-8: eqopt.ScaleBySinkhorn(2, eps),
-                name="ScaleBySinkhorn",
-                eps=1e-3,
-            ),
+            row(eqopt.ScaleBySinkhorn, {"steps": 2}, eps=1e-3),
             row(
                 lambda eps=1e-8: eqopt.ScaleBySinkhorn(
                     2, eps, spectral_target="unit_rms", power_steps=2
@@ -82,13 +78,9 @@ METHODS = [
             ),
             row(eqopt.SinkGD, at=0.01, learning_rate=0.1, scale=0.5, weight_decay=0.3),
             row(
-                lambda learning_rate=LINEAR, base_width=4.0, **data: eqopt.SinkGD(
-                    learning_rate,
-                    spectral_target="unit",
-                    base_width=base_width,
-                    mask=is_matrix,
-                    **data,
-                ),
+                eqopt.SinkGD,
+                {"spectral_target": "unit", "base_width": 4.0, "mask": is_matrix},
+                at=LINEAR,
                 name="SinkGD(width rule)",
                 learning_rate=0.1,
                 base_width=6.0,
