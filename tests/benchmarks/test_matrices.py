@@ -1,14 +1,11 @@
 """What `python -m benchmarks.matrices` counts and prints. No test looks at a clock."""
 
-import importlib.machinery
 import json
 import re
-import sys
-import types
 
 import pytest
 from benchmarks.matrices.__main__ import main
-from benchmarks.matrices.runs import OPTIMIZERS, PERIOD, Matrices, cost
+from benchmarks.matrices.runs import OPTIMIZERS, PERIOD, Matrices
 
 from ..docs.pages import DOCS
 from ..methods import BY_FAMILY
@@ -46,17 +43,3 @@ def test_small_run(tmp_path, capsys):
         assert row["ratio"] == pytest.approx(ratio) and row["temporary"] >= 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(" | ")[0] for line in lines[2:7]] == [f"| {n}" for n in names]
-
-
-@pytest.mark.slow
-def test_comparison_with_torch(monkeypatch):
-    """With a copy of SOAP that is a package; its authors' code is a file."""
-    pytest.importorskip("torch")
-    package = pytest.importorskip("pytorch_optimizer")
-    soap = types.ModuleType("soap")
-    soap.__spec__ = importlib.machinery.ModuleSpec("soap", None)
-    soap.__dict__["SOAP"] = package.SOAP
-    monkeypatch.setitem(sys.modules, "soap", soap)
-    found = cost("SOAP", Matrices(2, 4), rounds=1).beside_torch
-    assert found is not None and all(0 < x.best <= x.median for x in found)
-    assert cost("AdamW", Matrices(2, 4), rounds=1).beside_torch is None

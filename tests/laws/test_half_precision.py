@@ -157,19 +157,6 @@ def test_a_dtype_that_the_state_does_not_have():
     assert len(seen) > 70
 
 
-def test_a_state_can_be_converted():
-    """An old state is an error, until it is cast to the dtypes of a new one."""
-    old, opt = (eqopt.Adam(0.1, mu_dtype=x) for x in (jnp.float32, jnp.bfloat16))
-    model = {"w": jnp.ones(3), "z": jnp.ones(2, jnp.complex64), "none": None}
-    state = old.init(model)
-    with pytest.raises(TypeError, match=r"`mu_dtype` is .* float32 at `\.mu\['w'\]`"):
-        opt.step(model, state, model)
-    new = eqx.filter_eval_shape(opt.init, model)
-    converted = jax.tree.map(lambda x, y: x.astype(y.dtype), state, new)
-    _, after = opt.step(model, converted, model)
-    assert after[0].mu["w"].dtype == jnp.bfloat16
-
-
 @pytest.mark.parametrize("reset_state", [False, True])
 def test_slow_weights_are_rounded_when_returned(reset_state):
     """The state keeps all digits; fast and evaluated weights have the model's dtype."""
@@ -189,14 +176,6 @@ def test_slow_weights_are_rounded_when_returned(reset_state):
         assert jnp.array_equal(evaluated, slow.astype(jnp.bfloat16))
         assert jnp.array_equal(evaluated, params["x"])  # just after a slow step
         assert not jnp.array_equal(evaluated.astype(jnp.float32), slow)
-
-
-def test_a_numpy_leaf():
-    """JAX has no float64 here, so the state has float32."""
-    params = np.ones(3)
-    for opt in (eqopt.Mechanic(eqopt.SGD(1.0)), eqopt.Adam(0.1)):
-        state = jax.tree.leaves(opt.init(params))
-        assert {x.dtype for x in state if x.shape == (3,)} == {jnp.dtype("float32")}
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 OTHERS = {"Chain", "CompressedMean", "NamedChain", "Process", "RecordGradNorm"}
 WRAPPERS = {
     name: make
-    for name, (make, _) in EVALUATED.items()
+    for name, make in EVALUATED.items()
     if name not in {*OTHERS, "StoreState"}
 }
 GUARDS = {

@@ -139,17 +139,6 @@ def leaves_the_bias(opt, state, grads=MODEL):
     assert_equal(model["b"], MODEL["b"])
 
 
-def test_advice_for_a_gradient_without_state():
-    opt = eqopt.Adam(0.1)
-    state = opt.init(eqx.filter(MODEL, IS_TRAINED))
-    with pytest.raises(ValueError, match=r"at `\['b'\]`, which has no optimizer state"):
-        opt.step(MODEL, state, MODEL)
-    grads = eqx.filter(MODEL, IS_TRAINED)
-    leaves_the_bias(opt, state, grads)
-    leaves_the_bias(opt, opt.init(MODEL), grads)
-    opt.step(MODEL, opt.init(MODEL), MODEL)
-
-
 @pytest.mark.parametrize(
     "opt",
     [eqopt.Flatten(eqopt.Adam(0.1)), from_optax(optax.adam(0.1))],

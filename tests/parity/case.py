@@ -31,15 +31,6 @@ class Case(NamedTuple):
     converts: bool = False
 
 
-class TorchCase(NamedTuple):
-    """The same optimizer in `torch.optim`: its name there, and its arguments."""
-
-    ours: Any
-    name: str
-    arguments: dict[str, Any]
-    rtol: float = 1e-5
-
-
 class ByHand(NamedTuple):
     """A transformation, and a function that computes its updates without eqopt.
 

@@ -7,7 +7,7 @@ import pytest
 
 import eqopt
 
-from ...linesearch.subjects import found, minimise, problem, quadratic
+from ...linesearch.subjects import minimise, problem, quadratic
 
 
 def test_the_first_step_is_no_longer_than_one():
@@ -89,18 +89,3 @@ def test_float32_stays_at_the_minimum(name):
     values = [loss(params) for params, _ in minimise(eqopt.LBFGS(), loss, start, 80)]
     best = min(values)
     assert values[-1] <= best + 1e-6 * (1 + abs(best))
-
-
-@pytest.mark.slow
-def test_the_search_is_reused_and_other_searches_fit():
-    search = eqopt.ScaleByBacktrackingLinesearch(20, store_grad=True)
-    for opt in (eqopt.LBFGS(linesearch=search), eqopt.LBFGS(1.0, linesearch=None)):
-        params = jnp.array([0.5, 0.5, 0.5])
-        if opt.linesearch is not None:
-            *_, (params, state) = minimise(opt, quadratic, params, 25)
-            assert found(state).value < 1e-6
-        else:
-            state = opt.init(params)
-            for _ in range(25):
-                params, state = opt.step(jax.grad(quadratic)(params), state, params)
-            assert quadratic(params) < 1e-6

@@ -191,10 +191,3 @@ def test_a_bound_that_the_parameters_cannot_have():
 def test_errors(make, message):
     with pytest.raises(ValueError, match=message):
         make()
-
-
-def test_complex_parameters():
-    with pytest.raises(
-        TypeError, match=r"ProjectedLBFGS.* must be real, but is complex"
-    ):
-        eqopt.ProjectedLBFGS(0.0).init(jnp.ones(2, jnp.complex64))

@@ -101,15 +101,6 @@ def test_sm3_takes_scalars_schedules_and_complex_parameters():
         optax.sm3(0.1).init(whirl)
 
 
-def test_madgrad_keeps_its_own_copy_of_the_parameters():
-    """So that all may be donated."""
-    params = jnp.ones(2)
-    own = eqopt.tree.get(eqopt.MADGRAD(0.1).init(params), "x0")
-    assert own.unsafe_buffer_pointer() != params.unsafe_buffer_pointer()
-    theirs = optax.tree.get(optax.contrib.madgrad(0.1).init(params), "x0")
-    assert theirs.unsafe_buffer_pointer() == params.unsafe_buffer_pointer()
-
-
 def test_rprop_is_not_one_step_late():
     """The step sizes agree, but what Optax applies is the update of the step before."""
     ours, theirs = eqopt.ScaleByRprop(0.1), optax.scale_by_rprop(0.1)
