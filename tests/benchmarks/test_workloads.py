@@ -11,7 +11,7 @@ import jax.random as jr
 import numpy as np
 import pytest
 from benchmarks.workloads.__main__ import IMAGES, PAGES, stored
-from benchmarks.workloads.protocol import SCHEDULES, SEEDS, Cell, member
+from benchmarks.workloads.protocol import SCHEDULES, SEEDS, Cell
 from benchmarks.workloads.results import Failure, read
 from benchmarks.workloads.summary import mark, rows
 from benchmarks.workloads.sweep import WORKLOADS
@@ -54,14 +54,6 @@ def by_hand(workload, rate, seed):
         if (i + 1) % (workload.steps // 20) == 0:
             losses.append(float(validation_loss(model)))
     return losses
-
-
-@pytest.mark.slow
-def test_a_run_is_a_plain_loop():
-    workload = WORKLOADS["tumours"]()._replace(steps=20)
-    run = jax.jit(member(METHODS["AdamW"], workload))
-    found = run(jnp.float32(0.003), jr.key(1))
-    np.testing.assert_allclose(found, by_hand(workload, 0.003, 1), 1e-5)
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from eqopt._trees.states import SLOTS, check_dtypes
 
 from ..interpreter import interpreted
 from .registry import EVERY, REGISTRY, law
-from .subjects import assert_equal, both, grads_of, params_of
+from .subjects import assert_equal, grads_of, params_of
 from .test_laws import law as of_telling
 
 
@@ -155,27 +155,6 @@ def test_a_dtype_that_the_state_does_not_have():
                     check_dtypes(opt, other)
     assert {name for _, name in seen} == {*SLOTS}
     assert len(seen) > 70
-
-
-@pytest.mark.parametrize("reset_state", [False, True])
-def test_slow_weights_are_rounded_when_returned(reset_state):
-    """The state keeps all digits; fast and evaluated weights have the model's dtype."""
-    inner = eqopt.Chain(eqopt.Trace(0.9), eqopt.SGD(2.0**-7))
-    opt = eqopt.Lookahead(inner, 2, 0.25, reset_state)
-    params = {"x": jnp.ones(3, jnp.bfloat16), "none": None}
-    grads = {"x": jnp.ones(3, jnp.bfloat16), "none": None}
-    stepped = updated = params, opt.init(params)
-    for _ in range(4):
-        _, stepped = both(opt, grads, stepped[1], stepped[0])
-        (updates, state), _ = both(opt, grads, updated[1], updated[0])
-        updated = eqopt.apply_updates(updated[0], updates), state
-    for params, state in (stepped, updated):
-        slow, evaluated = state.slow["x"], opt.eval_params(state, params)["x"]
-        assert slow.dtype == jnp.float32
-        assert evaluated.dtype == params["x"].dtype == jnp.bfloat16
-        assert jnp.array_equal(evaluated, slow.astype(jnp.bfloat16))
-        assert jnp.array_equal(evaluated, params["x"])  # just after a slow step
-        assert not jnp.array_equal(evaluated.astype(jnp.float32), slow)
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])

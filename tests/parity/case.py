@@ -9,6 +9,8 @@ import optax
 
 import eqopt
 
+from ..laws.row import Adapter
+
 
 class Case(NamedTuple):
     """The same transformation in both libraries.
@@ -92,16 +94,11 @@ def every_other_large(updates, gradient_step, params):
     return norm > 5.0, {"norm": norm}
 
 
-class Batched(eqopt.AbstractTransformation):
+class Batched(Adapter):
     """Makes per-example gradients of `updates`, some of which are clipped."""
 
-    inner: eqopt.AbstractTransformation
-
-    def init(self, params):
-        return self.inner.init(params)
-
-    def update(self, updates, state, params=None, **extra):
-        return self.inner.update(batch_of(updates), state, params, **extra)
+    def adapted(self, updates, params):
+        return batch_of(updates), {}
 
 
 def batch_of(updates):

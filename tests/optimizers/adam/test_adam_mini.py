@@ -8,15 +8,6 @@ import eqopt
 from eqopt.groups import BlockAxes
 
 
-def test_state_of_a_model_is_half_of_adams():
-    model = eqx.nn.MultiheadAttention(4, 64, key=jax.random.key(0))
-    mini, adam = (
-        sum(x.size for x in jax.tree.leaves(opt.init(model)))
-        for opt in (eqopt.AdamMini(0.1), eqopt.Adam(0.1))
-    )
-    assert mini < 0.51 * adam
-
-
 def test_blocks_that_the_user_defines():
     """The default blocks, except for one array."""
 

@@ -85,19 +85,3 @@ def test_both_sides_are_alike(name, dtype):
     wide, _ = opt.update(g, opt.init(g))
     tall, _ = opt.update(g.conj().T, opt.init(g.conj().T))
     np.testing.assert_allclose(tall.conj().T, wide, rtol=1e-3, atol=1e-5)
-
-
-def test_the_fallback_is_any_optimizer():
-    params = {"matrix": jnp.ones((2, 2)), "vector": jnp.ones(2)}
-    opt = eqopt.Muon(0.1, weight_decay=0.5, fallback=eqopt.SGD(1.0))
-    zeros = jax.tree.map(jnp.zeros_like, params)
-    new, _ = opt.step(zeros, opt.init(params), params)
-    np.testing.assert_allclose(new["matrix"], 0.95)
-    np.testing.assert_allclose(new["vector"], 1.0)
-    new, _ = opt.step(params, opt.init(params), params)
-    np.testing.assert_allclose(new["vector"], 0.0)
-    # Without a fallback, all parameters decay.
-    opt = eqopt.Muon(0.1, weight_decay=0.5)
-    new, _ = opt.step(zeros, opt.init(params), params)
-    for x in new.values():
-        np.testing.assert_allclose(x, 0.95, rtol=1e-6)
