@@ -52,20 +52,6 @@ SLICE = """
 """
 
 
-def test_a_parameter_that_is_sliced_counts_as_the_slice():
-    found = entry(
-        "%a = f32[100]{0} parameter(3)",
-        "ROOT %z = f32[10]{0} fusion(%a, %i), kind=kLoop, calls=%part",
-        before=SLICE,
-    )
-    assert found.least == 40 + 4 + 40
-    found = entry(
-        "%a = f32[100]{0} parameter(3)",
-        "ROOT %z = f32[10]{0} dynamic-slice(%a, %i), dynamic_slice_sizes={10}",
-    )
-    assert found.least == 40 + 4 + 40
-
-
 UPDATE = """
 %into (a: f32[100], u: f32[10], i: s32[]) -> f32[100] {
   %a = f32[100]{0} parameter(0)
@@ -76,16 +62,21 @@ UPDATE = """
 """
 
 
-def test_an_array_that_is_updated_in_place_counts_as_the_update():
-    inputs = "%a = f32[100]{0} parameter(3)", "%u = f32[10]{0} parameter(4)"
-    found = entry(
-        *inputs,
-        "ROOT %z = f32[100]{0} fusion(%a, %u, %i), kind=kLoop, calls=%into",
-        before=UPDATE,
-    )
-    assert found.least == (40 + 40 + 4) + 40
-    found = entry(*inputs, "ROOT %z = f32[100]{0} dynamic-update-slice(%a, %u, %i)")
-    assert found.least == (40 + 4) + 40
+# The last line, and the bytes that it moves.
+OF_PARTS = {
+    "f32[10]{0} fusion(%a, %i), kind=kLoop, calls=%part": 40 + 4 + 40,
+    "f32[10]{0} dynamic-slice(%a, %i), dynamic_slice_sizes={10}": 40 + 4 + 40,
+    "f32[100]{0} fusion(%a, %u, %i), kind=kLoop, calls=%into": (40 + 40 + 4) + 40,
+    "f32[100]{0} dynamic-update-slice(%a, %u, %i)": (40 + 4) + 40,
+}
+
+
+@pytest.mark.parametrize(("line", "least"), OF_PARTS.items())
+def test_a_part_of_an_array_counts_as_the_part(line, least):
+    """If it is read, or updated in place."""
+    arrays = "%a = f32[100]{0} parameter(3)", "%u = f32[10]{0} parameter(4)"
+    found = entry(*arrays, f"ROOT %z = {line}", before=SLICE + UPDATE)
+    assert found.least == least
 
 
 LOOP = """

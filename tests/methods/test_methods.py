@@ -76,13 +76,6 @@ def test_names_of_cases_are_unique():
     assert len(names) == len({*names})
 
 
-def test_what_is_not_in_optax_is_compared_with_something():
-    with pytest.raises(ValueError, match="Adam: `nearest` names what `theirs` makes"):
-        Method(eqopt.Adam, idea="the same")
-    with pytest.raises(ValueError, match="Adam: `theirs` must make its parts"):
-        Method(eqopt.Adam, idea="the same", nearest="parts")
-
-
 def test_one_command_writes_all_tables_for_a_new_optimizer(monkeypatch):
     monkeypatch.setattr(__main__, "is_installed", lambda platform: True)
     found = __main__.commands("Lion")

@@ -42,7 +42,8 @@ def test_each_law_can_fail(law, opt, part):
     assert caught.value.broken == {law: sentence}
     assert sentence.startswith(f"{type(opt).__name__} breaks the law `{law}`: ")
     assert part in sentence
-    assert sentence.endswith(".") and "\n" not in sentence
+    # What was found where, what was expected, and the fix.
+    assert re.search(r"^.*, expected .+?(; .+)?\.$", sentence)
 
 
 def test_all_laws_are_broken_by_something():

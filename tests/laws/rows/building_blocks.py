@@ -140,7 +140,7 @@ ROWS = [
         lambda factor=0.5: eqopt.StatelessWithTreeMap(AddOfLeaf(factor)),
         name="StatelessWithTreeMap(Module)",
         factor=0.3,
-        exempt={"test_unsigned_numbers_are_floats": "its function is not converted"},
+        exempt={"test_integers_are_floats": "its function is not converted"},
     ),
     row(eqopt.ScaleByDistanceOverGradients, reps_rel=1e-2, eps=1e-3, global_scale=-0.5),
     row(

@@ -58,6 +58,8 @@ def scale_by_hand(grads):
 
 
 SINKHORN = {"steps": 3, "eps": 1.5, "weight_dimension_numbers": NUMBERS}
+SINKGD = {"scale": 0.2, "fallback": eqopt.Identity(), **SINKHORN}
+SCALE = {"weight_dimension_numbers": NUMBERS, "fallback": eqopt.Identity()}
 
 METHODS = [
     Method(
@@ -91,20 +93,9 @@ METHODS = [
             "sinkhorn": ByHand(
                 eqopt.ScaleBySinkhorn(**SINKHORN), sinkhorn_by_hand, (6, 4)
             ),
-            "sinkgd": ByHand(
-                eqopt.SinkGD(0.5, scale=0.2, fallback=eqopt.Identity(), **SINKHORN),
-                sinkgd_by_hand,
-                (3, 5),
-            ),
+            "sinkgd": ByHand(eqopt.SinkGD(0.5, **SINKGD), sinkgd_by_hand, (3, 5)),
             "sinkgd, width rule": ByHand(
-                eqopt.SinkGD(
-                    0.5,
-                    scale=0.2,
-                    base_width=9,
-                    width_exponent=1.5,
-                    fallback=eqopt.Identity(),
-                    **SINKHORN,
-                ),
+                eqopt.SinkGD(0.5, base_width=9, width_exponent=1.5, **SINKGD),
                 functools.partial(sinkgd_by_hand, factor=(9 / 4) ** 1.5),
                 (6, 4),
             ),
@@ -145,17 +136,7 @@ METHODS = [
             "row norm": ByHand(
                 eqopt.ScaleByRowNorm(0.9, NUMBERS), row_norm_by_hand, (3, 5)
             ),
-            "scale": ByHand(
-                eqopt.SCALE(
-                    0.5,
-                    B1,
-                    True,
-                    weight_dimension_numbers=NUMBERS,
-                    fallback=eqopt.Identity(),
-                ),
-                scale_by_hand,
-                (6, 4),
-            ),
+            "scale": ByHand(eqopt.SCALE(0.5, B1, True, **SCALE), scale_by_hand, (6, 4)),
         },
     ),
 ]
