@@ -37,8 +37,8 @@ METHODS = [
         cases={
             "adagrad": same(0.1),
             "adagrad, schedule": same(COSINES, 0.5, 1e-3, converts=True),
-            "rss": Case(eqopt.ScaleByRSS(), optax.scale_by_rss()),
-            "rss, zeros": both(eqopt.ScaleByRSS, optax.scale_by_rss, 0.0, 0.0),
+            "adagrad, rss": Case(eqopt.ScaleByRSS(), optax.scale_by_rss()),
+            "adagrad, rss, zeros": both(eqopt.ScaleByRSS, optax.scale_by_rss, 0.0, 0.0),
         },
     ),
 ]

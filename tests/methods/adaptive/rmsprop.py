@@ -76,12 +76,16 @@ METHODS = [
                 **CORRECTED,
                 converts=True,
             ),
-            "rms": Case(eqopt.ScaleByRMS(), optax.scale_by_rms(), converts=True),
-            "rms, corrected": both(
+            "rmsprop, rms": Case(
+                eqopt.ScaleByRMS(), optax.scale_by_rms(), converts=True
+            ),
+            "rmsprop, rms, corrected": both(
                 eqopt.ScaleByRMS, optax.scale_by_rms, **CORRECTED, converts=True
             ),
-            "stddev": both(eqopt.ScaleByStddev, optax.scale_by_stddev, converts=True),
-            "stddev, corrected": both(
+            "rmsprop, stddev": both(
+                eqopt.ScaleByStddev, optax.scale_by_stddev, converts=True
+            ),
+            "rmsprop, stddev, corrected": both(
                 eqopt.ScaleByStddev, optax.scale_by_stddev, **CORRECTED, converts=True
             ),
         },

@@ -127,9 +127,9 @@ METHODS = [
                 ),
                 (3, 5),
             ),
-            "rows, wide": row_rms("rows", (3, 5), 1),
-            "long side, wide": row_rms("long", (3, 5), 0),
-            "long side, tall": row_rms("long", (6, 4), 1),
+            "normuon, ScaleByRowRMS, wide": row_rms("rows", (3, 5), 1),
+            "normuon, ScaleByRowRMS, long side, wide": row_rms("long", (3, 5), 0),
+            "normuon, ScaleByRowRMS, long side, tall": row_rms("long", (6, 4), 1),
             "orthogonalize, normalised": ByHand(
                 eqopt.Orthogonalize(
                     row_normalize=True,

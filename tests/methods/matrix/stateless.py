@@ -90,7 +90,7 @@ METHODS = [
             ),
         ],
         by_hand={
-            "sinkhorn": ByHand(
+            "ScaleBySinkhorn": ByHand(
                 eqopt.ScaleBySinkhorn(**SINKHORN), sinkhorn_by_hand, (6, 4)
             ),
             "sinkgd": ByHand(eqopt.SinkGD(0.5, **SINKGD), sinkgd_by_hand, (3, 5)),
@@ -100,7 +100,7 @@ METHODS = [
                 (6, 4),
             ),
             **{
-                f"sinkhorn, {name}": ByHand(
+                f"ScaleBySinkhorn, {name}": ByHand(
                     eqopt.ScaleBySinkhorn(
                         spectral_target=name, power_steps=2, **SINKHORN
                     ),
@@ -133,7 +133,7 @@ METHODS = [
             ),
         ],
         by_hand={
-            "row norm": ByHand(
+            "ScaleByRowNorm": ByHand(
                 eqopt.ScaleByRowNorm(0.9, NUMBERS), row_norm_by_hand, (3, 5)
             ),
             "scale": ByHand(eqopt.SCALE(0.5, B1, True, **SCALE), scale_by_hand, (6, 4)),
