@@ -161,7 +161,7 @@ def test_a_million_steps(name):
 
 
 #
-# Ten thousand steps of a loop in Python
+# Four thousand steps of a loop in Python
 #
 
 
@@ -188,12 +188,12 @@ def test_a_long_loop_takes_no_more_memory():
         return len(jax.live_arrays()), pages * resource.getpagesize()
 
     state, before, loss = opt.init(model), (0, 0), jnp.nan
-    for i in range(10_000):
+    for i in range(4_000):
         model, state, loss = train_step(x, model, state)
-        if i == 1000:
+        if i == 500:
             before = taken()
     after = taken()
     assert after[0] == before[0]
-    # An array of this model has 4 kB: one for every ten steps would take 4 MB.
-    assert after[1] - before[1] < 2e6
-    assert state.gradient_step == 5000 and jnp.isfinite(loss)
+    # An array of this model has 4 kB: one for every ten steps would take 1.4 MB.
+    assert after[1] - before[1] < 1e6
+    assert state.gradient_step == 2000 and jnp.isfinite(loss)

@@ -253,7 +253,6 @@ def is_plain(x):
 SHAPES = {"a": (16, 8), "b": (16, 8), "layers": (16, 8, 8), "bias": (16,), "few": (3,)}
 # A mesh, and how the parameters are divided over it.
 LAYOUTS = [
-    (mesh_of, {"data": 8}, P("data")),
     (mesh_of, {"data": 8}, P()),
     (mesh_of, {"data": 4, "model": 2}, P("model")),
     (functools.partial(mesh_of, AxisType.Explicit), {"data": 8}, P("data")),

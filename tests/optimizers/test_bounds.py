@@ -41,7 +41,8 @@ def test_arguments_of_one_name_have_the_same_bounds():
                 found[field.name][cls.__name__] = str(bounds.get(field.name))
     exceptions = {}
     for name, by_class in found.items():
-        [(usual, _)] = collections.Counter(by_class.values()).most_common(1)
+        counts = collections.Counter(by_class.values())
+        usual = max(counts, key=lambda bounds: (counts[bounds], bounds))
         if others := [cls for cls, bounds in by_class.items() if bounds != usual]:
             exceptions[name] = sorted(others)
     assert exceptions == EXCEPTIONS
