@@ -52,12 +52,12 @@ def test_with_decay_by_hand(mars_type, is_approx, x64):
     with x64():
         params = jax.tree.map(jnp.asarray, expected)
         state = opt.init(params)
-        step = interpreted(lambda *args, last: opt.step(*args, previous_grad=last))
+        step = interpreted(lambda *args: opt.step(*args[:3], previous_grad=args[3]))
         for i in range(30):
             now, last = (
                 {k: jnp.asarray(g[i]) for k, g in x.items()} for x in (grads, previous)
             )
-            params, state = step(now, state, params, last=last)
+            params, state = step(now, state, params, last)
             for k, p in expected.items():
                 expected[k] = p - 0.1 * (next(directions[k]) + 0.3 * p)
                 np.testing.assert_allclose(params[k], expected[k], 1e-9, 1e-11)
