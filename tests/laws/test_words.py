@@ -163,6 +163,7 @@ def test_a_model_of_other_shapes(row):
 def test_gradients_of_other_dtypes(row, dtype):
     """For real parameters, and where no gradients are read, without an error."""
     message = error_of(row, grads=jax.tree.map(lambda g: g.astype(dtype), GRADS))
-    if message is not None:
-        assert names(message, written(row)) or "float8_e4m3fn" in message, message
-        assert dtype.__name__[:6] in message and "shapes do not fit" not in message
+    if message is not None and dtype == jnp.complex64:
+        assert names(message, written(row)) and "complex" in message, message
+    elif message is not None:
+        assert "float8_e4m3fn" in message and "shapes do not fit" not in message
