@@ -8,12 +8,6 @@ import pytest
 import eqopt
 
 
-def test_repr_is_what_was_written():
-    assert repr(eqopt.Adam(1e-3)) == "Adam(learning_rate=0.001)"
-    schedule = eqopt.schedules.Constant(0.1)
-    assert repr(eqopt.SGD(schedule)) == f"SGD(learning_rate={schedule!r})"
-
-
 def test_weight_decay_is_not_lost_in_bfloat16():
     """It is added to the update in float32, and the sum is rounded once."""
     params = jnp.full(1, 1.0, jnp.bfloat16)
