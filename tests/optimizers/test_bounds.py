@@ -11,7 +11,7 @@ from eqopt._arguments.annotations import rules
 from ..laws.registry import concrete_transformations
 
 
-# Arguments whose bounds differ from those of the same name in most classes.
+# Arguments whose bounds are other ones than the same name has in most classes.
 EXCEPTIONS = {
     "alpha": ["COCOB", "ScaleByCOCOB"],
     "b1": ["ScheduleFreeAdamW", "ScheduleFreeSGD"],
