@@ -52,20 +52,6 @@ SLICE = """
 """
 
 
-def test_a_parameter_that_is_sliced_counts_as_the_slice():
-    found = entry(
-        "%a = f32[100]{0} parameter(3)",
-        "ROOT %z = f32[10]{0} fusion(%a, %i), kind=kLoop, calls=%part",
-        before=SLICE,
-    )
-    assert found.least == 40 + 4 + 40
-    found = entry(
-        "%a = f32[100]{0} parameter(3)",
-        "ROOT %z = f32[10]{0} dynamic-slice(%a, %i), dynamic_slice_sizes={10}",
-    )
-    assert found.least == 40 + 4 + 40
-
-
 UPDATE = """
 %into (a: f32[100], u: f32[10], i: s32[]) -> f32[100] {
   %a = f32[100]{0} parameter(0)
@@ -76,16 +62,21 @@ UPDATE = """
 """
 
 
-def test_an_array_that_is_updated_in_place_counts_as_the_update():
-    inputs = "%a = f32[100]{0} parameter(3)", "%u = f32[10]{0} parameter(4)"
-    found = entry(
-        *inputs,
-        "ROOT %z = f32[100]{0} fusion(%a, %u, %i), kind=kLoop, calls=%into",
-        before=UPDATE,
-    )
-    assert found.least == (40 + 40 + 4) + 40
-    found = entry(*inputs, "ROOT %z = f32[100]{0} dynamic-update-slice(%a, %u, %i)")
-    assert found.least == (40 + 4) + 40
+# The last line, and the bytes that it moves.
+OF_PARTS = {
+    "f32[10]{0} fusion(%a, %i), kind=kLoop, calls=%part": 40 + 4 + 40,
+    "f32[10]{0} dynamic-slice(%a, %i), dynamic_slice_sizes={10}": 40 + 4 + 40,
+    "f32[100]{0} fusion(%a, %u, %i), kind=kLoop, calls=%into": (40 + 40 + 4) + 40,
+    "f32[100]{0} dynamic-update-slice(%a, %u, %i)": (40 + 4) + 40,
+}
+
+
+@pytest.mark.parametrize(("line", "least"), OF_PARTS.items())
+def test_a_part_of_an_array_counts_as_the_part(line, least):
+    """If it is read, or updated in place."""
+    arrays = "%a = f32[100]{0} parameter(3)", "%u = f32[10]{0} parameter(4)"
+    found = entry(*arrays, f"ROOT %z = {line}", before=SLICE + UPDATE)
+    assert found.least == least
 
 
 LOOP = """
@@ -161,45 +152,3 @@ def test_tiles_of_a_tpu_are_padded():
     assert nbytes("f32[10,100]{1,0:T(8,128)S(1)}") == 0
     assert nbytes("f32[10,100]{1,0:T(8,128)S(1)}", everywhere=True) == 16 * 128 * 4
     assert nbytes("(s4[8]{0}, pred[], token[])") == 4 + 1
-
-
-def test_prefetches_move_bytes_without_a_kernel():
-    found = entry(
-        "%s = (f32[8]{0:S(1)}, f32[8]{0}, u32[]) copy-start(%x)",
-        "%d = f32[8]{0:S(1)} copy-done(%s)",
-        "%r = ((f32[8]{0}), f32[4]{0:S(1)}, u32[]) slice-start(%y), slice={[0:4]}",
-        "%q = f32[4]{0:S(1)} slice-done(%r)",
-        "ROOT %z = f32[8]{0} fusion(%d, %y), kind=kLoop, calls=%add",
-    )
-    assert found == Cost(kernels=1, least=32 + 16 + 64, most=32 + 16 + 64)
-    back = entry(
-        "%v = f32[8]{0:S(1)} negate(%x)",
-        "%s = (f32[8]{0}, f32[8]{0:S(1)}, u32[]) copy-start(%v)",
-        "ROOT %d = f32[8]{0} copy-done(%s)",
-    )
-    assert back.least == 32 + 32
-
-
-def test_custom_calls():
-    found = entry(
-        "%m = (f32[8]{0}, s8[4096]{0}) custom-call(%x, %y), "
-        'custom_call_target="__cublas$gemm"',
-        '%o = f32[8]{0} custom-call(%x), custom_call_target="cusolver_geqrf_ffi"',
-        'ROOT %f = f32[8]{0} custom-call(%o), custom_call_target="ConcatBitcast"',
-    )
-    assert (found.kernels, found.products, found.least) == (2, 1, 96 + 64)
-    assert found.custom == {"cusolver_geqrf_ffi": 1}
-
-
-def test_products_in_fusions_and_calls_are_counted():
-    product = ADD.replace("add(%a, %b)", "dot(%a, %b), lhs_contracting_dims={}")
-    caller = """
-%outer (a: f32[8]) -> f32[8] {
-  %a = f32[8]{0} parameter(0)
-  ROOT %b = f32[8]{0} fusion(%a, %a), kind=kOutput, calls=%add
-}
-"""
-    found = entry(
-        "ROOT %z = f32[8]{0} call(%x), to_apply=%outer", before=product + caller
-    )
-    assert (found.kernels, found.products) == (1, 1)

@@ -25,9 +25,8 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 # One of each kind of work, except for the one on square matrices, which takes long.
 CHOSEN = [
-    *("trace-step", "trace-small-lion", "compile", "eager", "clip-adamw"),
-    *("multi-steps-update", "conditionally-transform", "flatten", "momentum"),
-    *("lbfgs-digits", "import-all"),
+    *("trace-step", "compile", "eager", "clip-adamw", "conditionally-transform"),
+    *("momentum", "lbfgs-digits", "import-all"),
 ]
 
 

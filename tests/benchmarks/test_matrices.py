@@ -1,14 +1,11 @@
 """What `python -m benchmarks.matrices` counts and prints. No test looks at a clock."""
 
-import importlib.machinery
 import json
 import re
-import sys
-import types
 
 import pytest
 from benchmarks.matrices.__main__ import main
-from benchmarks.matrices.runs import OPTIMIZERS, PERIOD, Matrices, cost
+from benchmarks.matrices.runs import OPTIMIZERS, PERIOD, Matrices
 
 from ..docs.pages import DOCS
 from ..methods import BY_FAMILY
@@ -32,13 +29,13 @@ def test_small_run(tmp_path, capsys):
     output = tmp_path / "new" / "matrices.json"
     names = "AdamW", "NorMuon", "SOAP, staggered", "SOAP, one-sided", "PSGDKron"
     chosen = [f"--only={name}" for name in names]
-    sizes = ["--matrices=2x8", "--matrices=3x4"]
-    assert main([*chosen, *sizes, "--rounds=1", f"--output={output}"]) == 0
+    size = "--matrices=2x8"
+    assert main([*chosen, size, "--rounds=1", f"--output={output}"]) == 0
     rows = json.loads(output.read_text())["rows"]
     found = [(row["name"], Matrices(**row["matrices"])) for row in rows]
-    assert found == [(n, m) for n in names for m in (Matrices(2, 8), Matrices(3, 4))]
+    assert found == [(name, Matrices(2, 8)) for name in names]
     # Besides the moments there are counts, and two numbers for each matrix of PSGD.
-    states = 2, 2, 1 + 1 / 8, 1 + 1 / 4, 6, 6, 4, 4, 3 + 2 / 64, 3 + 2 / 16
+    states = 2, 1 + 1 / 8, 6, 4, 3 + 2 / 64
     for row, state in zip(rows, states, strict=True):
         assert state <= row["state"] < state + 0.2
         assert 0 < row["seconds"]["best"] <= row["seconds"]["median"]
@@ -46,17 +43,3 @@ def test_small_run(tmp_path, capsys):
         assert row["ratio"] == pytest.approx(ratio) and row["temporary"] >= 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(" | ")[0] for line in lines[2:7]] == [f"| {n}" for n in names]
-
-
-@pytest.mark.slow
-def test_comparison_with_torch(monkeypatch):
-    """With a copy of SOAP that is a package; its authors' code is a file."""
-    pytest.importorskip("torch")
-    package = pytest.importorskip("pytorch_optimizer")
-    soap = types.ModuleType("soap")
-    soap.__spec__ = importlib.machinery.ModuleSpec("soap", None)
-    soap.__dict__["SOAP"] = package.SOAP
-    monkeypatch.setitem(sys.modules, "soap", soap)
-    found = cost("SOAP", Matrices(2, 4), rounds=1).beside_torch
-    assert found is not None and all(0 < x.best <= x.median for x in found)
-    assert cost("AdamW", Matrices(2, 4), rounds=1).beside_torch is None

@@ -11,7 +11,7 @@ import jax.random as jr
 import numpy as np
 import pytest
 from benchmarks.workloads.__main__ import IMAGES, PAGES, stored
-from benchmarks.workloads.protocol import SCHEDULES, SEEDS, Cell, member
+from benchmarks.workloads.protocol import SCHEDULES, SEEDS, Cell
 from benchmarks.workloads.results import Failure, read
 from benchmarks.workloads.summary import mark, rows
 from benchmarks.workloads.sweep import WORKLOADS
@@ -57,22 +57,13 @@ def by_hand(workload, rate, seed):
 
 
 @pytest.mark.slow
-def test_a_run_is_a_plain_loop():
-    workload = WORKLOADS["tumours"]()._replace(steps=20)
-    run = jax.jit(member(METHODS["AdamW"], workload))
-    found = run(jnp.float32(0.003), jr.key(1))
-    np.testing.assert_allclose(found, by_hand(workload, 0.003, 1), 1e-5)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["tumours", "diabetes"])
-def test_what_is_on_disk_is_a_plain_loop(name):
+def test_what_is_on_disk_is_a_plain_loop():
     """The best cell of AdamW, all three seeds; another processor rounds otherwise."""
-    cell = read(name)["AdamW"]
+    cell = read("tumours")["AdamW"]
     assert isinstance(cell, Cell)
     for seed, curve in zip(SEEDS, cell.curves, strict=True):
         np.testing.assert_allclose(
-            curve, by_hand(WORKLOADS[name](), cell.best, seed), 0.02
+            curve, by_hand(WORKLOADS["tumours"](), cell.best, seed), 0.02
         )
 
 

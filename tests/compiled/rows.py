@@ -10,7 +10,7 @@ import eqopt
 from eqopt import storage
 
 from ..laws.registry import REGISTRY
-from ..laws.row import Evaluated, PerExample
+from ..laws.row import Adapter, PerExample
 from ..methods import BY_FAMILY
 
 
@@ -96,7 +96,7 @@ _OF_METHODS = {
 
 def _inside(opt: Any) -> Any:
     """What gets its extra arguments from a row: a step here has a loss itself."""
-    return opt.inner if isinstance(opt, Evaluated) else opt
+    return opt.inner if isinstance(opt, Adapter) else opt
 
 
 LEAFWISE = {

@@ -34,8 +34,7 @@ class Row:
     def subject(self) -> type[AbstractTransformation]:
         """The class of the transformation."""
         opt = self()
-        is_adapted = isinstance(opt, Evaluated | PerExample)
-        return type(opt.inner if is_adapted else opt)
+        return type(opt.inner if isinstance(opt, Adapter) else opt)
 
 
 def is_matrix(params):
@@ -77,14 +76,17 @@ def nested(learning_rate=0.01):
 INNER = {"SGD": lambda: eqopt.SGD(0.1), "nested": nested}
 
 
-def row(make, /, *, at=None, name=None, exempt=None, **data):
-    """A row for `make`; `at` is a learning rate, if `make` has no default for it."""
-    made = make if at is None else _at(make, at)
+def row(make, given=None, /, *, at=None, name=None, exempt=None, **data):
+    """A row for `make`, which always gets the arguments `given`.
+
+    `at` is a learning rate, if `make` has no default for it.
+    """
+
+    def made(**data):
+        first = [] if at is None else [data.pop("learning_rate", at)]
+        return make(*first, **{**(given or {}), **data})
+
     return Row(name or make.__name__, made, data, exempt or {})
-
-
-def _at(make, rate):
-    return lambda learning_rate=rate, **data: make(learning_rate, **data)
 
 
 def around(wrapper, *, exempt=None, **arguments):
@@ -123,63 +125,53 @@ PATHS_WITHIN = dict.fromkeys(
 LINEAR = eqopt.schedules.Linear(0.1, 0.01, 5)
 
 
-class Evaluated(AbstractTransformation):
-    """Passes extra arguments to `inner`: a loss, its gradient, and logits."""
+class Adapter(AbstractTransformation):
+    """Calls `inner` with other gradients, and with more arguments."""
 
     _loads = "nothing"
 
     inner: AbstractTransformation
 
+    def adapted(self, updates, params):
+        """The gradients, and the further arguments."""
+        raise NotImplementedError
+
     def init(self, params):
         return self.inner.init(params)
 
     def update(self, updates, state, params=None, **extra):
-        extra = {**extra, **_evaluated(params)}
-        return self.inner.update(updates, state, params, **extra)
+        updates, more = self.adapted(updates, params)
+        return self.inner.update(updates, state, params, **{**extra, **more})
 
     def step(self, grads, state, params, **extra):
-        extra = {**extra, **_evaluated(params)}
-        return self.inner.step(grads, state, params, **extra)
+        grads, more = self.adapted(grads, params)
+        return self.inner.step(grads, state, params, **{**extra, **more})
 
     def eval_params(self, state, params):
         return self.inner.eval_params(state, params)
 
 
-def _evaluated(params):
-    params = load(params)
-    value_fn = lambda params: 1 + eqopt.tree.norm(params, squared=True)
-    grad_fn = lambda params: parameters(eqx.filter_grad(value_fn)(params))
-    return {
-        "value": value_fn(params),
-        "grad": eqopt.tree.conj(grad_fn(params)),
-        "value_fn": value_fn,
-        "grad_fn": grad_fn,
-        "max_logits": jnp.array([4.0]),
-    }
+class Evaluated(Adapter):
+    """Passes a loss, its gradient, and logits."""
+
+    def adapted(self, updates, params):
+        params = load(params)
+        value_fn = lambda params: 1 + eqopt.tree.norm(params, squared=True)
+        grad_fn = lambda params: parameters(eqx.filter_grad(value_fn)(params))
+        return updates, {
+            "value": value_fn(params),
+            "grad": eqopt.tree.conj(grad_fn(params)),
+            "value_fn": value_fn,
+            "grad_fn": grad_fn,
+            "max_logits": jnp.array([4.0]),
+        }
 
 
-class PerExample(AbstractTransformation):
+class PerExample(Adapter):
     """Turns each gradient into a batch of three, as if from three examples."""
 
-    _loads = "nothing"
-
-    inner: AbstractTransformation
-
-    def init(self, params):
-        return self.inner.init(params)
-
-    def update(self, updates, state, params=None, **extra):
-        return self.inner.update(_batch_of(updates), state, params, **extra)
-
-    def step(self, grads, state, params, **extra):
-        return self.inner.step(_batch_of(grads), state, params, **extra)
-
-    def eval_params(self, state, params):
-        return self.inner.eval_params(state, params)
-
-
-def _batch_of(updates):
-    return jax.tree.map(lambda g: jnp.stack([g, -g / 2, g / 4]), updates)
+    def adapted(self, updates, params):
+        return jax.tree.map(lambda g: jnp.stack([g, -g / 2, g / 4]), updates), {}
 
 
 def evaluated(make, *arguments, **keywords):

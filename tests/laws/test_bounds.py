@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import pytest
 
 import eqopt
-from eqopt._arguments.annotations import AtLeast, rules
+from eqopt._arguments.annotations import rules
+from eqopt._types import AtLeast
 
 from ..schedules.conftest import FIRST
 from ..test_construction import public_classes

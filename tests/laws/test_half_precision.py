@@ -19,7 +19,7 @@ from eqopt._trees.states import SLOTS, check_dtypes
 
 from ..interpreter import interpreted
 from .registry import EVERY, REGISTRY, law
-from .subjects import assert_equal, both, grads_of, params_of
+from .subjects import assert_equal, grads_of, params_of
 from .test_laws import law as of_telling
 
 
@@ -155,48 +155,6 @@ def test_a_dtype_that_the_state_does_not_have():
                     check_dtypes(opt, other)
     assert {name for _, name in seen} == {*SLOTS}
     assert len(seen) > 70
-
-
-def test_a_state_can_be_converted():
-    """An old state is an error, until it is cast to the dtypes of a new one."""
-    old, opt = (eqopt.Adam(0.1, mu_dtype=x) for x in (jnp.float32, jnp.bfloat16))
-    model = {"w": jnp.ones(3), "z": jnp.ones(2, jnp.complex64), "none": None}
-    state = old.init(model)
-    with pytest.raises(TypeError, match=r"`mu_dtype` is .* float32 at `\.mu\['w'\]`"):
-        opt.step(model, state, model)
-    new = eqx.filter_eval_shape(opt.init, model)
-    converted = jax.tree.map(lambda x, y: x.astype(y.dtype), state, new)
-    _, after = opt.step(model, converted, model)
-    assert after[0].mu["w"].dtype == jnp.bfloat16
-
-
-@pytest.mark.parametrize("reset_state", [False, True])
-def test_slow_weights_are_rounded_when_returned(reset_state):
-    """The state keeps all digits; fast and evaluated weights have the model's dtype."""
-    inner = eqopt.Chain(eqopt.Trace(0.9), eqopt.SGD(2.0**-7))
-    opt = eqopt.Lookahead(inner, 2, 0.25, reset_state)
-    params = {"x": jnp.ones(3, jnp.bfloat16), "none": None}
-    grads = {"x": jnp.ones(3, jnp.bfloat16), "none": None}
-    stepped = updated = params, opt.init(params)
-    for _ in range(4):
-        _, stepped = both(opt, grads, stepped[1], stepped[0])
-        (updates, state), _ = both(opt, grads, updated[1], updated[0])
-        updated = eqopt.apply_updates(updated[0], updates), state
-    for params, state in (stepped, updated):
-        slow, evaluated = state.slow["x"], opt.eval_params(state, params)["x"]
-        assert slow.dtype == jnp.float32
-        assert evaluated.dtype == params["x"].dtype == jnp.bfloat16
-        assert jnp.array_equal(evaluated, slow.astype(jnp.bfloat16))
-        assert jnp.array_equal(evaluated, params["x"])  # just after a slow step
-        assert not jnp.array_equal(evaluated.astype(jnp.float32), slow)
-
-
-def test_a_numpy_leaf():
-    """JAX has no float64 here, so the state has float32."""
-    params = np.ones(3)
-    for opt in (eqopt.Mechanic(eqopt.SGD(1.0)), eqopt.Adam(0.1)):
-        state = jax.tree.leaves(opt.init(params))
-        assert {x.dtype for x in state if x.shape == (3,)} == {jnp.dtype("float32")}
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])

@@ -86,21 +86,6 @@ def test_explicit_axes(row):
             assert x.sharding.spec == like[name].spec, jax.tree_util.keystr(path)
 
 
-@pytest.mark.parametrize("jit", [False, True])
-def test_migrate_to_other_explicit_shards(jit):
-    mesh = mesh_of(AxisType.Explicit, x=8)
-    opt = eqopt.MultiSteps(eqopt.ScaleByAdam(), 1)
-    step = jax.jit(opt.step) if jit else opt.step
-    with jax.set_mesh(mesh):
-        given = jax.device_put((values(), values(1)), NamedSharding(mesh, P()))
-        params = jax.device_put(given[0], shardings(mesh))
-        state = eqopt.tree.migrate(opt, opt.init(given[0]), params)
-        like = lambda g, p: jax.sharding.reshard(g, jax.typeof(p).sharding)
-        new, _ = step(jax.tree.map(like, given[1], params), state, params)
-    expected, _ = opt.step(values(1), opt.init(values()), values())
-    assert_close(jax.device_get(new), jax.device_get(expected))
-
-
 # Rows with operations for which JAX needs to know the sharding of the results.
 ASKED = {"AdaptiveGradClip", "Flatten(nested)", "Muon", "ScaleByGaLore"}
 ASKED |= {"Shampoo", "NorMuon", "Dion2"}

@@ -81,18 +81,17 @@ MILLION = 10**6
 
 
 class Run(NamedTuple):
-    """A wrapper, the gradients it gets, and the expected result.
+    """An optimizer with sums or means, the gradients it gets, and the expected result.
 
-    - `make`: the optimizer.
     - `grad`: the gradient as a function of the step and the parameter.
     - `expected`: values in the state after a million steps, by the name of their field;
-        `param` is the parameter, `evaluated` the one to evaluate with.
+        `evaluated` is the parameter to evaluate with.
     - `rtol`: the tolerance for values. Counters are always exact. A mean in float32
         stops when its next change is less than half of its last digit: with a decay of
         0.999, that is 500 digits, or 3e-5, short of its limit.
     """
 
-    make: Callable[[], Any]
+    opt: Any
     grad: Callable[[Any, Any], Any]
     expected: dict[str, float]
     rtol: float = 0.0
@@ -103,96 +102,35 @@ def to_and_fro(i, p):
     return jnp.where(i % 2 == 0, 1.0, -1.0)
 
 
-def nan_every(n):
-    return lambda i, p: jnp.where(i % n == n - 1, jnp.nan, to_and_fro(i, p))
+def nan_sometimes(i, p):
+    return jnp.where(i % 1000 == 999, jnp.nan, to_and_fro(i, p))
 
 
 SGD = eqopt.SGD(0.5)
 FALLING = eqopt.schedules.Linear(1.0, 0.0, 2 * MILLION)
+AVERAGES = {"mini_step": MILLION % 3, "gradient_step": MILLION // 3, "mu": 2, "nu": 4}
+SKIPPED = {"total_skipped": 1000, "norm_count": MILLION - 1000, "value_count": MILLION}
 RUNS = {
     "Adam": Run(
-        lambda: eqopt.Adam(FALLING),
-        to_and_fro,
-        {
-            "ScaleByAdamState.count": MILLION,
-            "ScaleByLearningRateState.count": MILLION,
-            "nu": 1.0,
-            "learning_rate": 0.5,
-        },
-        4e-5,
-    ),
-    "ApplyEvery": Run(
-        lambda: eqopt.Chain(eqopt.ApplyEvery(7), SGD),
-        lambda i, p: jnp.ones(()),
-        {"ApplyEveryState.count": MILLION % 7},
-    ),
-    "ApplyIfFinite": Run(
-        lambda: eqopt.ApplyIfFinite(SGD, 5),
-        nan_every(1000),
-        {"total_notfinite": 1000, "notfinite_count": 1},
-    ),
-    "ConditionallyTransform": Run(
-        lambda: eqopt.ConditionallyTransform(eqopt.Trace(0.5), lambda n: n % 2 == 0),
-        lambda i, p: jnp.zeros(()),
-        {"step": MILLION},
-    ),
-    "ConditionallyMask": Run(
-        lambda: eqopt.ConditionallyMask(eqopt.Adam(FALLING), lambda n: n % 4 == 0),
-        to_and_fro,
-        {"step": MILLION, "ScaleByAdamState.count": MILLION // 4},
-    ),
-    "DynamicLossScale": Run(
-        lambda: eqopt.DynamicLossScale(SGD, growth_interval=1000),
-        nan_every(1001),
-        {"total_notfinite": MILLION // 1001, "good_steps": MILLION % 1001},
-    ),
-    "Lookahead": Run(
-        lambda: eqopt.Lookahead(SGD, 6, 0.5),
-        to_and_fro,
-        {"steps_since_sync": MILLION % 6, "evaluated": 1.0},
+        eqopt.Adam(FALLING), to_and_fro, {"nu": 1.0, "learning_rate": 0.5}, 4e-5
     ),
     "MultiSteps": Run(
-        lambda: eqopt.MultiSteps(eqopt.Adam(FALLING), 3),
+        eqopt.MultiSteps(eqopt.Adam(FALLING), 3),
         lambda i, p: 1.0 + (i % 3).astype(jnp.float32),
-        {
-            "mini_step": MILLION % 3,
-            "gradient_step": MILLION // 3,
-            "ScaleByAdamState.count": MILLION // 3,
-            "mu": 2.0,
-            "nu": 4.0,
-        },
+        AVERAGES,
         4e-5,
     ),
     "ParamEMA": Run(
-        lambda: eqopt.ParamEMA(SGD, 0.999),
+        eqopt.ParamEMA(SGD, 0.999),
         to_and_fro,
-        {"ParamEMAState.count": MILLION, "weight_sum": 1.0, "evaluated": 0.75},
+        {"weight_sum": 1.0, "evaluated": 0.75},
         1e-3,
     ),
-    "ReduceLROnPlateau": Run(
-        lambda: eqopt.Chain(SGD, eqopt.ReduceLROnPlateau(patience=3, cooldown=4)),
-        to_and_fro,
-        {"ReduceLROnPlateauState.count": 0},
-    ),
-    "SAM": Run(
-        lambda: eqopt.SAM(SGD, sync_period=3),
-        to_and_fro,
-        {"steps_since_sync": MILLION % 3},
-    ),
-    "Scheduled": Run(
-        lambda: eqopt.Scheduled(eqopt.SGD(0.5, momentum=FALLING)),
-        to_and_fro,
-        {"ScheduledState.count": MILLION},
-    ),
-    "SkipStep": Run(
-        lambda: eqopt.SkipStep(SGD, eqopt.SigmaRule(8)),
-        nan_every(1000),
-        {"total_skipped": 1000, "norm_count": MILLION - 1000, "value_count": MILLION},
-    ),
+    "SkipStep": Run(eqopt.SkipStep(SGD, eqopt.SigmaRule(8)), nan_sometimes, SKIPPED),
     "SWA": Run(
-        lambda: eqopt.SWA(SGD, 1, 1),
+        eqopt.SWA(SGD, 1, 1),
         to_and_fro,
-        {"SWAState.count": MILLION, "n_averaged": MILLION, "evaluated": 0.75},
+        {"n_averaged": MILLION, "evaluated": 0.75},
         1e-5,
     ),
 }
@@ -200,9 +138,8 @@ RUNS = {
 
 @pytest.mark.parametrize("name", RUNS)
 def test_a_million_steps(name):
-    """Counters neither overflow nor miss a step, and sums do not drift."""
-    make, grad, expected, rtol = RUNS[name]
-    opt = make()
+    """No sum and no mean drifts."""
+    opt, grad, expected, rtol = RUNS[name]
 
     @jax.jit
     def run():
@@ -213,26 +150,18 @@ def test_a_million_steps(name):
         start = jnp.ones(())
         steps = jnp.arange(MILLION, dtype=jnp.int32)
         (p, state), _ = jax.lax.scan(one, (start, opt.init(start)), steps)
-        return p, state, opt.eval_params(state, p)
+        return state, opt.eval_params(state, p)
 
-    param, state, evaluated = run()
-    by_name = {"param": param, "evaluated": evaluated}
+    state, evaluated = run()
     for key, value in expected.items():
-        found = by_name.get(key)
-        if found is None:
-            node, _, field = key.rpartition(".")
-            found = (
-                getattr(eqopt.tree.get(state, node), field)
-                if node
-                else eqopt.tree.get(state, field)
-            )
+        found = evaluated if key == "evaluated" else eqopt.tree.get(state, key)
         tolerance = 0 if jnp.issubdtype(found.dtype, jnp.integer) else rtol
         np.testing.assert_allclose(found, value, rtol=tolerance, err_msg=key)
-    assert all(bool(jnp.all(jnp.isfinite(x))) for x in arrays((param, state)))
+    assert all(bool(jnp.all(jnp.isfinite(x))) for x in arrays((evaluated, state)))
 
 
 #
-# Ten thousand steps of a loop in Python
+# Four thousand steps of a loop in Python
 #
 
 
@@ -259,12 +188,12 @@ def test_a_long_loop_takes_no_more_memory():
         return len(jax.live_arrays()), pages * resource.getpagesize()
 
     state, before, loss = opt.init(model), (0, 0), jnp.nan
-    for i in range(10_000):
+    for i in range(4_000):
         model, state, loss = train_step(x, model, state)
-        if i == 1000:
+        if i == 500:
             before = taken()
     after = taken()
     assert after[0] == before[0]
-    # An array of this model has 4 kB: one for every ten steps would take 4 MB.
-    assert after[1] - before[1] < 2e6
-    assert state.gradient_step == 5000 and jnp.isfinite(loss)
+    # An array of this model has 4 kB: one for every ten steps would take 1.4 MB.
+    assert after[1] - before[1] < 1e6
+    assert state.gradient_step == 2000 and jnp.isfinite(loss)

@@ -90,7 +90,7 @@ def test_eager_steps(row, compilations):
         assert len(places) == len(set(places))
 
 
-@of_rows({"ScaleByAdam"})
+@of_rows({"ScaleByAdam"}, KINDS)
 def test_no_tracer_leaks(row):
     """What is traced leaves no tracer behind, such as in a cache or an attribute."""
     opt, params = row(), params_of()

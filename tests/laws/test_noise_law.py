@@ -190,24 +190,6 @@ def test_each_member_of_a_population_has_its_own_key(kind):
     assert found > 4
 
 
-@pytest.mark.parametrize("kind", KEYS)
-@pytest.mark.costly
-def test_each_member_of_a_population_has_its_own_noise(kind):
-    make = lambda key: eqopt.AddNoise(1.0, 0.0, key=key)
-    params = jnp.zeros(4)
-
-    def two_steps(opt, state):
-        first, state = opt.update(params, state, params)
-        return first, opt.update(params, state, params)[0]
-
-    alone = [two_steps(opt, opt.init(params)) for opt in map(make, KEYS[kind]())]
-    population = eqx.filter_vmap(make)(KEYS[kind]())
-    states = eqx.filter_vmap(lambda opt: opt.init(params))(population)
-    together = eqx.filter_jit(eqx.filter_vmap(two_steps))(population, states)
-    np.testing.assert_allclose(jnp.stack(together, 1), jnp.array(alone), rtol=1e-6)
-    assert len(np.unique(together)) == 24
-
-
 @pytest.mark.parametrize("noise", [*NOISE, "random_like"])
 @pytest.mark.slow
 def test_each_shard_has_its_own_noise(noise):

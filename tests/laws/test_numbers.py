@@ -133,20 +133,6 @@ def test_numbers_of_any_type(row):
             assert types(made) == types(expected), kind.__name__
 
 
-def assert_like_floats(row, kind):
-    """An integer gives the same program as the float of the same value."""
-    if changes(row, kind):
-        made, _, _ = program(row, kind)
-        expected, _, _ = program(row, as_whole_floats)
-        assert str(made) == str(expected)
-
-
-@law
-@pytest.mark.costly
-def test_integers_are_floats(row):
-    assert_like_floats(row, as_integers)
-
-
 def as_unsigned(node, field, value):
     """Such a number has no negative, and 1 minus it may wrap."""
     number = as_integers(node, field, value)
@@ -155,9 +141,14 @@ def as_unsigned(node, field, value):
 
 
 @law
+@pytest.mark.parametrize("kind", [as_integers, as_unsigned])
 @pytest.mark.costly
-def test_unsigned_numbers_are_floats(row):
-    assert_like_floats(row, as_unsigned)
+def test_integers_are_floats(row, kind):
+    """They give the same program as the float of the same value."""
+    if changes(row, kind):
+        made, _, _ = program(row, kind)
+        expected, _, _ = program(row, as_whole_floats)
+        assert str(made) == str(expected)
 
 
 @law

@@ -46,21 +46,28 @@ def test_own_arrays_are_not_skipped_in_silence(row):
         row().init(params)
 
 
+def after_two_steps(row, like, numbers=NUMBERS):
+    """Of random arrays that `like` reshapes, or takes apart."""
+    opt = eqopt.tree.set(row(), all=True, weight_dimension_numbers=numbers)
+    start, *grads = np.random.default_rng(0).normal(size=(3, 48)).astype(np.float32)
+    grads_of = lambda _, i: like(jnp.asarray(grads[i]))
+    return train(opt, like(jnp.asarray(start)), 2, grads=grads_of)[0]
+
+
 @law(QUICK, ROWS)
 @pytest.mark.costly
 def test_own_stacks_are_separate_matrices(row):
     """With dimension numbers, a stack trains like its matrices in separate leaves."""
-    opt = eqopt.tree.set(row(), all=True, weight_dimension_numbers=NUMBERS)
-    rng = np.random.default_rng(0)
-    start = rng.normal(size=(3, 4, 4)).astype(np.float32)
-    gradients = rng.normal(size=(2, 3, 4, 4)).astype(np.float32)
-    together, _ = train(
-        opt, jnp.asarray(start), 2, grads=lambda _, i: jnp.asarray(gradients[i])
-    )
-    apart, _ = train(
-        opt,
-        [*map(jnp.asarray, start)],
-        2,
-        grads=lambda _, i: [*map(jnp.asarray, gradients[i])],
-    )
+    together = after_two_steps(row, lambda x: x.reshape(3, 4, 4))
+    apart = after_two_steps(row, lambda x: [*x.reshape(3, 4, 4)])
     assert_close(together, jnp.stack(apart), rtol=1e-4, atol=1e-5)
+
+
+@law(QUICK, ROWS)
+@pytest.mark.costly
+def test_a_kernel_is_a_matrix(row):
+    """Of a convolution: its outputs, and all others."""
+    numbers = eqopt.MatrixDimensionNumbers((1, 2, 3), 0)
+    kernel = after_two_steps(row, lambda x: x.reshape(4, 3, 2, 2), numbers)
+    matrix = after_two_steps(row, lambda x: x.reshape(4, 12))
+    assert_close(kernel.reshape(4, 12), matrix, rtol=1e-4, atol=1e-5)

@@ -54,7 +54,7 @@ class HeavyBall(eqopt.AbstractLeafwise):
 
 IN_BLOCKS = eqopt.storage.BlockwiseQuantized(block_size=2)
 AROUND = {
-    **{name: make for name, (make, _) in WRAPPERS.items()},
+    **WRAPPERS,
     "in 8 bits": lambda opt: eqopt.StoreState(opt, IN_BLOCKS, eqopt.groups.everything),
     "StoreParams": lambda opt: eqopt.StoreParams(opt, eqopt.storage.MasterWeights()),
 }

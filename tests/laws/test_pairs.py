@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 OTHERS = {"Chain", "CompressedMean", "NamedChain", "Process", "RecordGradNorm"}
 WRAPPERS = {
     name: make
-    for name, (make, _) in EVALUATED.items()
+    for name, make in EVALUATED.items()
     if name not in {*OTHERS, "StoreState"}
 }
 GUARDS = {
@@ -97,9 +97,8 @@ def test_pairs_compose(row):
     assert all_finite(averaged)
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
 @over(GUARDS, but={"Offload"})
-def test_a_guard_keeps_all_finite(row, bad):
+def test_a_guard_keeps_all_finite(row):
     """One element of one leaf is not finite, in any of the steps."""
     opt = GUARDS[row.outer](WRAPPERS[row.inner](ADAM))
     for when in range(4):
@@ -109,7 +108,7 @@ def test_a_guard_keeps_all_finite(row, bad):
             grads = grads_of(params, i)
             if i == when:
                 vector = np.array(grads["more"][0])
-                vector[1] = bad
+                vector[1] = np.inf if when % 2 else np.nan
                 grads["more"][0] = jnp.asarray(vector)
             _, (params, state) = both(opt, grads, state, params)
         for x in jax.tree.leaves(eqx.filter((params, state), eqx.is_inexact_array)):

@@ -19,19 +19,13 @@ from .registry import KINDS, REGISTRY, TELLING, law
 from .subjects import arrays, awkward, moment, params_of, train
 
 
-# Rows whose parameters cannot be inferred from only the state.
+# Rows whose parameters cannot be inferred from only the state: it has accumulators by
+# axis or sums over rows and columns alone, moments of projections, or one vector.
 NOT_INFERRED = {
-    "ScaleBySM3(no momentum)": "it has accumulators by axis alone",
-    "SM3(schedule, matrices)": "it has accumulators by axis alone",
-    "ScaleByFactoredRMS(small)": "it has sums over rows and columns alone",
-    "ScaleByFactoredRMS(dimension numbers)": "it has sums over rows and columns alone",
-    "Adafactor": "it has sums over rows and columns alone",
-    "GaLore": "its moments are those of projections",
-    "ScaleByAPOLLO": "its moments are those of projections",
-    "ScaleByAPOLLO(singular vectors)": "its moments are those of projections",
-    "ScaleByAPOLLO(scaled before the limit)": "its moments are those of projections",
-    "APOLLO": "its moments are those of projections",
-    "Flatten(nested)": "it has vectors of all parameters",
+    *("ScaleBySM3(no momentum)", "SM3(schedule, matrices)", "Adafactor"),
+    *("ScaleByFactoredRMS(small)", "ScaleByFactoredRMS(dimension numbers)"),
+    *("GaLore", "APOLLO", "ScaleByAPOLLO", "ScaleByAPOLLO(singular vectors)"),
+    *("ScaleByAPOLLO(scaled before the limit)", "Flatten(nested)"),
 }
 
 # Rows whose state does not declare `PerLeaf`: a number for each parameter then stands
@@ -259,7 +253,6 @@ def is_plain(x):
 SHAPES = {"a": (16, 8), "b": (16, 8), "layers": (16, 8, 8), "bias": (16,), "few": (3,)}
 # A mesh, and how the parameters are divided over it.
 LAYOUTS = [
-    (mesh_of, {"data": 8}, P("data")),
     (mesh_of, {"data": 8}, P()),
     (mesh_of, {"data": 4, "model": 2}, P("model")),
     (functools.partial(mesh_of, AxisType.Explicit), {"data": 8}, P("data")),

@@ -10,7 +10,7 @@ import optax
 from eqopt import AbstractTransformation
 
 from ..laws.row import Row
-from ..parity.case import ByHand, Case, TorchCase, both
+from ..parity.case import ByHand, Case, both
 
 
 # What methods that Optax lacks are compared with: the class, and its name in Optax.
@@ -39,9 +39,8 @@ class Method:
 
     - `laws`: rows for its building blocks, for itself and for its variants. They also
         have exemptions from laws, with reasons.
-    - `cases`, `torch`: what gives the same trajectory in Optax and in `torch.optim`, by
-        name. `same(...)` gives both the class and what has its name in Optax (or
-        `theirs`) these arguments.
+    - `cases`: what gives the same trajectory in Optax, by name. `same(...)` gives both
+        the class and what has its name in Optax (or `theirs`) these arguments.
     - `by_hand`: what gives the same updates in NumPy, as in the paper, by name.
 
     What the benchmarks run:
@@ -69,7 +68,6 @@ class Method:
     in_optax: str = ""
     laws: Sequence[Row] = ()
     cases: Mapping[str, Any] = field(default_factory=dict)
-    torch: Mapping[str, TorchCase] = field(default_factory=dict)
     by_hand: Mapping[str, ByHand] = field(default_factory=dict)
     ours: Callable[[Any], Any] = None  # pyright: ignore[reportAssignmentType]
     theirs: Callable[[Any], Any] = None  # pyright: ignore[reportAssignmentType]

@@ -1,21 +1,11 @@
 """Optimizers, beyond the laws and the comparison with Optax."""
 
-import dataclasses
-
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import eqopt
-
-from ..methods import METHODS
-
-
-def test_repr_is_what_was_written():
-    assert repr(eqopt.Adam(1e-3)) == "Adam(learning_rate=0.001)"
-    schedule = eqopt.schedules.Constant(0.1)
-    assert repr(eqopt.SGD(schedule)) == f"SGD(learning_rate={schedule!r})"
 
 
 def test_weight_decay_is_not_lost_in_bfloat16():
@@ -40,21 +30,3 @@ def test_learning_rates_by_tree_at():
 def test_momentum_decay_needs_nesterov():
     with pytest.raises(ValueError, match=r"NAdam .*: `momentum_decay` is 0.004"):
         eqopt.NAdam(0.1, nesterov=False, momentum_decay=0.004)
-
-
-@pytest.mark.parametrize(
-    "row",
-    [
-        pytest.param(row, id=row.name)
-        for method in METHODS.values()
-        for row in method.laws
-    ],
-)
-def test_errors_name_the_argument(row):
-    """Not the argument of a part, which may have another name."""
-    fields = {field.name for field in dataclasses.fields(row.subject)}
-    for name in fields & {*row.data}:
-        try:
-            row(**{**row.data, name: np.ones(2)})
-        except (TypeError, ValueError) as error:
-            assert f"`{name}`" in str(error)

@@ -4,12 +4,12 @@ import jax.numpy as jnp
 import numpy as np
 
 
-def trajectory(opt, grads, p, **extra):
+def trajectory(opt, grads, p):
     """The parameters after each step."""
     params, seen = jnp.asarray(p, jnp.float32), []
     state = opt.init(params)
     for g in grads:
-        params, state = opt.step(jnp.asarray(g, jnp.float32), state, params, **extra)
+        params, state = opt.step(jnp.asarray(g, jnp.float32), state, params)
         seen.append(params)
     return np.stack(seen)
 

@@ -9,6 +9,8 @@ import optax
 
 import eqopt
 
+from ..laws.row import Adapter
+
 
 class Case(NamedTuple):
     """The same transformation in both libraries.
@@ -29,15 +31,6 @@ class Case(NamedTuple):
     shapes: tuple[tuple[int, ...], ...] = ((3, 4), (4,), (), (2, 3, 2))
     dtypes: tuple[Any, ...] = (jnp.float32, jnp.bfloat16, jnp.float16)
     converts: bool = False
-
-
-class TorchCase(NamedTuple):
-    """The same optimizer in `torch.optim`: its name there, and its arguments."""
-
-    ours: Any
-    name: str
-    arguments: dict[str, Any]
-    rtol: float = 1e-5
 
 
 class ByHand(NamedTuple):
@@ -101,16 +94,11 @@ def every_other_large(updates, gradient_step, params):
     return norm > 5.0, {"norm": norm}
 
 
-class Batched(eqopt.AbstractTransformation):
+class Batched(Adapter):
     """Makes per-example gradients of `updates`, some of which are clipped."""
 
-    inner: eqopt.AbstractTransformation
-
-    def init(self, params):
-        return self.inner.init(params)
-
-    def update(self, updates, state, params=None, **extra):
-        return self.inner.update(batch_of(updates), state, params, **extra)
+    def adapted(self, updates, params):
+        return batch_of(updates), {}
 
 
 def batch_of(updates):

@@ -1,14 +1,10 @@
 """Means and variances of per-element gradients, step by step against Optax."""
 
-from typing import Any
-
 import jax
-import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import optax
 import pytest
-from hypothesis import given, settings, strategies as st
 from optax.experimental import aggregating as theirs
 
 import eqopt
@@ -31,11 +27,6 @@ def tree_of(key, shapes, batch=(), axis=0):
     keys = jr.split(key, len(shapes))
     leaves = [leaf(*pair) for pair in zip(keys, shapes, strict=True)]
     return {"first": leaves[0], "rest": [tuple(leaves[1:]), None]}
-
-
-def pair(updates: Any) -> tuple[Any, Any]:
-    """Aggregators of Optax return such a pair instead of updates."""
-    return updates
 
 
 def same(left, right, rtol=1e-5, atol=1e-6):
@@ -73,35 +64,3 @@ def test_mean_and_variance(steps, decay, axes, batch, at):
             if not here.ready:  # then Optax's are zeros
                 same(here.mean_grads, there.mean_grads)
                 same(here.sum_sq_diff_grads, there.sum_sq_diff_grads)
-
-
-@settings(max_examples=15, deadline=None)
-@given(
-    shapes=st.lists(
-        st.lists(st.integers(0, 3), max_size=3).map(tuple), min_size=1, max_size=4
-    ),
-    seed=st.integers(0, 2**31 - 1),
-    size=st.integers(2, 5),
-    steps=st.integers(1, 4),
-)
-def test_random_trees(shapes, seed, size, steps):
-    params = tree_of(jr.key(seed), shapes)
-    opt = ours.PerElementMeanAndSumSqDiffGrads(0, steps)
-    other = theirs.get_per_element_mean_and_sum_sq_diff_grads(0, steps)
-    state, their_state = opt.init(params), other.init(params)
-    for i in range(10):
-        grads = tree_of(jr.fold_in(jr.key(seed), i), shapes, (size,))
-        means, found, state = opt.aggregate(grads, state, params)
-        theirs_too, their_state = other.update(grads, their_state, params)
-        their_means, aux = pair(theirs_too)
-        if (i + 1) % steps == 0:
-            same(means, their_means)
-            same(found["sum_sq_diff_grads"], aux["sum_sq_diff_grads"])
-            assert found["sample_size"] == aux["sample_size"]
-
-
-def test_batch_sizes():
-    grads = {"a": jnp.ones((2, 3, 4)), "b": jnp.ones((2, 3))}
-    for axes in (0, 1, [0, 1]):
-        here = ours.get_batch_size_from_per_elt_updates(grads, axes)
-        assert here == theirs.get_batch_size_from_per_elt_updates(grads, axes)

@@ -273,39 +273,33 @@ def ema_nesterov(inner, beta, start, stop, decay=0.99):
     return step
 
 
-ROWS = {
-    "adam": lambda: with_adam(lambda: descending(adam(0.9, 0.95, 1e-10), 0.0015, 0.1)),
-    "muon": lambda: with_adam(
-        lambda: descending(shaped(muon), 0.025, 0.05), 0.7, 0.004, 0.015, 0.001
-    ),
-    "normuon": lambda: with_adam(lambda: descending(normuon, 0.035, 0.025)),
-    "aurora": lambda: with_adam(lambda: floored(aurora)),
-    "muon_squared": lambda: with_adam(
-        lambda: descending(shaped(muon_squared), 0.1, 0.0125)
-    ),
-    "spectral_descent": lambda: with_adam(
-        lambda: descending(shaped(spectral_descent), 0.03, 0.015)
-    ),
-    "normuon_floor": lambda: with_adam(lambda: floored(normuon)),
-    "muown": lambda: with_adam(muown, 0.6, 0.009375, 0.03),
-    "adam_h": lambda: with_adam(lambda: on_the_hyperball(adam(0.9, 0.95), 0.018)),
-    "muon_h": lambda: with_adam(
-        lambda: on_the_hyperball(muon, 0.018), 0.91, 0.0064, 0.0195, 0.001
-    ),
-    "normuon_h": lambda: with_adam(lambda: on_the_hyperball(normuon, 0.018)),
-    "psgd_h": lambda: with_adam(lambda: on_the_hyperball(psgd, 0.025)),
-    "soap_h": lambda: with_adam(
-        lambda: on_the_hyperball(soap(skips_first=False), 0.018)
-    ),
-    "kl_soap_h": lambda: with_adam(lambda: on_the_hyperball(soap(kl=True), 0.018)),
-    "shampoo": lambda: with_adam(
+# Steps for hidden matrices, and for the rest if they are others.
+HIDDEN = {
+    "adam": [lambda: descending(adam(0.9, 0.95, 1e-10), 0.0015, 0.1)],
+    "muon": [lambda: descending(shaped(muon), 0.025, 0.05), 0.7, 0.004, 0.015, 0.001],
+    "normuon": [lambda: descending(normuon, 0.035, 0.025)],
+    "aurora": [lambda: floored(aurora)],
+    "muon_squared": [lambda: descending(shaped(muon_squared), 0.1, 0.0125)],
+    "spectral_descent": [lambda: descending(shaped(spectral_descent), 0.03, 0.015)],
+    "normuon_floor": [lambda: floored(normuon)],
+    "muown": [muown, 0.6, 0.009375, 0.03],
+    "adam_h": [lambda: on_the_hyperball(adam(0.9, 0.95), 0.018)],
+    "muon_h": [lambda: on_the_hyperball(muon, 0.018), 0.91, 0.0064, 0.0195, 0.001],
+    "normuon_h": [lambda: on_the_hyperball(normuon, 0.018)],
+    "psgd_h": [lambda: on_the_hyperball(psgd, 0.025)],
+    "soap_h": [lambda: on_the_hyperball(soap(skips_first=False), 0.018)],
+    "kl_soap_h": [lambda: on_the_hyperball(soap(kl=True), 0.018)],
+    "shampoo": [
         lambda: descending(shampoo(0.95, 5, eps=1e-12, graft_eps=1e-10), 0.0015, 0.2)
-    ),
-    "one_sided_shampoo": lambda: with_adam(
+    ],
+    "one_sided_shampoo": [
         lambda: descending(
             shampoo(0.9, 1, eps=0.0, graft_eps=1e-15, is_one_sided=True), 0.01, 0.1
         )
-    ),
+    ],
+}
+ROWS = {
+    **{name: lambda row=row: with_adam(*row) for name, row in HIDDEN.items()},
     "muloco": lambda: muloco(with_adam(lambda: on_the_hyperball(normuon, 0.018))),
     "ema_nesterov": lambda: ema_nesterov(
         with_adam(lambda: descending(shaped(muon), 0.035, 0.025)), 0.6, 3, 15

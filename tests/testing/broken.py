@@ -61,11 +61,7 @@ class Momentum(eqopt.AbstractTransformation):
         return eqopt.tree.cast_like(state, updates), state
 
 
-@breaks(
-    "updates",
-    "the update of step 0 has float16[3,2] at `.layer.weight`, expected "
-    "float32[3,2]; convert each result with `.astype`",
-)
+@breaks("updates", "has float16[3,2] at `.layer.weight`, expected float32[3,2];")
 class OtherDtype(Stateless):
     def of_leaf(self, g):
         return g.astype(jnp.float16)
@@ -80,11 +76,7 @@ class OtherStructure(eqopt.AbstractTransformation):
         return jax.tree.leaves(updates), state
 
 
-@breaks(
-    "state",
-    "the state that `update` returned in step 0 has float32[] at `['count']`, "
-    "expected int32[] as in the state of `init`; keep only arrays of fixed types",
-)
+@breaks("state", "has float32[] at `['count']`, expected int32[] as in the state of")
 class FloatCount(Counting):
     def after(self, count):
         return count.astype(jnp.float32) + 1
@@ -96,19 +88,13 @@ class WeakCount(Counting):
         return jnp.asarray(1)
 
 
-@breaks(
-    "abstract_init",
-    "it raised ConcretizationTypeError (Abstract tracer value encountered",
-)
+@breaks("abstract_init", "it raised ConcretizationTypeError (Abstract tracer value")
 class ConcreteInit(Counting):
     def init(self, params):
         return {"count": jnp.asarray(int(eqopt.tree.norm(params)))}
 
 
-@breaks(
-    "eval_params",
-    "the model that `eval_params` returned has None at `.function`, expected",
-)
+@breaks("eval_params", "`eval_params` returned has None at `.function`, expected")
 class OnlyArrays(Stateless):
     def eval_params(self, state, params):
         return eqx.filter(params, eqx.is_array)
@@ -123,42 +109,27 @@ class NoExtra(eqopt.AbstractTransformation):
         return updates, None
 
 
-@breaks(
-    "untrained",
-    "the model after step 0 has 1 at `.steps[0]`, expected 0; make the state",
-)
+@breaks("untrained", "the model after step 0 has 1 at `.steps[0]`, expected 0; make")
 class AllArrays(Stateless):
     def step(self, grads, state, params, **extra):
         add = lambda p: p + jnp.ones_like(p) if eqx.is_array(p) else p
         return jax.tree.map(add, params), None
 
 
-@breaks(
-    "partly_trained",
-    "without one gradient, the update has float32[3] at `.layer.bias`, expected "
-    "None; do not decay or move it",
-)
+@breaks("partly_trained", "the update has float32[3] at `.layer.bias`, expected None")
 class DecaysAll(Stateless):
     def update(self, updates, state, params=None, **extra):
         return jax.tree.map(lambda p: -p / 10, parameters(params)), None
 
 
-@breaks(
-    "partly_trained",
-    "the model has another value at `.layer.bias` after a step whose gradient "
-    "there is `None`, expected the old value; do not",
-)
+@breaks("partly_trained", "has another value at `.layer.bias` after a step")
 class StepDecaysAll(Stateless):
     def step(self, grads, state, params, **extra):
         decayed = jax.tree.map(lambda p: p / 10, parameters(params))
         return eqx.combine(decayed, params), None
 
 
-@breaks(
-    "half_precision",
-    "with float32 parameters and bfloat16 gradients, the state has bfloat16[3,2] at "
-    "`.layer.weight`, expected float32[3,2] as in the state of `init`; convert",
-)
+@breaks("half_precision", "has bfloat16[3,2] at `.layer.weight`, expected float32")
 class DtypeOfGradients(Momentum):
     def update(self, updates, state, params=None, **extra):
         moved = lambda m, g: m.astype(g.dtype) + g
@@ -172,11 +143,7 @@ class Overflows(Stateless):
         return g * 6e4 * 6e4 / 6e4 / 6e4
 
 
-@breaks(
-    "numpy_arrays",
-    "after writing over the arrays of NumPy that `init` got, the state has nan "
-    "at `.layer.weight[0][0]`, expected 0.48",
-)
+@breaks("numpy_arrays", "has nan at `.layer.weight[0][0]`, expected 0.48")
 class KeepsNumpy(Momentum):
     def init(self, params):
         keep = lambda p: p if isinstance(p, np.ndarray) else jnp.copy(p)
@@ -190,30 +157,19 @@ class OtherStep(Stateless):
         return eqopt.apply_updates(params, updates), None
 
 
-@breaks(
-    "zero_gradients",
-    "in step 0 with gradients of zero, the update has nan at "
-    "`.layer.weight[0][0]`, expected a finite number; divide by",
-)
+@breaks("zero_gradients", "has nan at `.layer.weight[0][0]`, expected a finite number")
 class OwnNorm(Stateless):
     def of_leaf(self, g):
         return g / jnp.sqrt(jnp.sum(g**2))
 
 
-@breaks(
-    "huge_and_tiny_gradients",
-    "in step 0 with huge gradients, the update has inf at `.layer.weight[0][0]`, "
-    "expected a finite number; scale a gradient before",
-)
+@breaks("huge_and_tiny_gradients", "has inf at `.layer.weight[0][0]`, expected")
 class Squares(Stateless):
     def of_leaf(self, g):
         return g**2 / (jnp.abs(g) + 1e-8)
 
 
-@breaks(
-    "descent",
-    "none of 8 steps lowered a convex quadratic, expected one; return updates that",
-)
+@breaks("descent", "none of 8 steps lowered a convex quadratic, expected one; return")
 class Uphill(Stateless):
     learning_rate: float | Array = 0.1
 
@@ -221,10 +177,7 @@ class Uphill(Stateless):
         return self.learning_rate * g
 
 
-@breaks(
-    "effects",
-    "another value of the state at `.mu` changed nothing in 8 steps, expected other",
-)
+@breaks("effects", "another value of the state at `.mu` changed nothing in 8 steps,")
 class UnusedMomentum(eqopt.AbstractTransformation):
     def init(self, params):
         return MomentumState(eqopt.tree.zeros_like(params))
@@ -252,34 +205,20 @@ class CountsInPython(Stateless):
         return len(CALLS) * g
 
 
-@breaks(
-    "inputs",
-    "after `update`, the state that it got has 1 at `['count']`, expected 0; do "
-    "not write into",
-)
+@breaks("inputs", "the state that it got has 1 at `['count']`, expected 0; do not")
 class WritesIntoState(Counting):
     def update(self, updates, state, params=None, **extra):
         state["count"] = state["count"] + 1
         return updates, state
 
 
-@breaks(
-    "ordinary_fields",
-    "the static field `.decay` is 0.9, expected an ordinary field; make it a "
-    "field `float | Array` without `static=True`",
-)
+@breaks("ordinary_fields", "the static field `.decay` is 0.9, expected an ordinary")
 class StaticDecay(Stateless):
     decay: float = eqx.field(static=True, default=0.9)
 
 
-@breaks(
-    "hyperparameters",
-    "it raised ConcretizationTypeError (Abstract tracer value encountered",
-)
-@breaks(
-    "populations",
-    "it raised ConcretizationTypeError (Abstract tracer value encountered",
-)
+@breaks("hyperparameters", "it raised ConcretizationTypeError (Abstract tracer value")
+@breaks("populations", "it raised ConcretizationTypeError (Abstract tracer value")
 class ConvertsDecay(Stateless):
     decay: float | Array = 0.9
 
@@ -295,11 +234,7 @@ class DecidesByType(Stateless):
         return g if isinstance(self.decay, float) else self.decay * g
 
 
-@breaks(
-    "derivatives",
-    "at gradients of zero, the derivative with respect to `.decay` is nan, "
-    "expected a finite number; take roots",
-)
+@breaks("derivatives", "with respect to `.decay` is nan, expected a finite number")
 class NoSlope(Stateless):
     decay: float | Array = 0.9
 
@@ -307,28 +242,19 @@ class NoSlope(Stateless):
         return g * jnp.sqrt(jnp.sum(g**2) * self.decay)
 
 
-@breaks(
-    "vmap",
-    "it raised NotImplementedError (vmap is only supported for the pure_callback",
-)
+@breaks("vmap", "it raised NotImplementedError (vmap is only supported for the")
 class CallsPython(Stateless):
     def of_leaf(self, g):
         shape = jax.ShapeDtypeStruct(g.shape, g.dtype)
         return jax.pure_callback(lambda g: np.asarray(g), shape, g)
 
 
-@breaks(
-    "scan", "it raised TypeError (scan body function carry input and carry output must"
-)
+@breaks("scan", "it raised TypeError (scan body function carry input and carry output")
 class FloatCountInScan(FloatCount):
     pass
 
 
-@breaks(
-    "donation",
-    "after `init`, the state at `.layer.weight` shares its buffer with the model "
-    "at `.layer.weight`, expected a buffer for each array; copy",
-)
+@breaks("donation", "shares its buffer with the model at `.layer.weight`,")
 class Aliases(Momentum):
     def init(self, params):
         return parameters(params)
@@ -338,11 +264,7 @@ class StaticNorm(eqx.Module):
     norm: float = eqx.field(static=True)
 
 
-@breaks(
-    "resume",
-    "after a resumed step 2, the model has 0.8895717 at `.layer.weight[0][0]`, "
-    "expected 0.0155581",
-)
+@breaks("resume", "has 0.8895717 at `.layer.weight[0][0]`, expected 0.0155581")
 class RemembersInPython(Stateless):
     def init(self, params):
         return StaticNorm(float(eqopt.tree.norm(params)))
@@ -351,11 +273,7 @@ class RemembersInPython(Stateless):
         return jax.tree.map(lambda g: state.norm * g, updates), state
 
 
-@breaks(
-    "other_model",
-    "`update` accepted the state of a model with other shapes, which has "
-    "float32[1,2] at `.layer.weight`, expected float32[3,2]; map over",
-)
+@breaks("other_model", "has float32[1,2] at `.layer.weight`, expected float32[3,2]")
 class Broadcasts(Momentum):
     pass
 

@@ -39,7 +39,6 @@ NOT_THE_MESH = dict.fromkeys(
     (
         "test_a_compiled_init_on_explicit_axes",
         "test_explicit_axes",
-        "test_in_other_explicit_shards",
         "test_inside_shard_map",
         "test_layouts_of_every_kind",
         "test_state_is_sharded_like_parameters",
@@ -51,7 +50,6 @@ NOT_ITS_AXIS = dict.fromkeys(
         "test_apart_inside_shard_map",
         "test_a_compiled_init_on_explicit_axes",
         "test_explicit_axes",
-        "test_in_other_explicit_shards",
         "test_gradients_apart_inside_shard_map",
         "test_inside_shard_map",
     ),

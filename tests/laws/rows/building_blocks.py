@@ -58,11 +58,7 @@ ROWS = [
         name="ScaleByLearningRate(schedule)",
     ),
     row(lambda max_delta=0.1: eqopt.Clip(max_delta), name="Clip", max_delta=0.2),
-    row(
-        lambda max_norm=0.5: eqopt.ClipByGlobalNorm(max_norm),
-        name="ClipByGlobalNorm",
-        max_norm=0.1,
-    ),
+    row(eqopt.ClipByGlobalNorm, {"max_norm": 0.5}, max_norm=0.1),
     row(eqopt.AddDecayedWeights, weight_decay=0.1),
     row(
         lambda weight_decay=0.1: eqopt.AddDecayedWeights(weight_decay, is_matrix),
@@ -91,12 +87,7 @@ ROWS = [
     ),
     row(eqopt.Grokfast, alpha=0.8, lamb=0.5),
     row(lambda: eqopt.ApplyEvery(2), name="ApplyEvery"),
-    row(
-        lambda clipping=0.1, **data: eqopt.AdaptiveGradClip(clipping, **data),
-        name="AdaptiveGradClip",
-        clipping=0.05,
-        eps=0.1,
-    ),
+    row(eqopt.AdaptiveGradClip, {"clipping": 0.1}, clipping=0.05, eps=0.1),
     row(lambda: eqopt.AdaptiveGradClip(0.1, axis=()), name="AdaptiveGradClip(axis)"),
     row(eqopt.AdaClipGN, gamma1=0.5, gamma2=0.8, gamma3=0.9, eps=1e-2, eta_min=0.3),
     row(lambda: eqopt.ClipByHistory(4), name="ClipByHistory"),
@@ -144,15 +135,12 @@ ROWS = [
         name="Stateless(Module)",
         factor=0.3,
     ),
-    row(
-        lambda: eqopt.StatelessWithTreeMap(add_half_of_leaf),
-        name="StatelessWithTreeMap",
-    ),
+    row(eqopt.StatelessWithTreeMap, {"f": add_half_of_leaf}),
     row(
         lambda factor=0.5: eqopt.StatelessWithTreeMap(AddOfLeaf(factor)),
         name="StatelessWithTreeMap(Module)",
         factor=0.3,
-        exempt={"test_unsigned_numbers_are_floats": "its function is not converted"},
+        exempt={"test_integers_are_floats": "its function is not converted"},
     ),
     row(eqopt.ScaleByDistanceOverGradients, reps_rel=1e-2, eps=1e-3, global_scale=-0.5),
     row(

@@ -18,11 +18,7 @@ ROWS = [
     row(eqopt.ScaleByTrustRatio, min_norm=0.1, trust_coefficient=0.5, eps=1e-2),
     row(eqopt.ScaleByParamBlockNorm, min_scale=0.1),
     row(eqopt.ScaleByParamBlockRMS, min_scale=0.1),
-    row(
-        lambda threshold=0.5: eqopt.ClipByBlockRMS(threshold),
-        name="ClipByBlockRMS",
-        threshold=0.2,
-    ),
+    row(eqopt.ClipByBlockRMS, {"threshold": 0.5}, threshold=0.2),
     row(lambda: eqopt.KeepNorm("initial"), name="KeepNorm(initial)"),
     row(eqopt.ScaleByFactoredRMS, decay_rate=0.5, eps=1e-3),
     row(

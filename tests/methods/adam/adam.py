@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import eqopt
 
 from ...laws.row import LINEAR, row
-from ...parity.case import COSINES, LINEARS, TorchCase, is_matrix
+from ...parity.case import COSINES, LINEARS, is_matrix
 from ..method import Method, same
 
 
@@ -44,14 +44,6 @@ METHODS = [
             # Optax multiplies the float16 moment by b1 in float16.
             "adam, float16 mu": same(0.1, mu_dtype=jnp.float16, rtol=2e-3),
         },
-        torch={
-            "adam": TorchCase(eqopt.Adam(0.1), "Adam", {"lr": 0.1}),
-            "adam, other": TorchCase(
-                eqopt.Adam(0.1, 0.5, 0.9, 1e-3),
-                "Adam",
-                {"lr": 0.1, "betas": (0.5, 0.9), "eps": 1e-3},
-            ),
-        },
     ),
     Method(
         eqopt.AdamW,
@@ -72,13 +64,6 @@ METHODS = [
             ),
             "adamw, other": same(0.1, 0.7, 0.8, 1e-2, weight_decay=1.0, nesterov=True),
         },
-        torch={
-            "adamw": TorchCase(
-                eqopt.AdamW(0.1, weight_decay=0.3),
-                "AdamW",
-                {"lr": 0.1, "weight_decay": 0.3},
-            ),
-        },
     ),
     Method(
         eqopt.NAdam,
@@ -87,25 +72,6 @@ METHODS = [
         rates=(0.0032, 0.01, 0.0032, 0.001),
         laws=[row(eqopt.NAdam, at=0.01, learning_rate=0.1, b1=0.5, momentum_decay=0.3)],
         cases={"nadam": same(0.1), "nadam, other": same(COSINES, 0.7, 0.8, 1e-2, 1e-3)},
-        torch={
-            # There b1 grows, at a speed that makes it constant if it is large.
-            "nadam": TorchCase(
-                eqopt.NAdam(0.1), "NAdam", {"lr": 0.1, "momentum_decay": 1e9}
-            ),
-            "nadam, growing": TorchCase(
-                eqopt.NAdam(0.1, momentum_decay=0.004), "NAdam", {"lr": 0.1}
-            ),
-            "nadam, growing fast": TorchCase(
-                eqopt.NAdam(0.1, 0.5, momentum_decay=3.0),
-                "NAdam",
-                {"lr": 0.1, "betas": (0.5, 0.999), "momentum_decay": 3.0},
-            ),
-            "nadam, not growing": TorchCase(
-                eqopt.NAdam(0.1, momentum_decay=0.0),
-                "NAdam",
-                {"lr": 0.1, "momentum_decay": 0.0},
-            ),
-        },
     ),
     Method(
         eqopt.NAdamW,
@@ -118,18 +84,6 @@ METHODS = [
             "nadamw, masked": same(LINEARS, weight_decay=0.3, mask=is_matrix),
             "nadamw, scheduled decay": same(
                 0.1, 0.7, 0.8, weight_decay=LINEARS, converts=True
-            ),
-        },
-        torch={
-            "nadamw": TorchCase(
-                eqopt.NAdamW(0.1, weight_decay=0.3),
-                "NAdam",
-                {
-                    "lr": 0.1,
-                    "momentum_decay": 1e9,
-                    "weight_decay": 0.3,
-                    "decoupled_weight_decay": True,
-                },
             ),
         },
     ),

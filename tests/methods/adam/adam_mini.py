@@ -57,17 +57,17 @@ METHODS = [
             row(eqopt.AdamMini, at=0.01, learning_rate=0.1, b1=0.5, weight_decay=0.3),
         ],
         by_hand={
-            "adam-mini, rows": with_decay(
+            "adam_mini, rows": with_decay(
                 eqopt.AdamMini(RATE, B1, B2, EPS, BlockAxes(-1), weight_decay=DECAY),
                 adam_mini_by_hand(lambda index: index[0]),
                 (6, 4),
             ),
-            "adam-mini, heads": ByHand(
+            "adam_mini, heads": ByHand(
                 scale_by_adam_mini(BlockAxes((0, 1), 3)),
                 adam_mini_by_hand(lambda index: index[0] // 2),
                 (6, 4),
             ),
-            "adam-mini, whole": ByHand(
+            "adam_mini, whole": ByHand(
                 scale_by_adam_mini(BlockAxes()),
                 adam_mini_by_hand(lambda index: 0 * index[0]),
                 (3, 5),

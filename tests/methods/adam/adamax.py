@@ -3,7 +3,7 @@
 import eqopt
 
 from ...laws.row import row
-from ...parity.case import COSINES, LINEARS, TorchCase, is_matrix
+from ...parity.case import COSINES, LINEARS, is_matrix
 from ..method import Method, same
 
 
@@ -22,7 +22,6 @@ METHODS = [
             "adamax": same(0.1, converts=True),
             "adamax, other": same(COSINES, 0.5, 0.8, 0.1),
         },
-        torch={"adamax": TorchCase(eqopt.Adamax(0.1), "Adamax", {"lr": 0.1})},
     ),
     Method(
         eqopt.AdamaxW,

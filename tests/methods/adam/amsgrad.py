@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import eqopt
 
 from ...laws.row import LINEAR, row
-from ...parity.case import COSINES, LINEARS, TorchCase
+from ...parity.case import COSINES, LINEARS
 from ..method import Method, same
 
 
@@ -36,21 +36,6 @@ METHODS = [
             ),
             "amsgrad, other": same(
                 COSINES, 0.5, 0.9, 1e-2, 1e-3, mu_dtype=jnp.float32, converts=True
-            ),
-        },
-        torch={
-            # There the bias is corrected after the maximum, which the schedule does here.
-            "amsgrad": TorchCase(
-                eqopt.AMSGrad(
-                    lambda count: (
-                        0.1 * jnp.sqrt(eqopt.numerics.bias_correction(0.9, count + 1))
-                    ),
-                    b2=0.9,
-                    eps=0.0,
-                    bias_correction_nu=False,
-                ),
-                "Adam",
-                {"lr": 0.1, "betas": (0.9, 0.9), "eps": 0.0, "amsgrad": True},
             ),
         },
     ),

@@ -3,7 +3,7 @@
 import eqopt
 
 from ...laws.row import LINEAR, row
-from ...parity.case import COSINES, LINEARS, TorchCase
+from ...parity.case import COSINES, LINEARS
 from ..method import Method, same
 
 
@@ -35,12 +35,6 @@ METHODS = [
             "radam, other": same(COSINES, 0.5, 0.9, 1e-2, 1e-3, 4.0),
             "radam, nesterov": same(LINEARS, b2=0.95, nesterov=True),
             "radam, never": same(0.1, b2=0.5),
-        },
-        torch={
-            # The epsilons differ: see `eqopt.RAdam`.
-            "radam": TorchCase(
-                eqopt.RAdam(0.1, eps=0.0), "RAdam", {"lr": 0.1, "eps": 0.0}
-            ),
         },
     ),
 ]

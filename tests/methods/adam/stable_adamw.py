@@ -42,7 +42,7 @@ METHODS = [
             ),
         ],
         by_hand={
-            "stable_adam": ByHand(
+            "stable_adamw": ByHand(
                 eqopt.ScaleByStableAdam(B1, B2, EPS), stable_adam_by_hand
             )
         },

@@ -73,15 +73,15 @@ METHODS = [
             ),
         ],
         by_hand={
-            "ada clip gn": ByHand(
+            "stable_spam, AdaClipGN": ByHand(
                 eqopt.AdaClipGN(G1, G2, G3, EPS, 20, LOW),
                 lambda grads: ada_clip_gn_by_hand(grads, 20),
             ),
-            "adam with reset": ByHand(
+            "stable_spam, ScaleByAdamWithReset": ByHand(
                 eqopt.ScaleByAdamWithReset(B1, B2, EPS, 4, 6, LOW),
                 lambda grads: adam_by_hand(grads, 4, 6),
             ),
-            "stable spam": with_decay(
+            "stable_spam": with_decay(
                 eqopt.StableSPAM(
                     RATE, B1, B2, EPS, G1, G2, G3, 5, 8, LOW, weight_decay=DECAY
                 ),

@@ -6,7 +6,7 @@ import optax
 import eqopt
 
 from ...laws.row import LINEAR, row
-from ...parity.case import LINEARS, Case, TorchCase, is_matrix, tree_mask
+from ...parity.case import LINEARS, Case, is_matrix, tree_mask
 from ..method import Method, same
 
 
@@ -41,6 +41,5 @@ METHODS = [
                 eqopt.ScaleByAdadelta(0.0), optax.scale_by_adadelta(0.0)
             ),
         },
-        torch={"adadelta": TorchCase(eqopt.Adadelta(), "Adadelta", {})},
     )
 ]

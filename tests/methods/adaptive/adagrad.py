@@ -5,7 +5,7 @@ import optax
 import eqopt
 
 from ...laws.row import row
-from ...parity.case import COSINES, Case, TorchCase, both
+from ...parity.case import COSINES, Case, both
 from ..method import Method, same
 
 
@@ -37,26 +37,8 @@ METHODS = [
         cases={
             "adagrad": same(0.1),
             "adagrad, schedule": same(COSINES, 0.5, 1e-3, converts=True),
-            "rss": Case(eqopt.ScaleByRSS(), optax.scale_by_rss()),
-            "rss, zeros": both(eqopt.ScaleByRSS, optax.scale_by_rss, 0.0, 0.0),
-        },
-        torch={
-            "adagrad": TorchCase(eqopt.Adagrad(0.1, 0.0, 0.0), "Adagrad", {"lr": 0.1}),
-            "adagrad, large eps": TorchCase(
-                eqopt.Adagrad(0.1, 0.0, 0.5, eps_in_sqrt=False),
-                "Adagrad",
-                {"lr": 0.1, "eps": 0.5},
-            ),
-            "adagrad, lr_decay": TorchCase(
-                eqopt.Adagrad(lambda t: 0.1 / (1 + 0.5 * t.astype(float)), 0.3, 0.0),
-                "Adagrad",
-                {
-                    "lr": 0.1,
-                    "lr_decay": 0.5,
-                    "initial_accumulator_value": 0.3,
-                    "eps": 0.0,
-                },
-            ),
+            "adagrad, rss": Case(eqopt.ScaleByRSS(), optax.scale_by_rss()),
+            "adagrad, rss, zeros": both(eqopt.ScaleByRSS, optax.scale_by_rss, 0.0, 0.0),
         },
     ),
 ]

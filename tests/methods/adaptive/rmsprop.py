@@ -6,7 +6,7 @@ import optax
 import eqopt
 
 from ...laws.row import row
-from ...parity.case import COSINES, LINEARS, Case, TorchCase, both
+from ...parity.case import COSINES, LINEARS, Case, both
 from ..method import Method, same
 
 
@@ -76,31 +76,17 @@ METHODS = [
                 **CORRECTED,
                 converts=True,
             ),
-            "rms": Case(eqopt.ScaleByRMS(), optax.scale_by_rms(), converts=True),
-            "rms, corrected": both(
+            "rmsprop, rms": Case(
+                eqopt.ScaleByRMS(), optax.scale_by_rms(), converts=True
+            ),
+            "rmsprop, rms, corrected": both(
                 eqopt.ScaleByRMS, optax.scale_by_rms, **CORRECTED, converts=True
             ),
-            "stddev": both(eqopt.ScaleByStddev, optax.scale_by_stddev, converts=True),
-            "stddev, corrected": both(
+            "rmsprop, stddev": both(
+                eqopt.ScaleByStddev, optax.scale_by_stddev, converts=True
+            ),
+            "rmsprop, stddev, corrected": both(
                 eqopt.ScaleByStddev, optax.scale_by_stddev, **CORRECTED, converts=True
-            ),
-        },
-        torch={
-            "rmsprop": TorchCase(
-                eqopt.RMSprop(0.01, 0.99, eps_in_sqrt=False), "RMSprop", {"lr": 0.01}
-            ),
-            "rmsprop, centered": TorchCase(
-                eqopt.RMSprop(
-                    0.1, 0.8, 1e-3, eps_in_sqrt=False, centered=True, momentum=0.7
-                ),
-                "RMSprop",
-                {
-                    "lr": 0.1,
-                    "alpha": 0.8,
-                    "eps": 1e-3,
-                    "centered": True,
-                    "momentum": 0.7,
-                },
             ),
         },
     ),

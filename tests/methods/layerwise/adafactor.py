@@ -1,20 +1,12 @@
 """Adafactor: Adam's second moments in sublinear memory."""
 
-import jax.numpy as jnp
 import optax
 
 import eqopt
 
 from ...laws.row import LINEAR, OF_LEAVES, row
-from ...parity.case import COSINES, LINEARS, STACKED, Case, TorchCase, is_matrix
+from ...parity.case import COSINES, LINEARS, STACKED, Case, is_matrix
 from ..method import Method, same
-
-
-def relative(learning_rate):
-    """The learning rate of the paper and of torch."""
-    return lambda count: jnp.minimum(
-        learning_rate, (1.0 + jnp.asarray(count, jnp.float32)) ** -0.5
-    )
 
 
 METHODS = [
@@ -79,24 +71,6 @@ METHODS = [
                 factored=False,
                 ours={"weight_decay": LINEARS, "mask": is_matrix},
                 theirs={"weight_decay_rate": LINEARS, "weight_decay_mask": is_matrix},
-            ),
-        },
-        torch={
-            "adafactor": TorchCase(
-                eqopt.Adafactor(relative(0.5), 1),
-                "Adafactor",
-                {"lr": 0.5, "weight_decay": 0.0},
-            ),
-            "adafactor, other": TorchCase(
-                eqopt.Adafactor(
-                    relative(0.2),
-                    1,
-                    0.5,
-                    clipping_threshold=2.0,
-                    weight_decay=0.2 * 0.3,
-                ),
-                "Adafactor",
-                {"lr": 0.2, "beta2_decay": -0.5, "d": 2.0, "weight_decay": 0.3},
             ),
         },
     ),

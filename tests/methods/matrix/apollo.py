@@ -75,8 +75,9 @@ def apollo_by_hand(
     return updates
 
 
-def scale_by_apollo(scale_type, scale=SCALE, scale_front=False, proj="svd"):
-    return eqopt.ScaleByAPOLLO(
+def apollo(shape, scale_type="channel", scale=SCALE, proj="svd", front=False, **theirs):
+    """`theirs` are further arguments of the function in NumPy."""
+    opt = eqopt.ScaleByAPOLLO(
         RANK,
         scale,
         scale_type,
@@ -88,8 +89,10 @@ def scale_by_apollo(scale_type, scale=SCALE, scale_front=False, proj="svd"):
         max_growth=GROWTH,
         key=SEED,
         weight_dimension_numbers=NUMBERS,
-        scale_front=scale_front,
+        scale_front=front,
     )
+    opt = opt if scale is SCALE else eqopt.Scheduled(opt)
+    return ByHand(opt, apollo_by_hand(scale_type, front, **theirs), shape)
 
 
 # Exact in float32.
@@ -105,10 +108,8 @@ METHODS = [
         ratio=None,
         laws=[
             row(
-                lambda b1=0.9, **data: eqopt.ScaleByAPOLLO(
-                    2, update_proj_gap=2, b1=b1, **data
-                ),
-                name="ScaleByAPOLLO",
+                eqopt.ScaleByAPOLLO,
+                {"rank": 2, "update_proj_gap": 2},
                 exempt=RANDOM,
                 b1=0.8,
                 b2=0.9,
@@ -144,25 +145,13 @@ METHODS = [
             ),
         ],
         by_hand={
-            "apollo, wide": ByHand(
-                scale_by_apollo("channel"), apollo_by_hand("channel"), (3, 6)
-            ),
-            "apollo, square": ByHand(
-                scale_by_apollo("channel"), apollo_by_hand("channel"), (4, 4)
-            ),
-            "apollo, tensor": ByHand(
-                scale_by_apollo("tensor"), apollo_by_hand("tensor"), (6, 4)
-            ),
-            "apollo, random": ByHand(
-                scale_by_apollo("channel", proj="random"),
-                apollo_by_hand("channel", projection_of=normals),
-                (3, 6),
-            ),
+            "apollo, wide": apollo((3, 6)),
+            "apollo, square": apollo((4, 4)),
+            "apollo, tensor": apollo((6, 4), "tensor"),
+            "apollo, random": apollo((3, 6), proj="random", projection_of=normals),
             **{
-                f"apollo, scheduled scale, {name}": ByHand(
-                    eqopt.Scheduled(scale_by_apollo("channel", LINEAR_SCALE, is_front)),
-                    apollo_by_hand("channel", is_front, growing),
-                    (3, 6),
+                f"apollo, scheduled scale, {name}": apollo(
+                    (3, 6), scale=LINEAR_SCALE, front=is_front, scales=growing
                 )
                 for name, is_front in {"limited": True, "free": False}.items()
             },

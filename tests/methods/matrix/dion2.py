@@ -64,10 +64,8 @@ METHODS = [
         ratio=None,
         laws=[
             row(
-                lambda ef_decay=0.95, eps=1e-8: eqopt.ScaleByDion2(
-                    0.5, ef_decay, eps=eps, coefficients=STEADY, mu_dtype="float32"
-                ),
-                name="ScaleByDion2",
+                eqopt.ScaleByDion2,
+                {"fraction": 0.5, "coefficients": STEADY, "mu_dtype": "float32"},
                 exempt=PART,
                 ef_decay=0.7,
                 eps=1e-3,

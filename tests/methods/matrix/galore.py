@@ -36,11 +36,7 @@ METHODS = [
         rates=(0.0032, 0.01, 0.0032, 0.001),
         deviates="it projects the short side of a matrix, Optax the long one",
         laws=[
-            row(
-                lambda scale=1.0: eqopt.ScaleByGaLore(2, 2, scale),
-                name="ScaleByGaLore",
-                scale=0.5,
-            ),
+            row(eqopt.ScaleByGaLore, {"rank": 2, "update_proj_gap": 2}, scale=0.5),
             row(
                 lambda learning_rate=0.01, **data: eqopt.GaLore(
                     learning_rate, rank=1, inner=eqopt.Trace(0.9), **data

@@ -8,7 +8,7 @@ import optax
 
 import eqopt
 
-from ...laws.row import LINEAR, OF_LEAVES, Evaluated, is_matrix, row
+from ...laws.row import LINEAR, OF_LEAVES, Adapter, is_matrix, row
 from ...parity.by_hand import B1, B2, EPS
 from ...parity.case import ByHand
 from ...parity.matrices import NUMBERS, TABLES, newton_schulz
@@ -51,20 +51,11 @@ def uphill(mars_type, **keywords):
     return eqopt.Chain(opt, eqopt.Scale(-1.0))
 
 
-class Exact(Evaluated):
+class Exact(Adapter):
     """Passes half of the gradients as gradients at the previous parameters."""
 
-    def update(self, updates, state, params=None, **extra):
-        extra["previous_grad"] = halved(updates)
-        return self.inner.update(updates, state, params, **extra)
-
-    def step(self, grads, state, params, **extra):
-        extra["previous_grad"] = halved(grads)
-        return self.inner.step(grads, state, params, **extra)
-
-
-def halved(updates):
-    return jax.tree.map(lambda g: g / 2, updates)
+    def adapted(self, updates, params):
+        return updates, {"previous_grad": jax.tree.map(lambda g: g / 2, updates)}
 
 
 METHODS = [

@@ -98,10 +98,7 @@ METHODS = [
             ),
             row(eqopt.ScaleByNorMuon, beta=0.8, b2=0.9, eps=1e-3),
             row(eqopt.ScaleByRowRMS, b2=0.9, eps=1e-3),
-            row(
-                lambda: eqopt.ScaleByRowRMS(side="long"),
-                name="ScaleByRowRMS(long side)",
-            ),
+            row(eqopt.ScaleByRowRMS, {"side": "long"}, name="ScaleByRowRMS(long side)"),
             row(
                 lambda: eqopt.ScaleByNorMuon(
                     "cans", side="long", nesterov=False, mu_dtype="float32"
@@ -130,9 +127,9 @@ METHODS = [
                 ),
                 (3, 5),
             ),
-            "rows, wide": row_rms("rows", (3, 5), 1),
-            "long side, wide": row_rms("long", (3, 5), 0),
-            "long side, tall": row_rms("long", (6, 4), 1),
+            "normuon, ScaleByRowRMS, wide": row_rms("rows", (3, 5), 1),
+            "normuon, ScaleByRowRMS, long side, wide": row_rms("long", (3, 5), 0),
+            "normuon, ScaleByRowRMS, long side, tall": row_rms("long", (6, 4), 1),
             "orthogonalize, normalised": ByHand(
                 eqopt.Orthogonalize(
                     row_normalize=True,

@@ -100,6 +100,14 @@ def scale_by_soap(beta, frequency, **options):
     return eqopt.ScaleBySOAP(B1, B2, beta, EPS, frequency, **options)
 
 
+def soap(
+    shape, beta=0.9, frequency=3, ours=None, wrap=lambda by_hand: by_hand, **theirs
+):
+    """`ours` are further arguments of eqopt, and `theirs` of the function in NumPy."""
+    by_hand = wrap(soap_by_hand(beta, frequency, **theirs))
+    return ByHand(scale_by_soap(beta, frequency, **(ours or {})), by_hand, shape)
+
+
 COEFFICIENTS = [*TABLES["standard"][0], *[(1.5, -0.5, 0.0)] * 2]
 BETA, FREQUENCY = 0.9, 3
 
@@ -149,50 +157,40 @@ METHODS = [
             ),
         ],
         by_hand={
-            "soap": ByHand(scale_by_soap(0.9, 3), soap_by_hand(0.9, 3), (4, 4)),
-            "soap, each step": ByHand(
-                scale_by_soap(0.7, 1), soap_by_hand(0.7, 1), (4, 4)
-            ),
+            "soap": soap((4, 4)),
+            "soap, each step": soap((4, 4), 0.7, 1),
             # In longer sides, the null space of the first gradient has many bases.
-            "soap, wide": ByHand(scale_by_soap(0.9, 3), soap_by_hand(0.9, 3), (4, 5)),
-            "soap, KL, tall": ByHand(
-                scale_by_soap(0.7, 2, kl=True), soap_by_hand(0.7, 2, kl=True), (5, 4)
-            ),
-            "soap, fresh": ByHand(
-                scale_by_soap(0.9, 2, fresh=True),
-                soap_by_hand(0.9, 2, is_fresh=True),
-                (4, 5),
-            ),
-            "soap, first step": ByHand(
-                scale_by_soap(0.9, 3, skip_first=False),
-                soap_by_hand(0.9, 3, skips_first=False),
-                (4, 4),
+            "soap, wide": soap((4, 5)),
+            "soap, KL, tall": soap((5, 4), 0.7, 2, {"kl": True}, kl=True),
+            "soap, fresh": soap((4, 5), 0.9, 2, {"fresh": True}, is_fresh=True),
+            "soap, first step": soap(
+                (4, 4), ours={"skip_first": False}, skips_first=False
             ),
             **{
-                f"soap, one-sided, {shape}{', KL' if kl else ''}": ByHand(
-                    scale_by_soap(0.9, 3, one_sided=True, kl=kl),
-                    soap_by_hand(0.9, 3, kl, has_basis=is_shorter),
+                f"soap, one-sided, {shape}{', KL' if kl else ''}": soap(
                     shape,
+                    ours={"one_sided": True, "kl": kl},
+                    kl=kl,
+                    has_basis=is_shorter,
                 )
                 for shape in ((3, 6), (6, 4), (4, 4))
                 for kl in (False, True)
             },
-            "soap, one-sided, inputs first": ByHand(
-                scale_by_soap(
-                    0.9, 3, one_sided=True, weight_dimension_numbers=INPUTS_FIRST
-                ),
-                inputs_first(soap_by_hand(0.9, 3, has_basis=is_shorter)),
+            "soap, one-sided, inputs first": soap(
                 (4, 4),
+                ours={"one_sided": True, "weight_dimension_numbers": INPUTS_FIRST},
+                wrap=inputs_first,
+                has_basis=is_shorter,
             ),
-            "soap, limited": ByHand(
-                scale_by_soap(0.9, 3, max_precond_dim=5),
-                soap_by_hand(0.9, 3, has_basis=lambda side, shape: shape[side] <= 5),
+            "soap, limited": soap(
                 (4, 6),
+                ours={"max_precond_dim": 5},
+                has_basis=lambda side, shape: shape[side] <= 5,
             ),
-            "soap, blocks": ByHand(
-                scale_by_soap(0.9, 3, block_size=3),
-                in_blocks(soap_by_hand(0.9, 3), (2, 2)),
+            "soap, blocks": soap(
                 (6, 6),
+                ours={"block_size": 3},
+                wrap=lambda by_hand: in_blocks(by_hand, (2, 2)),
             ),
         },
     ),

@@ -58,6 +58,8 @@ def scale_by_hand(grads):
 
 
 SINKHORN = {"steps": 3, "eps": 1.5, "weight_dimension_numbers": NUMBERS}
+SINKGD = {"scale": 0.2, "fallback": eqopt.Identity(), **SINKHORN}
+SCALE = {"weight_dimension_numbers": NUMBERS, "fallback": eqopt.Identity()}
 
 METHODS = [
     Method(
@@ -68,11 +70,7 @@ METHODS = [
         rates=(0.0032, 0.001, 0.001, 0.01),
         ratio=None,
         laws=[
-            row(
-                lambda eps=1e-8: eqopt.ScaleBySinkhorn(2, eps),
-                name="ScaleBySinkhorn",
-                eps=1e-3,
-            ),
+            row(eqopt.ScaleBySinkhorn, {"steps": 2}, eps=1e-3),
             row(
                 lambda eps=1e-8: eqopt.ScaleBySinkhorn(
                     2, eps, spectral_target="unit_rms", power_steps=2
@@ -82,13 +80,9 @@ METHODS = [
             ),
             row(eqopt.SinkGD, at=0.01, learning_rate=0.1, scale=0.5, weight_decay=0.3),
             row(
-                lambda learning_rate=LINEAR, base_width=4.0, **data: eqopt.SinkGD(
-                    learning_rate,
-                    spectral_target="unit",
-                    base_width=base_width,
-                    mask=is_matrix,
-                    **data,
-                ),
+                eqopt.SinkGD,
+                {"spectral_target": "unit", "base_width": 4.0, "mask": is_matrix},
+                at=LINEAR,
                 name="SinkGD(width rule)",
                 learning_rate=0.1,
                 base_width=6.0,
@@ -96,28 +90,17 @@ METHODS = [
             ),
         ],
         by_hand={
-            "sinkhorn": ByHand(
+            "ScaleBySinkhorn": ByHand(
                 eqopt.ScaleBySinkhorn(**SINKHORN), sinkhorn_by_hand, (6, 4)
             ),
-            "sinkgd": ByHand(
-                eqopt.SinkGD(0.5, scale=0.2, fallback=eqopt.Identity(), **SINKHORN),
-                sinkgd_by_hand,
-                (3, 5),
-            ),
+            "sinkgd": ByHand(eqopt.SinkGD(0.5, **SINKGD), sinkgd_by_hand, (3, 5)),
             "sinkgd, width rule": ByHand(
-                eqopt.SinkGD(
-                    0.5,
-                    scale=0.2,
-                    base_width=9,
-                    width_exponent=1.5,
-                    fallback=eqopt.Identity(),
-                    **SINKHORN,
-                ),
+                eqopt.SinkGD(0.5, base_width=9, width_exponent=1.5, **SINKGD),
                 functools.partial(sinkgd_by_hand, factor=(9 / 4) ** 1.5),
                 (6, 4),
             ),
             **{
-                f"sinkhorn, {name}": ByHand(
+                f"ScaleBySinkhorn, {name}": ByHand(
                     eqopt.ScaleBySinkhorn(
                         spectral_target=name, power_steps=2, **SINKHORN
                     ),
@@ -150,20 +133,10 @@ METHODS = [
             ),
         ],
         by_hand={
-            "row norm": ByHand(
+            "ScaleByRowNorm": ByHand(
                 eqopt.ScaleByRowNorm(0.9, NUMBERS), row_norm_by_hand, (3, 5)
             ),
-            "scale": ByHand(
-                eqopt.SCALE(
-                    0.5,
-                    B1,
-                    True,
-                    weight_dimension_numbers=NUMBERS,
-                    fallback=eqopt.Identity(),
-                ),
-                scale_by_hand,
-                (6, 4),
-            ),
+            "scale": ByHand(eqopt.SCALE(0.5, B1, True, **SCALE), scale_by_hand, (6, 4)),
         },
     ),
 ]

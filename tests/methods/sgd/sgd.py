@@ -3,7 +3,7 @@
 import eqopt
 
 from ...laws.row import row
-from ...parity.case import LINEARS, TorchCase
+from ...parity.case import LINEARS
 from ..method import Method, same
 
 
@@ -29,14 +29,6 @@ METHODS = [
             "sgd": same(0.1, converts=True),
             "sgd, momentum": same(LINEARS, 0.9, converts=True),
             "sgd, nesterov": same(0.1, 0.5, nesterov=True, converts=True),
-        },
-        torch={
-            "sgd": TorchCase(eqopt.SGD(0.1), "SGD", {"lr": 0.1}),
-            "sgd, nesterov": TorchCase(
-                eqopt.SGD(0.1, 0.8, nesterov=True),
-                "SGD",
-                {"lr": 0.1, "momentum": 0.8, "nesterov": True},
-            ),
         },
     ),
 ]

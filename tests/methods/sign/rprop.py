@@ -3,7 +3,6 @@
 import eqopt
 
 from ...laws.row import LINEAR, row
-from ...parity.case import TorchCase
 from ..method import Method
 
 
@@ -42,18 +41,5 @@ METHODS = [
             ),
             row(lambda: eqopt.Rprop(LINEAR), name="Rprop(schedule)"),
         ],
-        torch={
-            "rprop": TorchCase(eqopt.Rprop(0.1), "Rprop", {"lr": 0.1}),
-            "rprop, other": TorchCase(
-                eqopt.Rprop(0.1, 0.3, 1.7, 0.05, 0.2),
-                "Rprop",
-                {"lr": 0.1, "etas": (0.3, 1.7), "step_sizes": (0.05, 0.2)},
-            ),
-            "rprop, first step too large": TorchCase(
-                eqopt.Rprop(0.4, max_step_size=0.2),
-                "Rprop",
-                {"lr": 0.4, "step_sizes": (1e-6, 0.2)},
-            ),
-        },
     ),
 ]

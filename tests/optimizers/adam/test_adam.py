@@ -71,10 +71,3 @@ def test_rotated_complex_gradients_give_rotated_updates(cls):
         u, real = opt.update(g, real)
         v, turned = opt.update(g.astype(jnp.complex64) * turn, turned)
         np.testing.assert_allclose(v, np.asarray(u) * turn, rtol=1e-4, atol=1e-5)
-
-
-def test_nadam_is_adam_with_nesterov_momentum():
-    pairs = (eqopt.NAdam, eqopt.Adam), (eqopt.NAdamW, eqopt.AdamW)
-    for new, old in pairs:
-        assert new(0.1).chain == old(0.1, nesterov=True).chain
-        assert new(0.1, nesterov=False).chain == old(0.1).chain

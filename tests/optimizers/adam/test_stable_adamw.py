@@ -45,17 +45,6 @@ def test_the_rate_of_a_leaf_is_its_own():
     np.testing.assert_allclose(u["spiky"], 1, rtol=1e-5)
 
 
-def test_decay_inside_a_mask():
-    """Inside `Masked`, the mask of the decay gets only a part of the parameters."""
-    params = {"in": jnp.ones(2), "out": jnp.ones(2)}
-    decay = eqopt.ScaleByStableAdam(weight_decay=0.5, mask=lambda p: {**p, "in": True})
-    opt = eqopt.Masked(decay, {"in": True, "out": False})
-    zeros = eqopt.tree.zeros_like(params)
-    u, _ = opt.update(zeros, opt.init(params), params)
-    np.testing.assert_allclose(u["in"], 0.5)
-    np.testing.assert_array_equal(u["out"], 0)
-
-
 def test_zeros_with_a_tiny_epsilon_stay_zeros():
     opt = eqopt.StableAdamW(0.1, eps=1e-30, weight_decay=0.0)
     path = trajectory(opt, [np.zeros(5)] * 2, START)

@@ -43,68 +43,6 @@ def test_parameters_that_are_not_weights_follow_adamw(shape):
         np.testing.assert_allclose(a, b, rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("layer", "inputs"),
-    [
-        (eqx.nn.Linear(3, 4, key=KEY), -1),
-        (eqx.nn.Conv2d(2, 3, 3, key=KEY), (-3, -2, -1)),
-        (eqx.nn.Embedding(5, 4, key=KEY), -1),
-    ],
-)
-@pytest.mark.costly
-def test_steps_are_orthogonal_to_each_row(layer, inputs):
-    make = lambda **delta: eqopt.SGDP(0.1, 0.9, **delta)
-    u = twice(make(delta=ALWAYS), layer).weight
-    p = layer.weight
-    along = jnp.sum(u * p, inputs) / jnp.sqrt(jnp.sum(p * p, inputs))
-    np.testing.assert_allclose(along, 0, atol=1e-6)
-    free = twice(make(delta=0.0), layer).weight
-    assert jnp.abs(jnp.sum(free * p, inputs)).max() > 1e-3
-
-
-def test_steps_may_be_orthogonal_to_the_whole_layer():
-    """If the gradients of all rows cancel, although none is orthogonal to its row."""
-    p = jnp.array([[1.0, 0.0], [0.0, 1.0]])
-    g = jnp.array([[1.0, 0.0], [0.0, -1.0]])
-    layer = eqx.tree_at(lambda m: m.weight, eqx.nn.Linear(2, 2, False, key=KEY), p)
-    opt = eqopt.ScaleBySGDP(0.5, delta=0.5, wd_ratio=0.1)
-    state = opt.init(layer)
-    state = eqx.tree_at(lambda s: s.trace.weight, state, jnp.eye(2) * 6)
-    updates, _ = opt.update(eqx.tree_at(lambda m: m.weight, layer, g), state, layer)
-    # The momentum, [[4, 0], [0, 2]], without its mean along the identity.
-    np.testing.assert_allclose(updates.weight, g, atol=1e-6)
-
-
-@pytest.mark.parametrize(("momentum", "decay"), [(None, 0.5), (0.75, 2.0)])
-@pytest.mark.costly
-def test_decay_of_weights_that_are_projected(momentum, decay):
-    """A zero gradient is orthogonal to them. The mask excludes biases from decay."""
-    layer = eqx.nn.Linear(3, 4, key=KEY)
-    arguments = {"wd_ratio": 0.1, "weight_decay": 0.5}
-    of_weights = lambda params: jax.tree.map(lambda p: p.ndim == 2, params)
-    for mask, bias in {None: decay, of_weights: 0}.items():
-        if momentum is None:
-            opt = eqopt.ScaleByAdamP(**arguments, mask=mask)
-        else:
-            opt = eqopt.ScaleBySGDP(momentum, **arguments, mask=mask)
-        zeros = eqopt.tree.zeros_like(layer)
-        updates, _ = opt.update(zeros, opt.init(layer), layer)
-        np.testing.assert_allclose(updates.weight, 0.1 * decay * layer.weight, 1e-6)
-        np.testing.assert_allclose(updates.bias, bias * layer.bias, 1e-6)
-
-
-@pytest.mark.slow
-def test_dimension_numbers_determine_the_weights():
-    """`None` excludes an array. By default, other arrays have their inputs first."""
-    p, g = jnp.ones((2, 3)), jnp.array([[1.0, 2.0, 3.0], [1.0, 2.0, 3.0]])
-    for numbers, axis in {None: 0, Numbers(1, 0): 1}.items():
-        opt = eqopt.ScaleBySGDP(delta=ALWAYS, weight_dimension_numbers=numbers)
-        updates, _ = opt.update(g, opt.init(p), p)
-        np.testing.assert_allclose(updates, g - g.mean(axis, keepdims=True), atol=1e-6)
-    opt = eqopt.ScaleBySGDP(delta=ALWAYS, weight_dimension_numbers=lambda p: [None])
-    np.testing.assert_array_equal(opt.update([g], opt.init([p]), [p])[0], [g])
-
-
 def test_projection_of_complex_weights():
     """Only the real part of the inner product is removed: a change of phase stays."""
     p = jnp.array([[1.0 + 0j, 1j]])

@@ -21,18 +21,6 @@ def of(cls, *args, **kwargs):
 
 
 kl_shampoo = functools.partial(eqopt.ScaleByShampoo, graft=None, kl=True)
-SHAMPOO = {"precondition_frequency": 2, "eps": 1e-6}
-# Methods that use a matrix only through products with itself.
-ROTATED = {
-    "Orthogonalize": of(eqopt.Orthogonalize),
-    "Muon": of(eqopt.ScaleByMuon, beta=0.8),
-    "NAMO": of(eqopt.ScaleByNAMO),
-    "SOAP": of(eqopt.ScaleBySOAP, precondition_frequency=2),
-    "KL-SOAP": of(eqopt.ScaleBySOAP, precondition_frequency=2, kl=True),
-    "Shampoo": of(eqopt.ScaleByShampoo, graft=None, **SHAMPOO),
-    "Shampoo, grafted": of(eqopt.ScaleByShampoo, graft="sgd", **SHAMPOO),
-    "KL-Shampoo": of(kl_shampoo, **SHAMPOO),
-}
 REFRESHED = {"precondition_frequency": 2, "eps": 0.0}
 # With this many steps, the 1e-7 that the iteration adds to norms has no effect.
 CONVERGED = {"coefficients": "simple", "steps": 30}
@@ -79,29 +67,12 @@ def updates_of(opt, grads):
     return np.stack(seen)
 
 
-@pytest.mark.parametrize("name", ROTATED)
-def test_rotated_gradients_give_rotated_updates(name, x64):
-    opt = ROTATED[name]
-
-    @settings(max_examples=8, deadline=None)
-    @given(SEEDS)
-    def check(seed):
-        rng = np.random.default_rng(seed)
-        grads = rng.normal(size=(6, 4, 4))
-        u, v = (np.linalg.qr(rng.normal(size=(4, 4)))[0] for _ in "uv")
-        plain, turned = updates_of(opt, grads), updates_of(opt, u @ grads @ v.T)
-        np.testing.assert_allclose(turned, u @ plain @ v.T, rtol=1e-5, atol=1e-6)
-
-    with x64():
-        check()
-
-
 @pytest.mark.parametrize("name", SCALED)
 def test_phases_and_scales(name, x64):
     opt, power = SCALED[name]
     shape = (4, 4) if name in SQUARE else (6, 4)
 
-    @settings(max_examples=8, deadline=None)
+    @settings(max_examples=3, deadline=None)
     @given(SEEDS, st.floats(-3, 3), st.sampled_from([-1, 1j]))
     def check(seed, exponent, phase):
         rng = np.random.default_rng(seed)

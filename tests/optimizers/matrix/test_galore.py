@@ -55,20 +55,3 @@ def test_the_inner_optimizer_does_not_get_the_parameters():
         ValueError, match=r"the parameters are needed, but `params` is None"
     ):
         opt.update(params, opt.init(params), params)
-
-
-@pytest.mark.parametrize(
-    ("like", "updates"),
-    [
-        (jnp.ones((4, 3)), jnp.ones((6, 5))),
-        (jnp.ones((4, 3)), jnp.ones((4, 3), complex)),
-    ],
-    ids=["shape", "complex updates"],
-)
-def test_error_of_a_projector_of_something_else(like, updates):
-    opt = eqopt.ScaleByGaLore()
-    state = opt.init([like])
-    with pytest.raises(
-        (TypeError, ValueError), match=r"GaLore.* do not fit at `\[0\]`"
-    ):
-        opt.update([updates], state)

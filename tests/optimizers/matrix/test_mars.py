@@ -1,7 +1,5 @@
 """MARS, beyond the laws and the formulas in NumPy."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +8,7 @@ import pytest
 import eqopt
 
 from ...interpreter import interpreted
-from ...methods.matrix.mars import mars, mars_by_hand, uphill
+from ...methods.matrix.mars import mars, mars_by_hand
 from ...parity.by_hand import adam_by_hand
 from ...parity.matrices import NUMBERS
 
@@ -27,63 +25,39 @@ def assert_equal(ours, theirs):
     )
 
 
+@pytest.mark.parametrize("is_approx", [True, False])
 @pytest.mark.parametrize("mars_type", ["adamw", "lion", "shampoo"])
-def test_the_fallback_trains_only_parameters_that_are_not_matrices(mars_type):
-    opt = eqopt.MARS(0.1, mars_type, fallback=eqopt.SGD(0.0))
-    params, _ = opt.step(GRADS, opt.init(PARAMS), PARAMS)
-    np.testing.assert_array_equal(params["b"], PARAMS["b"])
-    assert bool((params["w"] != PARAMS["w"]).all())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mars_type", ["adamw", "lion", "shampoo"])
-def test_exact_by_hand(mars_type, x64):
-    grads, previous = np.random.default_rng(0).normal(size=(2, 30, 4, 3))
-    with x64():
-        opt = uphill(mars_type, is_approx=False)
-        state, update = opt.init(jnp.zeros((4, 3))), jax.jit(opt.update)
-        expected = mars_by_hand(grads, mars_type, previous)
-        for g, last, u in zip(grads, previous, expected, strict=True):
-            g, last = jnp.asarray(g), jnp.asarray(last)
-            found, state = update(g, state, jnp.zeros((4, 3)), previous_grad=last)
-            np.testing.assert_allclose(found, u, rtol=1e-9, atol=1e-11)
-
-
-# The directions for vectors, by the type and by `optimize_1d`.
-of_fallback = functools.partial(adam_by_hand, b1=0.9, b2=0.95)
-VECTORS = {
-    ("adamw", False): of_fallback,
-    ("lion", False): of_fallback,
-    ("shampoo", False): of_fallback,
-    ("adamw", True): functools.partial(mars_by_hand, mars_type="adamw"),
-    ("lion", True): functools.partial(mars_by_hand, mars_type="lion"),
-    ("shampoo", True): functools.partial(mars_by_hand, mars_type="adamw"),
-}
-
-
-@pytest.mark.parametrize(("mars_type", "optimize_1d"), VECTORS)
 @pytest.mark.costly
-def test_with_decay_by_hand(mars_type, optimize_1d, x64):
+def test_with_decay_by_hand(mars_type, is_approx, x64):
+    """Vectors have the fallback, or, here with exact gradients, MARS."""
     rng = np.random.default_rng(0)
     grads = {"w": rng.normal(size=(30, 4, 3)), "b": 3 * rng.normal(size=(30, 5))}
+    previous = {k: rng.normal(size=g.shape) for k, g in grads.items()}
     expected = jax.tree.map(lambda g: g[0], grads)
-    directions = {
-        "w": mars_by_hand(grads["w"], mars_type),
-        "b": VECTORS[mars_type, optimize_1d](grads["b"]),
-    }
+    if is_approx:
+        of_vectors = adam_by_hand(grads["b"], b1=0.9, b2=0.95)
+    else:
+        kind = "adamw" if mars_type == "shampoo" else mars_type
+        of_vectors = mars_by_hand(grads["b"], kind, previous["b"])
+    before = None if is_approx else previous["w"]
+    directions = {"w": mars_by_hand(grads["w"], mars_type, before), "b": of_vectors}
     opt = mars(
         0.1,
         mars_type,
         weight_decay=0.3,
-        optimize_1d=optimize_1d,
+        optimize_1d=not is_approx,
+        is_approx=is_approx,
         weight_dimension_numbers={"w": NUMBERS, "b": None},
     )
     with x64():
         params = jax.tree.map(jnp.asarray, expected)
-        state, step = opt.init(params), interpreted(lambda *args: opt.step(*args))
+        state = opt.init(params)
+        step = interpreted(lambda *args: opt.step(*args[:3], previous_grad=args[3]))
         for i in range(30):
-            now = {k: jnp.asarray(g[i]) for k, g in grads.items()}
-            params, state = step(now, state, params)
+            now, last = (
+                {k: jnp.asarray(g[i]) for k, g in x.items()} for x in (grads, previous)
+            )
+            params, state = step(now, state, params, last)
             for k, p in expected.items():
                 expected[k] = p - 0.1 * (next(directions[k]) + 0.3 * p)
                 np.testing.assert_allclose(params[k], expected[k], 1e-9, 1e-11)

@@ -3,7 +3,6 @@
 import re
 import typing
 
-import equinox as eqx
 import jax
 import jax.export
 import jax.numpy as jnp
@@ -52,17 +51,6 @@ def test_complex_by_hand(shape, preconditioning):
         )
 
 
-def test_a_kernel_is_a_matrix():
-    """Of a convolution: its outputs, and all others."""
-    kernel = eqx.nn.Conv1d(3, 4, 2, use_bias=False, key=jr.key(0))
-    linear = eqx.nn.Linear(6, 4, use_bias=False, key=jr.key(0))
-    opt, flat = eqopt.Muon(0.1), kernel.weight.reshape(4, 6)
-    updates, _ = opt.update(kernel, opt.init(kernel), kernel)
-    grads = eqx.tree_at(lambda m: m.weight, linear, flat)
-    expected, _ = opt.update(grads, opt.init(linear), linear)
-    np.testing.assert_allclose(updates.weight.reshape(4, 6), expected.weight, 1e-6)
-
-
 def module_for(platform, opt, params):
     step = jax.jit(lambda grads, state: opt.update(grads, state, params))
     exported = jax.export.export(step, platforms=[platform])
@@ -97,59 +85,3 @@ def test_both_sides_are_alike(name, dtype):
     wide, _ = opt.update(g, opt.init(g))
     tall, _ = opt.update(g.conj().T, opt.init(g.conj().T))
     np.testing.assert_allclose(tall.conj().T, wide, rtol=1e-3, atol=1e-5)
-
-
-def test_the_fallback_is_any_optimizer():
-    params = {"matrix": jnp.ones((2, 2)), "vector": jnp.ones(2)}
-    opt = eqopt.Muon(0.1, weight_decay=0.5, fallback=eqopt.SGD(1.0))
-    zeros = jax.tree.map(jnp.zeros_like, params)
-    new, _ = opt.step(zeros, opt.init(params), params)
-    np.testing.assert_allclose(new["matrix"], 0.95)
-    np.testing.assert_allclose(new["vector"], 1.0)
-    new, _ = opt.step(params, opt.init(params), params)
-    np.testing.assert_allclose(new["vector"], 0.0)
-    # Without a fallback, all parameters decay.
-    opt = eqopt.Muon(0.1, weight_decay=0.5)
-    new, _ = opt.step(zeros, opt.init(params), params)
-    for x in new.values():
-        np.testing.assert_allclose(x, 0.95, rtol=1e-6)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("ours", "theirs"),
-    [
-        ({}, {"weight_decay": 0.0}),
-        (
-            {"beta": 0.5, "weight_decay": 0.3, "consistent_rms": 0.2, "ns_steps": 4},
-            {
-                "momentum": 0.5,
-                "weight_decay": 0.3,
-                "adjust_lr_fn": "match_rms_adamw",
-                "ns_steps": 4,
-            },
-        ),
-    ],
-)
-def test_torch(ours, theirs, monkeypatch):
-    """Without Nesterov momentum, for which torch lacks the bias correction."""
-    torch = pytest.importorskip("torch")
-    monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.clone)
-    opt = eqopt.Muon(
-        0.1,
-        nesterov=False,
-        weight_dimension_numbers=eqopt.MatrixDimensionNumbers(1, 0),
-        **ours,
-    )
-    params = [jr.normal(jr.key(i), shape) for i, shape in enumerate([(3, 5), (6, 4)])]
-    reference = [torch.nn.Parameter(torch.tensor(np.asarray(p))) for p in params]
-    optimizer = torch.optim.Muon(reference, lr=0.1, nesterov=False, **theirs)
-    state = opt.init(params)
-    for i in range(8):
-        grads = [jr.normal(jr.key(10 * i), p.shape) for p in params]
-        params, state = opt.step(grads, state, params)
-        for p, g in zip(reference, grads, strict=True):
-            p.grad = torch.tensor(np.asarray(g))
-        optimizer.step()
-    for p, q in zip(params, reference, strict=True):
-        np.testing.assert_allclose(p, q.detach().numpy(), rtol=1e-4, atol=1e-5)

@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-import numpy as np
 import pytest
 
 import eqopt
@@ -20,16 +19,6 @@ def run(opt, grads):
     step = lambda state, g: opt.update(g, state)[::-1]
     state, updates = jax.lax.scan(step, opt.init(grads[0]), grads)
     return updates, state
-
-
-@pytest.mark.parametrize("dtype", [jnp.float64, jnp.complex128])
-@pytest.mark.slow
-def test_a_constant_matrix_becomes_orthogonal(dtype, x64):
-    with x64():
-        g = jr.normal(jr.key(0), (3, 3), dtype)
-        updates, _ = run(psgd(preconditioner_lr=0.2), jnp.stack([g] * 100))
-        u, _, vh = np.linalg.svd(g)
-        np.testing.assert_allclose(updates[-1], np.sqrt(3) * u @ vh, atol=1e-6)
 
 
 def test_shapes_of_factors():

@@ -61,24 +61,6 @@ def test_spectral_norm_of_a_new_kind_of_gradient():
         np.testing.assert_allclose(np.linalg.norm(u, 2), expected, atol=1e-3)
 
 
-def test_width_rule():
-    """It depends on each matrix's inputs. Decay and other parameters do not change."""
-    params = {"wide": jnp.ones((8, 2)), "tall": jnp.ones((2, 8)), "bias": jnp.ones(3)}
-    grads = jax.tree.map(lambda p: normals(p.shape), params)
-    options = {"weight_decay": 0.5, "fallback": eqopt.SGD(1.0)}
-    opt = eqopt.SinkGD(1.0, base_width=4, width_exponent=0.5, **options)
-    plain = eqopt.SinkGD(1.0, **options)
-    updates, expected = (
-        x.update(grads, x.init(params), params)[0] for x in (opt, plain)
-    )
-    # By default, the first axis has the inputs.
-    for name, factor in {"wide": 0.5**0.5, "tall": 2**0.5, "bias": 1.0}.items():
-        decay = -0.5 * params[name]
-        np.testing.assert_allclose(
-            updates[name] - decay, factor * (expected[name] - decay), rtol=1e-5
-        )
-
-
 def test_only_the_last_layer_has_momentum():
     params = {"head": jnp.ones((2, 3)), "hidden": jnp.ones((3, 3)), "bias": jnp.ones(2)}
     last = {"head": True, "hidden": False, "bias": True}
@@ -96,14 +78,6 @@ def test_only_the_last_layer_has_momentum():
     np.testing.assert_allclose(u["head"], -divided["head"], rtol=1e-5)
     np.testing.assert_allclose(u["hidden"], -divided["hidden"], rtol=1e-5)
     np.testing.assert_allclose(u["bias"], -h["bias"])
-
-
-def test_an_embedding_is_a_matrix_if_told():
-    """With words as inputs, each feature gets a mean square of one over all words."""
-    numbers = eqopt.MatrixDimensionNumbers(reduction_axis=0, output_axis=1)
-    opt = eqopt.ScaleByRowNorm(weight_dimension_numbers=numbers)
-    u, _ = opt.update(normals((9, 3)), None)
-    np.testing.assert_allclose(jnp.mean(u**2, 0), 1, rtol=1e-6)
 
 
 def test_only_one_correction_for_the_width():

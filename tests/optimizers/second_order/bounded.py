@@ -14,16 +14,12 @@ inf = np.inf
 
 
 class Bounded(NamedTuple):
-    """A function, the start, and the bounds.
-
-    `is_unique`: whether it determines all numbers to several digits.
-    """
+    """A function, the start, and the bounds."""
 
     fn: Callable
     start: list[float]
     lower: list[float]
     upper: list[float]
-    is_unique: bool = True
 
 
 def rosenbrock(x):
@@ -58,18 +54,8 @@ def least_squares(x):
 
 PROBLEMS = {
     "HS 1": Bounded(rosenbrock, [-2, 1], [-inf, -1.5], [inf, inf]),
-    "HS 3": Bounded(
-        lambda x: x[1] + 1e-5 * (x[1] - x[0]) ** 2,
-        [10, 1],
-        [-inf, 0],
-        [inf, inf],
-        is_unique=False,
-    ),
     "HS 5": Bounded(hs5, [0, 0], [-1.5, -3], [4, 3]),
     "HS 110": Bounded(hs110, [9] * 10, [2.001] * 10, [9.999] * 10),
-    "L-BFGS-B": Bounded(
-        driver, [3] * 25, [1, *([-100, 1] * 12)], [100] * 25, is_unique=False
-    ),
     "non-negative": Bounded(least_squares, [1] * 20, [0] * 20, [inf] * 20),
     "Beale": Bounded(beale, [1, 1], [-4.5, -4.5], [4.5, 0.4]),
 }

@@ -7,7 +7,7 @@ import pytest
 
 import eqopt
 
-from ...linesearch.subjects import found, minimise, problem, quadratic
+from ...linesearch.subjects import quadratic
 
 
 def test_the_first_step_is_no_longer_than_one():
@@ -73,42 +73,3 @@ def test_a_gradient_that_is_not_finite_spoils_one_step(bad):
         params = params if i == 1 else params - 0.3 * updates
     assert jnp.isfinite(updates).all()
     assert jnp.isfinite(state.diff_updates_memory).all()
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "rosenbrock",
-        *(pytest.param(x, marks=pytest.mark.slow) for x in ("quadratic", "logistic")),
-    ],
-)
-@pytest.mark.slow
-def test_float32_stays_at_the_minimum(name):
-    """If rounding hides a decrease, the loss does not grow and nothing is NaN."""
-    loss, start = problem(name)
-    values = [loss(params) for params, _ in minimise(eqopt.LBFGS(), loss, start, 80)]
-    best = min(values)
-    assert values[-1] <= best + 1e-6 * (1 + abs(best))
-
-
-def test_more_parameters_than_at_init():
-    opt = eqopt.ScaleByLBFGS()
-    params = {"a": jnp.zeros(2), "b": jnp.zeros(2)}
-    state = opt.init({"a": jnp.zeros(2), "b": None})
-    with pytest.raises(ValueError, match=r"has a value at `\['b'\]`, which has no"):
-        opt.update(params, state, params)
-
-
-@pytest.mark.slow
-def test_the_search_is_reused_and_other_searches_fit():
-    search = eqopt.ScaleByBacktrackingLinesearch(20, store_grad=True)
-    for opt in (eqopt.LBFGS(linesearch=search), eqopt.LBFGS(1.0, linesearch=None)):
-        params = jnp.array([0.5, 0.5, 0.5])
-        if opt.linesearch is not None:
-            *_, (params, state) = minimise(opt, quadratic, params, 25)
-            assert found(state).value < 1e-6
-        else:
-            state = opt.init(params)
-            for _ in range(25):
-                params, state = opt.step(jax.grad(quadratic)(params), state, params)
-            assert quadratic(params) < 1e-6

@@ -31,7 +31,7 @@ def step(fn, opt, params, state):
 )
 @pytest.mark.costly
 def test_the_minimum_that_scipy_finds(name):
-    fn, start, lower, upper, is_unique = PROBLEMS[name]
+    fn, start, lower, upper = PROBLEMS[name]
     with jax.enable_x64(True):
         low, high = (jnp.asarray(x, float) for x in (lower, upper))
         opt = eqopt.ProjectedLBFGS(low, high)
@@ -54,15 +54,14 @@ def test_the_minimum_that_scipy_finds(name):
         assert state.optimality <= 1e-9
         np.testing.assert_allclose(state.search.value, found.fun, 1e-12, 1e-13)
         np.testing.assert_allclose(state.search.value, fn(x), 1e-12, 1e-15)
-        if is_unique:
-            np.testing.assert_allclose(x, found.x, rtol=1e-6, atol=1e-7)
+        np.testing.assert_allclose(x, found.x, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("name, memory", [("HS 5", 10), ("non-negative", 3)])
 @pytest.mark.costly
 def test_steps_by_hand(name, memory):
     """Numbers reach their bounds and leave them, and steps are reduced."""
-    fn, start, lower, upper, _ = PROBLEMS[name]
+    fn, start, lower, upper = PROBLEMS[name]
     with jax.enable_x64(True):
         value_and_grad = jax.jit(jax.value_and_grad(fn))
         expected = by_hand(
@@ -169,32 +168,12 @@ def test_a_bound_that_the_parameters_cannot_have():
     assert is_free.tolist() == [False, True]
 
 
-@pytest.mark.parametrize(
-    "make, message",
-    {
-        "bounds in the wrong order": (
-            lambda: eqopt.ProjectedLBFGS(1.0, 0.0).init(MODEL),
-            r"ProjectedLBFGS.*: the lower bound 1.0 is above .* 0.0 at `.rate`",
-        ),
-        "a bound of another shape": (
-            lambda: eqopt.ProjectedLBFGS(jnp.zeros(4)).init(jnp.zeros(3)),
-            r"ProjectedLBFGS.*: `lower` must broadcast.*\(3,\).*\(4,\)",
-        ),
-        "no loss": (
-            lambda: eqopt.ProjectedLBFGS().step(
-                jnp.ones(2), eqopt.ProjectedLBFGS().init(jnp.ones(2)), jnp.ones(2)
-            ),
-            "ProjectedLBFGS: the extra argument `value_fn` is needed",
-        ),
-    }.values(),
-)
-def test_errors(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
-
-
-def test_complex_parameters():
-    with pytest.raises(
-        TypeError, match=r"ProjectedLBFGS.* must be real, but is complex"
-    ):
-        eqopt.ProjectedLBFGS(0.0).init(jnp.ones(2, jnp.complex64))
+def test_errors():
+    owner = "ProjectedLBFGS.*: "
+    with pytest.raises(ValueError, match=rf"{owner}the lower bound 1.0 .* at `.rate`"):
+        eqopt.ProjectedLBFGS(1.0, 0.0).init(MODEL)
+    with pytest.raises(ValueError, match=rf"{owner}`lower` must broadcast.*\(4,\)"):
+        eqopt.ProjectedLBFGS(jnp.zeros(4)).init(jnp.zeros(3))
+    opt, x = eqopt.ProjectedLBFGS(), jnp.ones(2)
+    with pytest.raises(ValueError, match=rf"{owner}the extra argument `value_fn` is"):
+        opt.step(x, opt.init(x), x)

@@ -9,7 +9,7 @@ import pytest
 
 import eqopt
 
-from ..trajectory import GRADS, START, trajectory
+from ..trajectory import GRADS, START
 
 
 def bowl(hessian):
@@ -64,7 +64,10 @@ class Curvature(eqopt.AbstractTransformation):
 
 
 def test_sophia_by_hand():
-    """A user's estimate every third step, which is used from the next step on."""
+    """A user's estimate every third step, which is used from the next step on.
+
+    The win rate is the share of the last direction that was not clipped.
+    """
     calls, curvature = [], jnp.array([1.0, 2.0, -1.0, 50.0, 0.1])
     extra = {"curvature": curvature, "tell": lambda: calls.append(1)}
     opt = eqopt.Sophia(
@@ -75,38 +78,20 @@ def test_sophia_by_hand():
         gamma=2.0,
         update_interval=3,
         hessian_diagonal_fn=Curvature(),
+        track_win_rate=True,
     )
-    mu, nu, p, expected = 0.0, np.zeros(5), START, []
+    params = jnp.asarray(START, jnp.float32)
+    state, mu, nu, p, u = opt.init(params), 0.0, np.zeros(5), START, START
     for t, g in enumerate(GRADS):
+        params, state = opt.step(jnp.asarray(g, jnp.float32), state, params, **extra)
         mu = 0.5 * mu + 0.5 * g
         u = mu / (1 - 0.5 ** (t + 1)) / np.maximum(2.0 * nu, 1e-8)
         p = p - 0.1 * np.clip(u, -1, 1)
         nu = 0.8 * nu + 0.2 * np.asarray(curvature) if t % 3 == 0 else nu
-        expected.append(p)
-    path = trajectory(opt, GRADS, START, **extra)
+        np.testing.assert_allclose(params, p, rtol=1e-5, atol=1e-6)
     jax.effects_barrier()
-    np.testing.assert_allclose(path, expected, rtol=1e-5, atol=1e-6)
     assert len(calls) == 2
-
-
-@pytest.mark.slow
-def test_sophia_minimizes_whole_models_and_tells_its_win_rate():
-    model = eqx.nn.MLP(2, 1, 8, 1, activation=jnp.tanh, key=jr.key(0))
-    x = jr.normal(jr.key(1), (32, 2))
-    loss = lambda model: jnp.mean((jax.vmap(model)(x)[:, 0] - x[:, 0] * x[:, 1]) ** 2)
-    opt = eqopt.Sophia(0.02, gamma=0.5, update_interval=2, track_win_rate=True)
-
-    @eqx.filter_jit
-    def train_step(model, state):
-        grads = eqx.filter_grad(loss)(model)
-        return opt.step(grads, state, model, value_fn=loss)
-
-    before, state = loss(model), opt.init(model)
-    for _ in range(100):
-        model, state = train_step(model, state)
-    assert loss(model) < before / 2
-    assert 0 < eqopt.tree.get(state, "win_rate") < 1
-    assert eqopt.tree.get(eqopt.Sophia(0.1).init(model), "win_rate", None) is None
+    assert 0 < eqopt.tree.get(state, "win_rate") == np.mean(np.abs(u) < 1)
 
 
 def test_a_win_rate_needs_a_threshold():

@@ -23,14 +23,6 @@ def test_signs_of_zero_and_of_complex_numbers():
     np.testing.assert_allclose(u[0], [0.6 + 0.8j, 0], 1e-6)
 
 
-def test_rprop_by_hand():
-    """Two steps towards the minimum and past it, one step of zero, and back."""
-    grads = [jnp.array(x) for x in (1.0, 2.0, -1.0, -3.0, -1.0, 0.0, -1.0)]
-    u, state = updates_of(eqopt.Rprop(0.1), grads)
-    np.testing.assert_allclose(u, [-0.1, -0.12, 0, 0.06, 0.072, 0, 0.072], 1e-6)
-    np.testing.assert_allclose(state[0].step_sizes, 0.072, 1e-6)
-
-
 def test_rprop_of_complex_gradients():
     """A change of direction by more than a right angle counts as a change of sign."""
     grads = [jnp.array([x]) for x in (3 + 4j, 4 + 3j, -4 + 3j, -4 - 4j)]

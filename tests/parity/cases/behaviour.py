@@ -25,14 +25,6 @@ CASES = {
         eqopt.MultiSteps(eqopt.Adam(0.1), 2, should_skip_update_fn=every_other_large),
         optax.MultiSteps(optax.adam(0.1), 2, should_skip_update_fn=every_other_large),
     ),
-    "multi_steps, skip_not_finite": Case(
-        eqopt.MultiSteps(
-            eqopt.Adam(0.1), 2, should_skip_update_fn=eqopt.SkipNotFinite()
-        ),
-        optax.MultiSteps(
-            optax.adam(0.1), 2, should_skip_update_fn=optax.skip_not_finite
-        ),
-    ),
     "multi_steps, skip_large_updates": Case(
         eqopt.MultiSteps(
             eqopt.Adam(0.1), 2, should_skip_update_fn=eqopt.SkipLargeUpdates(25.0)

@@ -33,11 +33,8 @@ ADVERSARIES = {
 }
 SETTINGS = [
     # adversary, sync_period, reset_state
-    ("paper", 2, True),
     ("paper", 3, True),
     ("momentum", 4, True),
-    ("momentum", 3, False),
-    ("adam", 3, True),
     ("adam", 2, False),
 ]
 CASES = {

@@ -44,19 +44,6 @@ def test_complex_variance():
     np.testing.assert_allclose(there[1]["sum_sq_diff_grads"], -2.0)
 
 
-def test_extra_arguments_pass():
-    grads, params = jnp.ones((3, 2)), jnp.ones(2)
-    here = ours.Process(
-        eqopt.Identity(), ours.AverageIncrementallyUpdates(0, 2), eqopt.PolyakSGD()
-    )
-    here.update(grads, here.init(params), params, value=jnp.ones(()))
-    there = theirs.process(
-        optax.identity(), theirs.average_per_element_updates(0), optax.polyak_sgd()
-    )
-    with pytest.raises(TypeError, match="unexpected keyword argument"):
-        there.update(grads, there.init(params), params, value=jnp.ones(()))
-
-
 def test_whole_models():
     """`lax.cond` of Optax takes the parameters, and those must be arrays."""
     params = {"w": jnp.ones(2), "activation": jnp.tanh}

@@ -116,20 +116,6 @@ def test_a_gradient_that_is_none():
         last(optax.adam(0.1), [grads] * 2, params)
 
 
-def test_projected_adam():
-    """What takes one wrapper in eqopt takes a line after each step with Optax."""
-    start, grads = jnp.array([0.05, 1.0]), jnp.array([1.0, -1.0])
-    ours = eqopt.Project(eqopt.Adam(0.1), eqopt.projections.non_negative)
-    theirs, params = optax.adam(0.1), start
-    state, their_state = ours.init(start), theirs.init(start)
-    for _ in range(2):
-        start, state = ours.step(grads, state, start)
-        updates, their_state = theirs.update(grads, their_state, params)
-        params = optax.apply_updates(params, updates)
-        params = optax.projections.projection_non_negative(params)
-    np.testing.assert_allclose(start, params, 1e-5)
-
-
 def test_distance_over_gradients_of_a_scalar():
     scalar = jnp.ones(())
     ours = eqopt.ScaleByDistanceOverGradients()

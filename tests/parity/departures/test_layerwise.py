@@ -64,11 +64,3 @@ def test_a_small_learning_rate_of_fromage_still_contracts():
     )
     assert jnp.allclose(ours, -2e-8, rtol=1e-5, atol=0)
     assert not theirs.any()
-
-
-def test_no_weight_decay_of_adafactor():
-    params = {"w": jnp.ones((3, 2))}
-    assert optax.adafactor(0.1, weight_decay_rate=None).init(params) is not None
-    assert eqopt.Adafactor(0.1).weight_decay == 0
-    with pytest.raises(TypeError, match="weight_decay"):
-        eqopt.Adafactor(0.1, weight_decay=None)

@@ -99,23 +99,3 @@ def test_muon_with_spectral_in_bfloat16():
     assert jnp.allclose(first_update(ours, half), same[0], atol=0.03)
     with pytest.raises((NotImplementedError, ValueError, TypeError)):
         first_update(theirs, half)
-
-
-def test_the_fields_of_the_state_of_galore():
-    params = {"w": jnp.ones((3, 2)), "b": jnp.ones(3)}
-    ours = eqopt.ScaleByGaLore(rank=1).init(params)
-    theirs = optax.contrib.scale_by_galore(1).init(params)
-    assert [*vars(ours)] == ["count", "inner_state", "projector"]
-    assert theirs._fields == ("count", "base_optimizer_state", "projector")
-    assert ours.projector["b"] is None
-    assert theirs.projector["b"].shape == (0, 0)
-
-
-def test_the_fields_of_the_state_of_muon():
-    params = {"w": jnp.ones((3, 2)), "b": jnp.ones(3)}
-    ours = eqopt.ScaleByMuon().init(params)
-    theirs = optax.contrib.scale_by_muon().init(params)
-    assert [*vars(ours)] == ["count", "mu"]
-    assert theirs._fields == ("count", "mu", "ns_coeffs")
-    assert ours.mu["b"] is None
-    assert theirs.mu["b"].shape == (3,)

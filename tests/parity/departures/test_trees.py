@@ -141,18 +141,6 @@ def test_updates_of_integers():
         eqopt.apply_updates(params, updates)
 
 
-def test_the_number_of_steps():
-    params = {"w": jnp.ones(1)}
-    ours, theirs = eqopt.Adam(0.1).init(params), optax.adam(0.1).init(params)
-    assert eqopt.tree.step_count(ours) == optax.tree.get(theirs, "count") == 0
-
-
-def test_trees_without_parameters():
-    assert optax.adam(0.1).init({"a": 1.0})[0].count == 0
-    with pytest.raises(ValueError, match="no parameters"):
-        eqopt.Adam(0.1).init({"a": 1.0})
-
-
 def test_complex_numbers_are_clipped_by_parts():
     z = {"z": jnp.array([3 - 4j])}
     assert eqopt.tree.clip(z, -1, 1)["z"] == 1 - 1j

@@ -76,20 +76,6 @@ def test_sam_with_an_adversary_that_gives_nan():
     assert bool(jnp.isnan(theirs[1]).all())
 
 
-@pytest.mark.slow
-def test_mechanic_agrees_except_for_eps(x64):
-    """With defaults, and an eps that is negligible compared with the factor."""
-    with x64():
-        params = START.astype(jnp.float64)
-        grads = [1 + jnp.cos(7.0 * t + jnp.arange(2.0)) for t in range(40)]
-        ours, _ = trained(eqopt.Mechanic(eqopt.Adam(1.0), eps=1e-14), grads, params)
-        theirs, _ = trained(
-            optax.contrib.mechanize(optax.adam(1.0), eps=1e-14), grads, params
-        )
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5)
-        assert jnp.abs(ours[-1]).max() > 100 * jnp.abs(ours[1]).max()
-
-
 def test_mechanic_with_eps_forgets_no_updates(x64):
     """Optax takes eps / (sum(s) + eps), here 1%, of their sum away in each step."""
     with x64():
