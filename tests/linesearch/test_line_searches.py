@@ -128,16 +128,6 @@ def test_nowhere_a_number(search):
 
 @both
 @pytest.mark.costly
-def test_a_direction_of_nans_moves_nothing(search):
-    params = jnp.zeros(3)
-    direction = jnp.full(3, jnp.nan)
-    new, state = search_along(search, direction, quadratic, params)
-    assert jnp.array_equal(new, params)
-    assert jnp.isfinite(found(state).value)
-
-
-@both
-@pytest.mark.costly
 def test_a_search_that_failed_does_not_spoil_the_next(search):
     params = jnp.zeros(3)
     cliff = lambda p: jnp.where(jnp.all(p == 0), 1.0, jnp.nan) + 0 * jnp.sum(p)

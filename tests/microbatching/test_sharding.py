@@ -21,7 +21,6 @@ from eqopt.microbatching import (
     micro_value_and_grad,
     micro_vmap,
     microbatch,
-    per_example_grad_norms,
     reshape_batch_axis,
 )
 
@@ -96,10 +95,6 @@ def train(weigh, x, model, adam_state):
 
 
 SPREAD = [
-    micro_value_and_grad(mean_loss, microbatch_size=16),
-    lambda model, x: micro_value_and_grad(
-        weighted_loss, microbatch_size=16, weights=weights_of(x)
-    )(model, x),
     with_key(noisy),
     with_key(noisy_rows, "key"),
     with_state,
@@ -110,9 +105,6 @@ SPREAD = [
         lambda x, *, key: x + jr.normal(key, (3,)), microbatch_size=16, accumulator=SUM
     )(x, key=jr.key(2)),
     microbatch(lambda model, x: jax.vmap(model)(x), 1, 16, CONCAT),
-    micro_grad(mean_loss, microbatch_size=16),
-    per_example_grad_norms(mean_loss, microbatch_size=16),
-    clipped_grad(mean_loss, 0.1),
     clipped_grad(mean_loss, 0.1, microbatch_size=16, accumulator=MEAN),
     with_layers,
     lambda model, x: reshape_batch_axis(x, 16),

@@ -107,10 +107,3 @@ def test_num_real_microbatches(has_aux):
             value, grad = interpreted(micro)(jnp.float32(3), x)
             assert value == ((3 * mean, mean) if has_aux else 3 * mean)
             assert grad == mean
-    weighted = micro_value_and_grad(
-        lambda c, x: c * x.mean(),
-        microbatch_size=1,
-        num_real_microbatches=3,
-        weights=jnp.array([1, 0, 3, 5, 5]),
-    )
-    assert weighted(jnp.float32(1), x) == (2.5, 2.5)

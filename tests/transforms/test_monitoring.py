@@ -92,21 +92,3 @@ def test_errors():
         opt.update(jnp.ones(3), opt.init(jnp.ones(2)))
     with pytest.raises(ValueError, match=r"returned complex64.*, but .*float32"):
         opt.update(jnp.ones(2, jnp.complex64), opt.init(jnp.ones(2)))
-
-
-def test_the_state_of_other_measures():
-    norm, x = eqopt.tree.norm, jnp.ones(2)
-    for opt, old, message in (
-        (
-            eqopt.Snapshot("a", norm),
-            eqopt.Snapshot("b", norm),
-            r"Snapshot: `state.measurement` must .* keys \['a'\], but is \['b'\]",
-        ),
-        (
-            eqopt.Monitor({"a": norm}),
-            eqopt.Monitor({"a": norm, "b": norm}),
-            r"Monitor: `state.measurements` must .* keys \['a'\], but is \['a', 'b'\]",
-        ),
-    ):
-        with pytest.raises(TypeError, match=message):
-            opt.update(x, old.init(x))

@@ -2,7 +2,6 @@
 
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 import eqopt
 
@@ -27,16 +26,3 @@ def test_the_parameter_is_not_the_gradient():
     new, _ = eqopt.Overwrite().step(grads, None, {"x": jnp.zeros(2)})
     grads["x"].delete()
     assert new["x"].tolist() == [1, 1]
-
-
-def test_errors():
-    opt, ones = eqopt.Overwrite(), jnp.ones(2)
-    with pytest.raises(ValueError, match=r"Overwrite: shapes do not fit at `\['x'\]`"):
-        opt.step({"x": ones}, None, {"x": jnp.ones(3)})
-    for call in (opt.update, opt.step):
-        with pytest.raises(
-            TypeError, match=r"Overwrite: dtypes do not fit at `\['x'\]`"
-        ):
-            call({"x": ones.astype(complex)}, None, {"x": ones})
-    with pytest.raises(ValueError, match="`params` has another tree structure"):
-        opt.step({"x": ones}, None, {"y": ones})

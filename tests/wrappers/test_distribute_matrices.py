@@ -250,25 +250,6 @@ def test_a_state_moves_to_other_devices(make, tmp_path):
         np.testing.assert_allclose(x, y, rtol=1e-4, atol=2e-4)
 
 
-@pytest.mark.slow
-def test_derivatives():
-    """In reverse mode, also through matrices that are left to XLA."""
-    grads = values(FEW | {"other": ((8, 24), P())})
-
-    def loss(eps, on):
-        opt = on(eqopt.Muon(0.1, eps=eps, weight_dimension_numbers=numbers))
-        params, _ = opt.step(grads, opt.init(grads), grads)
-        return sum(jnp.sum(jnp.sin(x)) for x in params.values())
-
-    distribute = lambda opt: eqopt.DistributeMatrices(opt, mesh=mesh_of())
-    found, expected = (
-        jax.jit(jax.grad(lambda eps, on=on: loss(eps, on)))(0.01)
-        for on in (distribute, lambda opt: opt)
-    )
-    np.testing.assert_allclose(found, expected, rtol=1e-4)
-    assert expected != 0
-
-
 def test_one_device():
     """The same program as without the wrapper."""
     opt, params = eqopt.Muon(0.1), {"w": jnp.ones((4, 3)), "v": jnp.ones((4, 3))}

@@ -30,12 +30,6 @@ def test_skip_not_finite(bad):
     assert not skip and not said["should_skip"] and said["num_not_finite"] == 0
 
 
-def test_each_element_that_is_not_finite_is_counted():
-    many = {"x": jnp.array([jnp.nan, 1, jnp.inf]), "y": jnp.array([-jnp.inf, 0])}
-    assert eqopt.SkipNotFinite()(many, 0, None)[1]["num_not_finite"] == 3
-    assert eqopt.SkipNotFinite()({}, 0, None)[1]["num_not_finite"] == 0
-
-
 def test_skip_large_updates():
     for bound, skips in ((7.5, False), (jnp.asarray(7.0), True), (jnp.inf, False)):
         skip, said = eqopt.SkipLargeUpdates(bound)(grads(), 0, None)
@@ -51,7 +45,6 @@ def test_large_in_half_precision():
     assert not skip and said["norm_squared"] == 4 * 300**2
 
 
-ALWAYS = lambda value, norm: norm >= 0
 LARGE = lambda value, norm: ~(norm < 5)
 
 
@@ -61,23 +54,18 @@ ADAMW = eqopt.AdamW(0.1)
 @pytest.mark.parametrize(
     ("opt", "fields", "before", "after"),
     [
-        (
-            eqopt.SkipStep(ADAMW, LARGE),
-            ("skipped_last", "total_skipped"),
-            (False, 0),
-            (True, 1),
-        ),
+        (eqopt.SkipStep(ADAMW, LARGE), "skipped_last total_skipped", (0, 0), (1, 1)),
         (
             eqopt.ApplyIfFinite(ADAMW, 3),
-            ("last_finite", "notfinite_count", "total_notfinite"),
-            (True, 0, 0),
-            (False, 1, 1),
+            "last_finite notfinite_count total_notfinite",
+            (1, 0, 0),
+            (0, 1, 1),
         ),
         (
             eqopt.DynamicLossScale(ADAMW),
-            ("last_finite", "total_notfinite", "good_steps", "loss_scale"),
-            (True, 0, 1, 2.0**15),
-            (False, 1, 0, 2.0**14),
+            "last_finite total_notfinite good_steps loss_scale",
+            (1, 0, 1, 2.0**15),
+            (0, 1, 0, 2.0**14),
         ),
     ],
     ids=lambda x: type(x).__name__,
@@ -86,7 +74,7 @@ ADAMW = eqopt.AdamW(0.1)
 @pytest.mark.parametrize("call", ["update", "step"])
 @pytest.mark.costly
 def test_a_skipped_step_changes_only_counters(opt, fields, before, after, bad, call):
-    counters = lambda state: tuple(getattr(state, name) for name in fields)
+    counters = lambda state: tuple(getattr(state, x) for x in fields.split())
     _, state = opt.step(grads(), opt.init(PARAMS), PARAMS)
     assert counters(state) == before
     result, new = jax.jit(getattr(opt, call))(grads(bad), state, PARAMS)
@@ -115,17 +103,6 @@ def test_apply_if_finite_gives_up_and_recovers():
         (True, 3, 5),
         (True, 0, 5),
     ]
-
-
-def test_large_gradients_are_not_bad_gradients():
-    """The sum of many large values overflows, but the values are finite."""
-    opt = eqopt.ApplyIfFinite(eqopt.Scale(1.0), 2)
-    large = {"w": jnp.full(1000, 3e38)}
-    _, state = opt.update(large, opt.init(large), large)
-    assert state.last_finite
-    half = {"w": jnp.full(1000, 6e4, jnp.float16)}
-    _, state = opt.update(half, opt.init(half), half)
-    assert state.last_finite
 
 
 def test_a_function_sees_the_loss_and_the_norm():
@@ -211,29 +188,6 @@ def test_equal_values_are_not_large(scale):
         assert not skip
 
 
-def test_a_rise_that_lasts_is_accepted():
-    rule = eqopt.SigmaRule()
-    state, call, draw = rule.init(), jax.jit(rule), np.random.default_rng(0)
-    skipped = []
-    for i in range(200):
-        norm = (1 if i < 150 else 50) + 0.1 * draw.random()
-        skip, state = call(None, jnp.float32(norm), state)
-        skipped.append(bool(skip))
-    assert np.flatnonzero(skipped).tolist() == [150, 151, 152, 153]
-
-
-@pytest.mark.parametrize(("n", "sigma"), [(5, 1.9), (8, 2.4), (16, 1.0)])
-def test_how_long_a_rise_counts_as_large(n, sigma):
-    """The formula of the docstring, where it differs from $(n - k) / k$."""
-    rule = eqopt.SigmaRule(n, sigma, min_history=n)
-    state, call, skipped = rule.init(), jax.jit(rule), []
-    for i in range(2 * n):
-        skip, state = call(None, jnp.float32(1 if i < n else 2), state)
-        skipped.append(bool(skip))
-    large = [(n - k) * (n - 1) / (n * max(k, 1e-9)) > sigma**2 for k in range(n)]
-    assert skipped == [False] * n + large
-
-
 def test_skips_only_after_half_of_the_window():
     rule = eqopt.SigmaRule(8)
     state, skipped = rule.init(), []
@@ -243,25 +197,11 @@ def test_skips_only_after_half_of_the_window():
     assert skipped[:4] == [False] * 4
 
 
-ERRORS = {
-    "too much history": (
-        lambda: eqopt.SigmaRule(8, min_history=9),
-        r"SigmaRule: `min_history` must be in \[2, 8\], but is 9",
-    ),
-    "several losses": (
-        lambda: _step(ALWAYS, value=jnp.ones(3)),
-        r"SkipStep: `value` must be one real number, .* \(3,\)",
-    ),
-}
-
-
-def _step(rule, **extra):
-    opt = eqopt.SkipStep(eqopt.SGD(0.1), rule)
-    opt.step(grads(), opt.init(PARAMS), PARAMS, **extra)
-
-
-@pytest.mark.parametrize("name", ERRORS)
-def test_errors(name):
-    call, message = ERRORS[name]
-    with pytest.raises((TypeError, ValueError), match=message):
-        call()
+def test_errors():
+    message = r"SigmaRule: `min_history` must be in \[2, 8\], but is 9"
+    with pytest.raises(ValueError, match=message):
+        eqopt.SigmaRule(8, min_history=9)
+    opt = eqopt.SkipStep(eqopt.SGD(0.1), LARGE)
+    message = r"SkipStep: `value` must be one real number, .* \(3,\)"
+    with pytest.raises(ValueError, match=message):
+        opt.step(grads(), opt.init(PARAMS), PARAMS, value=jnp.ones(3))

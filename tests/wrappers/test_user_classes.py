@@ -40,8 +40,8 @@ class Mine(eqopt.schedules.AbstractSchedule):
         return self.start * falling(count)
 
 
-NUMBERS = [user.Plain, user.Documented, user.Optional, user.Alias, user.Child, Here]
-OTHERS = [user.Unresolvable, user.Unknown, user.Anything, user.Unannotated]
+NUMBERS = [user.Plain, user.Documented, user.Alias, Here]
+OTHERS = [user.Unresolvable, user.Unannotated]
 CASES = [(cls, x) for cls in NUMBERS for x in (LINE, Mine(1.0), falling)]
 CASES += [(cls, x) for cls in OTHERS for x in (LINE, Mine(1.0))]
 
