@@ -90,22 +90,6 @@ def test_averages_over_time():
         np.testing.assert_allclose(tracked[1], variance, rtol=1e-5)
 
 
-def test_tracking_by_hand():
-    """Sums of squares from anywhere, such as `micro_grad`, in a plain chain."""
-    track = aggregating.TrackPerElementMeanAndVarianceWithEMA(0.5)
-    opt = eqopt.Chain(track, eqopt.SGD(1.0))
-    params = {"w": jnp.ones(3), "none": None}
-    update, state = opt.update(
-        params,
-        opt.init(params),
-        sum_sq_diff_grads={"w": jnp.full(3, 8.0), "none": None},
-        sample_size=5,
-    )
-    assert (update["w"] == -1).all()
-    mean, variance = aggregating.get_unbiased_mean_and_variance_ema(state)
-    assert (mean["w"] == 1).all() and (variance["w"] == 2).all()
-
-
 def test_one_example_in_all():
     """Known only at run time that there is but one: no difference is seen."""
     opt = aggregating.add_mean_variance_to_opt(eqopt.SGD(1.0), 0.9, 0, jnp.asarray(1))

@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import pytest
 from benchmarks.scaling.collectives import Collective, collectives
 from benchmarks.scaling.experts import gradients
-from benchmarks.scaling.extrapolation import slopes
 from benchmarks.scaling.layouts import LAYOUTS, mesh_of
 from benchmarks.scaling.program import bytes_in, bytes_per_device, compiled
 from benchmarks.scaling.transformer import Shape
@@ -137,15 +136,6 @@ ENTRY %main (x: f32[2]) -> f32[2] {
 """
     assert len(collectives(text)) == 2
     assert len(collectives(text, with_loops=True)) == 16
-
-
-def test_slopes_of_zero1():
-    """All gradients reduced, all parameters gathered, an eighth of two moments kept."""
-    slope = slopes("ZeRO-1", jax.devices())
-    assert slope.sent == pytest.approx(
-        {"all-reduce": 14 / 8, "all-gather": 7 / 8}, 1e-3
-    )
-    assert slope.state == pytest.approx(2 / 8, 1e-3)
 
 
 def test_experts():

@@ -442,12 +442,6 @@ def test_float64_is_exact(x64):
         assert_sums(total, grads, weights * factors_of(norms, 1.0), 1e-12)
 
 
-def test_without_parameters():
-    total, examples = run(clipped_grad(lambda n, x: score(x), 1.0), jnp.arange(3), X)
-    assert total is None
-    assert examples.norms.tolist() == [0] * 5
-
-
 @pytest.mark.slow
 def test_numpy_arrays_in_float64():
     """Without x64, these are float32, and JAX does not warn about it."""

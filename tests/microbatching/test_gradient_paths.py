@@ -9,8 +9,6 @@ from eqopt.microbatching import gradient_paths
 
 from .subjects import (
     SUBJECTS,
-    Odd,
-    call,
     make_stack,
     mlp,
     rows,
@@ -39,12 +37,6 @@ def test_a_loop_over_layers_with_large_activations():
         for n in (2, 100)
     )
     assert few.weight == "per_example" and many.weight == "direct"
-
-
-def test_leaves_of_other_kinds():
-    paths = gradient_paths(call, keep_batch_dim=False)(Odd(), rows(3))
-    assert (paths.weight, paths.unused) == ("ghost", "unused")
-    assert paths.index is None and paths.nothing is None and paths.rate is None
 
 
 def test_arguments():

@@ -1,4 +1,4 @@
-"""`micro_grad` against Optax, `eqx.filter_grad`, and its documentation."""
+"""`micro_grad` against Optax and `jax.grad`."""
 
 import equinox as eqx
 import jax
@@ -13,31 +13,6 @@ from eqopt.microbatching import AccumulationType, micro_grad
 
 SUM, MEAN = AccumulationType.SUM, AccumulationType.MEAN
 CONCAT = AccumulationType.CONCAT
-
-
-def squared_loss(params, features, targets):
-    return 0.5 * jnp.mean((features @ params - targets) ** 2)
-
-
-@pytest.mark.parametrize("size", [None, 1, 2, 3, 4])
-@pytest.mark.costly
-def test_documented_example(size):
-    grad_fn = micro_grad(
-        squared_loss,
-        argnums=0,
-        batch_argnums=(1, 2),
-        accumulator=MEAN,
-        transform_fn=lambda g: (g, g**2),
-        metrics_fn=jnp.linalg.norm,
-        microbatch_size=size,
-    )
-    features, targets = jnp.ones((4, 1)), jnp.array([0.0, 2.0, 4.0, 6.0])
-    (grads, squared), aux = grad_fn(jnp.zeros(1), features, targets)
-    assert grads.tolist() == [-3.0]
-    assert squared.tolist() == [14.0]
-    assert aux.values.tolist() == [0.0, 2.0, 8.0, 18.0]
-    assert aux.metrics.tolist() == [0.0, 2.0, 4.0, 6.0]
-    assert aux.aux is None
 
 
 @pytest.mark.parametrize("keep_batch_dim", [True, False])

@@ -1,4 +1,4 @@
-"""`microbatch` against Optax, and against the computation it cuts into pieces."""
+"""`microbatch` and `micro_vmap`: against Optax, and which rows go where."""
 
 import functools as ft
 import math
@@ -11,7 +11,7 @@ import numpy as np
 import optax
 import pytest
 
-from eqopt.microbatching import AccumulationType, microbatch
+from eqopt.microbatching import AccumulationType, micro_vmap, microbatch
 
 from .subjects import assert_close
 
@@ -219,3 +219,18 @@ def test_traced_once_per_shape(rows, traces, num_real):
 def test_bools_have_no_sum():
     with pytest.raises(ValueError, match=r"SUM cannot combine `output`.*bool"):
         microbatch(lambda x: jnp.any(x > 0), 0, 1)(jnp.ones(4))
+
+
+# `micro_vmap`
+
+
+def test_keyword_arguments_are_mapped():
+    x, y = jnp.arange(20.0).reshape(5, 4), jnp.arange(5)
+    fun = micro_vmap(lambda x, *, y, f: f(x[y % 4]), microbatch_size=2)
+    np.testing.assert_array_equal(fun(x, y=y, f=jnp.square), x[y, y % 4] ** 2)
+
+
+def test_collectives_see_a_microbatch():
+    vmap_fn = ft.partial(jax.vmap, axis_name="i")
+    fun = micro_vmap(lambda x: jax.lax.psum(x, "i"), vmap_fn=vmap_fn, microbatch_size=2)
+    assert fun(jnp.arange(4)).tolist() == [2, 4, 2, 4]

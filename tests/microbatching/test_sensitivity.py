@@ -143,8 +143,10 @@ CANCELLING = {
 }
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("name", CANCELLING)
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [*((name, "auto") for name in CANCELLING), ("product", "per_example")],
+)
 @pytest.mark.slow
 def test_rows_that_cancel(name, method):
     shape, fun = CANCELLING[name]

@@ -129,13 +129,6 @@ def test_half_precision_and_complex_numbers():
     opt = eqopt.AddCorrelatedNoise(1.0, (1.0, 0.5), 0)
     state = opt.init(jnp.zeros(20000, jnp.bfloat16))
     assert state.past.dtype == jnp.float32
-    stored = eqopt.StoreState(opt, eqopt.storage.Cast()).init(jnp.zeros(20000))
-    assert stored.inner_state.past.dtype == jnp.float32
-    # In a chain, noise in bfloat16 would only have some hundred values.
-    chain = eqopt.Chain(opt, eqopt.Scale(1.0))
-    params = jnp.zeros(20000)
-    new, _ = chain.step(params.astype(jnp.bfloat16), chain.init(params), params)
-    assert len(np.unique(new)) > 18000
     noise = noise_of(opt, 1, jnp.zeros(20000, jnp.complex64))
     for part in (noise.real, noise.imag):
         assert abs(part.var() - 1) < 4 * np.sqrt(2 / 20000)

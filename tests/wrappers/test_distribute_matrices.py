@@ -218,7 +218,7 @@ def with_blocks(params):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [eqopt.SOAP, eqopt.Shampoo, eqopt.PSGDKron])
+@pytest.mark.parametrize("make", [eqopt.SOAP, eqopt.Shampoo])
 def test_a_state_moves_to_other_devices(make, tmp_path):
     """Through a file: to 3 of them, which divide other axes, to one, and back to 8."""
     inner = preconditioned(make, weight_dimension_numbers=with_blocks)

@@ -72,16 +72,14 @@ def gpa(sees, mu_x=0.8, mu_y=0.7):
         yield y, x
 
 
-@pytest.mark.parametrize("sees", ["z", "y"])
-def test_gpa(sees, x64):
-    assert_follows(eqopt.GPA(inner(), 0.8, 0.7, sees), x64, gpa(sees))
+def on_a_schedule(t):
+    return 0.9 - 0.1 * jnp.asarray(t % 4, float)
 
 
 @pytest.mark.parametrize("sees", ["z", "y"])
-@pytest.mark.costly
-def test_gpa_on_a_schedule(sees, x64):
+@pytest.mark.parametrize("mu_y", [0.7, on_a_schedule])
+def test_gpa(sees, mu_y, x64):
     """Each step recovers the average with the `mu_y` that made the parameters."""
-    mu_y = lambda t: 0.9 - 0.1 * jnp.asarray(t % 4, float)
     opt = eqopt.Scheduled(eqopt.GPA(inner(), 0.8, mu_y, sees))
     assert_follows(opt, x64, gpa(sees, mu_y=mu_y))
 
@@ -196,9 +194,9 @@ def test_schedule_free_adamw(x64):
 
 def test_b1_on_a_schedule(x64):
     """Each step recovers the average with the `b1` that made the parameters."""
-    b1 = lambda t: 0.9 - 0.1 * jnp.asarray(t % 4, float)
-    opt = eqopt.Scheduled(eqopt.ScheduleFreeSGD(0.1, b1=b1, weight_decay=0.2))
-    by_hand = schedule_free(decayed, [0.1] * STEPS, b1)
+    data = {"b1": on_a_schedule, "weight_decay": 0.2}
+    opt = eqopt.Scheduled(eqopt.ScheduleFreeSGD(0.1, **data))
+    by_hand = schedule_free(decayed, [0.1] * STEPS, on_a_schedule)
     assert_follows(opt, x64, by_hand, noisy, rtol=1e-6)
 
 
