@@ -76,6 +76,19 @@ CASES = [
         lambda: scale(1, mean_squared_norm=1.0),
         "`small_batch_size` must be in (0, 1), but is 1",
     ),
+    (
+        lambda: update(MEANS, {**GRADS, "b": jnp.ones((5, 3))}),
+        "AverageIncrementallyUpdates: it takes per-example gradients",
+        "`['b']` has shape (5, 3), for parameters of shape (3,), and `['a']` has 4 ex",
+    ),
+    (
+        lambda: update(TRACK, PARAMS, sum_sq_diff_grads=[1], sample_size=2),
+        "`sum_sq_diff_grads` has another tree structure than `updates`",
+    ),
+    (
+        lambda: scale(variance_grads={"a": jnp.ones(2)}),
+        "`variance_grads` has another tree structure than `updates`",
+    ),
 ]
 
 

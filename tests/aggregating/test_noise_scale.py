@@ -1,6 +1,5 @@
 """The noise scale: closed forms, and estimates that are right on average."""
 
-import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
@@ -52,15 +51,3 @@ def test_dtypes(dtype):
     np.testing.assert_allclose(found.trace, 8.0)
     size = float(jnp.real(mean["w"][0]).astype(jnp.float32))
     np.testing.assert_allclose(found.squared_norm, 4 * size**2 - 1, rtol=1e-6)
-
-
-def test_constants_of_a_trace():
-    """Batch sizes are checked in NumPy: JAX would trace a comparison."""
-    mean, large, small = jnp.array([1.0, 2.0]), jnp.asarray(8), jnp.asarray(2)
-    call = lambda q: gradient_noise_scale(
-        mean, large, mean_squared_norm=q, small_batch_size=small
-    )
-    np.testing.assert_allclose(jax.jit(call)(9.0).trace, 4 / (1 / 2 - 1 / 8), rtol=1e-6)
-    with pytest.raises(ValueError, match=r"`small_batch_size` must be in \(0, 2\)"):
-        jax.jit(lambda q: gradient_noise_scale(mean, small, mean_squared_norm=q,
-                                               small_batch_size=large))(9.0)  # fmt: skip

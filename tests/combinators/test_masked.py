@@ -80,15 +80,12 @@ def test_a_mask_is_a_function_of_the_parameters(call):
 def test_a_choice_by_shape_does_not_see_gradients_of_examples(name, jit):
     params = {"w": jnp.ones((2, 3)), "b": jnp.ones(3)}
     grads = jax.tree.map(lambda p: jnp.stack([p] * 4), params)
-    private = eqopt.DPSGD(0.1, 1.0, 0.0, key=0)
+    dpsgd = eqopt.DPSGD(0.1, 1.0, 0.0, key=0)
+    parts = {True: dpsgd, False: eqopt.SetToZero()}
     make = {
-        "Masked": lambda f: eqopt.Masked(private, f),
-        "SelectiveTransform": lambda f: eqopt.SelectiveTransform(
-            private, freeze_mask=f
-        ),
-        "Partition": lambda f: eqopt.Partition(
-            {True: private, False: eqopt.SetToZero()}, f
-        ),
+        "Masked": lambda f: eqopt.Masked(dpsgd, f),
+        "SelectiveTransform": lambda f: eqopt.SelectiveTransform(dpsgd, freeze_mask=f),
+        "Partition": lambda f: eqopt.Partition(parts, f),
     }[name]
     of_each = lambda choose: lambda params: jax.tree.map(choose, params)
 

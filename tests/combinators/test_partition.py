@@ -18,11 +18,6 @@ class Group(enum.Enum):
     VECTOR = "vector"
 
 
-class Order(enum.IntEnum):
-    FIRST = 1
-    SECOND = 2
-
-
 @dataclasses.dataclass(frozen=True)
 class Named:
     name: str
@@ -47,7 +42,6 @@ LABELS = [
     ("a", "b"),
     (0, 1),
     (Group.MATRIX, Group.VECTOR),
-    (Order.FIRST, Order.SECOND),
     (Named("a"), Named("b")),
 ]
 

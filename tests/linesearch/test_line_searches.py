@@ -264,14 +264,10 @@ def test_in_a_partition_all_gradients_are_computed(search):
 
 @pytest.mark.slow
 def test_value_and_gradient_are_not_the_buffers_of_the_state():
-    params = jnp.zeros(3)
-    state = ZOOM.init(params)
-    value, grads = jax.value_and_grad(quadratic)(jnp.zeros(4))
-    extra = {"value": value, "grad": grads, "value_fn": quadratic}
-    _, state = ZOOM.step(-grads, ZOOM.init(jnp.zeros(4)), jnp.zeros(4), **extra)
-    stored = eqopt.value_and_grad_from_state(quadratic)(jnp.zeros(4), state=state)
-    assert stored[0] == state.value and stored[0] is not state.value
-    assert stored[1] is not state.grad
+    _, state = search_along(ZOOM, -jax.grad(quadratic)(ZEROS), quadratic, ZEROS)
+    value, grad = eqopt.value_and_grad_from_state(quadratic)(ZEROS, state=state)
+    assert value == state.value and value is not state.value
+    assert grad is not state.grad
 
 
 @pytest.mark.parametrize("dtypes", [("float32", "bfloat16"), ("bfloat16", "float32")])

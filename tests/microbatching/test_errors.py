@@ -100,6 +100,7 @@ ERRORS = [
         lambda: weighted(jnp.ones(5)),
         ["`weights` must be real numbers of shape (6,)", "f32[5]"],
     ),
+    (lambda: weighted(jnp.ones(6, complex)), ["`weights` must be real", "c64[6]"]),
     (
         lambda: weighted(jnp.arange(6) - 2),
         ["`weights` must be in [0, inf)", "-2", "use 0"],

@@ -1,7 +1,5 @@
 """An `eqx.nn.State` goes from microbatch to microbatch."""
 
-import functools as ft
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -158,19 +156,6 @@ def test_rows_that_agree_on_the_state(size):
         for y, state in micro(x, zero, k):
             np.testing.assert_array_equal(y, 2 * x)
             assert read(state) == (calls, 1.5 * calls)
-
-
-def test_rows_that_are_combined():
-    """With the name of the axis, rows can agree on what depends on all of them."""
-
-    def fun(x, state):
-        return counter(x, state, jax.lax.psum(x, "rows"))
-
-    vmap_fn = ft.partial(jax.vmap, axis_name="rows")
-    micro = micro_vmap(fun, (0, None), microbatch_size=2, vmap_fn=vmap_fn)
-    y, state = micro(jnp.arange(5.0), zero)
-    np.testing.assert_array_equal(y, jnp.arange(5.0))
-    assert read(state) == (3, 10.0)
 
 
 def test_micro_grad():

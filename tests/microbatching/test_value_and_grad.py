@@ -79,14 +79,6 @@ def test_aux(model, getkey):
     assert_close(aux["loss"], value)
     assert (aux["rows"], aux["n"]) == (7, "name")
     np.testing.assert_array_equal(aux["x"], x)
-    mean = micro_value_and_grad(
-        lambda *args: (loss(*args), loss(*args)),
-        True,
-        batch_argnums=(1, 2),
-        microbatch_size=3,
-    )
-    (value, aux), _ = interpreted(mean)(model, x, y)
-    assert_close(aux, value)
 
 
 @pytest.mark.parametrize("has_aux", [False, True])

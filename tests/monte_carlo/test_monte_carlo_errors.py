@@ -9,6 +9,8 @@ import pytest
 from eqopt.monte_carlo import (
     MultiNormalDiag,
     control_variates_jacobians,
+    estimate_control_variate_coefficients,
+    measure_valued_estimation_mean,
     measure_valued_jacobians,
     moving_avg_baseline,
     pathwise_jacobians,
@@ -36,6 +38,11 @@ def _variates(function=jnp.sum, make=moving_avg_baseline, estimator=SCORE, **kwa
     return control_variates_jacobians(*args, **kwargs)
 
 
+def _coefficients(num_samples=3, **kwargs):
+    args = (jnp.sum, moving_avg_baseline, SCORE, PARAMS, MultiNormalDiag, 0)
+    return estimate_control_variate_coefficients(*args, num_samples, **kwargs)
+
+
 def _made(**kwargs):
     parts = {"cv": 0.0, "expected_cv": 0.0, **kwargs}
     functions = [lambda *args, out=out: out for out in parts.values()]
@@ -59,6 +66,11 @@ WRONG = [
         lambda: _run(SCORE, params=(1.0, 2.0)),
         ["score_function_jacobians: `params`", "floating-point array", "(1.0, 2.0)"],
     ),
+    (lambda: _run(SCORE, params=(ONES, ONES.astype(complex))), ["`params`", "complex"]),
+    (
+        lambda: _run(SCORE, dist_builder=lambda *_: APART),
+        ["`log_prob`", "must be one real number", "f32[2]"],
+    ),
     (
         lambda: _run(PATHWISE, dist_builder=lambda *_: INTEGERS),
         ["pathwise_jacobians: `sample`", "i32[2]", "score_function_jacobians"],
@@ -70,6 +82,10 @@ WRONG = [
     (
         lambda: _run(measure_valued_jacobians, dist_builder=lambda *_: APART),
         ["must be a `MultiNormalDiag`", "namespace"],
+    ),
+    (
+        lambda: measure_valued_estimation_mean(jnp.sum, APART, 0, 3),
+        ["measure_valued_estimation_mean: `dist`", "`MultiNormalDiag`"],
     ),
     (lambda: MultiNormalDiag(ONES, jnp.ones(3)), ["MultiNormalDiag", "`log_scale`"]),
     (
@@ -85,8 +101,17 @@ WRONG = [
         ["`grad_estimator(...)` has another tree structure", "num_samples"],
     ),
     (
+        lambda: _variates(estimator=lambda *args: (ONES, ONES)),
+        ["`grad_estimator(...)`", "`[0]` ((2,) against (3, 2))"],
+    ),
+    (
         lambda: _variates(estimate_cv_coeffs=True, estimate_cv_coeffs_num_samples=1),
         ["estimate_control_variate_coefficients: `num_samples`", "at least 2", "1"],
+    ),
+    (lambda: _coefficients(eps=-1.0), ["`eps`", "[0, inf)", "-1.0"]),
+    (
+        lambda: moving_avg_baseline(jnp.sum, 1.5),
+        ["moving_avg_baseline: `decay`", "[0, 1]", "1.5"],
     ),
 ]
 

@@ -81,16 +81,6 @@ def test_dtypes(dtype, x64):
         assert jax.grad(lambda d: d.log_prob(x))(dist).loc.dtype == dtype
 
 
-def test_numpy_arrays_in_float64():
-    """Without x64, these are float32, and JAX does not warn about it."""
-    dist = MultiNormalDiag(*(np.asarray(x, np.float64) for x in DIST.params))
-    x = dist.sample(6)
-    assert x.dtype == dist.log_prob(np.asarray(x, np.float64)).dtype == jnp.float32
-    np.testing.assert_allclose(x, DIST.sample(6), rtol=1e-6)
-    np.testing.assert_allclose(dist.log_prob(x), DIST.log_prob(x), rtol=1e-6)
-    assert dist.scale.dtype == dist.covariance.dtype == jnp.float32
-
-
 def test_density_far_out():
     """The square of 300 is more than the largest number of float16."""
     dist = MultiNormalDiag(jnp.zeros(1, jnp.float16), jnp.zeros(1, jnp.float16))

@@ -52,17 +52,6 @@ def test_step_becomes_the_normal_distribution_function(use_baseline):
     _assert_mean(lambda key: bend(key, x, sigma), exact_bend(x, sigma), 1000)
 
 
-@pytest.mark.slow
-def test_baseline_reduces_the_variance():
-    def deviation(use_baseline):
-        fun = lambda x: 10 + jnp.sum(x)
-        smooth = make_perturbed_fun(fun, 20, 0.1, Normal(), use_baseline)
-        slopes = jax.jit(jax.vmap(jax.grad(smooth, argnums=1), (0, None)))
-        return jnp.std(slopes(jr.split(jr.key(2), 200), X), axis=0)
-
-    assert (deviation(True) < deviation(False) / 10).all()
-
-
 @pytest.mark.parametrize("noise", ["Gumbel", "Normal"])
 @baselines
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
+import eqopt
 from eqopt.second_order import fisher_diag, hessian_diag, hvp
 
 
@@ -113,6 +114,15 @@ def test_estimate_depends_on_the_key_alone():
     np.testing.assert_allclose(seed, of(jr.key(7)), rtol=1e-5)
     np.testing.assert_array_equal(of(jr.key(7)), of(jr.PRNGKey(7)))
     assert (of(jr.key(7)) != of(jr.key(8))).any()
+
+
+def test_an_estimate_has_the_shapes_of_the_updates():
+    opt, params = eqopt.HutchinsonDiagHessian(), {"a": jnp.ones(3)}
+    message = (
+        r"Hutch.*at `\['a'\]`: `updates` is float32\[2\], `params` is float32\[3\]"
+    )
+    with pytest.raises(ValueError, match=message):
+        opt.update({"a": jnp.ones(2)}, opt.init(params), params, value_fn=jnp.sum)
 
 
 def test_logistic_regression():

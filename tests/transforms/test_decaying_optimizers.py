@@ -26,14 +26,12 @@ def _decaying(*others):
                 yield cls
 
 
-PENALTIES = dict.fromkeys(
-    ("Adadelta", "COCOB", "DoG", "DoWG", "LARS", "MADGRAD"),
-    "an L2 penalty, before the method",
-)
-
 # What their decay is. An `AddDecayedWeights` says how decay depends on the learning rate
 # that multiplies it next, and whether the update goes the same way.
-OF_THEIR_OWN = PENALTIES | {
+OF_THEIR_OWN = dict.fromkeys(
+    ("Adadelta", "COCOB", "DoG", "DoWG", "LARS", "MADGRAD"),
+    "an L2 penalty, before the method",
+) | {
     "Adafactor": "added after the learning rate, which does not multiply it",
     "Adan": "implicit: the step is divided by 1 + eta lambda",
     "MoMo": "implicit, and part of the loss that gives the step size",

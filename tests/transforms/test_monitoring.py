@@ -92,3 +92,11 @@ def test_errors():
         opt.update(jnp.ones(3), opt.init(jnp.ones(2)))
     with pytest.raises(ValueError, match=r"returned complex64.*, but .*float32"):
         opt.update(jnp.ones(2, jnp.complex64), opt.init(jnp.ones(2)))
+
+
+def test_the_state_of_other_measures():
+    norm, x = eqopt.tree.norm, jnp.ones(2)
+    message = r"`state\.measurements?` must .* keys \['a'\], but is \['b'\]"
+    for make in (lambda a: eqopt.Snapshot(a, norm), lambda a: eqopt.Monitor({a: norm})):
+        with pytest.raises(TypeError, match=message):
+            make("a").update(x, make("b").init(x))

@@ -2,6 +2,7 @@
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import eqopt
 
@@ -26,3 +27,11 @@ def test_the_parameter_is_not_the_gradient():
     new, _ = eqopt.Overwrite().step(grads, None, {"x": jnp.zeros(2)})
     grads["x"].delete()
     assert new["x"].tolist() == [1, 1]
+
+
+def test_errors():
+    opt, ones = eqopt.Overwrite(), {"x": jnp.ones(2)}
+    with pytest.raises(ValueError, match=r"Overwrite: shapes do not fit at `\['x'\]`"):
+        opt.step(ones, None, {"x": jnp.ones(3)})
+    with pytest.raises(TypeError, match=r"Overwrite: dtypes do not fit at `\['x'\]`"):
+        opt.step({"x": ones["x"].astype(complex)}, None, ones)

@@ -204,6 +204,7 @@ def call(*arguments, logits, is_stacked=True, **options):
     ("bad", "message"),
     [
         (lambda: eqopt.QKClip(queries), "pass both `query` and `key`"),
+        (lambda: eqopt.QKClip(key=keys, qkv=both), "pass both `query` and `key`"),
         (lambda: eqopt.QKClip(qkv=both, unrotated=1), "takes no `unrotated`"),
         (
             lambda: eqopt.QKClip(lambda x: None, keys).init(layers()),
@@ -215,6 +216,10 @@ def call(*arguments, logits, is_stacked=True, **options):
         ),
         (lambda: call(queries, keys, logits=None), TREE),
         (lambda: call(queries, keys, logits=jnp.ones((3, 4))), f"{HEADS}(3, 4)"),
+        (lambda: call(queries, keys, logits=jnp.ones(())), f"{HEADS}()"),
+        (lambda: call(queries, keys, logits=jnp.ones((2, 4)), axis=5), HEADS),
+        (lambda: call(queries, keys, logits=jnp.ones((2, 4)), key_heads=3), HEADS),
+        (lambda: call(queries, keys, logits=jnp.ones((2, 5))), HEADS),
         (lambda: call(queries, keys, logits=jnp.ones((2, 4)), unrotated=3), HEADS),
     ],
 )

@@ -76,10 +76,7 @@ MUON = {"beta": 0.0, "nesterov": False}
 )
 @pytest.mark.costly
 def test_decay_of_matrices_is_not_masked(opt):
-    check_decay(eqopt.Cautious(opt, "none"))
-
-
-def check_decay(opt):
+    opt = eqopt.Cautious(opt, "none")
     params = {"w": jnp.ones((3, 3))}
     grads = {"w": jnp.diag(jnp.array([1.0, 0.0, -1.0]))}
     new, _ = opt.step(grads, opt.init(params), params)

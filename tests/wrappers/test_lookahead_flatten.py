@@ -97,6 +97,23 @@ def test_a_reset_leaves_frozen_parts_without_state(call):
     assert jax.tree.structure(new) == jax.tree.structure(state)
 
 
+@pytest.mark.parametrize(
+    "opt",
+    [
+        eqopt.Lookahead(eqopt.SGD(0.1), 2, 0.5),
+        eqopt.OuterNesterov(eqopt.SGD(0.1), 2),
+        eqopt.SAM(eqopt.SGD(0.1)),
+    ],
+    ids=lambda opt: type(opt).__name__,
+)
+def test_a_gradient_without_slow_parameters(opt):
+    """The inner optimizer has no state, so that nothing else sees the mistake."""
+    params = {"a": jnp.ones(2), "b": jnp.ones(3)}
+    state = opt.init({**params, "b": None})
+    with pytest.raises(ValueError, match=r"`updates` has a value at `\['b'\]`, which"):
+        opt.step(params, state, params)
+
+
 def test_flatten_with_other_shapes_of_the_same_size():
     opt = eqopt.Flatten(eqopt.Trace(0.9))
     model, other = ({"a": jnp.ones(n), "b": jnp.ones(5 - n)} for n in (2, 3))

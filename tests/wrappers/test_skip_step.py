@@ -134,41 +134,34 @@ def test_a_rule_of_the_user():
     assert (state.rule_state, state.total_skipped) == (6, 2)
 
 
-class Oracle:
+def oracle(window, sigma, min_history):
     """The rule in float64 NumPy, with lists."""
+    seen = {}
 
-    def __init__(self, window, sigma, min_history):
-        self.settings = window, sigma, min_history
-        self.seen = {}
-
-    def __call__(self, **values):
-        judged = [self.judge(name, x) for name, x in values.items()]
-        return any(judged)
-
-    def judge(self, name, x):
-        window, sigma, min_history = self.settings
-        history = self.seen.setdefault(name, [])
+    def judge(name, x):
+        history = seen.setdefault(name, [])
         last = history[-window:]
         if not np.isfinite(x):
             return True
         history.append(x)
-        if len(last) < min_history:
-            return False
-        return x > np.mean(last) + sigma * np.std(last, ddof=1)
+        is_known = len(last) >= min_history
+        return is_known and x > np.mean(last) + sigma * np.std(last, ddof=1)
+
+    return lambda **values: max(judge(name, x) for name, x in values.items())
 
 
 @pytest.mark.parametrize("settings", [(4, 1.0, 2), (8, 2.0, 4), (16, 0.5, 16)])
 @pytest.mark.parametrize("has_value", [True, False])
 @pytest.mark.costly
 def test_sigma_rule_by_hand(settings, has_value):
-    rule, oracle = eqopt.SigmaRule(*settings), Oracle(*settings)
+    rule, by_hand = eqopt.SigmaRule(*settings), oracle(*settings)
     draw = np.random.default_rng(0)
     state, call, skipped = rule.init(), jax.jit(rule), 0
     for i in range(80):
         value, norm = draw.lognormal(size=2).astype(np.float32)
         value = {20: np.nan, 21: np.inf}.get(i, value)
         norm = {22: np.inf, 23: np.nan, 40: 1e30}.get(i, norm)
-        expected = oracle(**({"value": value} if has_value else {}), norm=norm)
+        expected = by_hand(**({"value": value} if has_value else {}), norm=norm)
         given = jnp.float32(value) if has_value else None
         skip, state = call(given, jnp.float32(norm), state)
         assert bool(skip) == expected, i

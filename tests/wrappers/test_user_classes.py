@@ -63,16 +63,6 @@ def test_schedules_in_fields(cls, schedule):
         assert state.hyperparams[place] == falling(i)
 
 
-@pytest.mark.parametrize("cls", [*NUMBERS, *OTHERS])
-def test_numbers_in_fields(cls):
-    """No name that only a type checker knows is looked up, at `init` or later."""
-    for decay in (0.5, jnp.asarray(0.5)):
-        opt = cls(decay)
-        updates, _ = opt.update(PARAMS, opt.init(PARAMS), PARAMS)
-        np.testing.assert_allclose(updates["w"], 0.5)
-    assert not eqopt.Scheduled(cls(0.5)).init(PARAMS).hyperparams
-
-
 def test_functions_that_a_class_calls_itself_are_left_alone():
     for decay in (LINE, falling):
         opt = eqopt.Scheduled(user.Evaluates(decay))
