@@ -112,6 +112,18 @@ def test_dct_by_hand():
     np.testing.assert_allclose(mean["matrix"][:8, :6], np.mean(sent, axis=0), atol=1e-5)
 
 
+@pytest.mark.parametrize("name", COMPRESSORS)
+@pytest.mark.costly
+def test_empty_arrays_pass(name):
+    params = {"empty": jnp.ones((0, 3)), "vector": jnp.ones(3)}
+    compressor = COMPRESSORS[name]
+    outer = eqopt.DiLoCo(eqopt.SGD(0.1), None, 1, compressor=compressor)
+    for opt in (eqopt.CompressedMean(MEAN, None, compressor), outer):
+        updates, state = opt.update(params, opt.init(params), params)
+        assert updates["empty"].shape == state.error["empty"].shape == (0, 3)
+        assert updates["vector"].any()
+
+
 @pytest.mark.parametrize(
     ("name", "relative"), [("Int8", 1 / 127), ("Float8", 1 / 16), ("Sign", 3.0)]
 )
