@@ -30,6 +30,12 @@ def test_skip_not_finite(bad):
     assert not skip and not said["should_skip"] and said["num_not_finite"] == 0
 
 
+def test_each_element_that_is_not_finite_is_counted():
+    many = {"x": jnp.array([jnp.nan, 1, jnp.inf]), "y": jnp.array([-jnp.inf, 0])}
+    assert eqopt.SkipNotFinite()(many, 0, None)[1]["num_not_finite"] == 3
+    assert eqopt.SkipNotFinite()({}, 0, None)[1]["num_not_finite"] == 0
+
+
 def test_skip_large_updates():
     for bound, skips in ((7.5, False), (jnp.asarray(7.0), True), (jnp.inf, False)):
         skip, said = eqopt.SkipLargeUpdates(bound)(grads(), 0, None)
@@ -103,6 +109,17 @@ def test_apply_if_finite_gives_up_and_recovers():
         (True, 3, 5),
         (True, 0, 5),
     ]
+
+
+def test_large_gradients_are_not_bad_gradients():
+    """The sum of many large values overflows, but the values are finite."""
+    opt = eqopt.ApplyIfFinite(eqopt.Scale(1.0), 2)
+    large = {"w": jnp.full(1000, 3e38)}
+    _, state = opt.update(large, opt.init(large), large)
+    assert state.last_finite
+    half = {"w": jnp.full(1000, 6e4, jnp.float16)}
+    _, state = opt.update(half, opt.init(half), half)
+    assert state.last_finite
 
 
 def test_a_function_sees_the_loss_and_the_norm():
