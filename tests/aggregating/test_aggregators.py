@@ -167,53 +167,6 @@ def test_traced_steps():
             updates, state = call(opt, grads, state)
             assert updates.any() == state.ready == ((i + 1) % k == 0)
 
-    def ready(k):
-        opt = aggregating.AccumulateAvgUpdates(k)
-        state = opt.init(params)
-        for _ in range(2):
-            _, state = opt.update(params, state)
-        return state.ready
-
-    np.testing.assert_array_equal(
-        eqx.filter_vmap(ready)(jnp.array([1, 2, 3])), [True, True, False]
-    )
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        aggregating.PerElementMeanAndSumSqDiffGrads,
-        aggregating.AverageIncrementallyUpdates,
-    ],
-)
-def test_sample_size_stays_at_its_maximum(make):
-    """More elements than an int32 counts, in one cycle of many calls."""
-    last = 2**31 - 1
-    opt = make(0, 10)
-    where = lambda s: (s.micro_step, s.sample_size)
-    counts = jnp.asarray(2, jnp.int32), jnp.asarray(last - 5, jnp.int32)
-    state = eqx.tree_at(where, opt.init(jnp.zeros((3, 2))), counts)
-    for _ in range(3):
-        _, _, state = opt.aggregate(jnp.ones((4, 3, 2)), state)
-        assert last - 5 < state.sample_size <= last
-    assert state.sample_size == last
-
-
-@pytest.mark.slow
-def test_derivative_of_the_variance():
-    """The derivative of sum |g - mean|^2 is 2 (g - mean), also if all g are equal."""
-    opt = aggregating.PerElementMeanAndSumSqDiffGrads(0, 2)
-
-    def total(x):
-        state = opt.init(jnp.zeros(3))
-        for part in (x[:2], x[2:]):
-            _, found, state = opt.aggregate(part, state)
-        return jnp.sum(found["sum_sq_diff_grads"])
-
-    for x in (sample(0, 5, (3,)), jnp.ones((5, 3))):
-        expected = 2 * (x - jnp.mean(x, 0, keepdims=True))
-        np.testing.assert_allclose(jax.grad(total)(x), expected, atol=1e-5)
-
 
 def test_an_aggregator_of_the_user():
     class Median(aggregating.AbstractAggregator):

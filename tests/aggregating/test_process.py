@@ -90,40 +90,12 @@ def test_averages_over_time():
         np.testing.assert_allclose(tracked[1], variance, rtol=1e-5)
 
 
-def test_tracking_by_hand():
-    """Sums of squares from anywhere, such as `micro_grad`, in a plain chain."""
-    track = aggregating.TrackPerElementMeanAndVarianceWithEMA(0.5)
-    opt = eqopt.Chain(track, eqopt.SGD(1.0))
-    params = {"w": jnp.ones(3), "none": None}
-    update, state = opt.update(
-        params,
-        opt.init(params),
-        sum_sq_diff_grads={"w": jnp.full(3, 8.0), "none": None},
-        sample_size=5,
-    )
-    assert (update["w"] == -1).all()
-    mean, variance = aggregating.get_unbiased_mean_and_variance_ema(state)
-    assert (mean["w"] == 1).all() and (variance["w"] == 2).all()
-
-
 def test_one_example_in_all():
     """Known only at run time that there is but one: no difference is seen."""
     opt = aggregating.add_mean_variance_to_opt(eqopt.SGD(1.0), 0.9, 0, jnp.asarray(1))
     params = jnp.ones(2)
     _, state = opt.update(jnp.ones((1, 2)), opt.init(params))
     assert (aggregating.get_unbiased_mean_and_variance_ema(state)[1] == 0).all()
-
-
-def test_float16_and_complex():
-    for dtype in (jnp.float16, jnp.complex64):
-        params = jnp.ones(2, dtype)
-        opt = aggregating.add_mean_variance_to_opt(eqopt.SGD(0.1))
-        grads = jnp.array([[300.0, 1.0], [-300.0, 1.0]]).astype(dtype)
-        updates, state = opt.update(grads, opt.init(params))
-        assert updates.dtype == dtype
-        _, variance = aggregating.get_unbiased_mean_and_variance_ema(state)
-        assert variance.dtype == jnp.float32
-        np.testing.assert_allclose(variance, [180000.0, 0.0], rtol=1e-6)
 
 
 @pytest.mark.parametrize("call", ["update", "step"])
@@ -147,43 +119,6 @@ def test_postprocessor_runs_once_in_k(call):
         _, state = method(grads, state, params)
     jax.effects_barrier()
     assert len(calls) == 3
-
-
-def test_without_an_axis_it_is_multi_steps():
-    """Equal to the bit, and as careful with memory."""
-    opt = aggregating.Process(
-        eqopt.Identity(), aggregating.AccumulateAvgUpdates(3), eqopt.Adam(0.1)
-    )
-    other = eqopt.MultiSteps(eqopt.Adam(0.1), 3)
-    params = expected = jnp.ones(3)
-    state, other_state = opt.init(params), other.init(params)
-    for i in range(9):
-        grads = jr.normal(jr.key(i), (3,))
-        params, state = opt.step(grads, state, params)
-        expected, other_state = other.step(grads, other_state, expected)
-        np.testing.assert_allclose(params, expected, rtol=1e-6)
-
-
-@pytest.mark.parametrize("bad", [jnp.nan, jnp.inf])
-@pytest.mark.parametrize("at", range(4))
-def test_a_bad_example_spoils_one_step(at, bad):
-    """With a guard round the optimizer, not even that: the averages stay finite."""
-    track = aggregating.TrackPerElementMeanAndVarianceWithEMA()
-    opt = aggregating.Process(
-        eqopt.Identity(),
-        aggregating.PerElementMeanAndSumSqDiffGrads(0, 2),
-        eqopt.ApplyIfFinite(eqopt.Chain(track, eqopt.Adam(0.1)), 5),
-    )
-    params = jnp.ones(3)
-    state, step = opt.init(params), jax.jit(opt.step)
-    for i in range(6):
-        grads = jr.normal(jr.key(i), (2, 3))
-        grads = grads.at[0, 1].set(bad) if i == at else grads
-        before = params
-        params, state = step(grads, state, params)
-        assert (bits(params) != bits(before)) == (i % 2 == 1 and i // 2 != at // 2)
-    assert all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves((params, state)))
-    assert eqopt.tree.get(state, "PerElementMeanAndVarianceEMAState").count == 2
 
 
 def test_preprocessing_and_other_aggregators():
@@ -216,7 +151,6 @@ def test_preprocessing_and_other_aggregators():
     assert bits(stepped) != bits(params)
 
 
-@pytest.mark.slow
 def test_a_call_in_between_takes_no_memory():
     """Beyond what its own examples amount to, with parameters and state donated.
 
@@ -236,17 +170,18 @@ def test_a_call_in_between_takes_no_memory():
         assert memory.output_size_in_bytes - memory.alias_size_in_bytes < 0.01 * size
         return memory.temp_size_in_bytes / size
 
-    mean = aggregating.AccumulateAvgUpdates(4)
-    opt = aggregating.Process(eqopt.Identity(), mean, eqopt.Adam(0.1))
-    assert temporary(opt, params) < 0.01
     batch = [jax.ShapeDtypeStruct((3, *shape), jnp.float32)] * leaves
-    mean = aggregating.AverageIncrementallyUpdates(0, 4)
-    opt = aggregating.Process(eqopt.Identity(), mean, eqopt.Adam(0.1))
-    assert temporary(opt, batch) < 0.21
-    opt = aggregating.add_mean_variance_to_opt(eqopt.Adam(0.1), 0.9, 0, 4)
-    assert temporary(opt, batch) < 3.01
-    opt = aggregating.add_mean_variance_to_opt(eqopt.Adam(0.1))
-    assert temporary(opt, batch) < 1.31
+    adam = eqopt.Adam(0.1)
+    within = aggregating.AverageIncrementallyUpdates(0, 4)
+    for opt, grads, copies in (
+        (aggregating.AccumulateAvgUpdates(4), params, 0.01),
+        (within, batch, 0.21),
+        (aggregating.add_mean_variance_to_opt(adam, 0.9, 0, 4), batch, 3.01),
+        (aggregating.add_mean_variance_to_opt(adam), batch, 1.31),
+    ):
+        if isinstance(opt, aggregating.AbstractAggregator):
+            opt = aggregating.Process(eqopt.Identity(), opt, adam)
+        assert temporary(opt, grads) < copies
 
 
 def test_parameters_may_be_named_ready():
@@ -259,17 +194,10 @@ def test_parameters_may_be_named_ready():
         now, state = step(params, state, now)
 
 
-@pytest.mark.parametrize("name", ["ApplyIfFinite", "ConditionallyMask", "SkipStep"])
-def test_update_in_wrappers_that_skip(name):
+def test_update_in_a_wrapper_that_skips():
     """The zeros of a skipped step are like the parameters, without the examples."""
-    wrap = {
-        "ApplyIfFinite": lambda opt: eqopt.ApplyIfFinite(opt, 9),
-        "ConditionallyMask": lambda opt: eqopt.ConditionallyMask(opt, lambda i: i == 0),
-        "SkipStep": lambda opt: eqopt.SkipStep(opt, eqopt.SigmaRule()),
-    }
-    opt = wrap[name](
-        eqopt.Chain(aggregating.AveragePerElementUpdates(), eqopt.SGD(0.1))
-    )
+    mean = aggregating.AveragePerElementUpdates()
+    opt = eqopt.ApplyIfFinite(eqopt.Chain(mean, eqopt.SGD(0.1)), 9)
     params = {"w": jnp.ones(3, jnp.bfloat16), "frozen": jnp.ones(2)}
     grads = {"w": jnp.ones((2, 3), jnp.bfloat16), "frozen": None}
     update, state = jax.jit(opt.update), opt.init(params)

@@ -76,29 +76,6 @@ def test_steps_are_those_of_pairs(name):
     assert last < 0.2
 
 
-@pytest.mark.parametrize(
-    "wrap",
-    [lambda opt: opt, lambda opt: eqopt.Masked(opt, True), eqopt.Flatten],
-    ids=["plain", "in a mask", "as a vector"],
-)
-def test_both_conjugated(wrap):
-    """The smallest case."""
-    loss = lambda z: eqopt.numerics.abs_sq(z - (1 + 2j))
-    value_and_grad, opt = jax.value_and_grad(loss), wrap(eqopt.LBFGS())
-
-    @eqx.filter_jit
-    def step(z, state):
-        value, grad = value_and_grad(z)
-        grad = grad.conj()
-        return opt.step(grad, state, z, value=value, grad=grad, value_fn=loss)
-
-    z = jnp.zeros((), jnp.complex64)
-    state = opt.init(z)
-    for _ in range(3):
-        z, state = step(z, state)
-    np.testing.assert_allclose(z, 1 + 2j, 1e-3)
-
-
 @pytest.mark.parametrize("conjugated", [(False, False), (True, False)])
 @pytest.mark.parametrize(
     "search, jit",

@@ -4,7 +4,6 @@ import itertools
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -17,57 +16,49 @@ from .subjects import found, minimise, minimise_by_optax, problem
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("standard_promotion")]
 
-ZOOM = eqopt.ScaleByZoomLinesearch
-BACKTRACKING = eqopt.ScaleByBacktrackingLinesearch
+
+def lbfgs(**options):
+    return eqopt.LBFGS(**options), optax.lbfgs(**options)
 
 
-def searched(search, optax_search):
-    return (
-        eqopt.Chain(eqopt.SGD(1.0), search),
-        optax.chain(optax.sgd(1.0), optax_search),
-    )
+def searches(kind, *arguments, **options):
+    """The search of this kind in both libraries."""
+    ours, theirs = {
+        "zoom": (eqopt.ScaleByZoomLinesearch, optax.scale_by_zoom_linesearch),
+        "backtracking": (
+            eqopt.ScaleByBacktrackingLinesearch,
+            optax.scale_by_backtracking_linesearch,
+        ),
+    }[kind]
+    return ours(*arguments, **options), theirs(*arguments, **options)
 
 
+def searched(*arguments, **options):
+    ours, theirs = searches(*arguments, **options)
+    return eqopt.Chain(eqopt.SGD(1.0), ours), optax.chain(optax.sgd(1.0), theirs)
+
+
+OURS, THEIRS = searches("backtracking", 20, store_grad=True)
 PAIRS = {
-    "lbfgs": (eqopt.LBFGS(), optax.lbfgs()),
-    "lbfgs, memory of 2": (eqopt.LBFGS(memory_size=2), optax.lbfgs(memory_size=2)),
-    "lbfgs, unscaled": (
-        eqopt.LBFGS(scale_init_precond=False),
-        optax.lbfgs(scale_init_precond=False),
-    ),
-    "lbfgs, learning rate": (eqopt.LBFGS(0.5), optax.lbfgs(0.5)),
+    "lbfgs": lbfgs(),
+    "lbfgs, memory of 2": lbfgs(memory_size=2),
+    "lbfgs, unscaled": lbfgs(scale_init_precond=False),
+    "lbfgs, learning rate": lbfgs(learning_rate=0.5),
     "lbfgs, backtracking": (
-        eqopt.LBFGS(linesearch=BACKTRACKING(20, store_grad=True)),
-        optax.lbfgs(
-            linesearch=optax.scale_by_backtracking_linesearch(20, store_grad=True)
-        ),
+        eqopt.LBFGS(linesearch=OURS),
+        optax.lbfgs(linesearch=THEIRS),
     ),
-    "zoom": searched(ZOOM(15), optax.scale_by_zoom_linesearch(15)),
+    "zoom": searched("zoom", 15),
     "zoom, strict": searched(
-        ZOOM(20, curv_rtol=0.1, slope_rtol=1e-3, increase_factor=3.0),
-        optax.scale_by_zoom_linesearch(
-            20, curv_rtol=0.1, slope_rtol=1e-3, increase_factor=3.0
-        ),
+        "zoom", 20, curv_rtol=0.1, slope_rtol=1e-3, increase_factor=3.0
     ),
-    "zoom, from one, bounded": searched(
-        ZOOM(20, 0.3, initial_guess_strategy="one"),
-        optax.scale_by_zoom_linesearch(20, 0.3, initial_guess_strategy="one"),
-    ),
+    "zoom, from one, bounded": searched("zoom", 20, 0.3, initial_guess_strategy="one"),
     "zoom, tolerant": searched(
-        ZOOM(20, tol=0.1, approx_dec_rtol=None, stepsize_precision=0.01),
-        optax.scale_by_zoom_linesearch(
-            20, tol=0.1, approx_dec_rtol=None, stepsize_precision=0.01
-        ),
+        "zoom", 20, tol=0.1, approx_dec_rtol=None, stepsize_precision=0.01
     ),
-    "backtracking": searched(
-        BACKTRACKING(60, store_grad=True),
-        optax.scale_by_backtracking_linesearch(60, store_grad=True),
-    ),
+    "backtracking": searched("backtracking", 60, store_grad=True),
     "backtracking, other": searched(
-        BACKTRACKING(60, 0.1, 0.5, float("inf"), 0.7, 1e-3, 1e-3, store_grad=True),
-        optax.scale_by_backtracking_linesearch(
-            60, 0.1, 0.5, float("inf"), 0.7, 1e-3, 1e-3, store_grad=True
-        ),
+        "backtracking", 60, 0.1, 0.5, float("inf"), 0.7, 1e-3, 1e-3, store_grad=True
     ),
 }
 
@@ -107,29 +98,3 @@ def test_the_same_path_in_float64(pair, name, x64, request):
             np.testing.assert_allclose(
                 search.learning_rate, other.learning_rate, 1e-6, 1e-8
             )
-
-
-def test_directions_on_random_trees_and_complex_parameters():
-    """From only the pairs, without a search."""
-    key = jax.random.key(0)
-    normal = lambda i, shape, dtype: jax.random.normal(
-        jax.random.fold_in(key, i), shape, dtype
-    )
-    tree_of = lambda i: {
-        "real": normal(i, (3, 2), jnp.float32),
-        "complex": normal(i + 1, (4,), jnp.complex64),
-    }
-    params, curvature = tree_of(0), jnp.float32(3.0)
-    ours, theirs = eqopt.ScaleByLBFGS(3), optax.scale_by_lbfgs(3)
-    state, other = ours.init(params), theirs.init(params)
-    for i in range(8):
-        grads = jax.tree.map(
-            lambda p, r: curvature * p + 0.3 * r, params, tree_of(10 * i + 5)
-        )
-        # Optax also stores pairs of negative curvature, but there are none here.
-        updates, state = ours.update(grads, state, params)
-        expected, other = theirs.update(grads, other, params)
-        jax.tree.map(
-            lambda x, y: np.testing.assert_allclose(x, y, 2e-4, 1e-5), updates, expected
-        )
-        params = jax.tree.map(lambda p, u: p - 0.3 * u, params, updates)

@@ -40,57 +40,50 @@ def norms(fun, has_aux=False):
     return lambda: per_example_grad_norms(fun, has_aux)(W, X)
 
 
-# name: (a call, what the message says)
-ERRORS = {
-    "concat": (
+# A call, and what the message says.
+ERRORS = [
+    (
         lambda: clipped(W, X, accumulator=AccumulationType.CONCAT),
         ["`accumulator`", "RUNNING_MEAN", "CONCAT"],
     ),
-    "clip that is an array": (
-        lambda: clipped_grad(fun, jnp.ones(2)),
-        ["`l2_norm_clip`", "(2,)"],
-    ),
-    "negative clip of a group": (
+    (lambda: clipped_grad(fun, jnp.ones(2)), ["`l2_norm_clip`", "(2,)"]),
+    (
         lambda: clipped_grad(fun, {"x": 1.0, "y": -2.0}, groups="x"),
         ["`l2_norm_clip`", "-2.0"],
     ),
-    "no clip for a group": (
+    (
         lambda: clipped_grad(of_two, {"x": 1.0}, groups={"a": "x", "b": "y"})(TWO, X),
         ["no entry for ['y']", "['x']"],
     ),
-    "groups of another structure": (
+    (
         lambda: per_example_grad_norms(of_two, groups={"a": "x"})(TWO, X),
         ["`groups`", "`params`", "['b']"],
     ),
-    "a parameter without a group": (
+    (
         lambda: per_example_grad_norms(of_two, groups={"a": "x", "b": None})(TWO, X),
         ["`groups` has None at `['b']`", "string"],
     ),
-    "both": (
+    (
         lambda: clipped(W, X, argnums=(0, 1)),
         ["`argnums` and `batch_argnums` both contain argument 1", "`micro_grad`"],
     ),
-    "no has_aux": (
-        norms(lambda w, x: (fun(w, x), x)),
-        ["floating-point scalar", "`has_aux=True`"],
-    ),
-    "no aux": (norms(fun, True), ["`has_aux=True`", "pair", "but returned"]),
-    "state": (
+    (norms(lambda w, x: (fun(w, x), x)), ["floating-point scalar", "`has_aux=True`"]),
+    (norms(fun, True), ["`has_aux=True`", "pair", "but returned"]),
+    (
         lambda: clipped_grad(with_state, 1.0, True)(W, X),
         ["`eqx.nn.State`", "`eqx.nn.GroupNorm`"],
     ),
-    "ghost": (
+    (
         lambda: clipped_grad(
             call, 1.0, keep_batch_dim=False, method="ghost", microbatch_size=2
         )(Recurrent(), rows(3, 3)),
         ["`method` is 'ghost'", "`.cell.weight_ih`", "`.cell.weight_hh`", "'auto'"],
     ),
-}
+]
 
 
-@pytest.mark.parametrize("name", ERRORS)
-def test_errors(name):
-    call, parts = ERRORS[name]
+@pytest.mark.parametrize(("call", "parts"), ERRORS)
+def test_errors(call, parts):
     with pytest.raises(ValueError) as raised:
         call()
     for part in parts:

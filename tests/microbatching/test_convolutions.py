@@ -45,7 +45,6 @@ def layouts(fun, *args):
     return sorted(re.findall(r" convolution\(.*dim_labels=(\w+->\w+)", text))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("dims", [1, 2, 3])
 def test_the_same_gradient_with_channels_last(dims):
     model, x = network(dims), jr.normal(jr.key(1), (8, 2, *(9,) * dims))

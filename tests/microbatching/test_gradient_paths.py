@@ -8,11 +8,7 @@ import pytest
 from eqopt.microbatching import gradient_paths
 
 from .subjects import (
-    KEY,
     SUBJECTS,
-    Odd,
-    Recurrent,
-    call,
     make_stack,
     mlp,
     rows,
@@ -34,13 +30,6 @@ def test_paths(name):
     assert found == set(SUBJECTS[name].paths.split())
 
 
-def test_recurrent():
-    paths = gradient_paths(call, keep_batch_dim=False)(Recurrent(), rows(3, 3))
-    assert set(jax.tree.leaves(paths.cell)) <= {"per_example", "direct"}
-    assert paths.cell.weight_hh == "per_example"
-    assert (paths.head.weight, paths.head.bias) == ("ghost", "direct")
-
-
 def test_a_loop_over_layers_with_large_activations():
     fun = lambda model, x: jax.vmap(stacked, (None, 0))(model, x).sum()
     few, many = (
@@ -48,12 +37,6 @@ def test_a_loop_over_layers_with_large_activations():
         for n in (2, 100)
     )
     assert few.weight == "per_example" and many.weight == "direct"
-
-
-def test_leaves_of_other_kinds():
-    paths = gradient_paths(call, keep_batch_dim=False)(Odd(), rows(3))
-    assert (paths.weight, paths.unused) == ("ghost", "unused")
-    assert paths.index is None and paths.nothing is None and paths.rate is None
 
 
 def test_arguments():
@@ -68,26 +51,3 @@ def test_arguments():
     assert jax.tree.structure(of_model) == jax.tree.structure(
         eqx.filter(model, eqx.is_inexact_array)
     )
-
-
-def test_layers():
-    """Not one of these is larger for one example than its activations."""
-    model = {
-        "linear": eqx.nn.Linear(8, 8, key=KEY),
-        "conv": eqx.nn.Conv1d(8, 8, 3, padding=1, key=KEY),
-        "embedding": eqx.nn.Embedding(9, 8, key=KEY),
-        "layer": eqx.nn.LayerNorm(8),
-        "group": eqx.nn.GroupNorm(2, 8),
-        "attention": eqx.nn.MultiheadAttention(2, 8, key=KEY),
-    }
-
-    def fun(model, i):
-        x = jax.vmap(lambda i: jax.vmap(model["embedding"])(i))(i)[0]
-        x = jax.vmap(model["layer"])(jax.vmap(model["linear"])(x))
-        x = model["group"](model["conv"](x.T)).T
-        return jnp.sum(model["attention"](x, x, x) ** 2)
-
-    paths = gradient_paths(fun)(model, jnp.zeros((2, 5), jnp.int32))
-    assert set(jax.tree.leaves(paths)) == {"ghost", "direct"}
-    assert paths["embedding"].weight == paths["conv"].weight == "ghost"
-    assert paths["attention"].query_proj.weight == "ghost"

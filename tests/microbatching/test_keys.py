@@ -97,13 +97,3 @@ def test_arguments_that_are_not_a_single_key_are_left_alone():
     numbers = jnp.array([1, 2], jnp.int32)
     _, out = micro_vmap(fun)(jnp.zeros(2), key=numbers)
     np.testing.assert_array_equal(out, numbers)
-
-
-def test_dropout_masks_differ_between_microbatches():
-    model = eqx.nn.Dropout(0.5)
-
-    def fun(x, *, key):
-        return jax.vmap(lambda x, key: model(x, key=key))(x, jr.split(key, len(x)))
-
-    out = microbatch(fun, 0, 4, CONCAT)(jnp.ones((8, 64)), key=jr.key(0))
-    assert not jnp.any(jnp.all(out[::2] == out[1::2], axis=1))

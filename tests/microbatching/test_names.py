@@ -13,7 +13,6 @@ from eqopt.microbatching import (
     AccumulationType,
     clipped_grad,
     micro_grad,
-    micro_value_and_grad,
     micro_vmap,
     microbatch,
 )
@@ -56,11 +55,6 @@ def test_filter_jit_passes_by_position(make, compiled):
     _, aux = compiled(make(fun))(W, X, scale=jnp.ones(3), key=key)
     expected = 3 * jax.vmap(jr.uniform)(jr.split(key, 4))
     np.testing.assert_allclose(aux.values, expected, rtol=1e-6)
-
-
-def test_the_model_is_passed_by_position():
-    fun = micro_value_and_grad(loss, microbatch_size=2)
-    jax.tree.map(np.testing.assert_array_equal, fun(W, x=X), fun(W, X))
 
 
 def test_a_position_in_the_call_if_the_function_has_no_signature():

@@ -16,6 +16,7 @@ from eqopt.microbatching import (
 )
 
 from ..interpreter import interpreted
+from .subjects import assert_close
 
 
 SUM, MEAN = AccumulationType.SUM, AccumulationType.MEAN
@@ -34,18 +35,6 @@ trees = st.sampled_from(
 
 def batch_of(values, rows, dtype):
     return jnp.asarray(np.reshape(values, (7, 2))[:rows], dtype)
-
-
-def assert_close(actual, expected, tol=1e-5):
-    assert jax.tree.structure(actual) == jax.tree.structure(expected)
-    pairs = zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True)
-    for a, b in pairs:
-        if not eqx.is_array(b):
-            assert a == b
-            continue
-        assert a.dtype == b.dtype
-        a, b = (np.asarray(x, np.float64) for x in (a, b))
-        np.testing.assert_allclose(a, b, rtol=tol, atol=tol)
 
 
 def tolerance(dtype):
@@ -92,7 +81,7 @@ SUMS = {
 }
 test_sums = settings(max_examples=4, deadline=None)(given(**SUMS)(check_sums))
 test_sums_of_many = pytest.mark.slow(
-    settings(max_examples=150, deadline=None)(given(**SUMS)(check_sums))
+    settings(max_examples=60, deadline=None)(given(**SUMS)(check_sums))
 )
 
 
@@ -145,5 +134,5 @@ MEANS = {
 }
 test_means = settings(max_examples=4, deadline=None)(given(**MEANS)(check_means))
 test_means_of_many = pytest.mark.slow(
-    settings(max_examples=200, deadline=None)(given(**MEANS)(check_means))
+    settings(max_examples=60, deadline=None)(given(**MEANS)(check_means))
 )

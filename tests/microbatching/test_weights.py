@@ -99,14 +99,6 @@ def test_nothing_counts():
     assert_all_close(of_rows(X * np.nan, w, 2), SUM=0)
 
 
-@pytest.mark.parametrize("dtype", [jnp.bool_, jnp.int32, jnp.uint8, jnp.bfloat16])
-@pytest.mark.slow
-def test_dtypes_of_weights(dtype):
-    w = jnp.asarray(W).astype(dtype)
-    mean = np.sum(X * np.asarray(w, np.float32)) / np.sum(np.asarray(w, np.float32))
-    assert_all_close(of_rows(X, w, 2), MEAN=mean, RUNNING_MEAN=mean)
-
-
 def test_dtypes_of_values():
     # In 16 bits, 1 + 1 + ... stops growing at 256 (bfloat16).
     x, w = jnp.ones(2304, jnp.bfloat16), jnp.full(2304, 0.5)
@@ -161,16 +153,3 @@ def test_padding_of_nan_does_not_reach_the_gradient():
         jnp.float32(1), x
     )
     assert (value, grads) == (16, 32)
-
-
-@pytest.mark.slow
-def test_it_can_be_transformed():
-    def mean(x, w):
-        return of_rows(x, w, 2)["MEAN"] + of_batches(x, w, 2)["MEAN"]
-
-    x, w = jnp.stack([X, 2 * X]), jnp.stack([W, W[::-1]])
-    values, grads = jax.jit(jax.vmap(jax.value_and_grad(mean)))(x, w)
-    expected = 2 * jnp.sum(x * w, 1) / jnp.sum(w, 1)
-    np.testing.assert_allclose(values, expected, rtol=1e-6)
-    expected = 2 * w / jnp.sum(w, 1, keepdims=True)
-    np.testing.assert_allclose(grads, expected, rtol=1e-5)

@@ -27,11 +27,9 @@ from .problems import (
     PARAMS,
     PROBLEMS,
     QUADRATIC,
-    TRACED,
     assert_mean,
     gradient,
     traced,
-    variance,
 )
 
 
@@ -103,18 +101,8 @@ def test_unbiased(estimator, control_variate):
         assert_mean(WITH[case](problem, seed=1), gradient(problem), 1e-4)
 
 
-@pytest.mark.parametrize("control_variate", ["baseline", "own"])
-@pytest.mark.parametrize("estimator", ["score", "measure", "uncoupled"])
-def test_unbiased_where_the_function_jumps(estimator, control_variate):
-    found = WITH[estimator, control_variate, True]("step", seed=2)
-    assert_mean(found, gradient("step"))
-
-
 @pytest.mark.parametrize("problem", QUADRATIC)
-@pytest.mark.parametrize(
-    "estimator",
-    ["score", *(pytest.param(e, marks=pytest.mark.slow) for e in list(ESTIMATORS)[1:])],
-)
+@pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_delta_method_is_exact_for_quadratic_functions(estimator, problem):
     """Each estimate is equal to the gradient, so the variance is zero."""
     found = WITH[estimator, "delta", False](problem)
@@ -123,47 +111,6 @@ def test_delta_method_is_exact_for_quadratic_functions(estimator, problem):
         # The two functions cancel to rounding errors of their values.
         np.testing.assert_allclose(jacobians, expected, atol=2e-3)
         np.testing.assert_allclose(jnp.mean(jacobians, axis=0), exact, atol=1e-5)
-
-
-def test_delta_method_values():
-    """Against the expansion written out, for a cubic with a mixed term."""
-    function = lambda x: x[0] ** 3 + x[0] * x[1] ** 2
-    loc, log_scale = PARAMS
-    cv, expected_cv, update_state = control_delta_method(function)
-    x = jnp.array([0.1, 0.9])
-    (a, b), (u, v) = loc, x - loc
-    slope = (3 * a**2 + b**2) * u + 2 * a * b * v
-    bend = (6 * a * u**2 + 4 * b * u * v + 2 * a * v**2) / 2
-    value = jax.jit(cv)(PARAMS, x)
-    np.testing.assert_allclose(value, function(loc) + slope + bend, rtol=1e-5)
-    s, t = jnp.exp(2 * log_scale)
-    mean = function(loc) + (6 * a * s + 2 * a * t) / 2
-    value, grads = jax.jit(jax.value_and_grad(expected_cv))(PARAMS)
-    np.testing.assert_allclose(value, mean, rtol=1e-5)
-    by_loc, by_log_scale = grads
-    np.testing.assert_allclose(by_loc, jax.grad(function)(loc), rtol=1e-5)
-    np.testing.assert_allclose(
-        by_log_scale, jnp.stack([6 * a * s, 2 * a * t]), rtol=1e-5
-    )
-    assert all((g == 0).all() for g in jax.jit(jax.grad(cv))(PARAMS, x))
-    assert update_state(PARAMS, x[None], None) is None
-
-
-@pytest.mark.parametrize("shape", [(), (2, 2)])
-def test_delta_method_of_other_shapes(shape):
-    params = (jnp.full(shape, 0.5), jnp.zeros(shape))
-    found, _ = interpreted(control_variates_jacobians)(
-        lambda x: jnp.sum(x) ** 2,
-        control_delta_method,
-        score_function_jacobians,
-        params,
-        MultiNormalDiag,
-        jr.key(3),
-        4,
-    )
-    size = params[0].size
-    np.testing.assert_allclose(found[0], jnp.full((4, *shape), 1.0 * size), rtol=1e-3)
-    np.testing.assert_allclose(found[1], jnp.full((4, *shape), 2.0), rtol=1e-3)
 
 
 def test_delta_method_of_other_parameters():
@@ -191,51 +138,7 @@ def test_delta_method_of_other_parameters():
         np.testing.assert_allclose(a, jnp.stack([b, b]), rtol=1e-3, atol=1e-4)
 
 
-def test_coefficients_reduce_the_variance():
-    """If the function is far from quadratic, the delta method by itself does harm."""
-    without = variance(TRACED["score"]("cosine"))
-    assert variance(WITH["score", "delta", False]("cosine")) > without
-    assert variance(WITH["score", "delta", True]("cosine")) < without
-
-
-def test_baseline_reduces_the_variance():
-    function = lambda x: 10 + x @ x
-    args = (score_function_jacobians, PARAMS, MultiNormalDiag)
-
-    @jax.jit
-    def step(state, key):
-        return control_variates_jacobians(
-            function, moving_avg_baseline, *args, key, 100, state
-        )
-
-    jacobians, state = (), MovingAvgBaselineState()
-    for key in jr.split(jr.key(6), 30):
-        jacobians, state = step(state, key)
-    plain = score_function_jacobians(function, *args[1:], jr.key(7), 100)
-    assert variance(jacobians) < variance(plain) / 5
-    expected = 10 + PARAMS[0] @ PARAMS[0] + jnp.sum(jnp.exp(2 * PARAMS[1]))
-    assert abs(state.average / state.weight - expected) < 0.5
-
-
-@pytest.mark.parametrize("seed", [8, pytest.param(jr.key(8), marks=pytest.mark.slow)])
-def test_baseline_is_subtracted_before_it_is_updated(seed):
-    """Otherwise the samples would be in their own baseline, and the mean be biased."""
-    function = PROBLEMS["quadratic"].function
-    baseline = STATE.average / STATE.weight
-    args = (score_function_jacobians, PARAMS, MultiNormalDiag, seed, 6)
-    found, state = interpreted(control_variates_jacobians)(
-        function, moving_avg_baseline, *args, STATE
-    )
-    expected = interpreted(args[0])(lambda x: function(x) - baseline, *args[1:])
-    for a, b in zip(found, expected, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
-    assert state.count == 8
-    assert state.average != STATE.average
-
-
-@pytest.mark.parametrize(
-    "seed", [0, *(pytest.param(i, marks=pytest.mark.slow) for i in (1, 2))]
-)
+@pytest.mark.parametrize("seed", [0, 1, 2])
 def test_one_sample_with_a_fresh_baseline_is_unbiased(seed):
     """If the baseline were updated first, as in Optax, all estimates would be zero."""
     args = (score_function_jacobians, PARAMS, MultiNormalDiag, seed, 1)
@@ -283,66 +186,9 @@ def test_a_mean_that_is_not_finite_is_left_out():
     assert expected_cv(PARAMS, again) == 0.5
 
 
-def test_state_keeps_its_type():
-    """A second step never compiles again."""
-    traces = 0
-
-    @eqx.filter_jit
-    def step(state, key):
-        nonlocal traces
-        traces += 1
-        return control_variates_jacobians(
-            lambda x: jnp.sum(x).astype(jnp.bfloat16),
-            partial(moving_avg_baseline, decay=jnp.array(0.9)),
-            score_function_jacobians,
-            PARAMS,
-            MultiNormalDiag,
-            key,
-            5,
-            state,
-        )
-
-    jacobians, fresh = (), MovingAvgBaselineState()
-    state = fresh
-    for key in jr.split(jr.key(9), 3):
-        jacobians, state = step(state, key)
-    assert traces == 1
-    assert [x.dtype for x in jacobians] == [jnp.float32] * 2
-    types = lambda tree: jax.tree.map(lambda x: (x.dtype, x.shape, x.weak_type), tree)
-    assert types(state) == types(fresh)
-
-
-def test_coefficients_minimize_the_variance():
-    """For each array, the variance of f - beta h is larger for any other beta."""
-    args = (own_control_variate, score_function_jacobians, PARAMS, MultiNormalDiag)
-    function, key = PROBLEMS["cubic"].function, jr.key(12)
-    coefficients = jax.jit(
-        lambda: estimate_control_variate_coefficients(function, *args, key, 4000, eps=0)
-    )()
-    assert isinstance(coefficients, tuple)
-
-    @jax.jit
-    def variances(factor):
-        """With the coefficient 1 and a control variate that is multiplied."""
-
-        def scaled(function):
-            cv, expected_cv, update_state = own_control_variate(function)
-            times = lambda fun: lambda *args: factor * fun(*args)
-            return times(cv), times(expected_cv), update_state
-
-        found, _ = control_variates_jacobians(function, scaled, *args[1:], key, 4000)
-        return jnp.stack([jnp.sum(jnp.var(j, axis=0)) for j in found])
-
-    for i, beta in enumerate(coefficients):
-        assert beta.shape == ()
-        at = variances(beta)[i]
-        for beside in (beta * 0.9, beta * 1.1):
-            assert at < variances(beside)[i]
-
-
 @pytest.mark.parametrize(
     ("eps", "expected"),
-    [(0, 0.5), pytest.param(1e-3, 0.5, marks=pytest.mark.slow), (1e6, 0.0)],
+    [(0, 0.5), (1e-3, 0.5), (1e6, 0.0)],
 )
 def test_coefficient_of_a_multiple(eps, expected):
     """h = 2 f: half of it is all that is needed."""
@@ -370,14 +216,12 @@ def _mean_variance(params):
     return params[0], jnp.exp(2 * params[1])
 
 
-@pytest.mark.parametrize("eps", [0, pytest.param(1e-3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("eps", [0, 1e-3])
 @pytest.mark.parametrize(
     ("make", "estimator"),
     [
-        pytest.param(moving_avg_baseline, pathwise_jacobians, marks=pytest.mark.slow),
-        pytest.param(
-            moving_avg_baseline, ESTIMATORS["measure"], marks=pytest.mark.slow
-        ),
+        (moving_avg_baseline, pathwise_jacobians),
+        (moving_avg_baseline, ESTIMATORS["measure"]),
         # Not even a baseline yet: h is 0.
         (moving_avg_baseline, score_function_jacobians),
     ],
@@ -422,7 +266,7 @@ def test_coefficients_have_samples_of_their_own():
     assert_mean(means(jr.split(jr.key(17), 10_000)), gradient("cubic"))
 
 
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32, jnp.float64])
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float64])
 def test_dtypes(dtype, x64):
     with x64():
         params = tuple(jnp.asarray(np.asarray(p), dtype) for p in PARAMS)

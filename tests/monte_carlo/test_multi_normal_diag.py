@@ -1,6 +1,5 @@
 """The distribution: density, moments, shapes."""
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -56,9 +55,6 @@ def test_samples_are_differentiable():
 def test_is_data():
     assert isinstance(DIST, AbstractDistribution)
     assert DIST.params == (LOC, LOG_SCALE)
-    assert DIST.mean is LOC
-    moved = eqx.tree_at(lambda d: d.loc, DIST, LOC + 1)
-    np.testing.assert_allclose(moved.sample(3) - DIST.sample(3), 1.0, rtol=1e-5)
     stack = jax.vmap(MultiNormalDiag)(jnp.zeros((4, 3)), jnp.zeros((4, 3)))
     samples = jax.vmap(lambda d, key: d.sample(key))(stack, jr.split(jr.key(4), 4))
     assert samples.shape == (4, 3)
@@ -83,16 +79,6 @@ def test_dtypes(dtype, x64):
         )
         np.testing.assert_allclose(log_prob, jnp.sum(exact), rtol=1e-5)
         assert jax.grad(lambda d: d.log_prob(x))(dist).loc.dtype == dtype
-
-
-def test_numpy_arrays_in_float64():
-    """Without x64, these are float32, and JAX does not warn about it."""
-    dist = MultiNormalDiag(*(np.asarray(x, np.float64) for x in DIST.params))
-    x = dist.sample(6)
-    assert x.dtype == dist.log_prob(np.asarray(x, np.float64)).dtype == jnp.float32
-    np.testing.assert_allclose(x, DIST.sample(6), rtol=1e-6)
-    np.testing.assert_allclose(dist.log_prob(x), DIST.log_prob(x), rtol=1e-6)
-    assert dist.scale.dtype == dist.covariance.dtype == jnp.float32
 
 
 def test_density_far_out():

@@ -6,48 +6,46 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from eqopt.projections import (
-    box,
-    hypercube,
-    hyperplane,
-    l1_ball,
-    l1_sphere,
-    l2_ball,
-    l2_sphere,
-    linf_ball,
-    non_negative,
-    simplex,
-    vector,
-)
+from eqopt import projections
 
 
 X = jnp.array([1.0, 2.0])
 TREE = {"w": X}
 NAN = float("nan")
-SCALED = [l1_ball, l1_sphere, l2_ball, l2_sphere, linf_ball, simplex]
+SCALED = [
+    projections.l1_ball,
+    projections.l1_sphere,
+    projections.l2_ball,
+    projections.l2_sphere,
+    projections.linf_ball,
+    projections.simplex,
+]
 
 WRONG = [
     *((lambda fn=fn: fn(X, -1), [fn.__name__, "`scale`", "[0, inf)"]) for fn in SCALED),
-    (lambda: l2_ball(X, NAN), ["l2_ball", "`scale`", "nan"]),
-    (lambda: l2_ball(X, X), ["l2_ball", "`scale`", "0-d", "(2,)"]),
+    (lambda: projections.l2_ball(X, NAN), ["l2_ball", "`scale`", "nan"]),
+    (lambda: projections.l2_ball(X, X), ["l2_ball", "`scale`", "0-d", "(2,)"]),
     # No arrays, or complex ones.
     *(
         (lambda fn=fn: fn([1.0, 2.0]), [fn.__name__, "`tree`", "jnp.asarray"])
-        for fn in (non_negative, hypercube, *SCALED)
+        for fn in (projections.non_negative, projections.hypercube, *SCALED)
     ),
     (
-        lambda: simplex({"z": jnp.ones(2, complex)}),
+        lambda: projections.simplex({"z": jnp.ones(2, complex)}),
         ["simplex", "`tree`", "complex", "['z']", "x.real"],
     ),
     # Bounds.
-    (lambda: box(X, 2, 1), ["box", "lower bound 2", "upper bound 1"]),
-    (lambda: box(TREE, 0, {"v": 1}), ["`upper`", "['v']", "params"]),
-    (lambda: box(TREE, jnp.ones(3), 2), ["box", "`lower`", "(3,)", "(2,)", "['w']"]),
-    (lambda: hypercube(TREE, -1), ["hypercube", "upper bound -1", "['w']"]),
+    (lambda: projections.box(X, 2, 1), ["box", "lower bound 2", "upper bound 1"]),
+    (lambda: projections.box(TREE, 0, {"v": 1}), ["`upper`", "['v']", "params"]),
+    (
+        lambda: projections.box(TREE, jnp.ones(3), 2),
+        ["box", "`lower`", "(3,)", "(2,)", "['w']"],
+    ),
+    (lambda: projections.hypercube(TREE, -1), ["hypercube", "upper bound -1", "['w']"]),
     # Normals.
-    (lambda: vector(X, jnp.ones(3)), ["vector", "`a`", "(3,)", "(2,)"]),
-    (lambda: vector(TREE, {"v": X}), ["vector", "`a`", "['v']", "`x`"]),
-    (lambda: hyperplane(X, X, NAN), ["hyperplane", "`b`", "nan"]),
+    (lambda: projections.vector(X, jnp.ones(3)), ["vector", "`a`", "(3,)", "(2,)"]),
+    (lambda: projections.vector(TREE, {"v": X}), ["vector", "`a`", "['v']", "`x`"]),
+    (lambda: projections.hyperplane(X, X, NAN), ["hyperplane", "`b`", "nan"]),
 ]
 
 
@@ -60,6 +58,6 @@ def test_message(call, words):
 
 
 def test_traced_values_are_let_through():
-    assert jax.jit(lambda s: l2_ball(X, s))(-1.0).shape == (2,)
-    assert jax.jit(lambda s: box(X, s, 0.0))(1.0).shape == (2,)
-    assert jax.jit(lambda x: box(x, X, X + 1))(X).shape == (2,)
+    assert jax.jit(lambda s: projections.l2_ball(X, s))(-1.0).shape == (2,)
+    assert jax.jit(lambda s: projections.box(X, s, 0.0))(1.0).shape == (2,)
+    assert jax.jit(lambda x: projections.box(x, X, X + 1))(X).shape == (2,)

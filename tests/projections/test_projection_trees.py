@@ -3,7 +3,6 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import jax.tree_util as jtu
 import numpy as np
 import optax
 import pytest
@@ -22,20 +21,6 @@ def _model():
 
 def _arrays(tree):
     return eqx.filter(tree, eqx.is_inexact_array)
-
-
-@pytest.mark.slow
-def test_models_go_in():
-    model = _model()
-    for name in [*SCALED, "non_negative"]:
-        out = getattr(projections, name)(model)
-        assert jtu.tree_structure(out) == jtu.tree_structure(model)
-        assert out.activation is model.activation
-        assert out(jnp.ones(2)).shape == (3,)
-    shrunk = projections.l2_ball(model, 0.5)
-    np.testing.assert_allclose(eqopt.tree.norm(shrunk), 0.5, rtol=1e-6)
-    sparse = projections.l1_ball(model, 0.5)
-    np.testing.assert_allclose(eqopt.tree.norm(sparse, 1), 0.5, rtol=1e-6)
 
 
 def test_bounds_are_trees_or_prefixes():

@@ -5,7 +5,6 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-import optax
 import pytest
 from jax.flatten_util import ravel_pytree
 
@@ -117,23 +116,6 @@ def test_estimate_depends_on_the_key_alone():
     assert (of(jr.key(7)) != of(jr.key(8))).any()
 
 
-def test_estimate_is_that_of_the_transformation():
-    """The same mean: there is one implementation."""
-    hessian, _ = _dense(*SUBJECTS["vector"])
-    loss, params, args = SUBJECTS["vector"]
-    opt = eqopt.HutchinsonDiagHessian()
-
-    @jax.jit
-    def estimate(key):
-        state = eqopt.HutchinsonDiagHessianState(jr.key_data(key))
-        value_fn = lambda p: loss(p, *args)
-        return opt.update(params, state, params, value_fn=value_fn)[0]
-
-    samples = jax.vmap(estimate)(jr.split(jr.key(9), 4000))
-    error = jnp.abs(jnp.mean(samples, axis=0) - jnp.diag(hessian))
-    assert (error < 4 * jnp.std(samples, axis=0) / jnp.sqrt(4000.0)).all()
-
-
 def test_an_estimate_has_the_shapes_of_the_updates():
     opt, params = eqopt.HutchinsonDiagHessian(), {"a": jnp.ones(3)}
     message = (
@@ -173,29 +155,6 @@ def test_fisher_of_batches_that_are_trees(as_array):
     np.testing.assert_allclose(
         _ravel(found), squares.mean(axis=0), rtol=1e-4, atol=1e-7
     )
-
-
-@pytest.mark.filterwarnings("ignore:.*deprecated:DeprecationWarning")
-@subjects
-def test_flattened_they_are_those_of_optax(loss, params, args, standard_promotion):
-    arrays, static = eqx.partition(params, eqx.is_inexact_array)
-    fun = lambda arrays, inputs, targets: loss(eqx.combine(arrays, static), *args)
-    flat, unravel = ravel_pytree(arrays)
-    v = jr.normal(jr.key(12), flat.shape)
-    theirs = optax.second_order
-
-    @eqx.filter_jit
-    def pairs(arrays):
-        return [
-            (hvp(loss, unravel(v), params, *args), theirs.hvp(fun, v, arrays, X, Y)),
-            (hessian_diag(loss, params, *args), theirs.hessian_diag(fun, arrays, X, Y)),
-            (fisher_diag(loss, params, *args), theirs.fisher_diag(fun, arrays, X, Y)),
-        ]
-
-    product, *diagonals = pairs(arrays)
-    for ours, flat in [(product[0], _ravel(product[1])), *diagonals]:
-        assert flat.ndim == 1
-        np.testing.assert_allclose(_ravel(ours), flat, rtol=1e-5, atol=1e-6)
 
 
 def test_numpy_arrays_in_float64():

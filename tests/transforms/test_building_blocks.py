@@ -130,32 +130,3 @@ def test_parameters_stay_nonnegative(dtype, of_grads):
         params, state = opt.step(grads, state, params)
         assert (params.real >= 0).all() and (params.imag >= 0).all()
     assert (params == 0).any() and (params.real > 0).any()
-
-
-def test_apply_every_with_a_traced_k():
-    grads = jnp.ones(2)
-    for k in (1, 3, jnp.asarray(3)):
-        opt = eqopt.ApplyEvery(k)
-        state, seen = opt.init(grads), []
-        for _ in range(7):
-            updates, state = eqx.filter_jit(opt.update)(grads, state)
-            seen.append(int(updates[0]))
-        assert seen == ([1] * 7 if k == 1 else [0, 0, 3, 0, 0, 3, 0])
-
-
-def test_normalizing():
-    grads = {"a": jnp.array([3.0]), "b": jnp.array([4.0])}
-    updates, _ = eqopt.Normalize().update(grads, None)
-    np.testing.assert_allclose([updates["a"], updates["b"]], [[0.6], [0.8]], 1e-6)
-    opt = eqopt.NormalizeByUpdateNorm(eps=0.0)
-    assert (opt.update(jnp.zeros(2), None)[0] == 0).all()
-    bad = eqopt.Normalize().update(jnp.array([1.0, jnp.nan]), None)[0]
-    assert jnp.isnan(bad).all()
-
-
-def test_centralized_updates_have_no_mean():
-    x = jr.normal(jr.key(0), (3, 4, 2))
-    updates, _ = eqopt.Centralize().update(x, None)
-    np.testing.assert_allclose(updates.mean((1, 2)), 0, atol=1e-6)
-    for same in (x[0, 0], x[:, :1, :1], x[:, 0, :1], x[0, 0, 0]):
-        assert (eqopt.Centralize().update(same, None)[0] == same).all()

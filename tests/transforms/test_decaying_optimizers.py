@@ -26,14 +26,12 @@ def _decaying(*others):
                 yield cls
 
 
-PENALTIES = dict.fromkeys(
-    ("Adadelta", "COCOB", "DoG", "DoWG", "LARS", "MADGRAD"),
-    "an L2 penalty, before the method",
-)
-
 # What their decay is. An `AddDecayedWeights` says how decay depends on the learning rate
 # that multiplies it next, and whether the update goes the same way.
-OF_THEIR_OWN = PENALTIES | {
+OF_THEIR_OWN = dict.fromkeys(
+    ("Adadelta", "COCOB", "DoG", "DoWG", "LARS", "MADGRAD"),
+    "an L2 penalty, before the method",
+) | {
     "Adafactor": "added after the learning rate, which does not multiply it",
     "Adan": "implicit: the step is divided by 1 + eta lambda",
     "MoMo": "implicit, and part of the loss that gives the step size",
@@ -43,26 +41,6 @@ OF_THEIR_OWN = PENALTIES | {
     "ScaleByMuown": "of the gains of rows, not of the rows",
     "ScheduleFreePlus": "of y but taken off z, with a step size from the loss",
 }
-
-
-@pytest.mark.parametrize("name", PENALTIES)
-@pytest.mark.costly
-def test_a_penalty_is_one_in_front(name):
-    """So those who want more than a number write a chain."""
-    cls = getattr(eqopt, name)
-    opts = [
-        cls(0.1, weight_decay=0.3),
-        eqopt.Chain(eqopt.AddDecayedWeights(0.3), cls(0.1)),
-    ]
-    new = []
-    for opt in opts:
-        params = {"w": jnp.linspace(0.5, 2.0, 12).reshape(4, 3)}
-        state = opt.init(params)
-        for i in range(3):
-            grads = jax.tree.map(lambda p, i=i: jnp.cos(3 * p + i), params)
-            params, state = opt.step(grads, state, params)
-        new.append(params["w"])
-    np.testing.assert_allclose(*new, rtol=1e-6)
 
 
 def test_the_docs_name_those_with_a_decay_of_their_own():

@@ -96,17 +96,7 @@ def test_errors():
 
 def test_the_state_of_other_measures():
     norm, x = eqopt.tree.norm, jnp.ones(2)
-    for opt, old, message in (
-        (
-            eqopt.Snapshot("a", norm),
-            eqopt.Snapshot("b", norm),
-            r"Snapshot: `state.measurement` must .* keys \['a'\], but is \['b'\]",
-        ),
-        (
-            eqopt.Monitor({"a": norm}),
-            eqopt.Monitor({"a": norm, "b": norm}),
-            r"Monitor: `state.measurements` must .* keys \['a'\], but is \['a', 'b'\]",
-        ),
-    ):
+    message = r"`state\.measurements?` must .* keys \['a'\], but is \['b'\]"
+    for make in (lambda a: eqopt.Snapshot(a, norm), lambda a: eqopt.Monitor({a: norm})):
         with pytest.raises(TypeError, match=message):
-            opt.update(x, old.init(x))
+            make("a").update(x, make("b").init(x))

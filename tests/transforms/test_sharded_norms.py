@@ -3,7 +3,6 @@
 import contextlib
 
 import jax
-import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
@@ -47,16 +46,3 @@ def test_norms_of_shards(name, kind):
     sent = collectives(program.as_text())
     assert {one.kind for one in sent} == {"all-reduce"}
     assert sum(one.size for one in sent) <= most
-
-
-def test_norms_of_a_tree_are_one_number():
-    """`tree.norm` sends one number for all leaves that are sharded in the same way."""
-    mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
-    place = NamedSharding(mesh, P("data"))
-    leaves = [
-        jax.ShapeDtypeStruct((16, n), jnp.float32, sharding=place) for n in (3, 5)
-    ]
-    text = jax.jit(eqopt.tree.norm).lower(leaves).compile().as_text()
-    sent = collectives(text)
-    assert {one.kind for one in sent} == {"all-reduce"}
-    assert sum(one.size for one in sent) <= 4 * len(leaves)

@@ -10,27 +10,6 @@ import pytest
 import eqopt
 
 
-class Pull(eqx.Module):
-    strength: jax.Array
-
-    def __call__(self, g, p):
-        return g + self.strength * p
-
-
-def test_functions_with_data():
-    """An array in a Module is data: differentiable, and a new value is no new trace."""
-    params = {"w": jnp.array([1.0, 2.0]), "n": None, "f": jnp.tanh}
-    grads = {"w": jnp.ones(2), "n": None, "f": None}
-
-    def slope(opt):
-        return opt.update(grads, None, params)[0]["w"].sum()
-
-    traced = eqx.debug.assert_max_traces(eqx.filter_grad(slope), max_traces=1)
-    for strength in (1.0, 2.0):
-        opt = eqopt.StatelessWithTreeMap(Pull(jnp.asarray(strength)))
-        assert eqx.filter_jit(traced)(opt).f.strength == 3
-
-
 def test_functions_of_whole_models():
     """Parameters are `None` wherever updates are."""
     model = eqx.nn.MLP(2, 1, 3, 1, key=jr.key(0))
@@ -60,21 +39,14 @@ def test_functions_that_change_the_tree():
     ):
         opt.update({"w": jnp.ones(2), "b": jnp.ones(2)}, None)
     updates = {"w": jnp.ones(2), "b": None}
-    for other, found in (
-        ({"w": None}, "None"),
-        ({"w": jnp.ones(1)}, r"float32\[1\]"),
-        ({"w": jnp.full(2, 1j)}, r"complex64\[2\]"),
+    for other, message in (
+        ({"w": None}, r"has None at `\['w'\]`, but its argument has float32\[2\]"),
+        ({"w": jnp.full(2, 1j)}, r"has complex64\[2\] at `\['w'\]`, but its argument"),
+        ({"b": jnp.ones(2)}, r"at `\['b'\]`, but its argument has None"),
     ):
         opt = eqopt.Stateless(lambda g, p, other=other: {**g, **other})
-        message = rf"has {found} at `\['w'\]`, but its argument has float32\[2\]"
         with pytest.raises(ValueError, match=message):
             opt.update(updates, None)
-    opt = eqopt.Stateless(lambda g, p: {**g, "b": p["w"]})
-    with pytest.raises(ValueError, match=r"at `\['b'\]`, but its argument has None"):
-        opt.update(updates, None, {"w": jnp.ones(2), "b": jnp.ones(2)})
-
-
-def test_functions_that_change_a_shape():
     opt = eqopt.StatelessWithTreeMap(lambda g, p: g.sum())
     with pytest.raises(ValueError, match=r"StatelessWithTreeMap: .*`\['w'\]`"):
-        opt.update({"w": jnp.ones(2)}, None)
+        opt.update(updates, None)

@@ -136,16 +136,6 @@ def test_blocks_are_close(name, relative):
         assert error <= relative * np.max(np.abs(g))
 
 
-def test_the_sign_is_that_of_the_majority():
-    """With the scale of the block: equal moduli are voted on exactly."""
-    votes = jnp.asarray(
-        [[1.0, 1, -1, -1], [1, -1, -1, 1], [1, 1, -1, -1], [1, 1, 1, -1]]
-    )
-    opt = eqopt.CompressedMean(MEAN, "data", compression.Sign())
-    mean, _ = interpreted(mapped(opt))(votes, start(opt, jnp.zeros(4)))
-    np.testing.assert_array_equal(np.sign(mean), [1, 1, -1, -1])
-
-
 @pytest.mark.parametrize("shape", [(), (13,), (33,), (70,)])
 @pytest.mark.costly
 def test_equal_numbers_are_sent_exactly_by_their_signs(shape):

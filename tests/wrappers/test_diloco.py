@@ -173,22 +173,6 @@ def test_compressed_differences_are_not_lost():
         np.testing.assert_allclose(state.slow[k] - kept, x.mean(axis=0), atol=1e-5)
 
 
-def test_one_worker_is_outer_nesterov(x64):
-    """Except for rounding."""
-    one = eqopt.DiLoCo(inner(), None, 3)
-    same = eqopt.OuterNesterov(inner(), 3)
-    with x64():
-        results = []
-        for opt in (one, same):
-            params = jnp.asarray(START)
-            state, step = opt.init(params), interpreted(opt.step)
-            for _ in range(STEPS):
-                grads = jnp.asarray(gradient(np.asarray(params), CENTERS[0]))
-                params, state = step(grads, state, params)
-            results.append((params, opt.eval_params(state, params)))
-    np.testing.assert_allclose(results[0], results[1], rtol=1e-9)
-
-
 @pytest.mark.parametrize("is_step", [True, False])
 def test_one_worker_without_momentum_is_the_inner_one(is_step):
     """Bit for bit; with `update`, only the difference to the parameters is rounded."""

@@ -22,21 +22,6 @@ def test_lookahead_by_hand():
     assert path == [(-1, 0), (-1, -1), (-2, -1), (-2, -2)]
 
 
-def test_a_pair_of_whole_models(getkey):
-    """Leaves that are not parameters have no slow value to move."""
-    model = eqx.nn.MLP(2, 2, 4, 1, key=getkey())
-    pair = eqopt.LookaheadParams.init_synced(model)
-    opt = eqopt.Lookahead(eqopt.SGD(0.1), 1, 0.5)
-    grads = jax.tree.map(jnp.ones_like, eqx.filter(model, eqx.is_inexact_array))
-    state = opt.init(pair)
-    stepped, _ = opt.step(grads, state, pair)
-    updates, _ = opt.update(grads, state, pair)
-    moved = jax.tree.leaves(eqopt.apply_updates(pair, updates))
-    for x, y in zip(jax.tree.leaves(stepped), moved, strict=True):
-        if eqx.is_array(x):
-            np.testing.assert_allclose(x, y, rtol=1e-6)
-
-
 def test_lookahead_restarts_the_inner_optimizer():
     opt = eqopt.Lookahead(eqopt.Adam(0.1), 2, 0.5, reset_state=True)
     params = jnp.ones(3)

@@ -39,27 +39,6 @@ def test_the_scale_by_hand(settings, call):
     assert state.total_notfinite == pattern.count(False)
 
 
-@pytest.mark.parametrize("inner", [eqopt.SGD(0.1), eqopt.AdamW(0.1)])
-@pytest.mark.parametrize("call", ["update", "step"])
-@pytest.mark.costly
-def test_powers_of_two_change_nothing(inner, call):
-    opt = eqopt.DynamicLossScale(inner, growth_interval=2)
-    state, inner_state = opt.init(PARAMS), inner.init(PARAMS)
-    method, plain = (jax.jit(getattr(o, call)) for o in (opt, inner))
-    for i in range(5):
-        g = grads(size=0.3 + i)
-        scaled = jax.tree.map(lambda g, s=state: g * s.loss_scale, g)
-        result, state = method(scaled, state, PARAMS)
-        expected, inner_state = plain(g, inner_state, PARAMS)
-        # The compiler may order operations differently in the two programs.
-        jax.tree.map(
-            lambda a, b: np.testing.assert_allclose(a, b, 2e-7),
-            (result, state.inner_state),
-            (expected, inner_state),
-        )
-    assert state.loss_scale == 2.0**17
-
-
 def test_the_scale_stays_normal():
     opt = eqopt.DynamicLossScale(eqopt.SGD(0.1), 2.0**125, 1)
     state = opt.init(PARAMS)

@@ -71,20 +71,6 @@ def test_float32_is_float64(x64):
     np.testing.assert_allclose(list(factors(jnp.float32)), exact, rtol=1e-4)
 
 
-def test_frozen_parts_count_for_nothing():
-    """They change neither scalar products nor norms."""
-    opt = eqopt.Mechanic(eqopt.SGD(1.0), s_init=0.1)
-    params, alone = {"w": jnp.ones(2), "frozen": jnp.full(2, 1e6)}, {"w": jnp.ones(2)}
-    state = opt.init({**params, "frozen": None})
-    alone_state = opt.init(alone)
-    for t in range(4):
-        g = jnp.cos(t + jnp.arange(2.0))
-        params, state = opt.step({"w": g, "frozen": None}, state, params)
-        alone, alone_state = opt.step({"w": g}, alone_state, alone)
-    np.testing.assert_array_equal(params["w"], alone["w"])
-    np.testing.assert_array_equal(state.s, alone_state.s)
-
-
 @pytest.mark.parametrize(
     ("inner", "copies"),
     [

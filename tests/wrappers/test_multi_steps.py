@@ -45,24 +45,6 @@ def test_values_of_the_schedule_are_rounded():
     assert has_updated == [True, False, True, False, False, True]
 
 
-@pytest.mark.parametrize("bad", [jnp.nan, jnp.inf])
-@pytest.mark.parametrize("at", [0, 1, 2])
-@pytest.mark.costly
-def test_one_bad_mini_batch_spoils_one_step(bad, at):
-    opt = eqopt.MultiSteps(eqopt.ApplyIfFinite(eqopt.Adam(0.1), 3), 3)
-    params = {"a": jnp.ones(3), "b": jnp.ones(2)}
-    state, step = opt.init(params), jax.jit(opt.step)
-    for i in range(6):
-        grads = jax.tree.map(jnp.ones_like, params)
-        if i == at:
-            grads["a"] = grads["a"].at[1].set(bad)
-        before = params
-        params, state = step(grads, state, params)
-        moved = bits(params) != bits(before)
-        assert moved == (i == 5)
-    assert all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves((params, state)))
-
-
 def test_skipped_mini_steps_leave_no_trace():
     too_large = lambda g, step, params: (jnp.max(g) > 10, {"largest": jnp.max(g)})
     skipping = eqopt.MultiSteps(eqopt.Adam(0.1), 2, should_skip_update_fn=too_large)
@@ -116,33 +98,6 @@ def test_dtypes_of_the_accumulator():
         other = eqopt.MultiSteps(eqopt.SGD(1.0), 2, accumulator_dtype=given)
         assert other.init(params).acc_grads.dtype == expected
     assert opt.init(jnp.ones(3, jnp.complex64)).acc_grads.dtype == jnp.complex64
-
-
-@pytest.mark.parametrize("k", [2, 5])
-@pytest.mark.slow
-def test_weights_make_it_the_mean_over_all_tokens(k):
-    """With rows of different lengths, the step is the same as for the full batch."""
-    keys = jax.random.split(jax.random.key(0), 3)
-    tokens = jax.random.normal(keys[0], (k, 6, 3))
-    targets = jax.random.normal(keys[1], (k, 6))
-    lengths = jax.random.randint(keys[2], (k,), 1, 7)
-    masks = (jnp.arange(6)[None] < lengths[:, None]).astype(jnp.float32)
-
-    def mean_loss(w, x, y, mask):
-        return jnp.sum(mask * (x @ w - y) ** 2) / jnp.sum(mask)
-
-    w, inner = jnp.ones(3), eqopt.Adam(0.1)
-    opt = eqopt.MultiSteps(inner, k)
-    step, params, state = jax.jit(opt.step), w, opt.init(w)
-    for x, y, mask in zip(tokens, targets, masks, strict=True):
-        grads = jax.grad(mean_loss)(params, x, y, mask)
-        params, state = step(grads, state, params, weight=mask.sum())
-    assert opt.has_updated(state)
-    grads = jax.grad(mean_loss)(w, *map(jnp.concatenate, (tokens, targets, masks)))
-    expected, _ = inner.step(grads, inner.init(w), w)
-    np.testing.assert_allclose(params, expected, rtol=1e-6)
-    np.testing.assert_allclose(state.acc_grads, grads, rtol=1e-5)
-    assert state.weight_sum == masks.sum()
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])

@@ -1,13 +1,9 @@
 """State in the memory of the host. The laws have it around SGD and a nested chain."""
 
-import io
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
-from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 import eqopt
 
@@ -22,13 +18,9 @@ INNER = {
     "8 bits": lambda: eqopt.StoreState(
         eqopt.AdamW(1e-2), eqopt.storage.BlockwiseQuantized()
     ),
-    "4 bits": lambda: eqopt.StoreState(
-        eqopt.AdamW(1e-2), eqopt.storage.BlockwiseQuantized(4)
-    ),
     "rounded": lambda: eqopt.StoreState(
         eqopt.AdamW(1e-2), eqopt.storage.StochasticRounding()
     ),
-    "skipped": lambda: eqopt.ApplyIfFinite(eqopt.AdamW(1e-2), 3),
     "average": lambda: eqopt.ParamEMA(eqopt.AdamW(1e-2)),
     "float16": lambda: eqopt.AdamW(1e-2, mu_dtype=jnp.float16),
 }
@@ -81,45 +73,16 @@ def test_small_arrays_stay():
     assert memories(state, 1) == {"device"}
 
 
-@pytest.mark.parametrize("kind", ["file", "Equinox"])
 @pytest.mark.slow
-def test_checkpoints(kind, tmp_path):
+def test_checkpoints(tmp_path):
     opt = eqopt.Offload(INNER["8 bits"]())
     params, state = trained(opt, PARAMS, False)
     like = eqx.filter_eval_shape(opt.init, PARAMS)
-    if kind == "file":
-        eqopt.checkpoint.save(tmp_path / "state", state)
-        read = eqopt.checkpoint.load(tmp_path / "state", like)
-        assert memories(read) == {"pinned_host"}
-    else:
-        file = io.BytesIO()
-        eqx.tree_serialise_leaves(file, state)
-        file.seek(0)
-        read = eqx.tree_deserialise_leaves(file, like)
+    eqopt.checkpoint.save(tmp_path / "state", state)
+    read = eqopt.checkpoint.load(tmp_path / "state", like)
+    assert memories(read) == {"pinned_host"}
     step = jax.jit(opt.step)
     expected = step(grads_of(params, 9), state, params)
     resumed = step(grads_of(params, 9), read, params)
     assert eqx.tree_equal(resumed, expected)
     assert memories(resumed[1]) == {"pinned_host"}
-
-
-@pytest.mark.parametrize("axis_type", ["Auto", "Explicit"])
-@pytest.mark.slow
-def test_shards(axis_type):
-    types = (getattr(jax.sharding.AxisType, axis_type),)
-    mesh = Mesh(np.array(jax.devices()[:8]), ("x",), axis_types=types)
-    split = NamedSharding(mesh, P("x"))
-    params = jax.device_put(PARAMS, split)
-    opt = eqopt.Offload(eqopt.AdamW(1e-2))
-    expected, _ = trained(eqopt.AdamW(1e-2), PARAMS, False)
-    for init in (opt.init, jax.jit(opt.init)):
-        grads = [jax.device_put(grads_of(PARAMS, i), split) for i in range(3)]
-        with jax.set_mesh(mesh):
-            new, state = params, init(params)
-            for g in grads:
-                new, state = jax.jit(opt.step)(g, state, new)
-        large = [x for x in jax.tree.leaves(state) if x.size >= 4096]
-        on_host = split.with_memory_kind("pinned_host")
-        assert len(large) == 2
-        assert all(x.sharding.is_equivalent_to(on_host, x.ndim) for x in large)
-        assert_close(new, expected)

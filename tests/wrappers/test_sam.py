@@ -114,17 +114,6 @@ def test_gradients_are_averaged_over_an_axis():
     np.testing.assert_allclose(several, [expected, expected], rtol=1e-6)
 
 
-@pytest.mark.parametrize("at", [0, 1])
-def test_a_guard_inside_skips_a_nan(at):
-    """In opaque mode: in the given gradient, or in one that `grad_fn` returns."""
-    opt = eqopt.SAM(eqopt.ApplyIfFinite(eqopt.Adam(0.1), 2), opaque_mode=True)
-    state = opt.init(START)
-    grad_fn = lambda w: NAN if at else slope(w)
-    w, state = opt.step(slope(START) if at else NAN, state, START, grad_fn=grad_fn)
-    np.testing.assert_array_equal(w, START)
-    assert int(state.opt_state.total_notfinite) == 1
-
-
 def test_a_nan_does_not_pass_a_guard_inside():
     """It reaches neither the point to return to nor the inner state."""
     opt = eqopt.SAM(eqopt.ApplyIfFinite(eqopt.Adam(0.1), 2))
@@ -149,8 +138,6 @@ def matmuls(params):
 @pytest.mark.parametrize(
     "opt",
     [
-        eqopt.SAM(eqopt.SGD(0.1)),
-        eqopt.SAM(eqopt.AdamW(0.1)),
         eqopt.SAM(eqopt.AdamW(0.1), eqopt.SGD(0.1, 0.9), 3),
         eqopt.SAM(eqopt.Lookahead(eqopt.AdamW(0.1), 3, 0.5)),
     ],
@@ -167,32 +154,18 @@ def test_an_opaque_step_needs_two_copies_of_the_parameters():
     assert temporary(opt, grad_fn=matmuls) < 2.5
 
 
-ERRORS = {
-    "an axis for nothing": (
-        lambda: eqopt.SAM(eqopt.SGD(0.1), batch_axis_name="batch"),
-        "SAM: `batch_axis_name` needs `opaque_mode=True`",
-    ),
-    "no function": (
-        lambda: opaque_step(),
-        r"SAM: the extra argument `grad_fn` is needed.* grad_fn=...\)`",
-    ),
-    "other gradients": (
-        lambda: opaque_step(grad_fn=lambda params: {"v": START}),
-        r"`grad_fn\(params\)` has another tree structure than `updates`.*`\['v'\]`",
-    ),
-}
-
-
-def opaque_step(**extra):
+def test_errors():
+    message = "SAM: `batch_axis_name` needs `opaque_mode=True`"
+    with pytest.raises(ValueError, match=message):
+        eqopt.SAM(eqopt.SGD(0.1), batch_axis_name="batch")
     opt, params = eqopt.SAM(eqopt.SGD(0.1), opaque_mode=True), {"w": START}
-    opt.step(params, opt.init(params), params, **extra)
-
-
-@pytest.mark.parametrize("name", ERRORS)
-def test_errors(name):
-    call, message = ERRORS[name]
-    with pytest.raises(ValueError, match=f"(?s){message}"):
-        call()
+    message = r"SAM: the extra argument `grad_fn` is needed(?s:.*) grad_fn=...\)`"
+    with pytest.raises(ValueError, match=message):
+        opt.step(params, opt.init(params), params)
+    message = r"`grad_fn\(params\)` has another tree structure(?s:.*)`\['v'\]`"
+    with pytest.raises(ValueError, match=message):
+        other = lambda params: {"v": START}
+        opt.step(params, opt.init(params), params, grad_fn=other)
 
 
 STORAGES = eqopt.storage.BlockwiseQuantized(), eqopt.storage.Float8()

@@ -51,7 +51,6 @@ def test_large_in_half_precision():
     assert not skip and said["norm_squared"] == 4 * 300**2
 
 
-ALWAYS = lambda value, norm: norm >= 0
 LARGE = lambda value, norm: ~(norm < 5)
 
 
@@ -61,23 +60,18 @@ ADAMW = eqopt.AdamW(0.1)
 @pytest.mark.parametrize(
     ("opt", "fields", "before", "after"),
     [
-        (
-            eqopt.SkipStep(ADAMW, LARGE),
-            ("skipped_last", "total_skipped"),
-            (False, 0),
-            (True, 1),
-        ),
+        (eqopt.SkipStep(ADAMW, LARGE), "skipped_last total_skipped", (0, 0), (1, 1)),
         (
             eqopt.ApplyIfFinite(ADAMW, 3),
-            ("last_finite", "notfinite_count", "total_notfinite"),
-            (True, 0, 0),
-            (False, 1, 1),
+            "last_finite notfinite_count total_notfinite",
+            (1, 0, 0),
+            (0, 1, 1),
         ),
         (
             eqopt.DynamicLossScale(ADAMW),
-            ("last_finite", "total_notfinite", "good_steps", "loss_scale"),
-            (True, 0, 1, 2.0**15),
-            (False, 1, 0, 2.0**14),
+            "last_finite total_notfinite good_steps loss_scale",
+            (1, 0, 1, 2.0**15),
+            (0, 1, 0, 2.0**14),
         ),
     ],
     ids=lambda x: type(x).__name__,
@@ -86,7 +80,7 @@ ADAMW = eqopt.AdamW(0.1)
 @pytest.mark.parametrize("call", ["update", "step"])
 @pytest.mark.costly
 def test_a_skipped_step_changes_only_counters(opt, fields, before, after, bad, call):
-    counters = lambda state: tuple(getattr(state, name) for name in fields)
+    counters = lambda state: tuple(getattr(state, x).item() for x in fields.split())
     _, state = opt.step(grads(), opt.init(PARAMS), PARAMS)
     assert counters(state) == before
     result, new = jax.jit(getattr(opt, call))(grads(bad), state, PARAMS)
@@ -157,41 +151,34 @@ def test_a_rule_of_the_user():
     assert (state.rule_state, state.total_skipped) == (6, 2)
 
 
-class Oracle:
+def oracle(window, sigma, min_history):
     """The rule in float64 NumPy, with lists."""
+    seen = {}
 
-    def __init__(self, window, sigma, min_history):
-        self.settings = window, sigma, min_history
-        self.seen = {}
-
-    def __call__(self, **values):
-        judged = [self.judge(name, x) for name, x in values.items()]
-        return any(judged)
-
-    def judge(self, name, x):
-        window, sigma, min_history = self.settings
-        history = self.seen.setdefault(name, [])
+    def judge(name, x):
+        history = seen.setdefault(name, [])
         last = history[-window:]
         if not np.isfinite(x):
             return True
         history.append(x)
-        if len(last) < min_history:
-            return False
-        return x > np.mean(last) + sigma * np.std(last, ddof=1)
+        is_known = len(last) >= min_history
+        return is_known and x > np.mean(last) + sigma * np.std(last, ddof=1)
+
+    return lambda **values: max(judge(name, x) for name, x in values.items())
 
 
 @pytest.mark.parametrize("settings", [(4, 1.0, 2), (8, 2.0, 4), (16, 0.5, 16)])
 @pytest.mark.parametrize("has_value", [True, False])
 @pytest.mark.costly
 def test_sigma_rule_by_hand(settings, has_value):
-    rule, oracle = eqopt.SigmaRule(*settings), Oracle(*settings)
+    rule, by_hand = eqopt.SigmaRule(*settings), oracle(*settings)
     draw = np.random.default_rng(0)
     state, call, skipped = rule.init(), jax.jit(rule), 0
     for i in range(80):
         value, norm = draw.lognormal(size=2).astype(np.float32)
         value = {20: np.nan, 21: np.inf}.get(i, value)
         norm = {22: np.inf, 23: np.nan, 40: 1e30}.get(i, norm)
-        expected = oracle(**({"value": value} if has_value else {}), norm=norm)
+        expected = by_hand(**({"value": value} if has_value else {}), norm=norm)
         given = jnp.float32(value) if has_value else None
         skip, state = call(given, jnp.float32(norm), state)
         assert bool(skip) == expected, i
@@ -211,29 +198,6 @@ def test_equal_values_are_not_large(scale):
         assert not skip
 
 
-def test_a_rise_that_lasts_is_accepted():
-    rule = eqopt.SigmaRule()
-    state, call, draw = rule.init(), jax.jit(rule), np.random.default_rng(0)
-    skipped = []
-    for i in range(200):
-        norm = (1 if i < 150 else 50) + 0.1 * draw.random()
-        skip, state = call(None, jnp.float32(norm), state)
-        skipped.append(bool(skip))
-    assert np.flatnonzero(skipped).tolist() == [150, 151, 152, 153]
-
-
-@pytest.mark.parametrize(("n", "sigma"), [(5, 1.9), (8, 2.4), (16, 1.0)])
-def test_how_long_a_rise_counts_as_large(n, sigma):
-    """The formula of the docstring, where it differs from $(n - k) / k$."""
-    rule = eqopt.SigmaRule(n, sigma, min_history=n)
-    state, call, skipped = rule.init(), jax.jit(rule), []
-    for i in range(2 * n):
-        skip, state = call(None, jnp.float32(1 if i < n else 2), state)
-        skipped.append(bool(skip))
-    large = [(n - k) * (n - 1) / (n * max(k, 1e-9)) > sigma**2 for k in range(n)]
-    assert skipped == [False] * n + large
-
-
 def test_skips_only_after_half_of_the_window():
     rule = eqopt.SigmaRule(8)
     state, skipped = rule.init(), []
@@ -243,25 +207,11 @@ def test_skips_only_after_half_of_the_window():
     assert skipped[:4] == [False] * 4
 
 
-ERRORS = {
-    "too much history": (
-        lambda: eqopt.SigmaRule(8, min_history=9),
-        r"SigmaRule: `min_history` must be in \[2, 8\], but is 9",
-    ),
-    "several losses": (
-        lambda: _step(ALWAYS, value=jnp.ones(3)),
-        r"SkipStep: `value` must be one real number, .* \(3,\)",
-    ),
-}
-
-
-def _step(rule, **extra):
-    opt = eqopt.SkipStep(eqopt.SGD(0.1), rule)
-    opt.step(grads(), opt.init(PARAMS), PARAMS, **extra)
-
-
-@pytest.mark.parametrize("name", ERRORS)
-def test_errors(name):
-    call, message = ERRORS[name]
-    with pytest.raises((TypeError, ValueError), match=message):
-        call()
+def test_errors():
+    message = r"SigmaRule: `min_history` must be in \[2, 8\], but is 9"
+    with pytest.raises(ValueError, match=message):
+        eqopt.SigmaRule(8, min_history=9)
+    opt = eqopt.SkipStep(eqopt.SGD(0.1), LARGE)
+    message = r"SkipStep: `value` must be one real number, .* \(3,\)"
+    with pytest.raises(ValueError, match=message):
+        opt.step(grads(), opt.init(PARAMS), PARAMS, value=jnp.ones(3))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 import eqopt
 
@@ -44,32 +44,14 @@ class Documented(_Damp):
     decay: float | Array
 
 
-class Optional(_Damp):
-    decay: Float[Array, ""] | None = None
-
-
 class Alias(_Damp):
     decay: Number
-
-
-class Child(Documented):
-    """Inherits its field."""
-
-    other: int = 1
 
 
 class Unresolvable(_Damp):
     """Its annotation has an unknown name, so only eqopt's schedules are recognised."""
 
     decay: float | Rate
-
-
-class Unknown(_Damp):
-    decay: Rate
-
-
-class Anything(_Damp):
-    decay: Any
 
 
 class Unannotated(_Damp):
