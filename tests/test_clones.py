@@ -106,17 +106,7 @@ class ScaleByDoG(eqopt.AbstractTransformation):
         return updates, DoGState(state.init_params, max_dist, total)
 
 
-MUON = {"nesterov": False, "eps": 1e-7}
-
 CLONES = {
-    "Muon": (
-        eqopt.Chain(
-            eqopt.Masked(eqopt.EMA(0.95), eqopt.groups.leaf(lambda p: p.ndim == 2)),
-            eqopt.Orthogonalize(scale="shape"),
-            eqopt.SGD(0.1),
-        ),
-        eqopt.Muon(0.1, **MUON, fallback=eqopt.SGD(0.1)),
-    ),
     "LAMB": (
         eqopt.Chain(ScaleByLAMB(), eqopt.ScaleByLearningRate(0.1)),
         eqopt.LAMB(0.1, weight_decay=0.1),
@@ -151,8 +141,7 @@ def test_a_clone_is_as_exact(name, x64):
             np.testing.assert_allclose(x, y, 1e-9)
 
 
-# Not Muon: a CPU keeps the unbiased averages of all matrices for the next transformation.
-@pytest.mark.parametrize("name", sorted({*CLONES} - {"Muon"}))
+@pytest.mark.parametrize("name", CLONES)
 @pytest.mark.slow
 def test_a_clone_takes_no_more_memory(name):
     clone, built_in = CLONES[name]

@@ -51,13 +51,3 @@ def test_changes():
         *same,
         ("constant", "3", "4"),
     }
-
-
-def test_places():
-    """The same seed chooses the same places, and each has tests near."""
-    places = [*mutate.choose(seed=0, count=60)]
-    assert places == [*mutate.choose(seed=0, count=60)]
-    assert len(places) == 60
-    assert places != [*mutate.choose(seed=1, count=60)]
-    steps = [step for place in places for step in mutate.near(place)]
-    assert all("/test_" in step[-1] for step in steps)

@@ -129,11 +129,6 @@ def test_default_functions_are_the_public_ones():
     assert eqopt.groups.layer_blocks in found
 
 
-def public_classes(room):
-    found = [getattr(room, name) for name in dir(room)]
-    return [x for x in found if isinstance(x, type)]
-
-
 def test_classes_of_users_are_not_checked():
     class Mine(eqopt.AbstractTransformation):
         def same(self, x: int) -> int:

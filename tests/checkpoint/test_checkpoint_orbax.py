@@ -6,7 +6,6 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
-from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 import eqopt
 from eqopt.checkpoint import CheckpointError, check_layout, layout
@@ -134,44 +133,6 @@ def test_what_is_stored_in_fewer_bytes(tmp_path, of_state, of_params):
             restore(manager, 0, arrays({**tree, "state": other.init(params)}))
     assert_same(restored, tree)
     assert_same(on(eqx.combine(restored, tree)), on(tree))
-
-
-def test_saves_while_training_continues_in_the_same_memory(tmp_path):
-    """An asynchronous save is of the arrays as they were, though these are donated."""
-    tree = trained(1)
-    with manager_of(tmp_path, enable_async_checkpointing=True) as manager:
-        for i in range(1, 5):
-            save(manager, i, tree)
-            tree = step(tree)
-        manager.wait_until_finished()
-        like = eqx.filter_eval_shape(lambda: arrays(start()))
-        for i in range(1, 5):
-            assert_same(restore(manager, i, like), trained(i))
-
-
-def on(n, x):
-    mesh = Mesh(jax.devices()[:n], "d")
-    axes = ("d",) if x.ndim and x.shape[0] % 8 == 0 else ()
-    return NamedSharding(mesh, P(*axes))
-
-
-def test_another_number_of_devices(tmp_path):
-    tree = arrays(trained(3))
-    split = jax.tree.map(lambda x: jax.device_put(x, on(8, x)), tree)
-    with manager_of(tmp_path) as manager:
-        save(manager, 0, split)
-        manager.wait_until_finished()
-        for n in (4, 2, 1):
-            like = jax.tree.map(
-                lambda x, n=n: jax.ShapeDtypeStruct(
-                    x.shape, x.dtype, sharding=on(n, x)
-                ),
-                tree,
-            )
-            restored = restore(manager, 0, like)
-            assert_same(restored, tree)
-            for x, y in zip(*map(jax.tree.leaves, (restored, like)), strict=True):
-                assert x.sharding == y.sharding
 
 
 @pytest.mark.parametrize(

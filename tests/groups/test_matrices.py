@@ -281,13 +281,3 @@ def test_a_frozen_part(is_whole):
     assert jax.tree.structure(after) == jax.tree.structure(state)
     assert (new.mlp.gain != model.mlp.gain).all() and (new.bias == model.bias).all()
     assert state[0].mu.mlp.gain is None and state[0].mu.mlp.up is not None
-
-
-@pytest.mark.slow
-def test_frozen_arrays_need_no_numbers():
-    """Only arrays with gradients need dimension numbers."""
-    model = {"own": jnp.ones((3, 4, 5)), "matrix": jnp.ones((4, 5))}
-    trained = {**model, "own": None}
-    for opt in (eqopt.Muon(0.1), eqopt.MARS(0.1), eqopt.AdamP(0.1)):
-        new, _ = opt.step(trained, opt.init(trained), model)
-        assert (new["own"] == 1).all() and (new["matrix"] != 1).any()

@@ -221,15 +221,6 @@ def test_dtypes_are_those_of_the_first_tree(dtype, x64):
         assert jax.eval_shape(tree.real, x)["x"].dtype == real
 
 
-def test_trees_of_other_dtypes():
-    x = {"a": jnp.ones(2), "c": jnp.ones(2, complex)}
-    for like in (x, jax.eval_shape(lambda: x)):
-        made = tree.full_like(like, 1, jnp.int32)
-        assert made["a"].dtype == made["c"].dtype == jnp.int32
-        assert made["a"].tolist() == made["c"].tolist() == [1, 1]
-    assert tree.zeros_like(x, jnp.float32)["c"].dtype == jnp.complex64
-
-
 def test_one_rounding():
     """2^-9 is lost on 1 in bfloat16; three of them, added first, are not."""
     one = {"x": jnp.ones(2, jnp.bfloat16)}
