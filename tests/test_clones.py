@@ -78,42 +78,10 @@ class Lookahead(eqopt.AbstractWrapper):
         return state.slow
 
 
-class DoGState(eqx.Module):
-    init_params: PyTree
-    max_dist: Array
-    sum_sq_norm: Array
-
-
-@eqopt.equation
-def squares(g, init_params, p):
-    return jnp.sum((p - init_params) ** 2), jnp.sum(g**2)
-
-
-class ScaleByDoG(eqopt.AbstractTransformation):
-    init_dist: float
-
-    def init(self, params):
-        first = jax.tree.map(jnp.copy, params)
-        return DoGState(first, jnp.asarray(self.init_dist), jnp.zeros(()))
-
-    def update(self, updates, state, params=None, **extra):
-        reads = {"init_params": state.init_params, "p": params}
-        sq_dist, sq_norm = eqopt.sum_over_leaves(squares, updates, reads)
-        max_dist = jnp.maximum(state.max_dist, jnp.sqrt(sq_dist))
-        total = state.sum_sq_norm + sq_norm
-        step_size = max_dist / jnp.sqrt(total + 1e-8)
-        updates = jax.tree.map(lambda g: step_size * g, updates)
-        return updates, DoGState(state.init_params, max_dist, total)
-
-
 CLONES = {
     "LAMB": (
         eqopt.Chain(ScaleByLAMB(), eqopt.ScaleByLearningRate(0.1)),
         eqopt.LAMB(0.1, weight_decay=0.1),
-    ),
-    "DoG": (
-        eqopt.Chain(ScaleByDoG(0.1), eqopt.ScaleByLearningRate(1.0)),
-        eqopt.DoG(init_step=("distance", 0.1)),
     ),
     "Lookahead": (
         Lookahead(eqopt.Adam(0.1), 3, 0.5),

@@ -162,28 +162,6 @@ ANY = groups.path("bias$") | GLOB | groups.module(eqx.nn.LayerNorm)
                 ]
             },
         ),
-        (
-            GLOB & (groups.leaf(is_wide) & groups.where(first)),
-            {
-                "all": [
-                    {"paths": "**/bias"},
-                    {
-                        "all": [
-                            {
-                                "name": "groups.leaf",
-                                "predicate": {"function": "is_wide"},
-                                "required": False,
-                            },
-                            {
-                                "name": "groups.where",
-                                "fn": {"function": "first"},
-                                "required": True,
-                            },
-                        ]
-                    },
-                ]
-            },
-        ),
         (is_matrix, {"function": "is_matrix"}),
         (True, True),
     ],

@@ -248,15 +248,6 @@ def test_table():
             ["each parameter must belong to exactly one", "`.embedding.weight`"],
         ),
         (
-            lambda: groups.layerwise_decay(0.5, groups.stacked(lambda m: m))(
-                {"a": jnp.ones((3, 2)), "b": jnp.ones(())}
-            ),
-            [
-                "all arrays of a stack must have the same first axes",
-                "`['b']` has shape ()",
-            ],
-        ),
-        (
             lambda: eqopt.ScaleByTree(jnp.ones(3)).update({"a": jnp.ones(2)}, None),
             ["the factor at `['a']` has shape (3,)", "(2,) of the update"],
         ),

@@ -61,3 +61,9 @@ def test_the_rule_of_the_guide():
     """It takes each part of `qkv` for a matrix."""
     rules = groups.no_matrices(groups.path("head")) | RULES["named"]
     assert matrices(weight_dimension_numbers=rules) == FOUND | {"qkv": ((9, 8, 8),)}
+
+
+def test_blocks():
+    """Adam-mini has one for each word."""
+    blocks = groups.layer_blocks(MODEL)["embedding"].weight.array
+    assert blocks == groups.BlockAxes((1,))

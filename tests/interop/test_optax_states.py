@@ -57,12 +57,6 @@ NESTED = {
         eqopt.AdamW(LINEARS[0], weight_decay=0.1),
         optax.inject_hyperparams(optax.adamw)(LINEARS[1], weight_decay=0.1),
     ),
-    "injected within": Case(
-        eqopt.Chain(eqopt.Clip(1.0), eqopt.SGD(LINEARS[0], 0.9)),
-        optax.chain(
-            optax.clip(1.0), optax.inject_hyperparams(optax.sgd)(LINEARS[1], 0.9)
-        ),
-    ),
     "ema": Case(
         eqopt.Chain(eqopt.EMA(0.9), eqopt.ScaleBySchedule(LINEARS[0])),
         optax.chain(optax.ema(0.9), optax.scale_by_schedule(LINEARS[1])),
@@ -102,17 +96,9 @@ NESTED = {
             LINEARS[1], beta=0.9, eps=1e-6, weight_decay=0.1, adam_weight_decay=0.1
         ),
     ),
-    "muon, two learning rates": Case(
-        eqopt.Muon(LINEARS[0], fallback=eqopt.NAdam(LINEARS[0], b1=0.8)),
-        optax.contrib.muon(LINEARS[1], adam_b1=0.8),
-    ),
     "adafactor": Case(
         eqopt.Adafactor(LINEARS[0], 2, momentum=0.9, weight_decay=0.01),
         optax.adafactor(LINEARS[1], 2, momentum=0.9, weight_decay_rate=0.01),
-    ),
-    "a number before a schedule": Case(
-        eqopt.Chain(eqopt.Adam(0.1), eqopt.ScaleBySchedule(LINEARS[0])),
-        optax.chain(optax.adam(0.1), optax.scale_by_schedule(LINEARS[1])),
     ),
 }
 CONVERTIBLE = {**NESTED, **{n: case for n, case in CASES.items() if case.converts}}
