@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import pytest
-from jaxtyping import Array
 
 import eqopt
 
@@ -322,27 +321,6 @@ def test_a_failing_call_changes_nothing(bad):
         step(*(wrong[k] if k == bad else v for k, v in arguments.items()))
     assert bool(eqx.tree_equal(arguments, before))
     step(*arguments.values())
-
-
-class WindowState(eqx.Module):
-    values: Array
-
-
-class Window(eqopt.AbstractTransformation):
-    """Has a vector in its state, also for a model of one number."""
-
-    def init(self, params):
-        return WindowState(jnp.zeros(3))
-
-    def update(self, updates, state, params=None, **extra):
-        raise ValueError("the window is full")
-
-
-@pytest.mark.parametrize("is_given", [True, False])
-def test_the_gradient_of_one_number_is_not_the_loss(is_given):
-    one, opt = jnp.array(0.5), Window()
-    with pytest.raises(ValueError, match=r"^the window is full$"):
-        opt.update(one, opt.init(one), one if is_given else None)
 
 
 class Outer(eqopt.AbstractTransformation):

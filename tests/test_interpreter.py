@@ -37,12 +37,6 @@ def of_shapes(x):
         yield lax.pad(x, jnp.float32(7), padding)
 
 
-def test_shapes():
-    check(lambda x: [*of_shapes(x)], jnp.arange(6.0).reshape(2, 3))
-    check(lambda x: lax.pad(x, 7.0, [(2, 1, 3)]), jnp.ones(0))
-    check(lambda x: lax.pad(x, 7.0, []), jnp.ones(()))
-
-
 def of_reductions(x):
     axes = None, *range(x.ndim)
     yield from (x.sum(axis) for axis in axes)
