@@ -3,15 +3,11 @@
 import re
 from pathlib import Path
 
-import equinox as eqx
-import jax
 import numpy as np
 import pytest
 from matplotlib.image import imread
 from sklearn.datasets import load_digits
 from tests.docs.site import module
-
-import eqopt
 
 
 SCRIPT = Path(__file__).parents[2] / "docs" / "examples" / "train_digits.py"
@@ -92,21 +88,6 @@ def test_splits_are_stratified_disjoint_and_fixed_by_the_seed(script):
 #
 # Training
 #
-
-
-@pytest.mark.parametrize("optimizer", ["adam", "adamw", "lion", "sgd"])
-@pytest.mark.costly
-def test_a_step_of_each_optimizer_goes_down(script, optimizer):
-    options = parse(script, "--optimizer", optimizer, "--steps", "1")
-    model = eqx.nn.Linear(3, 2, key=jax.random.key(0))
-    opt = script.make_optimizer(options)
-    state = opt.init(model)
-    grads = eqx.filter_grad(lambda m: abs(m.weight).sum() + abs(m.bias).sum())(model)
-    moved, state = opt.step(grads, state, model)
-    assert abs(moved.weight).sum() < abs(model.weight).sum()
-    # A single step has no warm-up.
-    rate = eqopt.tree.get(state, "learning_rate")
-    assert float(rate) == pytest.approx(options.learning_rate)
 
 
 #

@@ -1,4 +1,4 @@
-"""CTC, against torch and Optax, and at its corners."""
+"""CTC at its corners, and the probabilities that Optax has. The laws have its values."""
 
 import functools
 
@@ -29,40 +29,11 @@ def problem(seed, frames=(12, 7, 10, 12), labels=(4, 2, 0, 3), classes=6, blank_
     return logits, paddings(frames, T), y, paddings(labels, N)
 
 
-@pytest.fixture
-def by_torch():
-    torch = pytest.importorskip("torch")
-
-    def loss_and_grad(logits, logit_paddings, labels, label_paddings, blank_id=0):
-        x = torch.tensor(logits, requires_grad=True)
-        loss = torch.nn.functional.ctc_loss(
-            torch.nn.functional.log_softmax(x, -1).transpose(0, 1),
-            torch.tensor(labels),
-            torch.tensor((1 - logit_paddings).sum(1).astype(np.int64)),
-            torch.tensor((1 - label_paddings).sum(1).astype(np.int64)),
-            blank=blank_id,
-            reduction="none",
-        )
-        loss.sum().backward()
-        return loss.detach().numpy(), x.grad.numpy()
-
-    return loss_and_grad
-
-
 @functools.partial(jax.jit, static_argnames="blank_id")
 def value_and_grad(*example, blank_id=0):
     loss = lambda x: losses.ctc_loss(x, *example[1:], blank_id=blank_id)
     value, vjp = jax.vjp(loss, example[0])
     return value, vjp(jnp.ones_like(value))[0]
-
-
-@pytest.mark.parametrize("blank_id", [0, 2, 5])
-def test_right_by_torch(by_torch, blank_id):
-    example = problem(blank_id, blank_id=blank_id)
-    loss, grad = value_and_grad(*example, blank_id=blank_id)
-    expected, slope = by_torch(*example, blank_id=blank_id)
-    np.testing.assert_allclose(loss, expected, rtol=1e-5)
-    np.testing.assert_allclose(grad, slope, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("blank_id", [0, 3])
