@@ -48,7 +48,7 @@ SCRIPTS = {
         is_transfer,
     ),
     "draw_width_transfer": (
-        "--steps 12 --widths 16 32 --seeds 2 --quiet",
+        "--steps 8 --widths 16 32 --seeds 1 --quiet",
         r"(\S+) bits per byte at (\S+)",
         is_width_transfer,
     ),
