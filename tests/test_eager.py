@@ -8,7 +8,6 @@ from jax import lax
 
 from . import eager
 from .laws.subjects import avals
-from .test_interpreter import of_shapes
 
 
 NAN, INF = np.nan, np.inf
@@ -31,6 +30,16 @@ def of_complex(x, y):
 def of_integers(x, y):
     shifted = x << 1, x >> 1, lax.shift_right_logical(x, jnp.full_like(x, 40))
     return of_any(x, y), shifted, x & y, x | y, x ^ y, ~x, x // (y + 1), x % (y + 1)
+
+
+def of_shapes(x):
+    yield from (x.T, x.reshape(3, -1), x[1:, ::2], x[:, 0], jnp.stack([x, x], 1))
+    yield from (*jnp.unstack(x), *jnp.split(x, [1], 1), jnp.concatenate([x, x], 1))
+    yield from (jnp.broadcast_to(x, (3, 2, 3)), x @ x.T, x[::-1])
+    yield lax.reshape(x, (6,), (1, 0))
+    yield lax.dynamic_slice(x, (1, 5), (1, 2)), lax.dynamic_slice(x, (-1, 0), (1, 2))
+    for padding in ([(1, 2, 0), (0, 1, 2)], [(-1, 0, 0), (0, 0, 1)], [(0, 0, 0)] * 2):
+        yield lax.pad(x, jnp.float32(7), padding)
 
 
 def moved(x):

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from jax import lax
 
-from . import interpreter
 from .interpreter import interpreted, on_an_accelerator
 from .laws.subjects import assert_close, avals
 
@@ -25,16 +24,6 @@ def test_conversions():
     converted = lambda x: [lax.convert_element_type(x, jnp.dtype(d)) for d in dtypes]
     check(converted, x)
     check(converted, x[:3])
-
-
-def of_shapes(x):
-    yield from (x.T, x.reshape(3, -1), x[1:, ::2], x[:, 0], jnp.stack([x, x], 1))
-    yield from (*jnp.unstack(x), *jnp.split(x, [1], 1), jnp.concatenate([x, x], 1))
-    yield from (jnp.broadcast_to(x, (3, 2, 3)), x @ x.T, x[::-1])
-    yield lax.reshape(x, (6,), (1, 0))
-    yield lax.dynamic_slice(x, (1, 5), (1, 2)), lax.dynamic_slice(x, (-1, 0), (1, 2))
-    for padding in ([(1, 2, 0), (0, 1, 2)], [(-1, 0, 0), (0, 0, 1)], [(0, 0, 0)] * 2):
-        yield lax.pad(x, jnp.float32(7), padding)
 
 
 def of_reductions(x):
@@ -137,24 +126,6 @@ def as_numbers(x):
     return jr.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
 
 
-def test_traces_once_for_the_same_arguments():
-    calls = []
-
-    @interpreted
-    def program(model, x):
-        calls.append(x)
-        return model(x) if callable(model) else x * model
-
-    for model in (jnp.sin, jnp.sin, jnp.cos, 2.0, 2.0):
-        program(model, jnp.ones(2))
-    assert len(calls) == 3
-    program(2.0, jnp.ones(3))
-    program(2.0, jnp.ones(2, jnp.bfloat16))
-    program(2.0, jnp.asarray(1.0))
-    program(2.0, jnp.ones(()))
-    assert len(calls) == 7
-
-
 def on_platforms(x):
     """One function on a CPU and another one elsewhere, also within one another."""
     choice = lambda x: lax.platform_dependent(x, cpu=jnp.sin, default=jnp.cos)
@@ -189,14 +160,3 @@ def test_platforms():
     for platform, expected in (("cuda", jnp.sin), ("tpu", jnp.tan)):
         with on_an_accelerator(platform):
             assert_close(interpreted(of_three)(x), expected(x), 1e-6, 1e-6)
-
-
-def test_conditions_are_not_about_platforms():
-    def conditions(f):
-        program = jax.make_jaxpr(f)(jnp.ones(()))
-        _, _, equations, _ = interpreter.opened(program)
-        return [interpreter.is_condition(x) for x in equations if x.name == "cond"]
-
-    assert conditions(lambda x: lax.cond(x > 0, jnp.sin, jnp.cos, x)) == [True]
-    one_for_each = lambda x: lax.platform_dependent(x, cpu=jnp.sin, default=jnp.cos)
-    assert conditions(one_for_each) == [False]

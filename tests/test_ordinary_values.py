@@ -13,7 +13,6 @@ from .laws.subjects import assert_close
 
 
 PARAMS = {"w": jnp.arange(3.0) + 1}
-MATRIX = {"w": jnp.arange(6.0).reshape(3, 2)}
 
 PROJECTION = eqopt.projections.non_negative
 
@@ -83,16 +82,3 @@ def test_arrays_that_the_compiled_function_closes_over():
     rate = jnp.array(0.1)
     init = lambda params: eqopt.Rprop(rate).init(params)
     assert_close(jax.jit(init)(PARAMS), eqopt.Rprop(0.1).init(PARAMS))
-
-
-def test_muon_without_jit():
-    opt = eqopt.Muon(0.1)
-    with jax.disable_jit():
-        params, _ = opt.step(MATRIX, opt.init(MATRIX), MATRIX)
-    assert_close(params, opt.step(MATRIX, opt.init(MATRIX), MATRIX)[0])
-
-
-def test_flatten_of_numpy():
-    params = {"w": np.ones(3, np.float32)}
-    state = eqopt.Flatten(eqopt.Adam(0.1)).init(params)
-    assert_close(state, eqopt.Flatten(eqopt.Adam(0.1)).init({"w": jnp.ones(3)}))

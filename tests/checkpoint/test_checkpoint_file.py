@@ -269,17 +269,6 @@ def test_states_for_another_number_of_devices(make, path):
     assert eqx.tree_equal(state, make(few).init(THREE))
 
 
-def test_fields_in_another_order(path):
-    classes = [
-        type("State", (eqx.Module,), {"__annotations__": dict.fromkeys(names, Any)})
-        for names in ("ab", "ba")
-    ]
-    one, other = (cls(a=1.0, b=2.0) for cls in classes)
-    save(path, one)
-    with pytest.raises(CheckpointError, match="the same leaves in another order"):
-        load(path, other)
-
-
 def test_layouts_of_other_libraries():
     rows = layout(run_of(eqopt.Adam(0.1)))
     assert ["['state'][0].mu.layers[1].bias", "float32[1]"] in rows
