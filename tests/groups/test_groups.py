@@ -91,6 +91,14 @@ def test_a_selector_is_a_mask():
     np.testing.assert_allclose(new.head.weight, 0.95 * MODEL.head.weight, rtol=1e-6)
 
 
+def test_everything_is_frozen():
+    """A whole model has leaves that are not parameters."""
+    opt = eqopt.SelectiveTransform(eqopt.AdamW(1e-3), freeze_mask=True)
+    grads = jax.tree.map(jnp.ones_like, eqx.filter(MODEL, eqx.is_inexact_array))
+    new, _ = eqx.filter_jit(opt.step)(grads, opt.init(MODEL), MODEL)
+    assert eqx.tree_equal(new, MODEL)
+
+
 def is_matrix(x):
     return x.ndim >= 2
 

@@ -154,6 +154,20 @@ def test_training_equals_float32_training(name, storage, all_optimizations):
         np.testing.assert_allclose(np.float32(p), x, 2.0**-8)
 
 
+@pytest.mark.slow
+def test_master_weights_of_float16():
+    inner = eqopt.AdamW(0.01)
+    opt = eqopt.StoreParams(inner, MasterWeights())
+    params = grads = jnp.linspace(-1, 1, 9, dtype=jnp.float16)
+    plain = in_float32(params)
+    state, other = opt.init(params), inner.init(plain)
+    for _ in range(5):
+        params, state = opt.step(grads, state, params)
+        plain, other = inner.step(in_float32(grads), other, plain)
+        same_bits(opt.full_params(state, params), plain)
+        same_bits(params, plain.astype(jnp.float16))
+
+
 def test_leaves_in_full_precision_stay():
     model = {"half": jnp.ones(3, jnp.bfloat16), "full": jnp.ones(3), "name": "x"}
     opt = eqopt.StoreParams(eqopt.SGD(0.1), SplitMasterWeights())
