@@ -248,10 +248,6 @@ CASES = {
         lambda: update(_equation(lambda g: g.sum(), None)),
         "Broken: at `.layers[0].weight`, the equation `<lambda>` turned (8, 3) into ()",
     ),
-    "a function that is not yet an equation": (
-        lambda: update(_leafwise(lambda g: g)),
-        "must return an `eqopt.Leafwise` with an `eqopt.equation`, but returned ",
-    ),
     "an equation that forgets a slot": (
         lambda: update(_equation(lambda g, trace: g, eqopt.TraceState(GRADS))),
         "new ('trace',), but returned 1 values",

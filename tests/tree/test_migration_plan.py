@@ -14,7 +14,6 @@ from eqopt.tree import MigratedPart, MigrationPlan, migrate, migration_plan
 PARAMS = {"w": jnp.ones((3, 2)), "b": jnp.ones(2)}
 ADAM = eqopt.Adam(0.1)
 CLIPPED = eqopt.Chain(eqopt.Clip(1.0), eqopt.AdamW(0.1))
-MANY = dict.fromkeys("abcdefghijklm", PARAMS["b"])
 TWICE = eqopt.Chain(ADAM, ADAM)
 BF16 = eqopt.Adam(0.1, mu_dtype=jnp.bfloat16)
 
