@@ -6,8 +6,7 @@ import sys
 
 import pytest
 from matplotlib.image import imread
-
-from ..docs.pages import DOCS
+from tests.docs.pages import DOCS
 
 
 def is_transfer(found):
