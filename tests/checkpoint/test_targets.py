@@ -92,6 +92,15 @@ def test_permissions_stay(path, mode):
     assert stat.S_IMODE(path.stat().st_mode) == mode and load(path, 0.0) == 2.5
 
 
+def test_permissions_of_new_files(path):
+    before = os.umask(0o027)
+    try:
+        save(path, 1.5)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+
+
 def test_a_private_file_is_private_while_it_is_written(path, monkeypatch):
     """If the old file is private, so is the new one."""
     save(path, 1.5)

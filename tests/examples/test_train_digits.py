@@ -3,10 +3,8 @@
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 from matplotlib.image import imread
-from sklearn.datasets import load_digits
 from tests.docs.site import module
 
 
@@ -68,21 +66,6 @@ def test_reads_97_percent_with_the_defaults(script, tmp_path, capsys):
 #
 # Data
 #
-
-
-def test_splits_are_stratified_disjoint_and_fixed_by_the_seed(script):
-    splits = script.load_splits(0)
-    assert [len(split.labels) for split in splits] == [1257, 270, 270]
-    # Each of the images that there are is in one of the splits, and in one only.
-    split_images = np.concatenate([split.images for split in splits])
-    pixels, _ = load_digits(return_X_y=True)
-    images = np.reshape(pixels / 16, (-1, 8, 8))
-    assert sorted(map(bytes, split_images)) == sorted(map(bytes, images))
-    for split, again, other in zip(
-        splits, script.load_splits(0), script.load_splits(1), strict=True
-    ):
-        assert np.array_equal(split.images, again.images)
-        assert not np.array_equal(split.images, other.images)
 
 
 #

@@ -97,12 +97,3 @@ def test_one_for_all():
 def test_what_does_not_fit(given, message):
     with pytest.raises(ValueError, match=message):
         shapes({"w": jnp.ones((4, 3))}, {"w": given})
-
-
-def test_there_is_nothing_to_split():
-    with pytest.raises(ValueError, match="`groups` must divide"):
-        shapes(jnp.ones(()), BlockAxes(None, 2))
-    with pytest.raises(ValueError, match="`groups` must divide"):
-        shapes(jnp.ones(3), BlockAxes((), 2))
-    with pytest.raises(ValueError, match="`groups` must be an integer of at least 1"):
-        BlockAxes(groups=0)

@@ -271,6 +271,12 @@ def test_fractions_of_steps():
     assert arrays(LARGEST) == late(LARGEST) == jnp.float32(4e-6)
 
 
+def test_value_is_no_alias():
+    value = jnp.array(0.3)
+    out = schedules.Constant(value)(0)
+    assert out.unsafe_buffer_pointer() != value.unsafe_buffer_pointer()
+
+
 def test_a_class_of_ones_own():
     class InverseSqrt(schedules.AbstractSchedule):
         peak_value: float | jax.Array

@@ -107,3 +107,9 @@ def test_a_record_is_not_set():
         state = opt.init(jnp.ones(2))
         with pytest.raises(ValueError, match="Change the optimizer"):
             eqopt.tree.set(state, **{name: eqopt.tree.get(state, name)})
+
+
+def test_set_beside_a_record():
+    opt = eqopt.Adam(0.1)
+    state = opt.init(jnp.ones(2))
+    assert eqopt.tree.set((opt, state), learning_rate=0.2)[0] == eqopt.Adam(0.2)
