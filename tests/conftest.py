@@ -53,7 +53,7 @@ import pytest
 
 from eqopt import _jax_internals
 
-from . import contexts, eager, random_numbers
+from . import eager, random_numbers
 from .extras import needs_compared, needs_extras
 
 
@@ -65,7 +65,6 @@ jax.config.update("jax_include_full_tracebacks_in_locations", False)
 jax.config.update("jax_traceback_in_locations_limit", 0)
 jax.config.update("jax_traceback_filtering", "off")
 gc.disable()  # until all tests are collected, because few objects go before
-contexts.share()
 eager.share()
 random_numbers.share()
 # If eqopt cannot read the programs of a release of JAX, fail instead of falling back.

@@ -5,8 +5,8 @@ laws are about the compiler. So programs are traced as usual, and NumPy does the
 arithmetic. JAX runs everything else, one operation at a time: operations that are more
 than arithmetic, and those that NumPy might round differently.
 
-Compiling everything takes 1.6 times as much time of the processor for the quick laws (67
-instead of 42 s), and 3.1 times as much for the slow ones (441 instead of 142 s, for 1,500
+Compiling everything takes 2.1 times as much time of the processor for the quick laws (98
+instead of 47 s), and 3.1 times as much for the slow ones (441 instead of 142 s, for 1,500
 of them). This is with JAX 0.12 and an empty compilation cache, as in `.ci/run`. One
 program for several rows does not help: steps of 27 rows take 10.9 s with a program for
 each, 10.1 s with a program for every five, and 4.7 s here.

@@ -45,9 +45,7 @@ warnings.simplefilter("error")
 _jax_internals.raises = sys.argv[1:] == ["as it is"]
 
 OPTIMIZERS = [
-    eqopt.Lion(0.1),
-    eqopt.ADOPT(0.1),
-    eqopt.Chain(eqopt.ClipByGlobalNorm(0.1), eqopt.LAMB(0.1)),
+    eqopt.Chain(eqopt.ClipByGlobalNorm(0.1), eqopt.Lion(0.1)),
     eqopt.ApplyIfFinite(eqopt.Muon(0.1), 3),
     eqopt.StoreState(eqopt.AdamW(0.1), eqopt.storage.Float8()),
 ]

@@ -31,33 +31,11 @@ def test_apply_updates_adds_in_float32():
     assert new == 1 + 2.0**-7
 
 
-def test_incremental_update(models):
-    new, old = models
-    mixed = eqopt.incremental_update(new, old, 0.25)
-    np.testing.assert_allclose(
-        mixed.layers[0].bias,
-        0.25 * new.layers[0].bias + 0.75 * old.layers[0].bias,
-        rtol=1e-6,
-    )
-    assert mixed.activation is old.activation
-
-
 @pytest.mark.parametrize("steps", [0, 1, 2, 3, 4])
 def test_periodic_update(models, steps):
     new, old = models
     chosen = eqx.filter_jit(eqopt.periodic_update)(new, old, jnp.asarray(steps), 2)
     assert bool(eqx.tree_equal(chosen, new if steps % 2 == 0 else old))
-
-
-def test_periodic_update_of_other_dtypes_is_an_error():
-    with pytest.raises(TypeError):
-        eqopt.periodic_update(jnp.ones(2), jnp.ones(2, jnp.float16), 0, 2)
-
-
-def test_safe_increment():
-    last = jnp.asarray(jnp.iinfo(jnp.int32).max)
-    assert eqopt.numerics.safe_increment(last) == last
-    assert eqopt.numerics.safe_increment(jnp.asarray(3)) == 4
 
 
 def test_safe_sqrt():

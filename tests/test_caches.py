@@ -47,26 +47,6 @@ def test_a_function_that_is_dropped_is_forgotten(name, run):
     assert ref() is None
 
 
-@pytest.mark.usefixtures("compiled_outside_jit")
-@pytest.mark.slow
-def test_programs_of_rebuilt_optimizers_do_not_pile_up():
-    params = jnp.ones(5)
-
-    def count():
-        gc.collect()
-        return len(params.device.client.live_executables())
-
-    def rebuild():
-        opt = eqopt.Chain(OPTIMIZERS["a function"](), eqopt.SGD(0.1))
-        opt.step(params, opt.init(params), params)
-
-    rebuild()
-    before = count()
-    for _ in range(10):
-        rebuild()
-    assert count() <= before + 1
-
-
 def test_results_are_found_again():
     made = []
 

@@ -115,12 +115,6 @@ def test_parts_by_hand():
     tx.update(ARRAYS, tx.init(ARRAYS), ARRAYS)
 
 
-def test_a_check_that_fails_leaves_nothing_behind():
-    for _ in range(2):
-        with pytest.raises(ValueError, match="has no array"):
-            ADAM.step(NOTHING, ADAM.init(MODEL), MODEL, value=1.0)
-
-
 class ReturningLeafwise(eqopt.AbstractLeafwise):
     result: Any
 

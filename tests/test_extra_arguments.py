@@ -63,14 +63,6 @@ def test_what_is_missing():
         step(eqopt.SAM(ADAM, opaque_mode=True))
 
 
-def test_arguments_by_name():
-    state = ADAM.init(PARAMS)
-    new, _ = ADAM.step(grads=PARAMS, state=state, params=PARAMS)
-    assert eqx.tree_equal(new, step(ADAM)[0])
-    with pytest.raises(TypeError, match=r"missing 1 required .*'updates'"):
-        ADAM.update(grads=PARAMS, state=state, params=PARAMS)
-
-
 class AddsGrad(eqopt.AbstractTransformation):
     """Reads the loss and the gradient."""
 

@@ -37,23 +37,17 @@ RULE = eqopt.SigmaRule()
     [
         (eqopt.OuterNesterov(ADAMW), 0.01),
         (eqopt.ParamEMA(ADAMW), 0.01),
-        (eqopt.ParamEMA(CLIPPED), 0.01),
         (eqopt.ParamEMA(eqopt.MultiSteps(ADAMW, 8)), 0.01),
-        (eqopt.ParamEMA(eqopt.Lookahead(ADAMW, 2, 0.5)), 0.01),
         (eqopt.MultiSteps(eqopt.ParamEMA(ADAMW), 8), 0.01),
         (eqopt.SWA(ADAMW, 10), 0.01),
-        (eqopt.SWA(eqopt.ParamEMA(ADAMW), 10, 5), 0.01),
         (eqopt.MultiSteps(eqopt.SWA(ADAMW, 3), 8), 0.01),
         (eqopt.SkipStep(ADAMW, RULE), 0.01),
-        (eqopt.SkipStep(CLIPPED, lambda value, norm: ~(norm < 9)), 0.01),
-        (eqopt.SkipStep(eqopt.ParamEMA(ADAMW), RULE), 0.01),
         (eqopt.DynamicLossScale(ADAMW), 1.01),
         (eqopt.DynamicLossScale(eqopt.MultiSteps(ADAMW, 8)), 0.01),
         # The gradients as a vector, and the parameters where they decay.
         (eqopt.Flatten(eqopt.Adam(0.1)), 1.01),
         (eqopt.Flatten(eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), eqopt.SGD(0.1))), 1.01),
         (eqopt.Flatten(ADAMW), 2.01),
-        (eqopt.Flatten(eqopt.ParamEMA(ADAMW)), 2.01),
         (eqopt.Flatten(eqopt.SWA(ADAMW, 10)), 2.01),
         # The gradients, divided: a norm is needed before they are used.
         (eqopt.DynamicLossScale(CLIPPED), 1.01),

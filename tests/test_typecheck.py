@@ -112,28 +112,6 @@ def test_constructors_and_public_methods_are_checked():
     assert not unchecked
 
 
-def test_default_functions_are_the_public_ones():
-    """Otherwise, what has the default could not be copied, and differs from itself."""
-    found = []
-    for cls in concrete_transformations():
-        for parameter in inspect.signature(cls).parameters.values():
-            default = parameter.default
-            if (
-                isinstance(default, types.FunctionType)
-                and default.__module__.startswith("eqopt.")
-                and default.__name__.isidentifier()  # no `lambda`
-            ):
-                found.append(default)
-                module = sys.modules[default.__module__]
-                assert getattr(module, default.__name__, default) is default, cls
-    assert eqopt.groups.layer_blocks in found
-
-
-def public_classes(room):
-    found = [getattr(room, name) for name in dir(room)]
-    return [x for x in found if isinstance(x, type)]
-
-
 def test_classes_of_users_are_not_checked():
     class Mine(eqopt.AbstractTransformation):
         def same(self, x: int) -> int:

@@ -85,22 +85,6 @@ def test_the_rest_is_from_the_last_file(paths):
     assert isinstance(model, Model) and type(model.slope) is float
 
 
-def test_only_what_is_selected(paths):
-    w, half = merge(paths, LIKE, lambda saved: (saved[0].w, saved[0].half))
-    model = merge(paths, LIKE, model_of)
-    assert eqx.tree_equal((w, half), (model.w, model.half))
-    everything = merge(paths[-1:], LIKE, lambda saved: saved)
-    assert eqx.tree_equal(everything, saved(4, VALUES[4]))
-
-
-def test_placed_like_the_tree(paths):
-    device = jax.devices()[-1]
-    place = jax.sharding.SingleDeviceSharding(device)
-    w = jax.ShapeDtypeStruct((1, 2), jnp.float32, sharding=place)
-    like = eqx.tree_at(lambda saved: saved[0].w, LIKE, w)
-    assert merge(paths, like, model_of).w.devices() == {device}
-
-
 def test_infinity_without_a_weight(tmp_path):
     """And with one: a mask of infinities stays as it is."""
     paths = [tmp_path / "a.eqx", tmp_path / "b.eqx"]

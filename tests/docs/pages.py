@@ -65,3 +65,7 @@ def same_names(page: pathlib.Path) -> list[str]:
 def prose(page: pathlib.Path) -> str:
     """The text of a page without its fenced code blocks."""
     return _FENCE.sub("", page.read_text(encoding="utf-8"))
+
+
+# An argument with another name in Optax, in a table: "`mask`, was `weight_decay_mask`".
+RENAMED = r"`\w+`,? was `\w+`|`\w+` is `\w+`"

@@ -1,6 +1,5 @@
 """The search box finds each entry of the API by what it is called here and elsewhere."""
 
-import collections
 import importlib
 import json
 import operator
@@ -12,7 +11,6 @@ from eqopt.interop.torch._from_torch import _RECIPES
 
 from ..methods import METHODS
 from ..methods.method import Method
-from .browser import in_chromium, needs_chromium
 from .pages import ROOT
 from .site import module, site as site
 from .test_pages import NAMESPACES, PUBLIC
@@ -86,54 +84,3 @@ def test_entries_say_which_file_they_are_in(index):
         if public in PUBLIC - NAMESPACES:
             sources = re.findall(r"Source: <code>(.*?)</code>\.", found["text"])
             assert len(sources) == 1 and (ROOT / sources[0]).is_file(), public
-
-
-def names_by_entry() -> dict[str, set[str]]:
-    """For each name that a user may type, the entries that should come first."""
-    typed = collections.defaultdict(set)
-    typed["muon fallback"] = {"eqopt.Muon"}
-    typed["adam mini"] = {"eqopt.AdamMini"}
-    for public in PUBLIC - NAMESPACES:
-        for name in (public, *ELSEWHERE.get(public, [])):
-            typed[name].add(public)
-            if "." in name:
-                typed[name.partition("(")[0].rpartition(".")[2]].add(public)
-    return typed
-
-
-RANKS = """<!doctype html><body>
-<script>window.Worker = class extends EventTarget { postMessage() {} };</script>
-<script src="SITE/javascripts/names_first.js"></script>
-<script src="SITE/search/search_index.js"></script>
-</body>"""
-
-RANK = """
-  const pages = Object.groupBy(__index.docs.reverse(), (x) => x.location.split("#")[0]);
-  const found = {};
-  for (const query of QUERIES) {
-    const worker = new Worker();
-    worker.postMessage({ type: 2, data: query });
-    const items = Object.values(pages).map((all) => all.map((x) => ({ ...x, score: 1 })));
-    worker.dispatchEvent(new MessageEvent("message", { data: { data: { items } } }));
-    found[query] = items.flat().find((x) => x.location.includes("#")).location;
-  }
-  return found;
-"""
-
-
-@needs_chromium
-@pytest.mark.slow
-def test_names_come_first(site, tmp_path):
-    """Whatever the search finds, and in any order: here, it finds all entries."""
-    typed = names_by_entry()
-    assert len(typed) > 1500
-    page = tmp_path / "ranks.html"
-    page.write_text(RANKS.replace("SITE", site.as_uri()))
-    script = RANK.replace("QUERIES", json.dumps(sorted(typed)))
-    found = in_chromium(page, script, tmp_path / "profile")
-    late = {
-        query: found[query]
-        for query, entries in typed.items()
-        if found[query].partition("#")[2] not in entries
-    }
-    assert not late

@@ -10,7 +10,7 @@ import eqopt
 
 from ..methods import METHODS
 from ..methods.method import Method
-from ..methods.overview import rate, state_bytes, written
+from ..methods.overview import rate, written
 from .pages import DOCS, OF_OPTIMIZERS, prose
 
 
@@ -59,13 +59,6 @@ def test_every_average_is_in_the_table_of_averages():
     }
     assert len(averages) == 8
     assert averages <= {*re.findall(r"\[`eqopt\.(\w+)`\]\[\]", section)}
-
-
-def test_state_is_counted_in_bytes():
-    assert state_bytes(METHODS["SGD"], (1000, 1000)) == 0
-    assert state_bytes(METHODS["AdamW"], (1000, 1000)) == 8
-    assert state_bytes(METHODS["Muon"], (1000, 1000)) == 4
-    assert state_bytes(METHODS["Muon"], (1000,)) == pytest.approx(8, abs=0.1)
 
 
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ..methods import METHODS
-from .pages import DOCS, OF_OPTIMIZERS, PAGES, ROOT, name, prose, same_names
+from .pages import DOCS, OF_OPTIMIZERS, PAGES, RENAMED, ROOT, name, prose, same_names
 
 
 SOURCES = ROOT / "src" / "eqopt"
@@ -179,6 +179,10 @@ def test_table_of_names_is_true():
             assert resolve(there) is not None, there
             if not "".join(difference).strip():
                 assert_same_arguments(there, here)
+            for renamed in re.findall(RENAMED, "".join(difference)):
+                names = re.findall(r"\w+(?=`)", renamed)
+                names = names[::-1] if " is " in renamed else names
+                assert names[0] in arguments(here) and names[1] in arguments(there)
     assert translated <= PUBLIC
     in_optax = {spelled(name) for room in ROOMS for name in public(room)}
     missing = {

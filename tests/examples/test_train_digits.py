@@ -1,18 +1,11 @@
 """The first thing a new user runs, run as they run it: real digits, fewer steps."""
 
 import re
-import shutil
 from pathlib import Path
 
-import equinox as eqx
-import jax
-import numpy as np
 import pytest
 from matplotlib.image import imread
-from sklearn.datasets import load_digits
 from tests.docs.site import module
-
-import eqopt
 
 
 SCRIPT = Path(__file__).parents[2] / "docs" / "examples" / "train_digits.py"
@@ -75,49 +68,9 @@ def test_reads_97_percent_with_the_defaults(script, tmp_path, capsys):
 #
 
 
-def test_splits_are_stratified_disjoint_and_fixed_by_the_seed(script):
-    splits = script.load_splits(0)
-    assert [len(split.labels) for split in splits] == [1257, 270, 270]
-    # Each of the images that there are is in one of the splits, and in one only.
-    split_images = np.concatenate([split.images for split in splits])
-    pixels, _ = load_digits(return_X_y=True)
-    images = np.reshape(pixels / 16, (-1, 8, 8))
-    assert sorted(map(bytes, split_images)) == sorted(map(bytes, images))
-    for split, again, other in zip(
-        splits, script.load_splits(0), script.load_splits(1), strict=True
-    ):
-        assert np.array_equal(split.images, again.images)
-        assert not np.array_equal(split.images, other.images)
-
-
 #
 # Training
 #
-
-
-@pytest.mark.parametrize("optimizer", ["adam", "adamw", "lion", "sgd"])
-@pytest.mark.costly
-def test_a_step_of_each_optimizer_goes_down(script, optimizer):
-    options = parse(script, "--optimizer", optimizer, "--steps", "1")
-    model = eqx.nn.Linear(3, 2, key=jax.random.key(0))
-    opt = script.make_optimizer(options)
-    state = opt.init(model)
-    grads = eqx.filter_grad(lambda m: abs(m.weight).sum() + abs(m.bias).sum())(model)
-    moved, state = opt.step(grads, state, model)
-    assert abs(moved.weight).sum() < abs(model.weight).sum()
-    # A single step has no warm-up.
-    rate = eqopt.tree.get(state, "learning_rate")
-    assert float(rate) == pytest.approx(options.learning_rate)
-
-
-@pytest.mark.slow
-def test_the_history_is_complete(finished):
-    metadata = eqopt.checkpoint.read_metadata(finished / "checkpoint.eqx")
-    losses, rates, validation = metadata["history"]
-    schedule = eqopt.schedules.WarmupCosineDecay(0.0, 3e-3, 0, 9)
-    assert len(losses) == 9
-    assert rates == pytest.approx([float(schedule(step)) for step in range(9)])
-    assert [step for step, _ in validation] == [9]
 
 
 #
@@ -156,15 +109,6 @@ def test_resumes_bit_identically(script, finished, tmp_path, monkeypatch, capsys
     script.main([*options, "--resume"])
     assert is_same_checkpoint(tmp_path, finished)
     assert not list(tmp_path.glob("*.tmp"))
-
-
-def test_resuming_a_finished_run_only_reports(script, finished, tmp_path, capsys):
-    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
-    # Options for checkpoints do not change the training, so they may differ.
-    options = [*SMALL, "--checkpoint-every", "1", "--resume", "--output", str(tmp_path)]
-    script.main(options)
-    assert "test accuracy" in capsys.readouterr().out
-    assert is_same_checkpoint(tmp_path, finished)
 
 
 def test_resuming_with_other_options(script, finished, capsys):

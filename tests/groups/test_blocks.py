@@ -5,7 +5,6 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-import eqopt
 from eqopt.groups import BlockAxes, layer_blocks
 from eqopt.groups._blocks import block_shapes
 
@@ -78,21 +77,10 @@ def test_each_layer_of_a_stack_has_its_own(make):
     assert shapes(stack) == {p: (7, *shape) for p, shape in shapes(make(KEY)).items()}
 
 
-def test_norms_in_a_stack():
-    stack = eqx.filter_vmap(lambda _: nn.LayerNorm(3), axis_size=7)(None)
-    assert shapes(stack) == {".weight": (7, 1), ".bias": (7, 3)}
-
-
 def test_one_for_all():
     params = {"a": jnp.ones((4, 3)), "b": jnp.ones((2, 4, 0))}
     assert shapes(params, BlockAxes((1, 0))) == {"['a']": (1, 1), "['b']": (1, 1, 0)}
     assert shapes(params, BlockAxes(-2, 2)) == {"['a']": (2, 3), "['b']": (2, 2, 0)}
-
-
-def test_the_table_shows_them():
-    assert "BlockAxes(axes=(-1,), groups=1)" in eqopt.groups.table(
-        layer_blocks, LAYERS["Linear"][0]
-    )
 
 
 @pytest.mark.parametrize(
@@ -109,17 +97,3 @@ def test_the_table_shows_them():
 def test_what_does_not_fit(given, message):
     with pytest.raises(ValueError, match=message):
         shapes({"w": jnp.ones((4, 3))}, {"w": given})
-
-
-def test_there_is_nothing_to_split():
-    with pytest.raises(ValueError, match="`groups` must divide"):
-        shapes(jnp.ones(()), BlockAxes(None, 2))
-    with pytest.raises(ValueError, match="`groups` must divide"):
-        shapes(jnp.ones(3), BlockAxes((), 2))
-    with pytest.raises(ValueError, match="`groups` must be an integer of at least 1"):
-        BlockAxes(groups=0)
-
-
-def test_other_things():
-    with pytest.raises(TypeError, match=r"has 3 at `\.weight`, but must hold"):
-        shapes(LAYERS["Linear"][0], 3)

@@ -168,25 +168,6 @@ def test_by_hand():
     np.testing.assert_allclose(new[0], np.array([4, 5]) * 2 / 41**0.5, rtol=1e-6)
 
 
-@pytest.mark.slow
-def test_stacks_of_heads_on_both_sides():
-    """A stack, two heads of outputs, and inputs in blocks of several sizes."""
-    x = jnp.asarray(draw(size=(2, 4, 5)), jnp.float32)
-    numbers = Numbers(-1, -2, reduction_blocks=(3, 2), output_blocks=2)
-    opt = eqopt.ScaleByMuon(weight_dimension_numbers=numbers)
-    one = eqopt.ScaleByMuon(weight_dimension_numbers=WHOLE)
-    found, _ = opt.update(x, opt.init(x))
-    blocks = [
-        x[i, a : a + 2, b:c]
-        for i in (0, 1)
-        for a in (0, 2)
-        for b, c in ((0, 3), (3, 5))
-    ]
-    apart, _ = one.update(blocks, one.init(blocks))
-    rows = [jnp.concatenate(apart[i : i + 2], 1) for i in range(0, 8, 2)]
-    np.testing.assert_allclose(found.reshape(-1, 5), jnp.concatenate(rows), rtol=1e-5)
-
-
 def test_routes_and_rules():
     heads = groups.matrices(groups.path("qkv"), -1, -2, output_blocks=SIZES)
     opt = eqopt.Muon(0.1, weight_dimension_numbers=heads)
@@ -237,11 +218,6 @@ def of(cls, numbers, **options):
         (
             of(eqopt.GaLore, Numbers(-1, -2, 1, 3)),
             r"does not fit `\['w'\]`.*The matrix must be whole. Omit",
-        ),
-        (of(eqopt.Adafactor, Numbers(-1, -2, 1, 3)), "Omit `reduction_blocks`"),
-        (
-            lambda: Numbers(0, 1, 0),
-            "`reduction_blocks` must be a positive number .* is 0",
         ),
         (
             lambda: eqopt.AdamMini(1, block_axes=Numbers(-1, -2, 1, SIZES)).init(

@@ -224,38 +224,6 @@ def test_own_arrays_of_a_stack_without_its_layers(opt, name):
         assert (alone.mlp.gain == grads.mlp.gain).all()
 
 
-# A transformer of arrays: all of these are for Muon.
-TRANSFORMER = {
-    "qkv": ((8, 3, 2, 4), Numbers(0, (2, 3))),
-    "o": ((2, 4, 8), Numbers((0, 1), 2)),
-    "up": ((8, 32), INPUTS_FIRST),
-    "experts": ((4, 8, 32), STACK),
-}
-
-
-def test_muon_does_not_skip_parameters_silently():
-    """Muon orthogonalizes all parameters with its label, or `init` raises an error."""
-    params = {name: jnp.ones(shape) for name, (shape, _) in TRANSFORMER.items()}
-    params |= {"embedding": jnp.ones((9, 8))}
-    labels = {name: "muon" if name in TRANSFORMER else "adam" for name in params}
-
-    def partition(**options):
-        muon = eqopt.Muon(0.02, **options)
-        return eqopt.Partition({"muon": muon, "adam": eqopt.Adam(1e-3)}, labels)
-
-    with pytest.raises(ValueError, match=r"`\['experts'\]`.*`\['o'\]`, `\['qkv'\]`"):
-        partition().init(params)
-    numbers = {name: numbers for name, (_, numbers) in TRANSFORMER.items()}
-    opt = partition(weight_dimension_numbers={**numbers, "embedding": None})
-    ours = lambda opt: opt.init(params).inner_states["muon"]
-    momentum = lambda opt: eqopt.tree.get(ours(opt), "ScaleByMuonState").mu
-    assert all(momentum(opt)[name] is not None for name in TRANSFORMER)
-    fallback = eqopt.tree.get(ours(opt), "ScaleByAdamState")
-    assert not jax.tree.leaves((fallback.mu, fallback.nu))
-    opt = partition(weight_dimension_numbers=layer_matrices)
-    assert [name for name, x in momentum(opt).items() if x is not None] == ["up"]
-
-
 def test_the_fix_in_the_message():
     """It is the code to write with a selector, also for an array alone."""
     for params in ({"a": {"own": jnp.ones((3, 4, 5))}}, jnp.ones((3, 4, 5))):
@@ -281,13 +249,3 @@ def test_a_frozen_part(is_whole):
     assert jax.tree.structure(after) == jax.tree.structure(state)
     assert (new.mlp.gain != model.mlp.gain).all() and (new.bias == model.bias).all()
     assert state[0].mu.mlp.gain is None and state[0].mu.mlp.up is not None
-
-
-@pytest.mark.slow
-def test_frozen_arrays_need_no_numbers():
-    """Only arrays with gradients need dimension numbers."""
-    model = {"own": jnp.ones((3, 4, 5)), "matrix": jnp.ones((4, 5))}
-    trained = {**model, "own": None}
-    for opt in (eqopt.Muon(0.1), eqopt.MARS(0.1), eqopt.AdamP(0.1)):
-        new, _ = opt.step(trained, opt.init(trained), model)
-        assert (new["own"] == 1).all() and (new["matrix"] != 1).any()

@@ -83,13 +83,3 @@ def test_gradients_of_a_part_without_the_model(opt):
     updates, new = opt.update(grads, state)
     assert updates.head.weight.shape == grads.head.weight.shape
     assert len(jax.tree.leaves(updates)) == 1 and eqx.tree_equal(new, state)
-
-
-def test_the_equation_of_a_part():
-    """Without biases, the first rule of the factors matches no parameter."""
-    factors = groups.layerwise_decay(0.5, groups.path("bias"), groups.path("weight"))
-    scale = eqopt.Masked(eqopt.ScaleByTree(factors), groups.path("weight"))
-    opt = eqopt.Chain(eqopt.SGD(1.0), scale)
-    grads = jax.tree.map(jnp.ones_like, eqx.filter(MODEL, eqx.is_inexact_array))
-    updates, _ = opt.update(grads, opt.init(MODEL), MODEL)
-    assert all((x == -1).all() for x in jax.tree.leaves(updates))

@@ -11,7 +11,7 @@ import pytest
 
 import eqopt
 from eqopt import groups
-from eqopt.groups import BlockAxes, MatrixRules, matrices, no_matrices, path, stacked
+from eqopt.groups import MatrixRules, matrices, no_matrices, path, stacked
 
 from .writings import GUIDE, RULES, WRITINGS, Axis, NamedArray, guide_of, losses
 
@@ -45,16 +45,15 @@ def by_name(routes):
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.costly
-def test_three_writings_have_the_same_routes(name):
+def test_two_writings_have_the_same_routes(name):
     """The model of the guide, with its optimizer, and with others for matrices."""
-    (first, nbytes), *others = (
+    (first, nbytes), (other, its_bytes) = (
         by_name(groups.routes(OPTIMIZERS[name](RULES[way]), MODELS[way]))
         for way in WRITINGS
     )
-    for other, its_bytes in others:
-        assert other == first
-        # Blocks of 8 bits are of the last axis, so their number depends on the order.
-        assert its_bytes == pytest.approx(nbytes, rel=0.02 if name == "guide" else 0)
+    assert other == first
+    # Blocks of 8 bits are of the last axis, so their number depends on the order.
+    assert its_bytes == pytest.approx(nbytes, rel=0.02 if name == "guide" else 0)
     assert len(first) == 10
     assert {name: found[1] for name, found in first.items() if found[1]} == {
         "qkv": ((9, 64, 64),),
@@ -88,21 +87,17 @@ def test_two_writings_have_the_same_losses():
 def test_adam_mini_takes_the_same_rules():
     """A block for each output of a matrix, and for each layer of a gain."""
     words = matrices(path("embedding|positions"), inputs=-1, outputs=-2)
-    blocks = {"layers": groups.layer_blocks, "named": groups.layer_blocks}
     head = matrices(path("head"), inputs=0, outputs=1)
-    blocks["arrays"] = words | head | GUIDE.MATRICES
+    blocks = {"layers": groups.layer_blocks, "arrays": words | head | GUIDE.MATRICES}
     opts = {way: eqopt.AdamMini(1.0, block_axes=blocks[way]) for way in WRITINGS}
     found = [by_name(groups.routes(opts[way], MODELS[way])) for way in WRITINGS]
-    assert found[0] == found[1] == found[2]
+    assert found[0] == found[1]
     gain = {"gain": jnp.ones((3, 4)), "up": jnp.ones((3, 4, 5))}
     state = eqopt.AdamMini(1.0, block_axes=stacked(lambda m: m)).init(gain)
     nu = eqopt.tree.get(state, "nu")
     assert nu["gain"].shape == (3, 1) and nu["up"].shape == (3, 1, 5)
     single = eqopt.AdamMini(1.0, block_axes=Numbers(0, 1)).init(jnp.ones((4, 5)))
     assert eqopt.tree.get(single, "nu").shape == (1, 5)
-    assert groups.layer_blocks(MODELS["named"]).embedding.weight.array == BlockAxes(
-        (1,)
-    )
 
 
 TABLE = """
@@ -139,7 +134,6 @@ IS_A = {"a": True, "b": False}
     ("opt", "a", "b"),
     [
         (ADAM, "ScaleByAdam", "ScaleByAdam"),
-        (eqopt.Scale(2.0), "-", "-"),
         (
             eqopt.Partition({"x": eqopt.SGD(0.1), 1: ADAM}, {"a": "x", "b": 1}),
             "'x' > SGD",
@@ -161,15 +155,6 @@ IS_A = {"a": True, "b": False}
             "-",
         ),
         (
-            eqopt.SkipStep(
-                eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), eqopt.Muon(0.1)),
-                eqopt.SigmaRule(),
-            ),
-            "Muon > ScaleByMuon",
-            "Muon > ScaleByAdam",
-        ),
-        (eqopt.Flatten(eqopt.Adam(0.1)), "Flatten > Adam", "Flatten > Adam"),
-        (
             eqopt.GaLore(0.1, rank=2),
             "GaLore > ScaleByGaLore + ScaleByAdam",
             "GaLore > ScaleByAdam",
@@ -185,10 +170,8 @@ def test_who_takes_it(opt, a, b):
 @pytest.mark.parametrize(
     ("opt", "decay", "factor"),
     [
-        (eqopt.AdamW(0.1, weight_decay=0.0), None, None),
         (eqopt.AdamW(0.1, weight_decay=ETA), ETA, None),
         (eqopt.AdamW(0.1, weight_decay=eqopt.AddDecayedWeights(0.2)), 0.2, None),
-        (eqopt.AdamP(0.1, weight_decay=0.3), 0.3, None),
         (eqopt.Muon(0.1, consistent_rms=0.5), None, 1.0),
         (eqopt.Orthogonalize(scale="spectral"), None, 2.0),
         (eqopt.Chain(eqopt.Scale(3.0), eqopt.ScaleByTree(0.5)), None, 1.5),

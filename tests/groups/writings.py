@@ -1,4 +1,4 @@
-"""The transformer of the guide in three ways of writing it, with the same weights."""
+"""The transformer of the guide in two ways of writing it, with the same weights."""
 
 from typing import Any, NamedTuple
 
@@ -100,76 +100,7 @@ class NamedArray(eqx.Module):
     axes: tuple[Axis, ...] = eqx.field(static=True)
 
 
-class Linear(eqx.Module):
-    weight: NamedArray
-    In: tuple[Axis, ...] = eqx.field(static=True)
-    Out: tuple[Axis, ...] = eqx.field(static=True)
-
-
-class Embedding(eqx.Module):
-    weight: NamedArray
-    Vocab: Axis = eqx.field(static=True)
-    Embed: Axis = eqx.field(static=True)
-
-
-class Norm(eqx.Module):
-    weight: NamedArray
-    axis: Axis = eqx.field(static=True)
-
-
-class Stacked(eqx.Module):
-    stacked: dict
-    Block: Axis = eqx.field(static=True)
-
-
-class Named(eqx.Module):
-    """Arrays with named axes, in layers that name them as haliax does.
-
-    The outputs of some come first, because only the names matter.
-    """
-
-    embedding: Embedding
-    positions: Embedding
-    blocks: Stacked
-    gain: Norm
-    head: Linear
-
-    def __init__(self, model):
-        layers, width, three, heads, size = model.blocks["qkv"].shape
-        words, inner = len(model.embedding), model.blocks["up"].shape[-1]
-        layer, embed, mlp = (
-            Axis("layers", layers),
-            Axis("embed", width),
-            Axis("mlp", inner),
-        )
-        place, vocab = Axis("position", len(model.positions)), Axis("vocab", words)
-        of_heads = Axis("heads", heads), Axis("head_size", size)
-        layer_of = {
-            "qkv": ((embed,), (Axis("qkv", three), *of_heads)),
-            "out": (of_heads, (embed,)),
-            "up": ((embed,), (mlp,)),
-            "down": ((mlp,), (embed,)),
-        }
-        blocks: dict[str, Any] = {}
-        for name, array in model.blocks.items():
-            if name not in layer_of:
-                blocks[name] = Norm(NamedArray(array, (layer, embed)), embed)
-                continue
-            inputs, outputs = layer_of[name]
-            axes = (layer, *inputs, *outputs)
-            if name == "up":
-                axes, array = (layer, *outputs, *inputs), jnp.moveaxis(array, 1, -1)
-            blocks[name] = Linear(NamedArray(array, axes), inputs, outputs)
-        self.blocks = Stacked(blocks, layer)
-        table = NamedArray(model.embedding, (vocab, embed))
-        self.embedding = Embedding(table, vocab, embed)
-        table = NamedArray(model.positions, (place, embed))
-        self.positions = Embedding(table, place, embed)
-        self.gain = Norm(NamedArray(model.gain, (embed,)), embed)
-        self.head = Linear(NamedArray(model.head, (embed, vocab)), (embed,), (vocab,))
-
-
-WRITINGS = {"arrays": lambda model: model, "layers": Layers, "named": Named}
+WRITINGS = {"arrays": lambda model: model, "layers": Layers}
 
 # The page of the guide has the rules for the other ways.
 PAGE: dict[str, Any] = {}

@@ -24,28 +24,6 @@ OURS = eqopt.Chain(eqopt.ClipByGlobalNorm(0.1), eqopt.AdamW(0.1, weight_decay=0.
 THEIRS = optax.chain(optax.clip_by_global_norm(0.1), optax.adamw(0.1, weight_decay=0.1))
 
 
-def test_train_state():
-    nn = pytest.importorskip("flax.linen")
-    train_state = pytest.importorskip("flax.training.train_state")
-    network = nn.Dense(1)
-    params = network.init(jax.random.key(0), X)["params"]
-
-    @jax.jit
-    def step(state):
-        loss = lambda p: jnp.mean((state.apply_fn({"params": p}, X) - Y) ** 2)
-        return state.apply_gradients(grads=jax.grad(loss)(state.params))
-
-    trained = []
-    for tx in (to_optax(OURS), THEIRS):
-        state = train_state.TrainState.create(
-            apply_fn=network.apply, params=params, tx=tx
-        )
-        for _ in range(4):
-            state = step(state)
-        trained.append(state.params)
-    assert_close(*trained)
-
-
 def test_nnx_optimizer():
     nnx = pytest.importorskip("flax.nnx")
 

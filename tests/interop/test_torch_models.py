@@ -97,13 +97,6 @@ def test_names_in_a_state():
     assert equal(mu["b"], optimizer.state[b]["exp_avg"])
 
 
-def test_groups_that_are_one():
-    a, b = tensors([(2,), (3,)])
-    optimizer = torch.optim.Adam([{"params": [a]}, {"params": [b]}], lr=0.1)
-    assert from_torch(optimizer) == eqopt.Adam(0.1)
-    assert from_torch(optimizer, [jnp.zeros(2), jnp.zeros(3)]) == eqopt.Adam(0.1)
-
-
 def test_groups_with_their_own_counts():
     """One that was added later has taken fewer steps."""
     a, b = tensors([(2,), (3,)])
@@ -197,20 +190,3 @@ def test_arrays_of_numpy_and_a_count():
     assert eqopt.tree.step_count(state) == 4
     state = state_from_torch(opt, state_dict, jnp.zeros(2), count=7)
     assert eqopt.tree.step_count(state) == 7
-
-
-def test_tensors_as_hyperparameters():
-    [x] = tensors([(2,)])
-    betas = torch.tensor(0.5), torch.tensor(0.75)
-    optimizer = torch.optim.Adam([x], torch.tensor(0.25), betas, capturable=True)
-    assert from_torch(optimizer) == eqopt.Adam(0.25, 0.5, 0.75)
-
-
-def test_equal_optimizers_are_equal():
-    """So that compiled functions are shared."""
-    for kind in ("SGD", "RAdam", "Adafactor", "Muon"):
-        made = [
-            from_torch(getattr(torch.optim, kind)(tensors([(2, 2)]), lr=0.1))
-            for _ in range(2)
-        ]
-        assert made[0] == made[1]

@@ -1,4 +1,4 @@
-"""CTC, against torch and Optax, and at its corners."""
+"""CTC at its corners, and the probabilities that Optax has. The laws have its values."""
 
 import functools
 
@@ -29,40 +29,11 @@ def problem(seed, frames=(12, 7, 10, 12), labels=(4, 2, 0, 3), classes=6, blank_
     return logits, paddings(frames, T), y, paddings(labels, N)
 
 
-@pytest.fixture
-def by_torch():
-    torch = pytest.importorskip("torch")
-
-    def loss_and_grad(logits, logit_paddings, labels, label_paddings, blank_id=0):
-        x = torch.tensor(logits, requires_grad=True)
-        loss = torch.nn.functional.ctc_loss(
-            torch.nn.functional.log_softmax(x, -1).transpose(0, 1),
-            torch.tensor(labels),
-            torch.tensor((1 - logit_paddings).sum(1).astype(np.int64)),
-            torch.tensor((1 - label_paddings).sum(1).astype(np.int64)),
-            blank=blank_id,
-            reduction="none",
-        )
-        loss.sum().backward()
-        return loss.detach().numpy(), x.grad.numpy()
-
-    return loss_and_grad
-
-
 @functools.partial(jax.jit, static_argnames="blank_id")
 def value_and_grad(*example, blank_id=0):
     loss = lambda x: losses.ctc_loss(x, *example[1:], blank_id=blank_id)
     value, vjp = jax.vjp(loss, example[0])
     return value, vjp(jnp.ones_like(value))[0]
-
-
-@pytest.mark.parametrize("blank_id", [0, 2, 5])
-def test_right_by_torch(by_torch, blank_id):
-    example = problem(blank_id, blank_id=blank_id)
-    loss, grad = value_and_grad(*example, blank_id=blank_id)
-    expected, slope = by_torch(*example, blank_id=blank_id)
-    np.testing.assert_allclose(loss, expected, rtol=1e-5)
-    np.testing.assert_allclose(grad, slope, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("blank_id", [0, 3])
@@ -179,20 +150,6 @@ def test_impossible_classes():
     loss, grad = value_and_grad(logits, logit_paddings, labels, label_paddings)
     assert loss[0] > 1e4 and loss[1] < 1e3
     assert jnp.all(jnp.isfinite(grad))
-
-
-@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
-def test_impossible_in_half_precision(dtype):
-    """The largest number of float16 is below `-log_epsilon`."""
-    logits, *rest = problem(0, (2, 3), (2, 2), classes=3)
-    x = jnp.asarray(logits, dtype)
-    loss, grad = value_and_grad(x, *rest)
-    assert loss.dtype == dtype
-    assert jnp.isfinite(loss).all() and jnp.isfinite(grad).all()
-    limit = min(1e5, float(jnp.finfo(dtype).max))
-    assert 0.9 * limit < loss[0].astype(jnp.float32) < 1.1 * limit
-    for probabilities in losses.ctc_loss_with_forward_probs(x, *rest):
-        assert jnp.isfinite(probabilities).all()
 
 
 def test_no_memory_for_one_hot_labels():

@@ -16,16 +16,6 @@ def f32(*values):
     return jnp.array(values, jnp.float32)
 
 
-@pytest.mark.parametrize(
-    "name", ["huber_loss", "log_cosh", "sigmoid_binary_cross_entropy", "hinge_loss"]
-)
-def test_shapes_that_do_not_fit(name):
-    x, y = jnp.ones((4, 1)), jnp.ones(4)
-    assert getattr(optax.losses, name)(x, y).shape == (4, 4)
-    with pytest.raises(ValueError, match="Nothing is broadcast"):
-        getattr(losses, name)(x, y)
-
-
 def test_cosine_of_large_vectors():
     x = f32(1e30, 0)
     assert optax.cosine_similarity(x, x) == 0
@@ -39,11 +29,6 @@ def test_labels_out_of_range():
     assert jnp.isnan(losses.softmax_cross_entropy_with_integer_labels(x, -1))
     assert optax.losses.multiclass_perceptron_loss(x, jnp.array(3)) == 4
     assert jnp.isnan(losses.multiclass_perceptron_loss(x, 3))
-
-
-def test_log_cosh_of_small_errors():
-    assert optax.log_cosh(f32(1e-4))[0] != pytest.approx(5e-9, rel=0.5)
-    assert losses.log_cosh(f32(1e-4))[0] == pytest.approx(5e-9, rel=1e-5)
 
 
 def test_odd_degrees():

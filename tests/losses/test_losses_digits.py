@@ -2,17 +2,17 @@
 
 A loss that is computed as a difference of larger numbers has none where a model is
 right: it may even be negative, and its logarithm NaN. Each subject has rows of
-confident, saturated and huge arguments, and a formula for float64 without cancellation.
+confident, saturated and huge arguments.
 """
 
 import dataclasses
-import itertools
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from jax.scipy.special import logsumexp
 
@@ -21,10 +21,23 @@ from eqopt import losses
 
 EPS = float(np.finfo(np.float32).eps)  # all losses are computed in float32 here
 DTYPES = [jnp.float32, jnp.bfloat16, jnp.float16]
+LOST = 1e-13
 
 
 def nothing(*args, **kwargs):
     return 0.0
+
+
+def from_optax(subject, floats):
+    """Optax's loss in float64, where what is lost to cancellation is below `LOST`."""
+    fn = getattr(optax.losses, subject.name)
+    if subject.name == "make_fenchel_young_loss":
+        fn = fn(logsumexp)
+    arrays = {k: jnp.asarray(x) for k, x in floats.items()}
+    is_array = lambda x: isinstance(x, np.ndarray)
+    rest = {k: jnp.asarray(x) if is_array(x) else x for k, x in subject.rest.items()}
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        return np.asarray(subject.of(fn(**arrays, **rest)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,13 +46,13 @@ class Subject:
 
     name: str
     floats: Callable[[float], dict[str, Any]]
-    formula: Callable[..., Any]
     rest: dict[str, Any] = dataclasses.field(default_factory=dict)
+    # Where Optax has no digits in float64, either.
+    formula: Callable[..., Any] | None = None
     low: float = 0.0
     high: float = np.inf
-    rtol: float = 1e-5
-    # The change of the result due to rounded arguments, in units of their dtype's eps.
-    # A loss cannot be more exact.
+    # The change of the result due to rounded arguments, for the eps of their dtype and
+    # the result. A loss cannot be more exact.
     noise: Callable[..., Any] = nothing
     # Values above are not exact, as the docstring says.
     exact_below: float = np.inf
@@ -53,93 +66,41 @@ class Subject:
         return self.of(fn(**floats, **self.rest))
 
 
-# Formulas. Their arguments are NumPy arrays of float64.
-
-
-def softplus(x):
-    return np.logaddexp(0, x)
-
-
-def log_softmax(x):
-    """From the other classes, so that the logarithm of a number near 1 is exact."""
-    classes = x.shape[-1]
-    odds = [
-        np.logaddexp.reduce(np.delete(x, i, -1) - x[..., i : i + 1], -1)
-        for i in range(classes)
-    ]
-    return -softplus(np.stack(odds, -1))
-
-
-def excess(x):
-    series = x**2 / 2 - x**3 / 6 + x**4 / 24 - x**5 / 120 + x**6 / 720
-    with np.errstate(over="ignore"):
-        return np.where(np.abs(x) < 1e-2, series, x + np.expm1(-x))
-
-
-def huber(predictions):
-    e = np.abs(predictions)
-    return np.where(e < 1, e**2 / 2, e - 0.5)
-
-
-def log_cosh(predictions):
-    e = np.abs(predictions)
-    small = np.log1p(2 * np.sinh(np.minimum(e, 1) / 2) ** 2)
-    return np.where(e < 1, small, softplus(-2 * e) + e - np.log(2))
-
-
-def binary(logits, labels):
-    return softplus(np.where(labels == 1, -logits, logits))
-
-
-def hinge(predictor_outputs, targets):
-    return np.maximum(1 - targets * predictor_outputs, 0)
-
-
-def perceptron(predictor_outputs, targets):
-    return np.maximum(-targets * predictor_outputs, 0)
-
-
-def binary_sparsemax(logits, labels):
-    scores = np.stack([0 * logits, logits], -1)
-    return sparsemax(scores, np.full(len(logits), labels))
-
-
-def cross_entropy(logits, labels):
-    return -np.sum(np.where(labels == 0, 0, labels * log_softmax(logits)), -1)
-
-
-def of_integers(logits, labels):
-    return cross_entropy(logits, np.eye(4)[labels])
-
-
-def ranking(logits, labels, reduce_fn):
-    return cross_entropy(logits, labels)
-
-
-def fenchel_young(scores, targets):
-    return cross_entropy(scores, targets)
-
-
-def rounding_of_maxima(eps, scores):
+def rounding_of_maxima(eps, result, scores):
     """It cannot know more than `max_fun`, which returns a large number."""
     return 2 * EPS * np.max(np.abs(scores), -1)
 
 
-def poly(logits, labels, epsilon):
-    log_p = log_softmax(logits)
-    terms = excess(-log_p) - (1 + epsilon) * np.expm1(log_p)
-    return np.sum(np.where(labels == 0, 0, labels * terms), -1)
+def rounding_of_cosine(eps, result, **vectors):
+    return 4 * EPS
 
 
-def focal(logits, labels, gamma=2.0):
-    x = np.where(labels == 1, logits, -logits)
-    return np.exp(-gamma * softplus(x)) * softplus(-x)
+def rounding_of_distance(eps, result, **vectors):
+    return 4 * EPS * np.sqrt(np.abs(result)) + EPS**2
+
+
+def rounding_of_distances(eps, result, anchors, **others):
+    norm = lambda x: np.sqrt(np.sum(x.astype(np.longdouble) ** 2, -1) + 1e-6)
+    return 4 * EPS * sum(norm(anchors - x) for x in others.values()).astype(float)
+
+
+def rounding_of_pixels(eps, result, predictions):
+    return EPS  # of 1 - p, for each pixel
+
+
+# Formulas of divergences. Their arguments are NumPy arrays of float64.
+
+
+def log_softmax(x):
+    return x - np.logaddexp.reduce(x, -1, keepdims=True)
 
 
 def bregman(p, q, log_p, log_q):
     with np.errstate(invalid="ignore", over="ignore"):
         d = log_q - log_p
-        near = q * excess(np.where(np.abs(d) < 1, d, 0))
+        x = np.where(np.abs(d) < 1, d, 0)
+        series = x**2 / 2 - x**3 / 6 + x**4 / 24 - x**5 / 120 + x**6 / 720
+        near = q * np.where(np.abs(x) < 1e-2, series, x + np.expm1(-x))
         return np.sum(
             np.where(q == 0, p, np.where(np.abs(d) < 1, near, q * d - q + p)), -1
         )
@@ -156,7 +117,7 @@ def with_log_targets(log_predictions, log_targets):
     return bregman(p, q, log_predictions, log_targets)
 
 
-def rounding_of_logs(eps, log_predictions, targets=None, log_targets=None):
+def rounding_of_logs(eps, result, log_predictions, targets=None, log_targets=None):
     """The effect of rounded logarithms, which is small if p and q are close."""
     with np.errstate(divide="ignore", invalid="ignore"):
         q = np.exp(log_targets) if targets is None else targets
@@ -170,121 +131,8 @@ def rounding_of_logs(eps, log_predictions, targets=None, log_targets=None):
     return np.sum(4 * first + 10 * second + sums, -1)
 
 
-def rounding_of_arrays(eps, log_predictions, targets):
-    return rounding_of_logs(EPS, log_predictions, targets)
-
-
-def unit(x):
-    x = x / np.max(np.abs(x), -1, keepdims=True)
-    return x / np.sqrt(np.sum(x * x, -1, keepdims=True))
-
-
-def cosine(predictions, targets):
-    return np.sum(unit(predictions) * unit(targets), -1)
-
-
-def rounding_of_cosine(eps, **vectors):
-    return 4 * EPS
-
-
-def distance(predictions, targets):
-    return np.sum((unit(predictions) - unit(targets)) ** 2, -1) / 2
-
-
-def rounding_of_distance(eps, **vectors):
-    return 4 * EPS * np.sqrt(distance(**vectors)) + EPS**2
-
-
-def ntxent(embeddings, labels, temperature):
-    z = unit(embeddings)
-    s = z @ z.T / temperature
-    same = labels[:, None] == labels
-    terms = [
-        softplus(np.logaddexp.reduce(s[i, ~same[i]] - s[i, j]))
-        for i, j in itertools.permutations(range(len(z)), 2)
-        if same[i, j]
-    ]
-    return np.mean(terms)
-
-
-def triplet(anchors, positives, negatives, **rest):
-    near, far = (_norm(anchors - x, **rest) for x in (positives, negatives))
-    return np.maximum(near - far + 1, 0).astype(float)
-
-
-def _norm(x, norm_degree=2, eps=1e-6):
-    x = np.abs(x).astype(np.longdouble)
-    return (np.sum(x**norm_degree, -1) + eps) ** (1 / np.longdouble(norm_degree))
-
-
-def rounding_of_distances(eps, anchors, **others):
-    return 4 * EPS * sum(_norm(anchors - x) for x in others.values()).astype(float)
-
-
-def sparsemax(scores, labels):
-    x = scores.astype(np.longdouble)
-    x = x - np.max(x, -1, keepdims=True)
-    best = -np.sort(-x, -1)
-    count = np.arange(1, x.shape[-1] + 1)
-    number = np.sum(best * count > np.cumsum(best, -1) - 1, -1, keepdims=True)
-    in_sum = np.where(count <= number, best, 0)
-    p = np.maximum(x - (np.sum(in_sum, -1, keepdims=True) - 1) / number, 0)
-    own = np.take_along_axis(x, labels[:, None], -1)
-    ahead = np.sum(np.where(p > 0, p * (x - own), 0), -1)
-    return (ahead + (1 - np.sum(p * p, -1)) / 2).astype(float)
-
-
-def multiclass_hinge(scores, labels):
-    own = np.take_along_axis(scores, labels[:, None], -1)
-    return np.max(scores - own + 1 - np.eye(scores.shape[-1])[labels], -1)
-
-
-def multiclass_perceptron(scores, labels):
-    own = np.take_along_axis(scores, labels[:, None], -1)
-    return np.max(scores - own, -1)
-
-
-def rounding_of_pixels(eps, predictions):
-    return EPS  # of 1 - p, for each pixel
-
-
-def dice_of(p, q, t, axis):
-    right, wrong = np.sum(p * t, axis), np.sum(p * (1 - t) + q * t, axis) / 2
-    return wrong / (right + wrong + 1)
-
-
-def dice(predictions, targets, reduction="none"):
-    log_p = log_softmax(predictions)
-    return dice_of(np.exp(log_p), -np.expm1(log_p), targets, 1)
-
-
-def generalized_dice(predictions, targets):
-    weights = 1 / np.sum(targets, (0, 1)) ** 2
-    weights = weights / np.sum(weights) * len(weights)
-    return np.mean(dice(predictions, targets) * weights)
-
-
-def binary_dice(predictions, targets):
-    p, q = (np.exp(-softplus(x)) for x in (-predictions, predictions))
-    return dice_of(p, q, targets, 1)
-
-
-def ctc(logits, logit_paddings, labels, label_paddings):
-    """From the probabilities of all sequences of classes, the wrong ones if few."""
-    found = []
-    for x, pad, y, no_label in zip(
-        log_softmax(logits), logit_paddings, labels, label_paddings, strict=True
-    ):
-        x, y = x[pad == 0], list(y[no_label == 0])
-        wrong, right = [-np.inf], [-np.inf]
-        for path in itertools.product(range(x.shape[1]), repeat=len(x)):
-            runs = [k for k, _ in itertools.groupby(path)]
-            log_p = np.sum(x[np.arange(len(x)), list(path)])
-            (right if [k for k in runs if k] == y else wrong).append(log_p)
-        wrong = np.exp(np.logaddexp.reduce(wrong))
-        right = np.logaddexp.reduce(right)
-        found.append(-np.log1p(-wrong) if wrong < 0.5 else -right)
-    return np.array(found)
+def rounding_of_arrays(eps, result, log_predictions, targets):
+    return rounding_of_logs(EPS, result, log_predictions, targets)
 
 
 # Arguments.
@@ -329,6 +177,7 @@ def errors(limit):
 ONE = np.array([-1, 1 - 1 / 256, 1 - 1 / 16, 1, 0.5, *GAPS])
 BOTH = np.concatenate([ONE, -ONE])
 SIDES = {"labels": np.repeat([1, 0], [len(ONE), len(ONE) + 1])}
+SIGNS = {"targets": np.ones(2 * len(ONE) + 1, int)}
 
 
 def both_sides(limit):
@@ -417,48 +266,39 @@ def frames(limit):
 
 
 SUBJECTS = [
-    Subject("squared_error", errors, lambda predictions: predictions**2),
-    Subject("l2_loss", errors, lambda predictions: predictions**2 / 2),
-    Subject("huber_loss", errors, huber),
-    Subject("log_cosh", errors, log_cosh),
-    Subject(
-        "cosine_similarity", vectors, cosine, low=-1, high=1, noise=rounding_of_cosine
-    ),
-    Subject("cosine_distance", vectors, distance, high=2, noise=rounding_of_distance),
-    Subject("sigmoid_binary_cross_entropy", both_sides, binary, SIDES),
-    Subject("sigmoid_focal_loss", both_sides, focal, SIDES),
-    Subject("hinge_loss", one_side("predictor_outputs"), hinge, {"targets": 1}),
-    Subject(
-        "perceptron_loss", one_side("predictor_outputs"), perceptron, {"targets": 1}
-    ),
-    Subject("sparsemax_loss", one_side("logits"), binary_sparsemax, {"labels": 1}),
-    Subject("softmax_cross_entropy", logits, cross_entropy, {"labels": HOT}),
-    Subject("safe_softmax_cross_entropy", logits, cross_entropy, {"labels": HOT}),
-    Subject(
-        "softmax_cross_entropy_with_integer_labels", logits, of_integers, OF_CLASSES
-    ),
-    Subject("poly_loss_cross_entropy", logits, poly, {"labels": HOT, "epsilon": 2.0}),
-    Subject("poly_loss_cross_entropy", logits, poly, MINUS_ONE, label="-1"),
-    Subject(
-        "ranking_softmax_loss", logits, ranking, {"labels": HOT, "reduce_fn": None}
-    ),
+    Subject("squared_error", errors),
+    Subject("l2_loss", errors),
+    Subject("huber_loss", errors),
+    Subject("log_cosh", errors),
+    Subject("cosine_similarity", vectors, low=-1, high=1, noise=rounding_of_cosine),
+    Subject("cosine_distance", vectors, high=2, noise=rounding_of_distance),
+    Subject("sigmoid_binary_cross_entropy", both_sides, SIDES),
+    Subject("sigmoid_focal_loss", both_sides, SIDES),
+    Subject("hinge_loss", one_side("predictor_outputs"), SIGNS),
+    Subject("perceptron_loss", one_side("predictor_outputs"), SIGNS),
+    Subject("sparsemax_loss", one_side("logits"), {"labels": 1}),
+    Subject("softmax_cross_entropy", logits, {"labels": HOT}),
+    Subject("safe_softmax_cross_entropy", logits, {"labels": HOT}),
+    Subject("softmax_cross_entropy_with_integer_labels", logits, OF_CLASSES),
+    Subject("poly_loss_cross_entropy", logits, {"labels": HOT, "epsilon": 2.0}),
+    Subject("poly_loss_cross_entropy", logits, MINUS_ONE, label="-1"),
+    Subject("ranking_softmax_loss", logits, {"labels": HOT, "reduce_fn": None}),
     Subject(
         "make_fenchel_young_loss",
         lambda limit: {"scores": sure(limit)},
-        fenchel_young,
         {"targets": HOT},
         noise=rounding_of_maxima,
     ),
     Subject(
         "kl_divergence",
         lambda limit: {"log_predictions": LOG_P, "targets": np.exp(LOG_Q)},
-        generalized,
+        formula=generalized,
         noise=rounding_of_logs,
     ),
     Subject(
         "kl_divergence_with_log_targets",
         lambda limit: {"log_predictions": LOG_P, "log_targets": LOG_Q},
-        with_log_targets,
+        formula=with_log_targets,
         noise=rounding_of_logs,
     ),
     Subject(
@@ -467,42 +307,34 @@ SUBJECTS = [
             "log_predictions": LOG_P + np.log(POSITIVE),
             "targets": np.exp(LOG_Q) * POSITIVE,
         },
-        generalized,
+        formula=generalized,
         noise=rounding_of_arrays,
     ),
-    Subject("multiclass_hinge_loss", score_rows, multiclass_hinge, SCORE_LABELS),
-    Subject(
-        "multiclass_perceptron_loss", score_rows, multiclass_perceptron, SCORE_LABELS
-    ),
-    Subject("multiclass_sparsemax_loss", score_rows, sparsemax, SCORE_LABELS),
+    Subject("multiclass_hinge_loss", score_rows, SCORE_LABELS),
+    Subject("multiclass_perceptron_loss", score_rows, SCORE_LABELS),
+    Subject("multiclass_sparsemax_loss", score_rows, SCORE_LABELS),
     Subject(
         "dice_loss",
         lambda limit: {"predictions": pixels(limit)},
-        dice,
         {"targets": PIXELS, "reduction": "none"},
         noise=rounding_of_pixels,
     ),
     Subject(
         "multiclass_generalized_dice_loss",
         lambda limit: {"predictions": pixels(limit)[..., [0, 2]]},
-        generalized_dice,
         {"targets": PIXELS[..., [0, 2]]},
         noise=rounding_of_pixels,
     ),
     Subject(
         "binary_dice_loss",
         lambda limit: {"predictions": sure(limit) - 8},
-        binary_dice,
         {"targets": np.tile(np.eye(4)[2], (len(LABELS), 1))},
     ),
-    Subject(
-        "ntxent", groups, ntxent, {"labels": np.arange(4) // 2, "temperature": 0.07}
-    ),
-    Subject("triplet_margin_loss", triplets, triplet, noise=rounding_of_distances),
+    Subject("ntxent", groups, {"labels": np.arange(4) // 2, "temperature": 0.07}),
+    Subject("triplet_margin_loss", triplets, noise=rounding_of_distances),
     Subject(
         "triplet_margin_loss",
         triplets,
-        triplet,
         {"norm_degree": 8, "eps": 0.0},
         noise=rounding_of_distances,
         label="-8",
@@ -510,15 +342,13 @@ SUBJECTS = [
     Subject(
         "smooth_labels",
         lambda limit: {"labels": HOT},
-        lambda labels, alpha: (1 - alpha) * labels + alpha / 4,
         {"alpha": 0.1},
         high=1,
     ),
-    Subject("ctc_loss", frames, ctc, CTC, exact_below=5e4),
+    Subject("ctc_loss", frames, CTC, exact_below=5e4),
     Subject(
         "ctc_loss_with_forward_probs",
         frames,
-        ctc,
         CTC,
         exact_below=5e4,
         of=lambda x: x[0],
@@ -533,8 +363,8 @@ def test_every_loss_is_a_subject():
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("subject", SUBJECTS, ids=lambda x: x.name + x.label)
 @pytest.mark.costly
-def test_digits(subject, dtype):
-    """Rounded once from float32, which has as many digits as the formula."""
+def test_digits(subject, dtype, x64):
+    """Rounded once from float32, which has the digits of Optax in float64."""
     info = jnp.finfo(dtype)
     floats = subject.floats(min(1e30, 0.9 * float(info.max)))
     floats = {k: jnp.asarray(x.astype(dtype)) for k, x in floats.items()}
@@ -547,16 +377,20 @@ def test_digits(subject, dtype):
     found, grads = value_and_grads(floats)
     assert found.dtype == dtype
     exact = {k: np.asarray(x).astype(float) for k, x in floats.items()}
-    expected = subject.formula(**exact, **subject.rest)
-    noise = subject.noise(max(float(info.eps), EPS), **exact)
+    if subject.formula:
+        expected = subject.formula(**exact)
+    else:
+        with x64():
+            expected = from_optax(subject, exact)
+    noise = subject.noise(max(float(info.eps), EPS), expected, **exact)
     found = np.asarray(found).astype(float)
     fits = np.abs(expected) < min(float(info.max), subject.exact_below)
     assert np.all((found >= subject.low) & (found <= subject.high))
-    rtol = subject.rtol + (0 if dtype == jnp.float32 else float(info.eps))
+    rtol = 1e-5 + (0 if dtype == jnp.float32 else float(info.eps))
     # Numbers below the normal ones lose their digits, or become 0.
     least = float(info.tiny) * (1 if dtype == jnp.float32 else float(info.eps))
     error = np.where(fits, np.abs(found - expected), 0)
-    allowed = rtol * np.abs(expected) + noise + least
+    allowed = rtol * np.abs(expected) + noise + least + LOST
     bad = ~(error <= allowed)
     assert not np.any(bad), (found[bad], expected[bad], (error / allowed)[bad])
     for name, grad in grads.items():

@@ -43,14 +43,6 @@ CASES = {
         lambda: losses.softmax_cross_entropy_with_integer_labels(X, X.astype(int)),
         r"`labels` must be integers of shape \(4,\), .* has shape \(4, 3\).*argmax",
     ),
-    "labels along the axis": (
-        lambda: losses.softmax_cross_entropy_with_integer_labels(X, IDS, axis=0),
-        r"integers of shape \(3,\)",
-    ),
-    "labels of scores": (
-        lambda: losses.multiclass_hinge_loss(X, IDS[:3]),
-        r"multiclass_hinge_loss: `labels` must be integers of shape \(4,\)",
-    ),
     "integer labels": (
         lambda: losses.softmax_cross_entropy(X, IDS),
         r"`labels` must have the shape .* `jax.nn.one_hot\(labels, 3\)`",
@@ -71,25 +63,19 @@ CASES = {
         lambda: losses.ntxent(X, IDS[:3]),
         r"`embeddings` has \[4, 3\], `labels` has \[3\]",
     ),
-    "negatives": (lambda: losses.triplet_margin_loss(X, X, COLUMN), "`negatives` must"),
     "axis of the classes": (
         lambda: losses.dice_loss(FRAMES, FRAMES, axis=-1),
         r"`axis` must not contain the last axis",
     ),
-    "class weights": (lambda: losses.dice_loss(X, X, class_weights=ROW), "`class_wei"),
     "dice without a batch": (
         lambda: losses.dice_loss(ROW, ROW),
         r"`predictions` must have axes for the batch .* but has shape \(4,\)",
     ),
-    "weights": (lambda: losses.ranking_softmax_loss(X, X, weights=ROW), "`weights` m"),
     "no maximum": (
         lambda: losses.make_fenchel_young_loss(jax.nn.softmax)(X, X),
         r"`max_fun` must return .* `logsumexp`, .* an array of shape \(3,\)",
     ),
     "one sequence": (lambda: ctc(FRAMES[0], PADS[0]), "'batch frames classes'"),
-    "labels of CTC": (lambda: ctc(labels=LABELS[:1]), r"`labels` has \[1, 2\]"),
-    "paddings": (lambda: ctc(pads=PADS[:, :2]), r"`logit_paddings` has \[2, 2\]"),
-    "label paddings": (lambda: ctc(label_pads=PADS), r"`label_paddings` has \[2, 5\]"),
     "blank": (lambda: ctc(blank_id=3), r"`blank_id` must be in \[0, 3\).* but is 3"),
 }
 

@@ -66,14 +66,10 @@ BY_LABELS = {
     },
     "focal, weighted": lambda x, y: losses.sigmoid_focal_loss(x, y, alpha=0.3),
     "CE": losses.softmax_cross_entropy,
-    "safe": losses.safe_softmax_cross_entropy,
     "poly": losses.poly_loss_cross_entropy,
     "ranking": losses.ranking_softmax_loss,
     "Fenchel-Young": losses.make_fenchel_young_loss(jax.nn.logsumexp),
     "dice": losses.dice_loss,
-    "binary dice": losses.binary_dice_loss,
-    "hinge": losses.hinge_loss,
-    "squares": losses.squared_error,
     "smoothing": lambda x, y: losses.smooth_labels(y, 0.2),
 }
 

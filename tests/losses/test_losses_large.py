@@ -8,10 +8,10 @@ from .test_losses_laws import SUBJECTS, WHOLE, arrays, with_gradients
 
 
 # With `axis=0`, the first axis has no examples.
-REPEATED = [x for x in SUBJECTS if x.rest.get("axis") != 0]
+REPEATED = {x.name: x for x in reversed(SUBJECTS) if x.rest.get("axis") != 0}
 
 
-@pytest.mark.parametrize("subject", REPEATED, ids=str)
+@pytest.mark.parametrize("subject", REPEATED.values(), ids=str)
 @pytest.mark.costly
 def test_a_nan_in_a_large_batch_is_found(subject):
     """In the loss and the derivatives of its example, as in a small batch."""

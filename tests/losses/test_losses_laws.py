@@ -280,7 +280,7 @@ def test_outside_of_jit(subject):
 
 
 @pytest.mark.slow
-@every_subject
+@pytest.mark.parametrize("subject", FIRST.values(), ids=str)
 def test_derivatives(subject, x64):
     """First and second ones, in forward mode, are differences of what they derive.
 

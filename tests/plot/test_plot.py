@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from matplotlib import pyplot
 from matplotlib.figure import Figure
 
 import eqopt
@@ -93,12 +92,6 @@ def test_memory_by_group(axes):
     assert matrices[0].get_width() == pytest.approx(2 * 4 * 12 / 15)
 
 
-def test_memory_without_parameters(axes):
-    state = eqopt.Adam(0.1).init({"w": np.ones(3, np.float32)})
-    eqopt.plot.state_memory({"Adam": eqopt.tree.nbytes(state)}, axes=axes)
-    assert axes.get_xlabel() == "bytes"
-
-
 def test_draws_every_value(axes):
     fall, flat = CosineDecay(1.0, 50), lambda count: 0.5
     assert eqopt.plot.schedule(fall, flat, steps=60, axes=axes) is axes
@@ -131,15 +124,6 @@ def test_labels(axes):
     axes.clear()
     eqopt.plot.schedule(*same, steps=9, labels=["a", "b"], axes=axes)
     assert texts(axes) == ["a", "b"]
-
-
-def test_the_current_axes():
-    try:
-        axes = eqopt.plot.schedule(Constant(1.0), steps=3)
-        assert eqopt.plot.schedule(Step(1.0, 2), steps=3) is axes is pyplot.gca()
-        assert texts(axes) == ["Constant", "Step"]
-    finally:
-        pyplot.close("all")
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import eqopt
-from eqopt.schedules import Clipped, Constant, CosineDecay, Join, Linear, Product, Sum
+from eqopt.schedules import Constant, CosineDecay, Join, Linear
 
 
 A, B = Linear(1.0, 3.0, 4), CosineDecay(2.0, 10)
@@ -22,23 +21,17 @@ def double(count):
     [
         (A + B, lambda a, b, t: a + b),
         (A - B, lambda a, b, t: a - b),
-        (A * B, lambda a, b, t: a * b),
         (-A, lambda a, b, t: -a),
         (0.1 * A, lambda a, b, t: 0.1 * a),
         (A * 3, lambda a, b, t: 3 * a),
-        (A / 4, lambda a, b, t: a / 4),
         (1 - A, lambda a, b, t: 1 - a),
-        (A - 1, lambda a, b, t: a - 1),
         (double * A, lambda a, b, t: 2 * t * a),
-        (A + double, lambda a, b, t: a + 2 * t),
         (double - A, lambda a, b, t: 2 * t - a),
         (A - double, lambda a, b, t: a - 2 * t),
         (A * (B + 1) * 0.5, lambda a, b, t: a * (b + 1) * 0.5),
         (sum([A, B, A]), lambda a, b, t: 2 * a + b),
         (A.clip(1.5, 2.5), lambda a, b, t: min(max(a, 1.5), 2.5)),
         (A.clip(max_value=2), lambda a, b, t: min(a, 2)),
-        (A.clip(2.25), lambda a, b, t: max(a, 2.25)),
-        (A.clip(), lambda a, b, t: a),
         ((A * B).clip(1.0) - 1, lambda a, b, t: max(a * b, 1) - 1),
     ],
 )
@@ -47,17 +40,6 @@ def test_values(schedule, expected):
         np.testing.assert_allclose(
             schedule(t), expected(float(A(t)), float(B(t)), t), rtol=1e-6, atol=1e-6
         )
-
-
-@pytest.mark.parametrize("kind", [np.float32, np.float64, np.asarray, jnp.asarray])
-def test_numbers_of_all_kinds(kind):
-    number = kind(0.5)
-    for schedule in (number * A, A * number):
-        assert isinstance(schedule, Product)
-        np.testing.assert_allclose(schedule(2), 1.0)
-    for schedule in (number + A, A + number, number - (-A)):
-        assert isinstance(schedule, Sum)
-        np.testing.assert_allclose(schedule(2), 2.5)
 
 
 @pytest.mark.parametrize(
@@ -79,14 +61,6 @@ def test_numbers_of_narrow_kinds(kind):
         np.testing.assert_allclose(compiled, combine(3.0)(1), rtol=1e-6)
 
 
-def test_representation():
-    text = repr(0.1 * A * B).replace("\n", "").replace(" ", "")
-    assert text.startswith("Product(schedules=(Constant(value=0.1),Linear(init_value")
-    assert text.count("Product") == 1  # no products in products
-    assert repr(A + 1).startswith("Sum(")
-    assert repr(A.clip(0.5)).startswith("Clipped(")
-
-
 @pytest.mark.parametrize(
     "combine", [lambda: A + "a", lambda: A * None, lambda: A / B, lambda: A - True]
 )
@@ -102,14 +76,6 @@ def test_population_and_derivative():
     derivative = jax.grad(lambda c: (c * A).clip(0.0, 10.0)(2))
     assert derivative(1.0) == 2.0
     assert derivative(100.0) == 0.0
-
-
-def test_an_optimizer_takes_it():
-    opt = eqopt.SGD(0.5 * Constant(0.2) + Constant(0.1))
-    state = opt.init(jnp.ones(2))
-    params, state = opt.step(jnp.ones(2), state, jnp.ones(2))
-    np.testing.assert_allclose(params, 0.8, rtol=1e-6)
-    assert Clipped(A, max_value=2) == A.clip(max_value=2)
 
 
 def test_join_switches_exactly_at_large_counts():

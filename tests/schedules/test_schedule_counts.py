@@ -31,20 +31,6 @@ def test_many_counts(case, kind):
     )
 
 
-def test_many_counts_in_all_integers(x64):
-    line = schedules.Linear(1.0, 0.0, 10)
-    for dtype in (np.int8, np.uint8, np.int64, np.uint64):
-        info = np.iinfo(dtype)
-        values = line(np.array([info.min, 0, 5, info.max], dtype))
-        np.testing.assert_allclose(values, [1, 1, 0.5, 0])
-    np.testing.assert_allclose(line(np.array([-(2**32) - 5, -(2**31) - 1])), [1, 1])
-    assert line(jnp.arange(0)).shape == (0,)
-    assert eqx.filter_jit(line)(jnp.arange(3)).shape == (3,)
-    assert jax.vmap(line)(jnp.zeros((2, 3), int)).shape == (2, 3)
-    with x64():
-        assert schedules.Constant(np.array(1.0))(np.arange(3)).dtype == jnp.float64
-
-
 COUNTS = np.array([0, 10, 10**6, 2**31 - 101, 2**31 - 1])
 
 
@@ -67,26 +53,19 @@ def test_any_number_of_steps_may_be_beyond_all_counts(case, x64):
 # Sums and multiples of steps, and steps in lists, that do not fit in int32.
 LONG = {
     "linear_sum": schedules.Linear(1.0, 0.1, 2**30, 2**31 - 10),
-    "cosine_first_beyond": schedules.CosineDecay(1.0, BEYOND),
-    "warmup_cosine": schedules.WarmupCosineDecay(0.1, 1.0, BEYOND - 100, BEYOND + 100),
     "warmup_exponential": schedules.WarmupExponentialDecay(
         0.1, 1.0, HUGE, HUGE, 0.5, HUGE, end_value=0.2
     ),
-    "stable_short": schedules.WarmupStableDecay(0.1, 1.0, 10, BEYOND, 20, 0.05),
     "parts_of_the_run": schedules.WarmupDecay(HUGE, 1e-3, 0.9, 0.1, 2, alpha=0.1),
-    "piecewise_constant": schedules.PiecewiseConstant(1.0, {10: 0.5, HUGE: 0.5}),
     "piecewise_linear": schedules.PiecewiseInterpolate(
         "linear", 1.0, {10: 0.5, BEYOND - 5: 0.8, HUGE: 0.5, HUGE + 1: 0.1}
     ),
     "multi_step": schedules.MultiStep(1.0, [BEYOND - 1, BEYOND, HUGE]),
-    "one_cycle_arrays": schedules.LinearOneCycle(HUGE, 1.0, np.array(0.1), 0.2),
     "restarts_multiple": schedules.CosineRestarts(1.0, 10**6, 10, end_value=0.1),
     "sgdr_sum": schedules.SGDR([schedules.WarmupCosineDecay(0.1, 1.0, 5, 2**30)] * 3),
-    "triangular_sum": schedules.Cyclic(0.1, 1.0, 2**30 + 5, 2**30, "triangular2"),
     "join": schedules.Join(
         [schedules.Linear(0.1, 1.0, HUGE), schedules.Constant(2.0), abs], [BEYOND, HUGE]
     ),
-    "sum": schedules.Linear(1.0, 0.1, HUGE) + schedules.Step(1.0, HUGE),
 }
 
 
@@ -115,14 +94,6 @@ def test_derivatives_where_steps_are_beyond_all_counts():
     counts = jnp.array([0, 10**6, 10**9, 2**31 - 1])
     slopes = jax.jit(jax.vmap(jax.grad(value), (None, 0)))(1.0, counts)
     np.testing.assert_allclose(slopes, value(1.0, counts), rtol=1e-6)
-
-    def total(init_value):
-        def add(sum_, count):
-            return sum_ + value(init_value, count), None
-
-        return jax.lax.scan(add, 0.0, counts)[0]
-
-    np.testing.assert_allclose(jax.grad(total)(1.0), jnp.sum(slopes), rtol=1e-6)
 
 
 def test_steps_beyond_all_counts_without_jit():

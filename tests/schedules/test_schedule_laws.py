@@ -7,7 +7,6 @@ import jax.tree_util as jtu
 import numpy as np
 import pytest
 
-import eqopt
 from eqopt import schedules
 
 from ..interpreter import interpreted
@@ -154,17 +153,6 @@ def test_float64_in_64_bit_mode(case, x64):
         narrow = _as_arrays(case.ours)(2)
         _assert_plain(narrow, jnp.float64)
         np.testing.assert_allclose(narrow, case.ours(2), rtol=1e-6)
-
-
-def test_float32_parameters_stay_float32(x64):
-    dtypes = lambda tree: jtu.tree_map(lambda x: x.dtype, tree)
-    with x64():
-        opt = eqopt.AdamW(schedules.Linear(0.1, 0.0, 10))
-        params = jnp.ones(3, jnp.float32)
-        state = opt.init(params)
-        updates, new = opt.update(params, state, params)
-        assert dtypes(new) == dtypes(state)
-        assert "float64" not in jtu.tree_leaves(dtypes((updates, new)))
 
 
 @pytest.mark.costly

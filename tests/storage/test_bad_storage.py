@@ -68,14 +68,6 @@ CASES = {
         "because it is inside `ZeRO1`",
         "`eqopt.ZeRO1(eqopt.StoreState(opt, storage), ...)`",
     ),
-    "bits": (
-        lambda: BlockwiseQuantized(3),
-        "BlockwiseQuantized: `bits` must be one of [8, 4], but is 3",
-    ),
-    "float8 for Cast": (
-        lambda: Cast(jnp.float8_e4m3fn),
-        "Cast: `dtype` must be float16, bfloat16, float32 or float64, but is float8_e4m3",
-    ),
     "bfloat16 for MasterWeights": (
         lambda: MasterWeights(jnp.bfloat16),
         "MasterWeights: `dtype` must be float32 or float64, but is",
@@ -128,11 +120,6 @@ RESTORED = {
         BLOCKS,
         state(BlockwiseQuantized(4)),
         "FourthPowerMap.*against DynamicMap",
-    ),
-    "block size": (
-        BLOCKS,
-        state(BlockwiseQuantized(8, 100)),
-        "Blocks of 150 in rows of 300 against Blocks of 75 in rows of 300",
     ),
     "on the host": (
         eqopt.Offload(BLOCKS, 1),

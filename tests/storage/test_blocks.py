@@ -86,12 +86,6 @@ def test_codes_and_scales(name):
         assert (error <= largest_error(book, codes) + 2e-6 * np.abs(y)).all(), what
 
 
-@SLOW
-@pytest.mark.parametrize("name", BOOKS)
-def test_codes_and_scales_when_optimized(name, all_optimizations):
-    test_codes_and_scales(name)
-
-
 @pytest.mark.parametrize("name", BOOKS)
 @pytest.mark.costly
 def test_again_it_is_the_same(name):

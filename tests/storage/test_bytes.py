@@ -105,16 +105,12 @@ F32, BF16 = jnp.float32, jnp.bfloat16
 TEMPORARY = {
     "8 bits": (state(ADAMW), F32, 0.52),
     "4 bits": (state(ADAMW, BlockwiseQuantized(4)), F32, 0.28),
-    "half": (state(ADAMW, Cast()), F32, 1.01),
     "half, at random": (state(ADAMW, StochasticRounding()), F32, 0.76),
-    "one slot": (state(eqopt.Lion(1e-3)), F32, 0.26),
     # Those which compute slots late, or load one before any shared value.
     "ADOPT": (state(eqopt.ADOPT(1e-3)), F32, 1.27),
-    "Rprop": (state(eqopt.Rprop(1e-3)), F32, 0.39),
     "GPA": (state(eqopt.GPA(ADAMW)), F32, 1.58),
     # What is loaded for a sum.
     "DoG": (state(eqopt.DoG()), F32, 1.31),
-    "D-Adaptation": (state(eqopt.DAdaptAdamW()), F32, 2.4),
     # Four slots.
     "COCOB": (state(eqopt.COCOB()), F32, 2.03),
     "split": (params(ADAMW), BF16, 3.12),

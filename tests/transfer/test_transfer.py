@@ -57,13 +57,6 @@ def test_marin(tokens, width, batch, adam, muonh, eps, b2):
     assert marin(Plan(1e6, 1024, 64)).b2 == 0.9999
 
 
-def test_marin_is_the_rule_in_sequences():
-    """The fit of the thread has sequences of 4096 tokens, and another constant."""
-    plan = Plan(2e10, 2**20, 1024)
-    rate = 18.31 * 2e10**-0.395 * 1024**-0.15 * math.sqrt(2**20 / 4096)
-    assert marin(plan, "muonh").learning_rate == pytest.approx(rate, rel=1e-3)
-
-
 def test_hyper_p():
     rate = lambda batch, tokens, depth: hyper_p()(Plan(tokens, batch, depth=depth))
     assert rate(2**21, 9.5e9, 8) == 6e-4
@@ -118,13 +111,6 @@ def test_timescale_of_the_decay():
     assert rescale(TUNED, BASE, with_batch(4)).weight_decay == pytest.approx(0.2)
     longer = dataclasses.replace(BASE, tokens=1e10)
     assert rescale(TUNED, BASE, longer).weight_decay == pytest.approx(0.01)
-
-
-def test_nanochat_is_a_special_case():
-    """Its decay is multiplied by the root of the ratio of batches, and by 1 / tokens."""
-    longer = dataclasses.replace(with_batch(2), tokens=3e9)
-    found = rescale(TUNED, BASE, longer, batch_rule="rate").weight_decay
-    assert found == pytest.approx(0.1 * math.sqrt(2) / 3)
 
 
 #
@@ -270,24 +256,16 @@ together = [Plan(t, t / 100) for t in (1e6, 2e6, 4e6, 8e6)]
 @pytest.mark.parametrize(
     ("fail", "says"),
     [
-        (lambda: Plan(1e6, 0), "`batch_tokens` must be in (0, inf), but is 0."),
         (lambda: Plan(1e3, 1e6), "`batch_tokens` must be at most `tokens`"),
-        (lambda: Settings(1e-3, b1=1.0), "`b1` must be in [0, 1), but is 1.0."),
         (
             lambda: rescale(TUNED, BASE, with_batch(10), batch_rule="square_root"),
             "with `batch_rule='square_root'`, `b1=0.9` becomes",
         ),
-        (
-            lambda: rescale(TUNED, BASE, with_batch(20), batch_rule="sde"),
-            "`b2=0.95` becomes",
-        ),
         (lambda: marin(Plan(1e9, 1e6)), "marin: the plan must have a `width`."),
-        (lambda: hyper_p()(Plan(1e9, 1e6)), "`depth`, and the other does not"),
         (lambda: complete_p(Plan(1e9, 1e6), BASE), "one plan has `width`"),
         (lambda: fit(together, [1, 2, 3, -4]), "`values` must be 4 positive numbers"),
         (lambda: fit(together, [1, 2, 3, 4]), "do not tell tokens and batch_tokens"),
         (lambda: fit(together[:2], [1, 2], ["tokens"]), "2 points that differ in 1"),
-        (lambda: fit(together, [1, 2, 3, 4], ["width"]), "all plans must have `width`"),
         (lambda: find_best([1, 2, 3], [3.0, 2.0, 1.0]), "lowest at an end, 3. Extend"),
         (lambda: find_best([2, 1, 3], [3.0, 2.0, 1.0]), "3 increasing positive"),
     ],

@@ -128,13 +128,6 @@ def test_a_state_of_a_user(params):
     assert owners_of(params, opt.init(params)) == expected
 
 
-def test_a_state_without_a_class():
-    """It has slots if its arrays have the shapes of the parameters."""
-    params = {"a": jnp.ones(2), "b": jnp.ones(3)}
-    assert owners_of(params, (params, jnp.ones(2))) == [0, 1, None]
-    assert owners_of(params, {"a": jnp.ones(3), "b": jnp.ones(3)}) == [None, None]
-
-
 def test_rest_and_defaults():
     opt = eqopt.Adam(0.1)
     state = opt.init(PARAMS)

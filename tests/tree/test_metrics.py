@@ -94,16 +94,6 @@ def test_only_numbers_of_the_optimizer():
     assert metrics(eqopt.Clip(1.0).init(params)) == {}
 
 
-def test_measurements():
-    largest = lambda tree: {"inf": eqopt.tree.norm(tree, "inf")}
-    opt = eqopt.Chain(
-        eqopt.Monitor({"sizes": largest, "clipped": lambda g: jnp.zeros(())}),
-        eqopt.SGD(0.1),
-    )
-    logged = metrics(opt.init(PARAMS))
-    assert logged.keys() == {"sizes['inf']", "clipped", "learning_rate", "step"}
-
-
 def test_measurements_with_known_names():
     """They hide no other number, and no other number hides them."""
     measured = [

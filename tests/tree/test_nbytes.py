@@ -78,15 +78,3 @@ def test_the_table():
     head, *_, total = str(eqopt.tree.nbytes(state, PARAMS, labels)).splitlines()
     assert head.split()[:5] == ["slot", "(none)", "vector", "matrix", "bytes"]
     assert total.split()[1:5] == ["12", "512", "32,768", "33,292"]
-
-
-def test_keys_and_models():
-    state = eqopt.AddNoise(1.0, 1.0, key=0).init(PARAMS)
-    assert eqopt.tree.nbytes(state).slots["AddNoiseState.rng_key"] == {"": 8}
-    assert eqopt.tree.nbytes({"key": jax.random.key(0)}).total == 8
-    assert eqopt.tree.nbytes(PARAMS).slots == {"(the tree)": {"": 4 * (64**2 + 64)}}
-
-
-def test_groups_need_parameters():
-    with pytest.raises(ValueError, match=r"nbytes\(state, model, groups\)"):
-        eqopt.tree.nbytes(OPT.init(PARAMS), groups=lambda params: True)

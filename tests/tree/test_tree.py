@@ -100,13 +100,6 @@ def test_set_compiles_nothing_again(rate):
     update(eqopt.tree.set(opt, step_size=0.2), jnp.ones(2))
 
 
-def test_set_a_schedule():
-    schedule = eqopt.schedules.Linear(1e-2, 0.0, 9)
-    opt = eqopt.Chain(eqopt.Clip(1.0), eqopt.AdamW(jnp.asarray(1e-2)))
-    new = eqopt.tree.set(opt, learning_rate=schedule)
-    assert new[1].learning_rate is schedule
-
-
 def test_a_record_is_not_set():
     """No step reads it, so the new value would be ignored."""
     scheduled = eqopt.Scheduled(eqopt.Scale(eqopt.schedules.Linear(1, 0, 9)))
