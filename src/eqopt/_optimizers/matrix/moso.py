@@ -89,8 +89,8 @@ class ScaleByMOSO(AbstractMatrixwise):
     where the columns of $Q_t$ are the eigenvectors of $C_t$. If $m > n$, the same
     holds for the transposed matrices. The eigenvectors are computed for the first
     gradient; then they follow, every $k$ steps, by a step of orthogonal iteration, in
-    the order of their Rayleigh quotients. In it, $C_t$ is shifted by $10^{-5}$ of its largest
-    eigenvalue, so that directions without curvature stay where they are.
+    the order of their Rayleigh quotients. In it, $C_t$ is shifted by $10^{-5}$ of its
+    largest eigenvalue, so that directions without curvature stay where they are.
 
     At the start, $\mu_0 = \nu_0 = C_0 = 0$, and no moment is corrected for it: the
     first update is $1 / \sqrt{1 - \beta_2}$ times as long as later ones of equal
@@ -186,8 +186,8 @@ class MOSO(AbstractMatrixRecipe):
         where the columns of $Q_t$ are the eigenvectors of $C_t$. If $m > n$, the same
         holds for the transposed matrices. The eigenvectors are computed for the first
         gradient; then they follow, every $k$ steps, by a step of orthogonal iteration, in
-        the order of their Rayleigh quotients. In it, $C_t$ is shifted by $10^{-5}$ of its largest
-        eigenvalue, so that directions without curvature stay where they are.
+        the order of their Rayleigh quotients. In it, $C_t$ is shifted by $10^{-5}$ of
+        its largest eigenvalue, so that directions without curvature stay where they are.
 
         $$p_t = p_{t-1} - \eta_t\, (u_t + \lambda p_{t-1})$$
 
