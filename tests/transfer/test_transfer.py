@@ -287,7 +287,6 @@ together = [Plan(t, t / 100) for t in (1e6, 2e6, 4e6, 8e6)]
         (lambda: fit(together, [1, 2, 3, -4]), "`values` must be 4 positive numbers"),
         (lambda: fit(together, [1, 2, 3, 4]), "do not tell tokens and batch_tokens"),
         (lambda: fit(together[:2], [1, 2], ["tokens"]), "2 points that differ in 1"),
-        (lambda: fit(together, [1, 2, 3, 4], ["width"]), "all plans must have `width`"),
         (lambda: find_best([1, 2, 3], [3.0, 2.0, 1.0]), "lowest at an end, 3. Extend"),
         (lambda: find_best([2, 1, 3], [3.0, 2.0, 1.0]), "3 increasing positive"),
     ],
