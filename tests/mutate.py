@@ -82,7 +82,7 @@ ROOMS = (
 # Files without results to change: they decide where arrays are, and in which order.
 ONLY_PLACES = (
     *("_trees/sharding.py", "_matrices/division.py", "storage/_tiles.py"),
-    *("_wrappers/offload.py", "microbatching/_convolutions.py"),
+    *("_wrappers/offload.py",),
 )
 
 # Changes after which the same is computed: the file, the old and the new text, and why.

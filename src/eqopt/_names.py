@@ -97,62 +97,48 @@ GONE: Mapping[str, str] = {
     ),
     **dict.fromkeys(
         (
-            "AdaptiveGradClipState",
-            "ClipByGlobalNormState",
-            "ClipState",
-            "EmptyState",
-            "NonNegativeParamsState",
-            "NormalizeState",
-            "ScaleByTrustRatioState",
-            "ScaleState",
-            "init_empty_state",
+            *("AdaptiveGradClipState", "ClipByGlobalNormState", "ClipState"),
+            *("EmptyState", "NonNegativeParamsState", "NormalizeState"),
+            *("ScaleByTrustRatioState", "ScaleState", "init_empty_state"),
         ),
         _STATELESS,
     ),
 }
 
 
-# The arguments of other libraries (`torch.optim`, Keras, Optax), and the names here. The
-# first of these that a class has is the right one.
-ARGUMENTS: Mapping[str, tuple[str, ...]] = {
-    "lr": ("learning_rate",),
-    "step_size": ("learning_rate",),
-    "alpha": ("decay",),
-    "beta": ("decay", "b1"),
-    "beta1": ("b1",),
-    "beta2": ("b2",),
-    "beta3": ("b3",),
-    "beta_1": ("b1",),
-    "beta_2": ("b2",),
-    "epsilon": ("eps",),
-    "wd": ("weight_decay",),
-    "weight_decay_rate": ("weight_decay",),
-    "weight_decay_mask": ("mask",),
-    "dtype_momentum": ("mu_dtype",),
-    "momentum_dtype": ("mu_dtype", "accumulator_dtype"),
-    "momentum": ("beta", "b1"),
-    "use_nesterov": ("nesterov",),
-    "seed": ("key",),
-    "rng": ("key",),
-    "random_seed": ("key",),
-    "rng_key": ("key",),
-    "opt": ("inner",),
-    "tx": ("inner",),
-    "optimizer": ("inner",),
-    "inner_optimizer": ("inner",),
-    "base_optimizer": ("inner",),
-    "fast_optimizer": ("inner",),
-    "transform": ("inner",),
-    "adv_optimizer": ("adversary",),
-    "transforms": ("transformations",),
-    "param_labels": ("labels",),
-    "every_k": ("every_k_schedule",),
-    "step_size_fn": ("schedule",),
-    "muon_weight_dimension_numbers": ("weight_dimension_numbers",),
-    "base_lr": ("init_value", "peak_value", "learning_rate"),
-    "T_max": ("decay_steps",),
-    "gamma": ("decay_rate",),
+# Arguments, and their names in other libraries (`torch.optim`, Keras, Optax).
+_ARGUMENTS_ELSEWHERE: Mapping[str, str] = {
+    "init_value": "base_lr",
+    "peak_value": "base_lr",
+    "learning_rate": "lr step_size base_lr",
+    "decay": "alpha beta",
+    "beta": "momentum",
+    "b1": "beta beta1 beta_1 momentum",
+    "b2": "beta2 beta_2",
+    "b3": "beta3",
+    "eps": "epsilon",
+    "weight_decay": "wd weight_decay_rate",
+    "mask": "weight_decay_mask",
+    "mu_dtype": "dtype_momentum momentum_dtype",
+    "accumulator_dtype": "momentum_dtype",
+    "nesterov": "use_nesterov",
+    "key": "seed rng random_seed rng_key",
+    "inner": "opt tx optimizer inner_optimizer base_optimizer fast_optimizer transform",
+    "adversary": "adv_optimizer",
+    "transformations": "transforms",
+    "labels": "param_labels",
+    "every_k_schedule": "every_k",
+    "schedule": "step_size_fn",
+    "weight_dimension_numbers": "muon_weight_dimension_numbers",
+    "decay_steps": "T_max",
+    "decay_rate": "gamma",
 }
+
+# The names here of a name elsewhere. The first one that a class has is the right one.
+ARGUMENTS: dict[str, tuple[str, ...]] = {}
+for _here, _elsewhere in _ARGUMENTS_ELSEWHERE.items():
+    for _name in _elsewhere.split():
+        ARGUMENTS[_name] = (*ARGUMENTS.get(_name, ()), _here)
 
 # What to do instead of an argument that has no equivalent name.
 INSTEAD: Mapping[str, str] = {

@@ -34,8 +34,7 @@ INTERNAL = {"jax.core.Tracer", *(f"jax.extend.core.{name}" for name in PROGRAMS)
 # Only these files read traced programs, and only inside `attempt`.
 READERS = {
     "_jax_internals.py",
-    *("microbatching/_interpret.py", "microbatching/_convolutions.py"),
-    *(f"microbatching/_ghost/{name}.py" for name in ("gradient", "kinds", "uses")),
+    *("microbatching/_interpret.py", "microbatching/_ghost/gradient.py"),
 }
 OF_PROGRAMS = {"eqns", "invars", "outvars", "constvars", "primitive", "jaxpr", "consts"}
 

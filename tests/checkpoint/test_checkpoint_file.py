@@ -352,7 +352,7 @@ def test_disk_that_becomes_full(path):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, before[1]))
     try:
-        with pytest.raises(OSError, match="File too large, so nothing was") as raised:
+        with pytest.raises(OSError, match=r"File too large\n.*: nothing was") as raised:
             save(path, negative)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -375,8 +375,7 @@ def test_what_fails_at_the_end(path, monkeypatch, call, error):
         with pytest.raises(type(error)) as raised:
             save(path, model(scale=0.5))
     if isinstance(error, OSError):
-        assert "Input/output error, so nothing was saved" in str(raised.value)
-        assert raised.value.errno == errno.EIO and raised.value.filename == str(path)
+        assert "eqopt.checkpoint.save: nothing was saved." in raised.value.__notes__
     assert_same(load(path, model()), model())
     assert os.listdir(path.parent) == ["run.eqx"]
 
@@ -408,7 +407,9 @@ def test_directories_that_cannot_be_synced(path, monkeypatch, call, code):
 
 
 def test_a_directory_that_does_not_exist(path):
-    with pytest.raises(FileNotFoundError, match=r"No such file.*, so nothing was sav"):
+    with pytest.raises(
+        FileNotFoundError, match=r"No such file.*\n.*: nothing was saved"
+    ):
         save(path.parent / "missing" / "run.eqx", 1.5)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import eqopt
 from eqopt import config, groups
-from eqopt.config import _table
+from eqopt.config import _dump
 
 
 MODEL = eqx.nn.MLP(2, 2, 4, 2, key=jr.key(0))
@@ -72,7 +72,7 @@ def of_rank(params):
 
 def test_other_labels(monkeypatch):
     """Functions by name, and rules in another order than the transformations."""
-    monkeypatch.setattr(_table, "_REGISTERED", {})
+    monkeypatch.setattr(_dump, "_REGISTERED", {})
     config.register(of_rank)
     parts = {"other": eqopt.SGD(0.1), "matrix": eqopt.Muon(0.02)}
     rules = {"matrix": groups.glob("**/weight"), "other": groups.everything}

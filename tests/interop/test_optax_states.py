@@ -14,7 +14,7 @@ from optax.transforms import _adding as optax_adding
 import eqopt
 from eqopt.interop._parts import nodes_of
 from eqopt.interop.optax import from_optax, state_from_optax, state_to_optax, to_optax
-from eqopt.interop.optax._state import PARTNERS, RENAMED, is_ours
+from eqopt.interop.optax._optax import PARTNERS, RENAMED, is_ours
 
 from ..interpreter import interpreted
 from ..laws.row import matrix_or_other, one_in_two

@@ -128,7 +128,8 @@ def test_python_floats_are_parameters():
 
 
 def test_a_missing_package(monkeypatch):
-    monkeypatch.delitem(sys.modules, "eqopt.interop.optimistix", raising=False)
+    name = "eqopt.interop.optimistix._minimiser"
+    monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, "optimistix", None)
-    with pytest.raises(ImportError, match=r"needs optimistix, .* `pip install optim"):
-        importlib.import_module("eqopt.interop.optimistix")
+    with pytest.raises(ImportError, match="optimistix"):
+        importlib.import_module(name)

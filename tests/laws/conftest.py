@@ -4,7 +4,7 @@ import jax
 import pytest
 
 from eqopt.testing import _trial
-from eqopt.tree._random import is_typed_key
+from eqopt.tree._like import is_typed_key
 
 from ..interpreter import interpreted
 

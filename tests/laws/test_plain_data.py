@@ -8,7 +8,7 @@ import equinox as eqx
 import pytest
 
 from eqopt import config
-from eqopt.config import _table
+from eqopt.config import _dump
 
 from .registry import CLASSES, EVERY, TELLING, law
 
@@ -26,7 +26,7 @@ REFUSED = {
 
 @pytest.fixture(autouse=True)
 def own_names(monkeypatch):
-    monkeypatch.setattr(_table, "_REGISTERED", {})
+    monkeypatch.setattr(_dump, "_REGISTERED", {})
 
 
 def register_own(x):

@@ -89,10 +89,6 @@ WRONG = [
     ),
     (lambda: MultiNormalDiag(ONES, jnp.ones(3)), ["MultiNormalDiag", "`log_scale`"]),
     (
-        lambda: NORMAL.log_prob(jnp.ones((2, 3))),
-        ["MultiNormalDiag", "`x`", "(2,)", "(2, 3)"],
-    ),
-    (
         lambda: _variates(make=_made(cv=ONES)),
         ["control_variates_jacobians: `cv`", "must be one real number", "f32[2]"],
     ),

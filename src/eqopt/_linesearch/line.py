@@ -18,7 +18,7 @@ from .._trees.leaves import align, flatten_updates, keystr, restrict
 from .._trees.precision import compute_dtype
 from .._trees.stored import load, store_like
 from .._types import Leaf, Params, PyTree, Scalar, Updates
-from ..second_order._hvp import loss_of_arrays
+from ..second_order._curvature import loss_of_arrays
 from ..tree import conj, norm, sub
 
 

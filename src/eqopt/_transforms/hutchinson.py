@@ -13,7 +13,7 @@ from .._trees.keys import key_data, next_key
 from .._trees.leaves import restrict
 from .._trees.states import check_state
 from .._types import Key, Params
-from ..second_order._hvp import hutchinson
+from ..second_order._curvature import hutchinson
 
 
 class HutchinsonDiagHessianState(eqx.Module):

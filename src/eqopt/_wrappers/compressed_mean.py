@@ -6,7 +6,12 @@ import equinox as eqx
 
 from .._core import AbstractTransformation, AbstractWrapper, Call, check_real
 from .._types import ClosedUnit, Params, State
-from ..compression._base import AbstractCompressor, Workers, compressed, memory_like
+from ..compression._compressors import (
+    AbstractCompressor,
+    Workers,
+    compressed,
+    memory_like,
+)
 from ..tree._like import wide_zeros_like
 from .averages.copies import check_kept
 

@@ -13,7 +13,7 @@ from .._arguments.fields import static_choice
 from .._core import AbstractTransformation, AbstractWrapper, Call
 from .._trees.stored import AbstractStored, fetched, is_stored
 from .._types import Model, PyTree, Size, State
-from ..checkpoint._layout import layout
+from ..checkpoint._file import layout
 
 
 class OffloadState(eqx.Module):

@@ -1,5 +1,5 @@
-from ._aggregator import AbstractAggregator as AbstractAggregator
 from ._average import (
+    AbstractAggregator as AbstractAggregator,
     AccumulateAvgUpdates as AccumulateAvgUpdates,
     AccumulateAvgUpdatesState as AccumulateAvgUpdatesState,
     AverageIncrementallyUpdates as AverageIncrementallyUpdates,
@@ -13,11 +13,9 @@ from ._noise_scale import (
     gradient_noise_scale as gradient_noise_scale,
 )
 from ._process import (
-    Process as Process,
-    add_mean_variance_to_opt as add_mean_variance_to_opt,
-)
-from ._tracking import (
     PerElementMeanAndVarianceEMAState as PerElementMeanAndVarianceEMAState,
+    Process as Process,
     TrackPerElementMeanAndVarianceWithEMA as TrackPerElementMeanAndVarianceWithEMA,
+    add_mean_variance_to_opt as add_mean_variance_to_opt,
     get_unbiased_mean_and_variance_ema as get_unbiased_mean_and_variance_ema,
 )

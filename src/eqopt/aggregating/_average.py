@@ -1,5 +1,6 @@
-"""Means, and variances, over the elements of a call, over calls, and over both."""
+"""The protocol of aggregators, and means and variances over elements and calls."""
 
+import abc
 import dataclasses
 import functools
 import operator
@@ -9,18 +10,99 @@ from typing import Any, TypeAlias, TypeVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Inexact, Int
+from jaxtyping import Array, Bool, Inexact, Int
 
 from .._combinators.collecting import fill_missing
-from .._core import equation, leafwise
+from .._core import AbstractTransformation, equation, leafwise
 from .._transforms.privacy import batch_size
-from .._trees.leaves import flatten_updates
+from .._trees.leaves import flatten_updates, restrict
 from .._trees.states import check_state
 from .._trees.stored import load
 from .._types import Count, Nonnegative, Params, Scalar, State, StaticInteger, Updates
 from ..numerics._numerics import abs_sq, at_least_float32
+from ..tree import get_all_with_path
 from ..tree._like import real_full_like, wide_zeros_like
-from ._aggregator import AbstractAggregator
+
+
+class AbstractAggregator(AbstractTransformation):
+    """A transformation that combines many updates into one.
+
+    Its input has the gradients of several elements (such as examples) along additional
+    axes, or comes from several calls. Its output is like the parameters. Put it first
+    in an [`eqopt.Chain`][], or in an [`eqopt.aggregating.Process`][], which also passes
+    on the other results of the aggregator.
+
+    Subclass it and implement `init` and `aggregate`; `update` follows.
+
+    An aggregator that needs several calls has a 0-d bool array `ready` in its state,
+    which is true if its last output is the result. If it is false, `update` returns
+    zeros, and a `Process` does not step.
+
+    !!! example
+
+        ```python
+        class Median(eqopt.aggregating.AbstractAggregator):
+            def init(self, params):
+                return None
+
+            def aggregate(self, updates, state, params=None, **extra):
+                medians = jax.tree.map(lambda g: jnp.median(g, axis=0), updates)
+                return medians, {}, state
+
+
+        opt = eqopt.Chain(Median(), eqopt.Adam(1e-3))
+        ```
+    """
+
+    _takes_examples = True
+
+    @abc.abstractmethod
+    def aggregate(
+        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, dict[str, Any], State]:
+        """The aggregated updates, further results, and the new state.
+
+        **Arguments:**
+
+        - `updates`: a tree like the parameters, with inexact arrays and `None`; the
+            arrays may have additional axes.
+        - `state`, `params`, `extra`: as in `update`.
+
+        **Returns:**
+
+        Updates with the structure and shapes of the parameters, also where only earlier
+        calls had updates, possibly in a higher precision than `updates`, which are valid
+        only if the new state is `ready`; a dictionary of extra arguments for the
+        following transformations; and the new state.
+        """
+
+    def update(
+        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, State]:
+        aggregated, _, state = self.aggregate(updates, state, params, **extra)
+        ready = is_ready(state)
+        if ready is not True:
+            # Selected, not multiplied: values that are not ready may be NaN.
+            aggregated = jax.tree.map(lambda u: jnp.where(ready, u, 0), aggregated)
+        return rounded(restrict(aggregated, updates), updates), state
+
+
+def is_ready(state: State) -> Bool[Array, ""] | bool:
+    """Whether every `ready` in a state is true; `True` if there is none."""
+    flags = [flag for _, flag in get_all_with_path(state, "ready", _is_flag)]
+    return functools.reduce(jnp.logical_and, flags) if flags else True
+
+
+def _is_flag(path: tuple, x: Any) -> bool:
+    # A parameter may be named `ready`, too, and then so are its averages.
+    is_bool_array = eqx.is_array(x) and x.shape == () and x.dtype == jnp.bool_
+    return isinstance(x, bool) or is_bool_array
+
+
+def rounded(aggregated: Updates, updates: Updates) -> Updates:
+    """Rounds aggregated updates to the dtypes of the given updates that are there."""
+    like = eqx.combine(updates, aggregated)
+    return jax.tree.map(lambda u, g: u.astype(g.dtype), aggregated, like)
 
 
 # The axes of the elements in per-element updates.
@@ -58,11 +140,7 @@ class AveragePerElementUpdates(AbstractAggregator):
         return None
 
     def aggregate(
-        self,
-        updates: Updates,
-        state: State,
-        params: Params | None = None,
-        **extra: Any,
+        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, dict[str, Any], None]:
         check_state(self, state)
         means, _ = _element_means(self, updates, params)
@@ -128,11 +206,7 @@ class AccumulateAvgUpdates(AbstractAggregator):
         return _start(self, params)
 
     def aggregate(
-        self,
-        updates: Updates,
-        state: State,
-        params: Params | None = None,
-        **extra: Any,
+        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, dict[str, Any], AccumulateAvgUpdatesState | None]:
         return _accumulated(self, updates, 1, state)
 
@@ -171,11 +245,7 @@ class AverageIncrementallyUpdates(AbstractAggregator):
         return _start(self, params)
 
     def aggregate(
-        self,
-        updates: Updates,
-        state: State,
-        params: Params | None = None,
-        **extra: Any,
+        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, dict[str, Any], AccumulateAvgUpdatesState | None]:
         if self.per_elt_axis is None:
             return _accumulated(self, updates, 1, state)
@@ -285,11 +355,7 @@ class PerElementMeanAndSumSqDiffGrads(AbstractAggregator):
         )
 
     def aggregate(
-        self,
-        updates: Updates,
-        state: State,
-        params: Params | None = None,
-        **extra: Any,
+        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, dict[str, Any], PerElementMeanAndSumSqDiffGradsState | None]:
         axes = _as_tuple(self.per_elt_axis)
         size = batch_size(type(self).__name__, updates, params, axes)
@@ -350,9 +416,7 @@ def _as_tuple(axes: Axes) -> tuple[Any, ...]:
     return tuple(axes) if isinstance(axes, Sequence) else (axes,)
 
 
-def _element_means(
-    owner: Any, updates: Updates, params: Params | None
-) -> tuple[Updates, int]:
+def _element_means(owner: Any, updates: Updates, params: Params | None):
     """Takes the means over the elements, and counts the elements."""
     axes = _as_tuple(owner.per_elt_axis)
     size = batch_size(type(owner).__name__, updates, params, axes)
@@ -375,9 +439,7 @@ def _moments_of(updates: Updates, axes: tuple[int, ...]) -> tuple[Updates, Updat
 
 
 @functools.partial(jax.jit, static_argnames="axes")
-def _moments(
-    g: Inexact[Array, "..."], axes: tuple[int, ...]
-) -> tuple[Inexact[Array, "..."], Float[Array, "..."]]:
+def _moments(g: Inexact[Array, "..."], axes: tuple[int, ...]):
     g = at_least_float32(g)
     mean = jnp.mean(g, axes, keepdims=True)
     return jnp.squeeze(mean, axes), jnp.sum(abs_sq(g - mean), axes)
@@ -431,9 +493,7 @@ def _start(owner: Any, params: Params) -> AccumulateAvgUpdatesState | None:
     )
 
 
-def _accumulated(
-    owner: AbstractAggregator, means: Updates, size: int, state: State
-) -> tuple[Updates, dict[str, Any], AccumulateAvgUpdatesState | None]:
+def _accumulated(owner: AbstractAggregator, means: Updates, size: int, state: State):
     if not _is_accumulating(owner):
         check_state(owner, state, type(None))
         return means, {}, None

@@ -4,12 +4,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._arguments.checks import check_interval
+from .._arguments.checks import check_number_in
 from .._arguments.construction import Module
 from .._core import equation, sum_over_leaves
 from .._errors import InputError
 from .._jax_internals import is_traced
-from .._types import Leaf, RealScalarLike, Scalar, Updates
+from .._types import Interval, Leaf, RealScalarLike, Scalar, Updates
 from ..tree import norm
 
 
@@ -120,19 +120,12 @@ def gradient_noise_scale(
         problem = "pass exactly one of `variance_grads` and `mean_squared_norm`."
         raise InputError(owner, problem)
     if not is_traced(batch_size):
-        check_interval(
-            owner,
-            "small_batch_size",
-            small_batch_size,
-            0,
-            np.asarray(batch_size).item(),
-            includes_low=False,
-            includes_high=False,
-        )
+        size = np.asarray(batch_size).item()
+        inside = Interval(0, size, includes_low=False, includes_high=False)
+        check_number_in(owner, "small_batch_size", small_batch_size, inside)
     square = norm(mean_grads, squared=True)
-    large, small = (
-        jnp.asarray(n, square.dtype) for n in (batch_size, small_batch_size)
-    )
+    as_array = lambda n: jnp.asarray(n, square.dtype)
+    large, small = as_array(batch_size), as_array(small_batch_size)
     if variance_grads is not None:
         reads = {"variance_grads": variance_grads}
         (total,) = sum_over_leaves(sum_of_variances, mean_grads, reads)

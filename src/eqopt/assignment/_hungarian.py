@@ -127,11 +127,9 @@ def _checked(owner: str, costs: Any) -> Array:
         wrong = ~(np.asarray(costs) > -np.inf)
         if wrong.any():
             i, j = np.argwhere(wrong)[0]
-            raise InputError(
-                owner,
-                f"`cost_matrix` must not have NaN or -inf, but has {costs[i, j]} at "
-                f"[{i}, {j}]. For a forbidden pair, use inf.",
-            )
+            start = f"`cost_matrix` must not have NaN or -inf, but has {costs[i, j]}"
+            fix = "For a forbidden pair, use inf."
+            raise InputError(owner, f"{start} at [{i}, {j}]. {fix}")
     return jnp.asarray(costs)
 
 
@@ -188,9 +186,7 @@ def _reduce_and_assign_rest(costs: Array, state: _Assignment) -> _Assignment:
     return _assign_rest(costs, _reduce_and_assign(costs, state))
 
 
-def _reduce_and_assign(
-    costs: Float[Array, "rows columns"], state: _Assignment
-) -> _Assignment:
+def _reduce_and_assign(costs, state):
     """Assigns many rows at once, each to a column with its smallest reduced cost.
 
     **Arguments:**
@@ -232,9 +228,7 @@ def _reduce_and_assign(
 #
 
 
-def _assign_rest(
-    costs: Float[Array, "rows columns"], state: _Assignment
-) -> _Assignment:
+def _assign_rest(costs, state):
     """Assigns all rows without a column, if this has a finite cost."""
     rows = jnp.argsort(state.column_of >= 0).astype(jnp.int32)
     count = jnp.sum(state.column_of < 0)

@@ -1,13 +1,17 @@
 """A checkpoint in one file: either complete, or the previous one is kept."""
 
 import contextlib
+import errno
 import hashlib
 import importlib
 import json
 import numbers
 import os
+import pathlib
 import re
-from collections.abc import Collection, Generator
+import stat
+import threading
+from collections.abc import Collection, Generator, Iterator, Sequence
 from typing import Any, BinaryIO
 
 import jax
@@ -17,18 +21,248 @@ import jax.tree_util as jtu
 import numpy as np
 from jax.sharding import AbstractMesh, NamedSharding
 
+from .._trees.leaves import listed, type_name
 from .._trees.stored import put_back
 from .._types import PyTree, Tree
-from ._layout import (
-    CheckpointError,
-    check_layout,
-    is_key,
-    is_number,
-    is_saved,
-    is_weak,
-    layout,
+
+
+class CheckpointError(ValueError):
+    """A checkpoint is damaged, or does not fit the tree that it is loaded into.
+
+    It is raised before anything is changed, on disk or in memory.
+    """
+
+
+#
+# The structure of a tree, in a form that can be stored next to its arrays
+#
+
+
+def layout(tree: PyTree) -> list[list[str]]:
+    """The structure of `tree`: classes of its nodes, dtypes and shapes of its leaves.
+
+    Store it next to the arrays, and use [`eqopt.checkpoint.check_layout`][] to check
+    whether they fit another tree. [`eqopt.checkpoint.save`][] does this automatically.
+
+    !!! example
+
+        ```python
+        assert eqopt.checkpoint.layout((1.0, jnp.zeros((3, 2)))) == [
+            ["", "tuple"],
+            ["[0]", "float"],
+            ["[1]", "float32[3,2]"],
+        ]
+        ```
+
+    **Arguments:**
+
+    - `tree`: any pytree. `jax.ShapeDtypeStruct`s count as arrays.
+
+    **Returns:**
+
+    Pairs of a key path and a description, which can be written as JSON. Functions,
+    strings, `None` and other leaves that are neither arrays nor numbers are omitted. The
+    states of [`eqopt.Flatten`][] and [`eqopt.ZeRO1`][] add the shapes that their arrays
+    had before they were joined or padded. Older versions did not, so these shapes are
+    not checked for their files.
+    """
+    return [list(row) for row in _rows(tree, "")]
+
+
+def _rows(tree, path) -> Iterator[tuple[str, str]]:
+    children, _ = jtu.tree_flatten_with_path(tree, is_leaf=lambda x: x is not tree)
+    if len(children) == 1 and children[0][1] is tree:
+        if is_saved(tree):
+            yield path, _described(tree)
+    elif tree is not None:
+        # For stored arrays, the same bits mean other numbers if static fields differ.
+        yield path, getattr(tree, "layout_name", type(tree).__name__)
+        for i, shape in enumerate(getattr(tree, "_layout_shapes", ())):
+            if shape is not None:
+                yield f"{path}.shapes[{i}]", f"{_SHAPE}{list(shape)}"
+        for key, child in children:
+            yield from _rows(child, path + jtu.keystr(key))
+
+
+# How the rows for shapes begin that do not follow from the shapes of the leaves.
+_SHAPE = "shape "
+
+
+def is_saved(x):
+    """Whether a leaf is an array or a number, of Python or NumPy."""
+    return is_number(x) or isinstance(
+        x, jax.Array | np.ndarray | np.generic | jax.ShapeDtypeStruct
+    )
+
+
+def is_number(x: Any) -> bool:
+    # NumPy's float64 is a subclass of Python's float, but its dtype must be kept.
+    return isinstance(x, int | float | complex) and not isinstance(x, np.generic)
+
+
+def is_key(x):
+    """Whether a leaf is an array of typed random keys."""
+    return isinstance(x, jax.Array | jax.ShapeDtypeStruct) and jnp.issubdtype(
+        x.dtype, jax.dtypes.prng_key
+    )
+
+
+def is_weak(x):
+    """Whether a leaf is a weakly typed JAX array."""
+    return isinstance(x, jax.Array | jax.ShapeDtypeStruct) and bool(
+        getattr(x, "weak_type", False)  # typed keys do not have it
+    )
+
+
+def _described(x):
+    return type(x).__name__ if is_number(x) else type_name(x.dtype, x.shape)
+
+
+def check_layout(
+    saved: Sequence[Sequence[str]], like: PyTree, name: str = "the checkpoint"
+) -> None:
+    """Raises an error that names key paths, unless arrays fit the tree `like`.
+
+    **Arguments:**
+
+    - `saved`: the [`eqopt.checkpoint.layout`][] of the tree that was saved.
+    - `like`: a tree with the expected structure.
+    - `name`: the name of the checkpoint in the error.
+
+    **Raises:**
+
+    A [`eqopt.checkpoint.CheckpointError`][] that lists differences of classes, dtypes
+    or shapes, and leaves that only one of them has.
+    """
+    expected = layout(like)
+    if not any(text.startswith(_SHAPE) for _, text in saved):
+        # Older versions did not write these rows.
+        expected = [row for row in expected if not row[1].startswith(_SHAPE)]
+    if [list(row) for row in saved] == expected:
+        return
+    there, here = ({row[0]: row[1] for row in rows} for rows in (saved, expected))
+    other = [
+        f"`{path or '(the root)'}` ({x} against {here[path]})"
+        for path, x in there.items()
+        if here.get(path, x) != x
+    ]
+    only_there = [path for path in there if path not in here]
+    only_here = [path for path in here if path not in there]
+    message = f"{name} does not fit `like`."
+    if other:
+        message += f" They differ at {listed(other, quote='')}."
+    if only_there:
+        message += f" Only the checkpoint has {listed(only_there)}."
+    if only_here:
+        message += f" Only `like` has {listed(only_here)}."
+    if not (other or only_there or only_here):
+        message += " It has the same leaves in another order."
+    message += f" {_WHAT_TO_DO}"
+    if any(there[path] in _BY_DEVICES and path in here for path in there):
+        message += f" {_OF_AS_MANY}"
+    raise CheckpointError(message)
+
+
+_WHAT_TO_DO = (
+    "Create `like` with the model and the optimizer of the saved run, with the same "
+    "storage of state and parameters, or start a new run with another path."
 )
-from ._replace import replacing
+
+# Classes of nodes whose arrays depend on the number of devices, and what to do then.
+_BY_DEVICES = "Stacks", "ZeRO1State"
+_OF_AS_MANY = (
+    "If `ZeRO1` or `DistributeMatrices` had another number of devices, create `like` "
+    "with a `jax.sharding.AbstractMesh` of as many, outside `jax.set_mesh`, and convert "
+    "the loaded state with `eqopt.tree.migrate`."
+)
+
+
+#
+# A file that replaces the old one as a whole
+#
+
+
+# The locks of processes: after a fork, a thread of the parent may hold the old one.
+_LOCKS: dict[int, threading.RLock] = {}
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike[str]) -> Generator[BinaryIO, None, None]:
+    """A new file to write to. It replaces `path` at the end, unless there is an error.
+
+    Threads take turns, because those that save to one path share the temporary file.
+
+    **Raises:**
+
+    An `OSError` whose note says that nothing was saved, or that everything was, but
+    perhaps not for long.
+    """
+    target = pathlib.Path(os.path.realpath(path))  # renaming would replace a link
+    with _LOCKS.setdefault(os.getpid(), threading.RLock()):
+        try:
+            with _unfinished(target) as file:
+                yield file
+        except OSError as error:
+            error.add_note("eqopt.checkpoint.save: nothing was saved.")
+            raise
+        _sync_directory(target.parent)
+
+
+@contextlib.contextmanager
+def _unfinished(target: pathlib.Path) -> Generator[BinaryIO, None, None]:
+    old = os.lstat(target) if os.path.lexists(target) else None
+
+    if old is not None and not stat.S_ISREG(old.st_mode):
+        code = errno.EISDIR if stat.S_ISDIR(old.st_mode) else errno.EINVAL
+        raise OSError(code, "There is something other than a file at the path")
+    unfinished = target.with_name(f"{target.name}.tmp")
+    unfinished.unlink(missing_ok=True)  # of a crash
+    # The file is new, so nothing is written through an existing link. It has the
+    # permissions of the old file.
+    mode = 0o666 if old is None else 0o600
+    opener = lambda name, flags: os.open(name, flags, mode)
+    with open(unfinished, "xb", opener=opener) as file:
+        try:
+            yield file
+            file.flush()
+            if old is not None:
+                where = file.fileno() if os.chmod in os.supports_fd else unfinished
+                os.chmod(where, stat.S_IMODE(old.st_mode))
+            os.fsync(file.fileno())
+            os.replace(unfinished, target)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                unfinished.unlink()
+            raise
+
+
+# Some file systems, for example on a network, cannot sync a directory. And a directory
+# to which one may write cannot be opened if one may not read it.
+_CANNOT_SYNC = errno.EACCES, errno.EPERM, errno.EINVAL, errno.EBADF, errno.ENOTSUP
+
+
+def _sync_directory(directory: pathlib.Path) -> None:
+    """Makes a renaming durable, if directories can be opened: not on Windows."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        if error.errno not in _CANNOT_SYNC:
+            error.add_note(
+                "eqopt.checkpoint.save: the checkpoint was saved and can be loaded, but "
+                "a power failure may bring back the older one."
+            )
+            raise
+
+
+#
+# The checkpoint
+#
 
 
 # The first line has this number, the version of eqopt, and the digest of everything
@@ -178,9 +412,7 @@ def read_metadata(path: str | os.PathLike[str]) -> Any:
 
 
 @contextlib.contextmanager
-def opened(
-    path: str | os.PathLike[str], like: PyTree
-) -> Generator[tuple[BinaryIO, Collection[str] | None], None, None]:
+def opened(path: str | os.PathLike[str], like: PyTree):
     """The file before its first leaf, and the paths of weak types, for a tree that fits.
 
     The paths are `None` if the file is too old to have them.
@@ -191,9 +423,7 @@ def opened(
 
 
 @contextlib.contextmanager
-def _checked(
-    path: str | os.PathLike[str],
-) -> Generator[tuple[BinaryIO, dict[str, Any]], None, None]:
+def _checked(path: str | os.PathLike[str]):
     """The file, the position of its leaves, and its header, after checking the digest."""
     with open(path, "rb") as file:
         first = _FIRST_LINE.fullmatch(file.readline(_LONGEST_FIRST_LINE))
@@ -212,10 +442,9 @@ def _checked(
         body = file.tell()
         found = hashlib.file_digest(file, lambda: hashlib.sha256(start))
         if found.hexdigest().encode() != digest:
-            raise CheckpointError(
-                f"{path} is damaged: its {os.path.getsize(path)} bytes are not the "
-                "bytes that were saved."
-            )
+            size = os.path.getsize(path)
+            problem = f"{path} is damaged: its {size} bytes are not the ones saved."
+            raise CheckpointError(problem)
         file.seek(body)
         yield file, json.loads(file.readline())
 

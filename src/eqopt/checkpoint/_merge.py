@@ -15,8 +15,7 @@ from .._errors import InputError
 from .._trees.leaves import is_parameter
 from .._trees.stored import put_back
 from .._types import PyTree
-from ._file import as_saved, opened, read_leaf
-from ._layout import is_saved
+from ._file import as_saved, is_saved, opened, read_leaf
 
 
 Decay: TypeAlias = Literal["linear", "cosine", "1-sqrt"]
@@ -127,9 +126,7 @@ def merge(
     return put_back(jtu.tree_map(merged.__getitem__, part))
 
 
-def _mean(
-    arrays: Iterable[np.ndarray], factors: Sequence[float], dtype: Any
-) -> np.ndarray:
+def _mean(arrays: Iterable[np.ndarray], factors: Sequence[float], dtype: Any):
     total: Any = 0.0
     wide = np.result_type(dtype, np.float32)
     for factor, x in zip(factors, arrays, strict=True):
@@ -144,20 +141,11 @@ def _last(arrays: Iterable[np.ndarray]) -> np.ndarray:
 
 def _factors(weights: Decay | Sequence[float | int], n: int) -> list[float]:
     """The weight of each of `n` checkpoints."""
-    if n == 0:
-        raise InputError("merge", "`paths` is empty. Pass at least one checkpoint.")
     if isinstance(weights, str):
         rates = [*(_DECAYS[weights](j / n) for j in range(n)), 0.0]
-        return [w - after for w, after in itertools.pairwise(rates)]
+        weights = [w - after for w, after in itertools.pairwise(rates)]
     factors = [float(x) for x in weights]
-    if len(factors) != n:
-        raise InputError(
-            "merge", f"`weights` has {len(factors)} numbers, but `paths` has {n} files."
-        )
-    if not abs(sum(factors) - 1) < 1e-6:  # NaN is not 1
-        raise InputError(
-            "merge",
-            f"`weights` must have the sum 1, but the sum is {sum(factors)}. Divide each "
-            "by the sum.",
-        )
+    if len(factors) != n or not abs(sum(factors) - 1) < 1e-6:  # NaN is not 1
+        problem = f"`weights` must be {n} numbers with the sum 1, but is {factors}."
+        raise InputError("merge", problem)
     return factors

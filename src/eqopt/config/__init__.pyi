@@ -1,3 +1,2 @@
-from ._dump import dump as dump
+from ._dump import dump as dump, register as register
 from ._load import load as load
-from ._table import register as register

@@ -1,6 +1,9 @@
 from ._blocks import BlockAxes as BlockAxes, layer_blocks as layer_blocks
-from ._layers import layerwise_decay as layerwise_decay
-from ._mup import MupFactors as MupFactors, mup as mup
+from ._factors import (
+    MupFactors as MupFactors,
+    layerwise_decay as layerwise_decay,
+    mup as mup,
+)
 from ._routes import (
     Route as Route,
     Routes as Routes,

@@ -140,13 +140,8 @@ def _of_layers(tree: PyTree, heads: int = 1) -> list[BlockAxes | None]:
 
 
 _NORMS = eqx.nn.LayerNorm, eqx.nn.RMSNorm, eqx.nn.GroupNorm, eqx.nn.BatchNorm
-_WEIGHTED = (
-    eqx.nn.Linear,
-    eqx.nn.Conv,
-    eqx.nn.ConvTranspose,
-    eqx.nn.LSTMCell,
-    eqx.nn.GRUCell,
-)
+_CONVOLUTIONS = eqx.nn.Conv, eqx.nn.ConvTranspose
+_WEIGHTED = eqx.nn.Linear, *_CONVOLUTIONS, eqx.nn.LSTMCell, eqx.nn.GRUCell
 _LAYERS = eqx.nn.MultiheadAttention, eqx.nn.Embedding, *_NORMS, *_WEIGHTED
 
 
@@ -198,11 +193,8 @@ def _shape_of(blocks: Any, x: Any, params: Params, index: int) -> tuple[int, ...
     if isinstance(blocks, MatrixDimensionNumbers):
         return _of_matrix(blocks, x, keystr(params, index))
     if not isinstance(blocks, BlockAxes):
-        raise InputError(
-            None,
-            f"`block_axes` has {blocks!r} at `{keystr(params, index)}`, but must hold "
-            "`eqopt.groups.BlockAxes`.",
-        )
+        start = f"`block_axes` has {blocks!r} at `{keystr(params, index)}`, but"
+        raise InputError(None, f"{start} must hold `eqopt.groups.BlockAxes`.")
     given = range(x.ndim) if blocks.axes is None else blocks.axes
     given = (given,) if isinstance(given, int) else tuple(given)
     axes = [axis + x.ndim if axis < 0 else axis for axis in given]

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ._layers import LayerwiseDecay
+from ._factors import LayerwiseDecay
 from ._rules import Matrix, MatrixRules, Stack
 from ._selectors import Labels, Selector, how_selected
 

@@ -18,8 +18,7 @@ from .._trees.masks import resolve
 from .._trees.routes import Report, known
 from .._trees.stored import is_stored, shapes_if_stored
 from .._types import Params, PyTree
-from ..tree._nbytes import aligned, bytes_of
-from ..tree._slots import owners_of
+from ..tree._slots import aligned, bytes_of, owners_of
 
 
 def table(groups: PyTree | Callable[[Params], PyTree], params: Params) -> str:
@@ -206,37 +205,21 @@ def routes(opt: Any, params: Params) -> Routes:
 
 
 def _route(path: str, x: Any, found: Any, nbytes: int) -> Route:
-    axes, shape = found.axes, tuple(x.shape)
-    made = ()
+    axes, shape, of_matrices = found.axes, tuple(x.shape), ((), (), ())
     if axes is not None:
         count = size(shape, axes.stack)
         blocks = collections.Counter((m, n) for _, m, n in axes.matrices(shape))
         made = tuple((count * n, *sides) for sides, n in blocks.items())
-    return Route(
-        path or "(the root)",
-        shape,
-        str(x.dtype),
-        found.taken_by or "-",
-        made,
-        axes.output if axes is not None else (),
-        axes.reduction if axes is not None else (),
-        found.weight_decay,
-        found.factor,
-        nbytes,
-    )
+        of_matrices = made, axes.output, axes.reduction
+    named = path or "(the root)", shape, str(x.dtype), found.taken_by or "-"
+    return Route(*named, *of_matrices, found.weight_decay, found.factor, nbytes)
 
 
 def _cells(route: Route) -> list[str]:
     made = [f"{n} of {rows} x {columns}" for n, rows, columns in route.matrices]
     axes = f"{_axes(route.outputs)} x {_axes(route.inputs)}" if made else "-"
-    return [
-        str(route.shape),
-        route.taken_by,
-        " + ".join(made) or "-",
-        axes,
-        _number(route.weight_decay),
-        _number(route.factor),
-    ]
+    numbers = map(_number, (route.weight_decay, route.factor))
+    return [str(route.shape), route.taken_by, " + ".join(made) or "-", axes, *numbers]
 
 
 def _axes(axes: tuple[int, ...]) -> str:

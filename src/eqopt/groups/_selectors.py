@@ -53,11 +53,9 @@ class Selector:
 
     def __bool__(self) -> bool:
         # Python has no other hook: `not rule` would be `False`, a mask of nothing.
-        raise InputError(
-            "groups",
-            f"`{self.description}` is neither true nor false. Combine rules with `&`, "
-            "`|` and `~`, not with `and`, `or` and `not`.",
-        )
+        problem = f"`{self.description}` is neither true nor false."
+        fix = "Combine rules with `&`, `|` and `~`, not with `and`, `or` and `not`."
+        raise InputError("groups", f"{problem} {fix}")
 
     def choose(self, params: Params) -> list[bool]:
         """One bool for each leaf of `params`, `None`s included."""
@@ -73,11 +71,8 @@ def _in_either(params: Params, a: Selector, b: Selector) -> list[bool]:
 
 
 def _outside(params: Params, selector: Selector) -> list[bool]:
-    leaves, chosen = _leaves(params), selector.choose(params)
-    return [
-        is_parameter(x) and not flag
-        for (_, x), flag in zip(leaves, chosen, strict=True)
-    ]
+    pairs = zip(_leaves(params), selector.choose(params), strict=True)
+    return [is_parameter(x) and not flag for (_, x), flag in pairs]
 
 
 def path(pattern: str, *, required: bool = True) -> Selector:
@@ -177,10 +172,7 @@ def leaf(predicate: Callable[[Any], bool], *, required: bool = False) -> Selecto
 
 
 def _by_array(params: Params, predicate: Callable[[Any], bool]) -> list[bool]:
-    found: list[Any] = [is_parameter(x) and predicate(x) for _, x in _leaves(params)]
-    if any(x is None for x in found):
-        raise InputError("leaf", "`predicate` returned None. Does it lack a `return`?")
-    return [*map(bool, found)]
+    return [is_parameter(x) and bool(predicate(x)) for _, x in _leaves(params)]
 
 
 def module(*types: type, required: bool = True) -> Selector:
@@ -246,9 +238,7 @@ everything = Selector("everything", _everywhere)
 """Chooses all parameters. Use it as the last rule."""
 
 
-def _checked(
-    description: str, required: bool, rule: Callable[..., list[bool]], *arguments: Any
-) -> Selector:
+def _checked(description, required, rule, *arguments) -> Selector:
     """A selector that raises if `rule(params, *arguments)` chooses no parameter."""
     return Selector(
         description, _parameters_only, (description, required, rule, arguments)
@@ -283,13 +273,7 @@ def how_selected(selector: Selector) -> tuple[str, dict[str, Any]] | None:
     return name, {argument: given, "required": required}
 
 
-def _parameters_only(
-    params: Params,
-    description: str,
-    required: bool,
-    rule: Callable[..., list[bool]],
-    arguments: tuple[Any, ...],
-) -> list[bool]:
+def _parameters_only(params, description, required, rule, arguments) -> list[bool]:
     chosen = rule(params, *arguments)
     # A rule that names a bias of `None`, or weights in 8 bits, is no typo.
     if required:
@@ -308,11 +292,8 @@ def check_matches(
     """Raises an error if a rule matches nothing in a whole model."""
     if not (has_matches or sees_part()):
         names = [name for name, x in _leaves(params) if is_parameter(x)]
-        raise InputError(
-            "groups",
-            f"`{description}` matches no parameter. The parameters are "
-            f"{listed(names) or 'none'}.{advice}",
-        )
+        fix = f"The parameters are {listed(names) or 'none'}.{advice}"
+        raise InputError("groups", f"`{description}` matches no parameter. {fix}")
 
 
 def check_in_time(owner: str, rule: str, new: Collection[int]) -> None:
@@ -321,11 +302,8 @@ def check_in_time(owner: str, rule: str, new: Collection[int]) -> None:
     `new`: the leaves that only this rule matches.
     """
     if not (new or sees_part()):
-        raise InputError(
-            owner,
-            f"the rule `{rule}` comes too late: earlier rules match all of its "
-            "parameters, and the first one counts.",
-        )
+        start = f"the rule `{rule}` comes too late: earlier rules match all"
+        raise InputError(owner, f"{start} of its parameters, and the first one counts.")
 
 
 def _leaves(params: Params) -> list[tuple[str, Any]]:

@@ -1,19 +1,17 @@
-from ._cross_entropy import (
+from ._ctc import (
+    ctc_loss as ctc_loss,
+    ctc_loss_with_forward_probs as ctc_loss_with_forward_probs,
+)
+from ._distributions import (
+    generalized_kl_divergence as generalized_kl_divergence,
+    kl_divergence as kl_divergence,
+    kl_divergence_with_log_targets as kl_divergence_with_log_targets,
     poly_loss_cross_entropy as poly_loss_cross_entropy,
     ranking_softmax_loss as ranking_softmax_loss,
     safe_softmax_cross_entropy as safe_softmax_cross_entropy,
     smooth_labels as smooth_labels,
     softmax_cross_entropy as softmax_cross_entropy,
     softmax_cross_entropy_with_integer_labels as softmax_cross_entropy_with_integer_labels,  # noqa: E501
-)
-from ._ctc import (
-    ctc_loss as ctc_loss,
-    ctc_loss_with_forward_probs as ctc_loss_with_forward_probs,
-)
-from ._divergence import (
-    generalized_kl_divergence as generalized_kl_divergence,
-    kl_divergence as kl_divergence,
-    kl_divergence_with_log_targets as kl_divergence_with_log_targets,
 )
 from ._elementwise import (
     hinge_loss as hinge_loss,

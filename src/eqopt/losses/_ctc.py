@@ -8,18 +8,20 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike, Bool, Float, Int32, Integer, Real
 
-from .._errors import InputError
+from .._arguments.checks import check_interval
 from .._types import Interval, RealScalarLike
 from ..numerics._numerics import nan_where
 from ._inputs import (
     as_scalar,
     at_least_int32,
     is_label,
+    log_softmax,
+    logaddexp,
     one_value_each,
     pick,
     widen,
+    with_derivatives_of,
 )
-from ._logarithms import log_softmax, logaddexp, with_derivatives_of
 
 
 _Frames: TypeAlias = Real[ArrayLike, "batch frames"] | Bool[ArrayLike, "batch frames"]
@@ -99,12 +101,8 @@ def ctc_loss(
         }
         ```
     """
-    loss, _, _ = _ctc(
-        "ctc_loss",
-        (logits, logit_paddings, labels, label_paddings),
-        blank_id,
-        log_epsilon,
-    )
+    inputs = logits, logit_paddings, labels, label_paddings
+    loss, _, _ = _ctc("ctc_loss", inputs, blank_id, log_epsilon)
     return _in_range(loss, logits)
 
 
@@ -148,12 +146,9 @@ def ctc_loss_with_forward_probs(
     A `ValueError` if shapes do not fit, if `blank_id` is out of range, or if
     `log_epsilon` is not negative.
     """
-    loss, blank, label = _ctc(
-        "ctc_loss_with_forward_probs",
-        (logits, logit_paddings, labels, label_paddings),
-        blank_id,
-        log_epsilon,
-    )
+    owner = "ctc_loss_with_forward_probs"
+    inputs = logits, logit_paddings, labels, label_paddings
+    loss, blank, label = _ctc(owner, inputs, blank_id, log_epsilon)
     if len(blank):
         last = _with_last_label(blank[-1], label[-1])
         blank = jnp.concatenate([blank[:-1], last[None]])
@@ -162,9 +157,7 @@ def ctc_loss_with_forward_probs(
     return _in_range(loss, logits), blank, label
 
 
-def _in_range(
-    x: Float[Array, "..."], logits: Any, high: float = np.inf
-) -> Float[Array, "..."]:
+def _in_range(x, logits, high=np.inf):
     """In the dtype of `logits`, but not infinite: float16 ends below `-log_epsilon`."""
     dtype = jax.dtypes.canonicalize_dtype(logits.dtype)
     largest = float(jnp.finfo(dtype).max)
@@ -172,17 +165,9 @@ def _in_range(
     return one_value_each(with_derivatives_of(x, bounded), logits)
 
 
-def _ctc(
-    owner: str, inputs: tuple[Any, Any, Any, Any], blank_id: int, log_epsilon: Any
-) -> tuple[Float[Array, "..."], Float[Array, "..."], Float[Array, "..."]]:
+def _ctc(owner, inputs, blank_id, log_epsilon):
     logits, logit_paddings, labels, label_paddings = inputs
-    classes = np.shape(logits)[2]
-    if not 0 <= blank_id < classes:
-        raise InputError(
-            owner,
-            f"`blank_id` must be in [0, {classes}), one of the classes of `logits`, "
-            f"but is {blank_id}.",
-        )
+    check_interval(owner, "blank_id", blank_id, 0, logits.shape[2], includes_high=False)
     (x,) = widen(logits)
     negative = Interval(-np.inf, 0, includes_low=False, includes_high=False)
     floor = as_scalar(owner, "log_epsilon", log_epsilon, x.dtype, negative)
@@ -207,25 +192,18 @@ def _ctc(
     number = jnp.sum(~is_pad, 1)
     loss = -pick(_with_last_label(*ends), number)
     # A small loss has more digits as -log(1 - F), with the probability F of failure.
-    states = [
-        jnp.concatenate([start[None], after])
-        for start, after in ((blank_start, blank), (label_start, label))
-    ]
-    fails = failure(
-        *lax.stop_gradient((log_p, emits, index[:, 0], number, repeats, pads, *states)),
-        blank_id=blank_id,
-    )
+    with_start = lambda start, after: jnp.concatenate([start[None], after])
+    states = with_start(blank_start, blank), with_start(label_start, label)
+    known = log_p, emits, index[:, 0], number, repeats, pads, *states
+    fails = failure(*lax.stop_gradient(known), blank_id=blank_id)
     is_small = fails < 0.5
     small = -jnp.log1p(-jnp.where(is_small, fails, 0))
-    loss = with_derivatives_of(
-        loss, jnp.where(is_small, small, lax.stop_gradient(loss))
-    )
+    value = jnp.where(is_small, small, lax.stop_gradient(loss))
+    loss = with_derivatives_of(loss, value)
     return nan_where(jnp.any(is_wrong, 1), loss), blank, label
 
 
-def _with_last_label(
-    blank: Float[Array, "batch labels_and_1"], label: Float[Array, "batch labels"]
-) -> Float[Array, "batch labels_and_1"]:
+def _with_last_label(blank, label):
     """The sequences that end with a label or a blank after it."""
     return jnp.concatenate([blank[:, :1], logaddexp(blank[:, 1:], label)], 1)
 
@@ -282,9 +260,7 @@ def _sources(blank: Any, label: Any, repeats: Any) -> tuple[Any, Any]:
     return either, jnp.where(repeats, blank[..., :-1], either[..., :-1])
 
 
-def _shares(
-    blank: Any, label: Any, repeats: Any, pads: Any
-) -> tuple[Any, Any, Any, Any, Any]:
+def _shares(blank, label, repeats, pads):
     """The share of each state that comes from each state of the previous frame."""
     _, source = _sources(blank, label, repeats)
     pads = pads[..., None]
@@ -307,13 +283,10 @@ def _forward_jvp(primals: Any, tangents: Any) -> Any:
     before = lambda start, states: jnp.concatenate([start[None], states[:-1]])
     if not len(blanks):
         return out, jax.tree.map(jnp.zeros_like, out)
-    shares = _shares(
-        before(blank_start, out[0]), before(label_start, out[1]), repeats, pads
-    )
-    added = (
-        jnp.where(pads, 0, tangents[0])[..., None],
-        jnp.where(pads[..., None], 0, tangents[1]),
-    )
+    states = before(blank_start, out[0]), before(label_start, out[1])
+    shares = _shares(*states, repeats, pads)
+    of_blanks = jnp.where(pads, 0, tangents[0])[..., None]
+    added = of_blanks, jnp.where(pads[..., None], 0, tangents[1])
 
     def frame(states: Any, inputs: Any) -> Any:
         blank, label = states
@@ -384,13 +357,7 @@ def failure(
     return jnp.sum(jnp.where(pads, 0, lost), 0) + early[0]
 
 
-def _split(
-    log_p: Float[Array, "batch frames classes"], blank_id: int
-) -> tuple[
-    Int32[Array, "frames batch 1"],
-    Float[Array, "frames batch 1"],
-    Float[Array, "frames batch 1"],
-]:
+def _split(log_p, blank_id):
     """The best class that is not blank, its probability, and the sum of all others.
 
     With these two out of the sum, what remains is not a difference.

@@ -8,8 +8,14 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._types import Interval, RealScalarLike
-from ._inputs import RealArrayLike, as_scalar, one_value_each, widen, widen_alike
-from ._logarithms import weighted
+from ._inputs import (
+    RealArrayLike,
+    as_scalar,
+    one_value_each,
+    weighted,
+    widen,
+    widen_alike,
+)
 
 
 def squared_error(
@@ -365,9 +371,7 @@ def sparsemax_loss(
 
 
 @jax.custom_jvp
-def _cross_entropy(
-    x: Float[Array, "*shape"], y: Float[Array, "*shape"]
-) -> Float[Array, "*shape"]:
+def _cross_entropy(x, y):
     # One small, precise logarithm for both classes: log(1 + exp(x)) is max(x, 0) plus
     # this logarithm. The derivatives are simple, but differ from the derivatives of the
     # formula at x = 0.
@@ -385,9 +389,7 @@ def _cross_entropy_jvp(primals: Any, tangents: Any) -> Any:
 
 
 @jax.custom_jvp
-def _log_mixture(
-    y: Float[Array, "*shape"], a: Float[Array, "*shape"], b: Float[Array, "*shape"]
-) -> Float[Array, "*shape"]:
+def _log_mixture(y, a, b):
     r"""$\log(y e^a + (1 - y) e^b)$."""
     is_mixed = (y > 0) & (y < 1)
     inside = jnp.where(is_mixed, y, 0.5)

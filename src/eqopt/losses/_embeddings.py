@@ -16,11 +16,12 @@ from ._inputs import (
     as_axes,
     as_mask,
     as_scalar,
+    log_sum,
     one_value_each,
     widen,
     widen_alike,
+    with_derivatives_of,
 )
-from ._logarithms import log_sum, with_derivatives_of
 
 
 def cosine_similarity(
@@ -99,12 +100,10 @@ def cosine_distance(
     return one_value_each(distance, predictions)
 
 
-def _both(
-    owner: str, predictions: Any, targets: Any, eps: Any, axis: Any, where: Any
-) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+def _both(owner: str, predictions: Any, targets: Any, eps: Any, axis: Any, where: Any):
     """The cosine and the distance."""
     x, y = widen_alike(owner, predictions=predictions, targets=targets)
-    axes = as_axes(owner, axis, x.ndim)
+    axes = as_axes(axis, x.ndim)
     mask = as_mask(owner, where, x.shape, axes)
     root = jnp.sqrt(as_scalar(owner, "eps", eps, x.dtype))
     x, x_norm, x_size = _measured(jnp.where(mask, x, 0), root, axes)
@@ -131,9 +130,7 @@ def _both(
     )
 
 
-def _measured(
-    x: Float[Array, "*shape"], root: Float[Array, ""], axes: tuple[int, ...]
-) -> tuple[Float[Array, "*shape"], Float[Array, "*out"], Float[Array, "*out"]]:
+def _measured(x, root, axes):
     r"""A multiple of $x$, and the same one of $|x|$ and of $\max(|x|, \sqrt\epsilon)$."""
     x, norm, factor = scaled(x, axes)
     # Not `jnp.maximum`: fused with the sum, it ignores a NaN on a CPU.
@@ -142,9 +139,7 @@ def _measured(
     return x, jnp.squeeze(norm, axes), jnp.squeeze(size, axes)
 
 
-def scaled(
-    x: Float[Array, "*shape"], axes: tuple[int, ...]
-) -> tuple[Float[Array, "*shape"], Float[Array, "..."], Float[Array, "..."]]:
+def scaled(x, axes):
     """A multiple of `x`, its norm and the factor, both with `keepdims`.
 
     The largest element becomes 1, so that squares do not overflow, and not all
@@ -274,7 +269,7 @@ def triplet_margin_loss(
     a, p, n = widen_alike(
         owner, anchors=anchors, positives=positives, negatives=negatives
     )
-    axes = as_axes(owner, axis, a.ndim)
+    axes = as_axes(axis, a.ndim)
     from_one = Interval(1, includes_high=False)
     degree = as_scalar(owner, "norm_degree", norm_degree, a.dtype, from_one)
     room = as_scalar(owner, "margin", margin, a.dtype)
@@ -283,12 +278,7 @@ def triplet_margin_loss(
     return one_value_each(jnp.maximum(near - far + room, 0), anchors)
 
 
-def _distance(
-    gap: Float[Array, "..."],
-    axes: tuple[int, ...],
-    degree: Float[Array, ""],
-    floor: Float[Array, ""],
-) -> Float[Array, "..."]:
+def _distance(gap, axes, degree, floor):
     size = jnp.abs(gap)
     # In units of the largest term, no power overflows, and not all underflow. For
     # derivatives, the unit is a constant: the distance does not depend on it.

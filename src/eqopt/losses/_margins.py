@@ -6,9 +6,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Integer
+from jaxtyping import Array, Float
 
-from .._errors import InputError
 from ..numerics._numerics import max_or_nan, nan_where
 from ._inputs import (
     IntegerArrayLike,
@@ -18,10 +17,10 @@ from ._inputs import (
     is_label,
     one_value_each,
     pick,
+    weighted,
     widen,
     widen_alike,
 )
-from ._logarithms import weighted
 
 
 def multiclass_hinge_loss(
@@ -152,9 +151,7 @@ def multiclass_sparsemax_loss(
 
 
 @jax.custom_jvp
-def _sparsemax_loss(
-    x: Float[Array, "*shape classes"], is_own: Bool[Array, "*shape classes"]
-) -> Float[Array, "*shape"]:
+def _sparsemax_loss(x, is_own):
     r"""Half of the squared distance from $p$ to the label, plus $t - x_k$ if positive.
 
     With $p_i = \max(x_i - t, 0)$, this is the loss above, without differences of large
@@ -190,9 +187,7 @@ def _sparsemax_jvp(primals: Any, tangents: Any) -> Any:
     return p, jnp.where(p > 0, dx - mean, 0)
 
 
-def _projection(
-    x: Float[Array, "*shape classes"],
-) -> tuple[Float[Array, "*shape classes"], Float[Array, "*shape 1"]]:
+def _projection(x):
     """The point of the simplex nearest to `x`, and its threshold.
 
     The point is `max(x - t, 0)`, with `t` such that the sum is one. Sorting finds the
@@ -210,9 +205,7 @@ def _projection(
     return jnp.maximum(x - t, 0), t
 
 
-def _prepared(
-    owner: str, scores: Any, labels: Any
-) -> tuple[Float[Array, "*shape classes"], Integer[Array, "*shape"]]:
+def _prepared(owner: str, scores: Any, labels: Any):
     check_labels(owner, "scores", scores, labels, (np.ndim(scores) - 1,))
     (x,) = widen(scores)
     return x, jnp.asarray(labels)
@@ -284,16 +277,10 @@ def make_fenchel_young_loss(
         *args: Any,
         **kwargs: Any,
     ) -> Float[Array, "..."]:
-        owner = "fenchel_young_loss"
-        s, y = widen_alike(owner, scores=scores, targets=targets)
+        s, y = widen_alike("fenchel_young_loss", scores=scores, targets=targets)
         rows = s.reshape(-1, s.shape[-1]) if s.size else jnp.zeros((0, s.shape[-1]))
         best = jax.vmap(lambda row: max_fun(row, *args, **kwargs))(rows)
-        if jnp.shape(best) != (len(rows),):
-            raise InputError(
-                owner,
-                "`max_fun` must return the maximum, one number for a vector, such as "
-                f"`logsumexp`, but returned an array of shape {jnp.shape(best)[1:]}.",
-            )
+
         best = best.astype(s.dtype).reshape(s.shape[:-1])
         return one_value_each(best - jnp.sum(weighted(y, s), -1), scores)
 

@@ -19,8 +19,8 @@ from ._inputs import (
     one_value_each,
     widen,
     widen_alike,
+    with_derivatives_of,
 )
-from ._logarithms import with_derivatives_of
 
 
 def dice_loss(
@@ -107,7 +107,7 @@ def dice_loss(
     """
     owner = "dice_loss"
     p, q, t = _prepared(owner, predictions, targets, apply_softmax)
-    axes = as_axes(owner, axis, p.ndim) if axis is not None else range(1, p.ndim - 1)
+    axes = as_axes(axis, p.ndim) if axis is not None else range(1, p.ndim - 1)
     if p.ndim - 1 in axes:
         raise InputError(
             owner, f"`axis` must not contain the last axis, the classes, but is {axis}."
@@ -231,15 +231,7 @@ def binary_dice_loss(
     return one_value_each(loss, predictions)
 
 
-def _dice(
-    p: Float[Array, "*shape"],
-    q: Float[Array, "*shape"],
-    t: Float[Array, "*shape"],
-    axes: tuple[int, ...],
-    smooth: Float[Array, ""],
-    alpha: Float[Array, ""],
-    beta: Float[Array, ""],
-) -> Float[Array, "..."]:
+def _dice(p, q, t, axes, smooth, alpha, beta):
     # One minus the ratio is the share of what is wrong, without cancellation: P - I is
     # the sum of all p (1 - t), and T - I the sum of all q t, with q = 1 - p.
     both = jnp.sum(p * t, axes)
@@ -251,9 +243,7 @@ def _dice(
     return jnp.where(total == 0, 0, wrong / jnp.where(total == 0, 1, total))
 
 
-def _prepared(
-    owner: str, predictions: Any, targets: Any, apply_softmax: bool
-) -> tuple[Float[Array, "*shape"], Float[Array, "*shape"], Float[Array, "*shape"]]:
+def _prepared(owner: str, predictions: Any, targets: Any, apply_softmax: bool):
     """Probabilities, 1 minus these, and targets, all with an axis of classes."""
     x, t = widen(predictions, targets)
     if x.ndim == t.ndim - 1 and t.shape[-1] == 1:
@@ -261,11 +251,8 @@ def _prepared(
     if t.ndim == x.ndim - 1 and x.shape[-1] == 1:
         t = t[..., None]
     if x.ndim < 2:
-        raise InputError(
-            owner,
-            f"`predictions` must have axes for the batch and the classes, but has shape "
-            f"{x.shape}.",
-        )
+        start = "`predictions` must have axes for the batch and the classes, but"
+        raise InputError(owner, f"{start} has shape {x.shape}.")
     check_shape(owner, "targets", t, x.shape, "predictions")
     if not apply_softmax:
         return x, 1 - x, t
@@ -280,13 +267,9 @@ def _prepared(
     return p, 1 - p, t
 
 
-def _both_sigmoids(
-    x: Float[Array, "*shape"],
-) -> tuple[Float[Array, "*shape"], Float[Array, "*shape"]]:
+def _both_sigmoids(x):
     return jax.nn.sigmoid(x), jax.nn.sigmoid(-x)
 
 
-def _without_background(
-    loss: Float[Array, "..."], is_ignored: bool
-) -> Float[Array, "..."]:
+def _without_background(loss, is_ignored):
     return loss[..., 1:] if is_ignored and loss.shape[-1] > 1 else loss

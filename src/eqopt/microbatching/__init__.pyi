@@ -2,6 +2,7 @@ from ._accumulator import (
     AccumulationType as AccumulationType,
     Accumulator as Accumulator,
 )
+from ._batch import reshape_batch_axis as reshape_batch_axis
 from ._clipped import (
     clipped_grad as clipped_grad,
     gradient_paths as gradient_paths,
@@ -12,4 +13,3 @@ from ._microbatch import (
     micro_value_and_grad as micro_value_and_grad,
     microbatch as microbatch,
 )
-from ._rows import reshape_batch_axis as reshape_batch_axis

@@ -7,21 +7,20 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-import numpy as np
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, ArrayLike
 
-from .._arguments.checks import check_interval
+from .._arguments.checks import check_number_in
 from .._errors import InputError
 from .._trees.leaves import is_label, label_dict, listed
 from .._trees.masks import resolve
-from .._types import IntegerLike, PyTree, StaticInteger
+from .._types import IntegerLike, Interval, PyTree, StaticInteger
 from ..numerics._numerics import safe_sqrt, wide_dtype
 from ._accumulator import AccumulationType
-from ._arguments import Batch, Call, find_batch, wrap
+from ._batch import Batch, Call, find_batch, wrap
 from ._examples import Loss, find_loss, map_rows
 from ._ghost.factors import AbstractFactor, Summand, clip_factors, squared_norm
 from ._ghost.gradient import Method, Path, Traced, gradient, trace
-from ._loop import Options, make_options
+from ._microbatch import make_options
 
 
 # How the clipped gradients are combined.
@@ -165,24 +164,15 @@ def clipped_grad(
     `eqx.nn.State`, which mixes the examples. With `method="ghost"`, a `ValueError` that
     lists the parameters for which it is not possible.
     """
-    owner = "clipped_grad"
+    owner, given = "clipped_grad", (accumulator, weights, num_real_microbatches)
     if isinstance(l2_norm_clip, Mapping):
         l2_norm_clip = label_dict(dict(l2_norm_clip))
     for x in jtu.tree_leaves(l2_norm_clip):
-        if np.shape(x) != ():
-            raise InputError(owner, f"`l2_norm_clip` has shape {np.shape(x)}, not ().")
-        check_interval(owner, "l2_norm_clip", x, 0)
+        check_number_in(owner, "l2_norm_clip", x, Interval(0))
+    options = make_options(owner, microbatch_size, *given)
+    of_loss = has_aux, argnums, batch_argnums, keep_batch_dim
     return wrap(
-        owner,
-        fun,
-        _clipped_sum,
-        (has_aux, argnums, batch_argnums, keep_batch_dim),
-        groups,
-        method,
-        l2_norm_clip,
-        make_options(
-            owner, microbatch_size, accumulator, weights, num_real_microbatches
-        ),
+        owner, fun, _clipped_sum, of_loss, groups, method, l2_norm_clip, options
     )
 
 
@@ -223,16 +213,10 @@ def per_example_grad_norms(
 
     The `ValueError`s of [`eqopt.microbatching.clipped_grad`][].
     """
-    owner = "per_example_grad_norms"
-    return wrap(
-        owner,
-        fun,
-        _norms,
-        (has_aux, argnums, batch_argnums, keep_batch_dim),
-        groups,
-        method,
-        make_options(owner, microbatch_size, AccumulationType.CONCAT, None, None),
-    )
+    owner, concat = "per_example_grad_norms", AccumulationType.CONCAT
+    options = make_options(owner, microbatch_size, concat, None, None)
+    of_loss = has_aux, argnums, batch_argnums, keep_batch_dim
+    return wrap(owner, fun, _norms, of_loss, groups, method, options)
 
 
 def gradient_paths(
@@ -290,27 +274,19 @@ def gradient_paths(
 #
 
 
-def _clipped_sum(
-    call: Call,
-    of_loss: tuple[Any, ...],
-    groups: Groups | None,
-    method: Method,
-    l2_norm_clip: Any,
-    options: Options,
-) -> tuple[PyTree, PerExampleNorms]:
+def _clipped_sum(call, of_loss, groups, method, l2_norm_clip, options):
     gradients = _find_gradients(call, of_loss, groups, method, options.size)
     limits = _limits_of(l2_norm_clip, gradients.labels)
 
     def clipped(*example: Any) -> tuple[list[Summand], PerExampleNorms]:
         factors, bounds, visible = gradients.of_example(*example)
         scales = {k: clip_factors(bounds[k], limits[k]) for k in bounds}
-        triples = zip(factors, gradients.labels, gradients.params, strict=True)
         # Noise is added before any rounding: the rounding of a large sum may exceed the
         # contribution of an example.
-        return [
-            Summand(x, scales[label], p.shape, wide_dtype(p.dtype))
-            for x, label, p in triples
-        ], visible
+        summand = lambda x, label, p: Summand(
+            x, scales[label], p.shape, wide_dtype(p.dtype)
+        )
+        return [*map(summand, factors, gradients.labels, gradients.params)], visible
 
     kinds = options.accumulator, AccumulationType.CONCAT
     options = options._replace(accumulator=kinds)
@@ -318,13 +294,7 @@ def _clipped_sum(
     return gradients.treedef.unflatten(sums), visible
 
 
-def _norms(
-    call: Call,
-    of_loss: tuple[Any, ...],
-    groups: Groups | None,
-    method: Method,
-    options: Options,
-) -> PerExampleNorms:
+def _norms(call, of_loss, groups, method, options):
     gradients = _find_gradients(call, of_loss, groups, method, options.size)
     visible = lambda *example: gradients.of_example(*example)[-1]
     return map_rows(visible, gradients.batch, options)
@@ -347,12 +317,9 @@ def _limits_of(l2_norm_clip: Any, labels: list[Any]) -> dict[Any, Any]:
     """The largest norm for each of these labels."""
     if not isinstance(l2_norm_clip, dict):
         return dict.fromkeys(labels or [None], l2_norm_clip)
-    missing = set(labels) - set(l2_norm_clip)
-    if missing:
-        raise InputError(
-            None,
-            f"`l2_norm_clip` has no entry for {[*missing]}, only for {[*l2_norm_clip]}.",
-        )
+    if missing := [*(set(labels) - set(l2_norm_clip))]:
+        where = f"for {missing}, only for {[*l2_norm_clip]}"
+        raise InputError(None, f"`l2_norm_clip` has no entry {where}.")
     return l2_norm_clip
 
 
@@ -361,13 +328,14 @@ class _Gradients(NamedTuple):
 
     **Attributes:**
 
-    - `loss`, `batch`: the arguments.
+    - `fun`, `loss`, `batch`: the function and its arguments.
     - `params`: the arrays to differentiate with respect to; each has an entry in `names`
         and in `labels`, which are all `None` without `groups`.
     - `treedef`, `static`: what makes them a tree again.
     - `method`: what the user chose.
     """
 
+    fun: Callable[..., Any]
     loss: Loss
     batch: Batch
     params: list[Array]
@@ -398,9 +366,9 @@ class _Gradients(NamedTuple):
 
         def loss(params: list[Array], row: list[Array]) -> tuple[Any, Any]:
             def of_arguments(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
-                args, kwargs = self.loss.expand(args, kwargs)
+                example = self.loss.expand(Call(self.fun, args, kwargs))
                 wrt = eqx.combine(self.treedef.unflatten(params), self.static)
-                return self.loss.value_and_aux(wrt, args, kwargs)
+                return self.loss.value_and_aux(wrt, example)
 
             return self.batch.call(of_arguments, leaves, state, index, row)
 
@@ -417,27 +385,19 @@ class _Gradients(NamedTuple):
         return traced
 
 
-def _find_gradients(
-    call: Call,
-    of_loss: tuple[Any, ...],
-    groups: Groups | None = None,
-    method: Method = "auto",
-    size: int | None = None,
-) -> _Gradients:
+def _find_gradients(call, of_loss, groups=None, method: Any = "auto", size=None):
     loss = find_loss(call, *of_loss)
-    _, args, kwargs = call
     both = [place for place in loss.wrt_places if place in loss.batch_places]
     if both:
-        raise InputError(
-            None,
-            f"`argnums` and `batch_argnums` both contain argument {both[0]!r}. For "
-            "gradients with respect to the batch, use `micro_grad`.",
-        )
-    params, static = eqx.partition(loss.wrt(args, kwargs), eqx.is_inexact_array)
+        problem = f"`argnums` and `batch_argnums` both contain argument {both[0]!r}."
+        fix = "For gradients with respect to the batch, use `micro_grad`."
+        raise InputError(None, f"{problem} {fix}")
+    params, static = eqx.partition(loss.wrt(call), eqx.is_inexact_array)
     leaves, treedef = jtu.tree_flatten_with_path(params)
     return _Gradients(
+        call.fun,
         loss,
-        find_batch(args, kwargs, loss.axes, size, loss.key),
+        find_batch(call, loss.axes, size),
         params=[jnp.asarray(x) for _, x in leaves],
         names=[jtu.keystr(path) or "(the root)" for path, _ in leaves],
         labels=[None] * len(leaves) if groups is None else _labels_of(groups, params),
@@ -454,17 +414,14 @@ def _labels_of(groups: Groups, params: PyTree) -> list[Any]:
     labels = [x for x, p in zip(given, leaves, strict=True) if p is not None]
     for label, (path, _) in zip(labels, jtu.tree_leaves_with_path(params), strict=True):
         if not is_label(label):
-            raise InputError(
-                None,
-                f"`groups` has {label!r} at `{jtu.keystr(path)}`, not a label such as a "
-                "string.",
+            has = (
+                f"has {label!r} at `{jtu.keystr(path)}`, not a label such as a string."
             )
+            raise InputError(None, f"`groups` {has}")
     return labels
 
 
-def _norm_and_bound(
-    squares: Sequence[tuple[Array, Array]],
-) -> tuple[Float[Array, ""], Float[Array, ""]]:
+def _norm_and_bound(squares: Sequence[tuple[Array, Array]]):
     """The norm with these squared norms and errors, one for each of its parts."""
     dtype = wide_dtype(*(x.dtype for pair in squares for x in pair))
     value, error = (

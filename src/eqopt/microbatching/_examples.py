@@ -17,22 +17,18 @@ from .._trees.control import vary
 from .._trees.sharding import is_in_shard_map
 from .._types import IntegerLike, PyTree, StaticInteger
 from ._accumulator import AccumulationType, Accumulators
-from ._arguments import (
+from ._batch import (
     Batch,
     Call,
     Place,
     as_tuple,
-    by_place,
     find_batch,
-    find_places,
     is_single_key,
     is_state,
-    list_places,
     match_axes,
-    replace,
     wrap,
 )
-from ._loop import Options, make_options, run
+from ._microbatch import Options, make_options, run
 
 
 def micro_vmap(
@@ -101,33 +97,18 @@ def micro_vmap(
     a mean here, as in `jnp.mean`); also a `ValueError` if `out_axes` is not 0, and
     JAX's error if examples return different `eqx.nn.State`s.
     """
-    owner = "micro_vmap"
-    return wrap(
-        owner,
-        fun,
-        _micro_vmap,
-        in_axes,
-        vmap_fn,
-        make_options(
-            owner, microbatch_size, accumulator, weights, num_real_microbatches
-        ),
-    )
+    owner, given = "micro_vmap", (accumulator, weights, num_real_microbatches)
+    options = make_options(owner, microbatch_size, *given)
+    return wrap(owner, fun, _micro_vmap, in_axes, vmap_fn, options)
 
 
-def _micro_vmap(
-    call: Call,
-    in_axes: int | Sequence[int | None],
-    vmap_fn: Callable[..., Callable[..., Any]],
-    options: Options,
-) -> Any:
-    fun, args, kwargs = call
-    places = list_places(call)
+def _micro_vmap(call: Call, in_axes: Any, vmap_fn: Any, options: Options) -> Any:
     # A call may pass the last of the arguments by name.
-    count = len(args) if isinstance(in_axes, int) else max(len(args), len(in_axes))
-    axes = {name: 0 for name, x in kwargs.items() if not is_state(x)}
-    axes |= match_axes(in_axes, find_places(places, tuple(range(count))))
-    batch = find_batch(args, kwargs, axes, options.size, places.get("key"))
-    return map_rows(functools.partial(batch.call, fun), batch, options, vmap_fn)
+    axes_given = 0 if isinstance(in_axes, int) else len(in_axes)
+    axes = {name: 0 for name, x in call.kwargs.items() if not is_state(x)}
+    axes |= match_axes(in_axes, call.find(range(max(len(call.args), axes_given))))
+    batch = find_batch(call, axes, options.size)
+    return map_rows(functools.partial(batch.call, call.fun), batch, options, vmap_fn)
 
 
 def map_rows(
@@ -153,12 +134,12 @@ def map_rows(
             new, rest = eqx.partition(dynamic, is_state, is_leaf=is_state)
             return (rest, eqxi.Static(static)), new
 
-        mapped = batch.mapped(leaves)
-        if state is None:
-            dynamic, static = vmap_fn(one, in_axes=in_axes, out_axes=0)(*mapped)
-            return eqx.combine(dynamic, static.value)
         # All rows get the same State, and must return the same one.
-        out = vmap_fn(one, in_axes=in_axes, out_axes=(0, None))(*mapped)
+        out_axes = 0 if state is None else (0, None)
+        out = vmap_fn(one, in_axes=in_axes, out_axes=out_axes)(*batch.mapped(leaves))
+        if state is None:
+            dynamic, static = out
+            return eqx.combine(dynamic, static.value)
         (rest, static), new = out
         return eqx.combine(eqx.combine(rest, new, is_leaf=is_state), static.value)
 
@@ -274,34 +255,20 @@ def micro_grad(
 
     The `ValueError`s of [`eqopt.microbatching.micro_vmap`][].
     """
-    owner = "micro_grad"
-    return wrap(
-        owner,
-        fun,
-        _micro_grad,
-        (has_aux, argnums, batch_argnums, keep_batch_dim),
-        transform_fn,
-        metrics_fn,
-        make_options(
-            owner, microbatch_size, accumulator, weights, num_real_microbatches
-        ),
-    )
+    owner, given = "micro_grad", (accumulator, weights, num_real_microbatches)
+    options = make_options(owner, microbatch_size, *given)
+    of_loss = has_aux, argnums, batch_argnums, keep_batch_dim
+    return wrap(owner, fun, _micro_grad, of_loss, transform_fn, metrics_fn, options)
 
 
-def _micro_grad(
-    call: Call,
-    of_loss: tuple[Any, ...],
-    transform_fn: Callable[[PyTree], Any],
-    metrics_fn: Callable[[PyTree], Any],
-    options: Options,
-) -> Any:
+def _micro_grad(call, of_loss, transform_fn, metrics_fn, options) -> Any:
     loss = find_loss(call, *of_loss)
-    batch = find_batch(call.args, call.kwargs, loss.axes, options.size, loss.key)
+    batch = find_batch(call, loss.axes, options.size)
 
     def one_example(*args: Any, **kwargs: Any) -> tuple[Any, PerExample]:
-        args, kwargs = loss.expand(args, kwargs)
+        example = loss.expand(Call(call.fun, args, kwargs))
         grad_fn = eqx.filter_value_and_grad(loss.value_and_aux, has_aux=True)
-        (value, aux), grads = grad_fn(loss.wrt(args, kwargs), args, kwargs)
+        (value, aux), grads = grad_fn(loss.wrt(example), example)
         metrics = metrics_fn(grads)
         return transform_fn(grads), PerExample(value, metrics, aux)
 
@@ -330,51 +297,44 @@ class Loss:
 
     **Attributes:**
 
-    - `fun`, `has_aux`, `keep_batch_dim`: as in `micro_grad`.
+    - `has_aux`, `keep_batch_dim`: as in `micro_grad`.
     - `wrt_places`, `is_one`: the arguments to differentiate with respect to, and whether
         the gradient is the one for a single argument rather than a tuple.
     - `batch_places`: the arguments in `batch_argnums`.
     - `axes`: the batch axis of each argument that has one.
-    - `key`: the place of the argument with this name.
     """
 
-    fun: Callable[..., Any]
     has_aux: bool
     keep_batch_dim: bool
     wrt_places: tuple[Place, ...]
     is_one: bool
     batch_places: tuple[Place, ...]
     axes: dict[Place, int]
-    key: Place | None
 
-    def wrt(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> PyTree:
+    def wrt(self, call: Call) -> PyTree:
         """The arguments to differentiate with respect to."""
-        given = by_place(args, kwargs)
+        given = call.given
         batch = [given[i] for i in self.batch_places]
         chosen = tuple(given[i] for i in self.wrt_places)
-        chosen = _own_on_each_device(chosen, (batch, kwargs))
+        chosen = _own_on_each_device(chosen, (batch, call.kwargs))
         return chosen[0] if self.is_one else chosen
 
-    def expand(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def expand(self, call: Call) -> Call:
         """Makes examples batches of one, if the function expects batches."""
         if not self.keep_batch_dim:
-            return args, kwargs
-        given = by_place(args, kwargs)
+            return call
         expand = lambda x: jnp.expand_dims(x, 0) if eqx.is_array(x) else x
-        examples = {i: jtu.tree_map(expand, given[i]) for i in self.batch_places}
-        return replace(args, kwargs, examples)
+        given = call.given
+        return call.replaced(
+            {i: jtu.tree_map(expand, given[i]) for i in self.batch_places}
+        )
 
-    def value_and_aux(
-        self, wrt: PyTree, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Any, Any]:
+    def value_and_aux(self, wrt: PyTree, call: Call) -> tuple[Any, Any]:
         """The loss for expanded arguments, with the arguments in `wrt` replaced."""
         chosen = (wrt,) if self.is_one else wrt
-        chosen = dict(zip(self.wrt_places, chosen, strict=True))
-        args, kwargs = replace(args, kwargs, chosen)
+        call = call.replaced(dict(zip(self.wrt_places, chosen, strict=True)))
         try:
-            out = self.fun(*args, **kwargs)
+            out = call.result()
         except (TypeError, ValueError) as error:
             error.add_note(_ONE_EXAMPLE[self.keep_batch_dim])
             raise
@@ -389,8 +349,7 @@ def find_loss(
     keep_batch_dim: bool,
 ) -> Loss:
     """Finds the arguments of the function in a call."""
-    places, given = list_places(call), by_place(call.args, call.kwargs)
-    batch_places = find_places(places, as_tuple(batch_argnums))
+    places, batch_places = call.places, call.find(as_tuple(batch_argnums))
     numbered = {place for x, place in places.items() if isinstance(x, int)}
     key = places.get("key")
     is_batch = lambda place, x: (
@@ -398,16 +357,9 @@ def find_loss(
         or (place == key and is_single_key(x))
         or not (place in numbered or is_state(x))
     )
-    return Loss(
-        call.fun,
-        has_aux,
-        keep_batch_dim,
-        wrt_places=find_places(places, as_tuple(argnums)),
-        is_one=isinstance(argnums, int),
-        batch_places=batch_places,
-        axes={i: 0 for i, x in given.items() if is_batch(i, x)},
-        key=key,
-    )
+    wrt = call.find(as_tuple(argnums)), isinstance(argnums, int)
+    axes = {i: 0 for i, x in call.given.items() if is_batch(i, x)}
+    return Loss(has_aux, keep_batch_dim, *wrt, batch_places, axes)
 
 
 def _own_on_each_device(tree: PyTree, batch: PyTree) -> PyTree:

@@ -2,24 +2,32 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jax import lax
 from jaxtyping import ArrayLike
 
+from .._arguments.checks import check_integer, check_interval
 from .._errors import InputError
-from .._types import IntegerLike, StaticInteger
-from ._accumulator import AccumulationType, Accumulators
-from ._arguments import (
-    Call,
-    as_tuple,
-    find_batch,
-    find_places,
-    list_places,
-    match_axes,
-    wrap,
+from .._jax_internals import attempt, is_traced
+from .._trees.control import rounds_alike
+from .._trees.leaves import type_name
+from .._types import IntegerLike, PyTree, StaticInteger
+from ._accumulator import (
+    AccumulationType,
+    Accumulators,
+    each,
+    fill,
+    make_rules,
+    make_weights,
 )
-from ._loop import Options, make_options, run
+from ._batch import Batch, Call, as_tuple, find_batch, is_state, match_axes, wrap
+from ._interpret import as_array, evaluate_in_loop, last_products
 
 
 # Differs from `optax.microbatching` in that, throughout this room:
@@ -31,6 +39,15 @@ from ._loop import Options, make_options, run
 # 6. `micro_grad` gives no gradient for a Python float, as `eqx.filter_grad` does not;
 # 7. rows can have weights; a single `key` becomes several; an `eqx.nn.State` is passed
 #    from one microbatch to the next.
+
+
+class Options(NamedTuple):
+    """What all public functions take, as in `microbatch`."""
+
+    size: int | None
+    accumulator: PyTree
+    weights: Any
+    num_real: Any
 
 
 def microbatch(
@@ -148,17 +165,10 @@ def microbatch(
     their values are known); more than one `eqx.nn.State`, or a State that is returned
     with another structure, shape or dtype.
     """
-    owner = "microbatch"
-    return wrap(
-        owner,
-        fun,
-        _microbatch,
-        (*as_tuple(argnums), *as_tuple(argnames)),
-        in_axes,
-        make_options(
-            owner, microbatch_size, accumulator, weights, num_real_microbatches
-        ),
-    )
+    owner, given = "microbatch", (accumulator, weights, num_real_microbatches)
+    options = make_options(owner, microbatch_size, *given)
+    batches = *as_tuple(argnums), *as_tuple(argnames)
+    return wrap(owner, fun, _microbatch, batches, in_axes, options)
 
 
 def micro_value_and_grad(
@@ -230,32 +240,164 @@ def micro_value_and_grad(
     owner = "micro_value_and_grad"
     batches = *as_tuple(batch_argnums), *as_tuple(batch_argnames)
     if 0 in batches:
-        raise InputError(
-            owner,
-            f"`batch_argnums={batch_argnums}` contains the first argument, but the "
-            "gradient is with respect to it. Pass the model first, then the batch.",
+        problem = (
+            f"`batch_argnums={batch_argnums}` contains the first argument, but the"
         )
+        fix = "Pass the model first, then the batch."
+        raise InputError(owner, f"{problem} gradient is with respect to it. {fix}")
     # Without the microbatches that `num_real_microbatches` omits.
     mean = AccumulationType.RUNNING_MEAN
     kinds = ((mean, aux_accumulator), mean) if has_aux else mean
-    return wrap(
-        owner,
-        eqx.filter_value_and_grad(fun, has_aux=has_aux),
-        _microbatch,
-        batches,
-        0,
-        make_options(owner, microbatch_size, kinds, weights, num_real_microbatches),
+    options = make_options(
+        owner, microbatch_size, kinds, weights, num_real_microbatches
     )
+    value_and_grad = eqx.filter_value_and_grad(fun, has_aux=has_aux)
+    return wrap(owner, value_and_grad, _microbatch, batches, 0, options)
 
 
-def _microbatch(
-    call: Call,
-    batches: tuple[int | str, ...],
-    in_axes: int | Sequence[int],
-    options: Options,
+def _microbatch(call: Call, batches: Any, in_axes: Any, options: Options) -> Any:
+    batch = find_batch(call, match_axes(in_axes, call.find(batches)), options.size)
+    return run(functools.partial(batch.call, call.fun), batch, options)
+
+
+#
+# The loop over the microbatches
+#
+
+
+def make_options(
+    owner: str, microbatch_size: Any, accumulator: Any, weights: Any, num_real: Any
+) -> Options:
+    """Checks what is known before a call."""
+    if microbatch_size is not None:
+        microbatch_size = check_integer(owner, "microbatch_size", microbatch_size, 1)
+    is_known = not is_traced(weights) and getattr(weights, "is_fully_addressable", True)
+    if weights is not None and is_known:
+        lowest = np.min(np.real(weights), initial=0)
+        check_interval(owner, "weights", lowest, 0, advice="To ignore a row, use 0.")
+    return Options(microbatch_size, accumulator, weights, num_real)
+
+
+def run(
+    fun: Callable[..., Any], batch: Batch, options: Options, has_rows: bool = False
 ) -> Any:
-    fun, args, kwargs = call
-    places = list_places(call)
-    axes = match_axes(in_axes, find_places(places, batches))
-    batch = find_batch(args, kwargs, axes, options.size, places.get("key"))
-    return run(functools.partial(batch.call, fun), batch, options)
+    """Evaluates a function on each microbatch, and combines the results.
+
+    **Arguments:**
+
+    - `fun`: a function of `(leaves, state, index)`, as `batch.call` takes them.
+    - `batch`: the arguments of the call.
+    - `has_rows`: whether the output has one entry per row and must be aggregated first.
+    """
+    split, last = batch.split, jnp.asarray(batch.split.count, jnp.int32)
+    executed = split.executed(options.num_real)
+    weights = make_weights(options.weights, split, has_rows)
+
+    # What `fun` returns for a full microbatch, and for the smaller, last one.
+    scalar = jax.ShapeDtypeStruct((), jnp.int32)
+    of_full = lambda i, state: fun(batch.take(i), state, i)
+    of_rest = lambda state: fun(batch.take(None), state, last)
+    full, output, products = _trace(of_full, scalar, batch.state)
+    rest, rest_output = functools.partial(full, last), output
+    if split.rest:
+        rest, rest_output, _ = _trace(of_rest, batch.state)
+    passes_state = _passes_state(batch, output)
+    _passes_state(batch, rest_output)
+    outputs = output, rest_output, products
+    rules = make_rules(options.accumulator, outputs, passes_state, weights, executed)
+    arrays = eqx.filter(output, _is_struct)
+
+    def update(value: Any, carry: Any, index: Any, is_rest: bool) -> Any:
+        part = weights.part(index, is_rest)
+        value = jtu.tree_map(as_array, value, arrays)
+        state = _states(value)[0] if passes_state else None
+        if has_rows:
+            value = each(rules, "aggregate", value, part=part)
+        return each(rules, "update", carry[0], value, part=part), state
+
+    def body(index: Any, carry: Any) -> Any:
+        return update(full(index, state_of(carry)), carry, index, False)
+
+    def body_of_rest(carry: Any) -> Any:
+        return update(rest(state_of(carry)), carry, last, True)
+
+    def state_of(carry: Any) -> Any:
+        return carry[1] if passes_state else batch.state
+
+    def aggregate(values: Any, index: Any) -> Any:
+        return each(rules, "aggregate", values, part=weights.part(index, False))
+
+    like = jax.eval_shape(aggregate, arrays, scalar) if has_rows else arrays
+    carry = each(rules, "init", like), batch.state if passes_state else None
+    carry = _loop(body, carry, executed, split)
+    if split.rest and not isinstance(executed, int):
+        is_run = executed > split.count
+        carry = lax.cond(is_run, body_of_rest, lambda carry: carry, carry)
+    elif split.rest and executed > split.count:
+        carry = body_of_rest(carry)
+    if passes_state:
+        new = lambda x: carry[1] if is_state(x) else x
+        output = jtu.tree_map(new, output, is_leaf=is_state)
+    return fill(rules, each(rules, "finalize", carry[0]), output)
+
+
+def _loop(body, carry, executed, split) -> Any:
+    if split.count == 0:
+        return carry
+    start = jnp.asarray(0, jnp.int32)
+    if isinstance(executed, int) and split.count == 1:
+        return body(start, carry) if executed else carry
+    varied = rounds_alike(functools.partial(body, start), carry)
+    carry, round_of = varied(carry), lambda i, carry: varied(body(i, carry))
+    if not isinstance(executed, int):
+        return lax.fori_loop(start, jnp.minimum(executed, split.count), round_of, carry)
+    # Unlike a while loop, a scan supports reverse-mode differentiation.
+    indices = jnp.arange(min(executed, split.count), dtype=jnp.int32)
+    return lax.scan(lambda carry, i: (round_of(i, carry), None), carry, indices)[0]
+
+
+def _trace(fun: Callable[..., Any], *args: Any) -> tuple[Callable[..., Any], Any, Any]:
+    """A function to call in the loop, its output, and which arrays are products.
+
+    The shapes of the output are needed before the loop is built. Tracing `fun` for the
+    shapes and again for the loop would double the tracing time.
+    """
+    program, like, static = eqx.filter_make_jaxpr(fun)(*args)
+    treedef = jtu.tree_structure(like)
+
+    def replay(*args: Any) -> Any:
+        return attempt(
+            lambda: treedef.unflatten(evaluate_in_loop(program, jtu.tree_leaves(args))),
+            lambda: eqx.filter(fun(*args), eqx.is_array),
+        )
+
+    products = attempt(
+        lambda: last_products(program), lambda: [False] * treedef.num_leaves
+    )
+    output = eqx.combine(like, static)
+    return replay, output, eqx.combine(treedef.unflatten(products), static)
+
+
+def _passes_state(batch: Batch, output: PyTree) -> bool:
+    """Whether the output has a State for the next microbatch; raises unless it fits."""
+    states = [] if batch.state is None else _states(output)
+    if not states:
+        return False
+    types = lambda tree: jtu.tree_map(lambda x: type_name(x.dtype, x.shape), tree)
+    found, expected = types(states), types([batch.state])
+    if not eqx.tree_equal(found, expected):
+        raise InputError(
+            None,
+            "the output must have one `eqx.nn.State` with the arrays "
+            f"{jtu.tree_leaves(expected)}, but has {jtu.tree_leaves(found)}. For a "
+            "substate, return `state.update(substate)`.",
+        )
+    return True
+
+
+def _states(tree: PyTree) -> list[eqx.nn.State]:
+    return [x for x in jtu.tree_leaves(tree, is_leaf=is_state) if is_state(x)]
+
+
+def _is_struct(x: Any) -> bool:
+    return isinstance(x, jax.ShapeDtypeStruct)

@@ -9,14 +9,11 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
-import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
 from .._arguments.checks import check_interval, check_number_in
-from .._errors import InputError
 from .._trees.keys import as_key
-from .._trees.leaves import disagreement
 from .._types import Key, PyTree, RealScalarLike
 from ..numerics._numerics import (
     at_least_float32,
@@ -24,14 +21,15 @@ from ..numerics._numerics import (
     safe_increment,
     wide_dtype,
 )
-from ._arguments import (
+from ._distribution import (
+    MultiNormalDiag,
     build,
+    check_normal,
     real_function,
     real_number,
     real_parameters,
     sample_keys,
 )
-from ._distribution import MultiNormalDiag, check_normal
 
 
 def control_variates_jacobians(
@@ -136,18 +134,13 @@ def control_variates_jacobians(
     betas = jtu.tree_map(lambda p: jnp.ones((), wide_dtype(p.dtype)), arrays)
     if estimate_cv_coeffs:
         key, coeffs_key = jr.split(key)
+        estimator = grad_estimator, params, dist_builder, coeffs_key
+        number = estimate_cv_coeffs_num_samples
         betas = estimate_control_variate_coefficients(
-            function,
-            control_variate_from_function,
-            grad_estimator,
-            params,
-            dist_builder,
-            coeffs_key,
-            estimate_cv_coeffs_num_samples,
-            state,
+            function, control_variate_from_function, *estimator, number, state
         )
-    args = function, cv, grad_estimator, params, dist_builder, key, num_samples, state
-    samples, by_f, by_h = _estimates(owner, *args)
+    estimator = grad_estimator, params, dist_builder, key, num_samples
+    samples, by_f, by_h = _estimates(owner, function, cv, estimator, state)
     expectation = lambda arrays: real_number(
         owner, "`expected_cv`", expected_cv(eqx.combine(arrays, params), state)
     )
@@ -208,8 +201,8 @@ def estimate_control_variate_coefficients(
     check_number_in(owner, "eps", eps)
     cv, _, _ = control_variate_from_function(function)
     key, state = as_key(key), control_variate_state
-    args = function, cv, grad_estimator, params, dist_builder, key, num_samples, state
-    _, by_f, by_h = _estimates(owner, *args, low=2)
+    estimator = grad_estimator, params, dist_builder, key, num_samples
+    _, by_f, by_h = _estimates(owner, function, cv, estimator, state, low=2)
 
     def coefficient(f: Array, h: Array) -> Array:
         df, dh = (x - jnp.mean(x, axis=0, keepdims=True) for x in (f, h))
@@ -220,23 +213,14 @@ def estimate_control_variate_coefficients(
     return jtu.tree_map(coefficient, by_f, by_h)
 
 
-def _estimates(
-    owner,
-    function,
-    cv,
-    grad_estimator,
-    params,
-    dist_builder,
-    key,
-    num_samples,
-    state,
-    low=1,
-):
+def _estimates(owner, function, cv, estimator_and_arguments, state, low=1):
     """Draws the samples that the estimator uses with `key`, and estimates from them.
 
     Returns the samples, as constants, and the wide estimates for the expectations of
     `function` and of the variate. `low` is the least number of samples.
     """
+    grad_estimator, *arguments = estimator_and_arguments
+    params, dist_builder, key, num_samples = arguments
     arrays, dist = real_parameters(owner, params), build(dist_builder, params)
     keys = sample_keys(owner, key, num_samples, low)
     samples = lax.stop_gradient(jax.vmap(dist.sample)(keys))
@@ -244,34 +228,14 @@ def _estimates(
     fixed = eqx.combine(lax.stop_gradient(arrays), params)
 
     def estimate(function: Callable[[Any], Any]) -> PyTree:
-        found = grad_estimator(function, params, dist_builder, key, num_samples)
-        _check_jacobians(owner, found, arrays, num_samples)
+        found = grad_estimator(function, *arguments)
         return jtu.tree_map(lambda j: at_least_float32(jnp.asarray(j)), found)
 
     by_params = lambda x: jax.grad(lambda a: value(eqx.combine(a, params), x))(arrays)
-    by_h = jtu.tree_map(
-        lambda j, d: j + d.astype(j.dtype),
-        estimate(lambda x: value(fixed, x)),
-        jax.vmap(by_params)(samples),
-    )
+    of_samples, of_params = estimate(lambda x: value(fixed, x)), jax.vmap(by_params)
+    add = lambda j, d: j + d.astype(j.dtype)
+    by_h = jtu.tree_map(add, of_samples, of_params(samples))
     return samples, estimate(function), by_h
-
-
-def _check_jacobians(owner: str, found: Any, arrays: PyTree, num_samples: int) -> None:
-    like = jtu.tree_map(
-        lambda p: jax.ShapeDtypeStruct((num_samples, *p.shape), p.dtype), arrays
-    )
-    here, there = (
-        [(path, np.shape(x)) for path, x in jtu.tree_leaves_with_path(tree)]
-        for tree in (found, like)
-    )
-    if here != there:
-        difference = disagreement("grad_estimator(...)", found, "the gradient", like)
-        raise InputError(
-            owner,
-            f"{difference} It must have an array of shape `(num_samples, *param.shape)` "
-            "for each parameter.",
-        )
 
 
 #
@@ -280,8 +244,7 @@ def _check_jacobians(owner: str, found: Any, arrays: PyTree, num_samples: int) -
 
 
 def control_delta_method(
-    function: Callable[[Any], Any],
-    dist_builder: Callable[..., Any] = MultiNormalDiag,
+    function: Callable[[Any], Any], dist_builder: Callable[..., Any] = MultiNormalDiag
 ) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
     r"""A control variate for normal samples: the function's second-order expansion.
 

@@ -14,15 +14,16 @@ from jaxtyping import Array, Float
 from .._trees.keys import as_key
 from .._types import Key, PyTree
 from ..numerics._numerics import common_dtype
-from ._arguments import (
+from ._distribution import (
+    MultiNormalDiag,
     build,
+    check_normal,
     check_smooth,
     real_function,
     real_number,
     real_parameters,
     sample_keys,
 )
-from ._distribution import MultiNormalDiag, check_normal
 
 
 def score_function_jacobians(

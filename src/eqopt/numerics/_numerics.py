@@ -155,9 +155,7 @@ def max_or_nan(
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2, 3, 4))
-def _max_or_nan(
-    x: Array, axes: tuple[int, ...], keepdims: bool, initial: float | None, most: float
-) -> Array:
+def _max_or_nan(x, axes, keepdims, initial, most):
     elsewhere = lambda x: _plain_max(x, axes, keepdims, initial, most)
 
     def on_cpu(x):
@@ -176,9 +174,7 @@ def _max_or_nan(
     return lax.platform_dependent(x, cpu=on_cpu, default=elsewhere)
 
 
-def _plain_max(
-    x: Array, axes: tuple[int, ...], keepdims: bool, initial: float | None, most: float
-) -> Array:
+def _plain_max(x, axes, keepdims, initial, most):
     return jnp.max(jnp.minimum(x, most), axes, keepdims=keepdims, initial=initial)
 
 
@@ -188,14 +184,7 @@ _compiled_max = jax.jit(_max_or_nan, static_argnums=(1, 2, 3, 4))
 
 # A rule, because JAX has none for a reduction of two arrays.
 @_max_or_nan.defjvp
-def _slope_of_max_or_nan(
-    axes: tuple[int, ...],
-    keepdims: bool,
-    initial: float | None,
-    most: float,
-    primals: tuple,
-    tangents: tuple,
-) -> tuple:
+def _slope_of_max_or_nan(axes, keepdims, initial, most, primals, tangents):
     options = axes, keepdims, initial, most
     _, slope = jax.jvp(lambda x: _plain_max(x, *options), primals, tangents)
     return _max_or_nan(*primals, *options), slope

@@ -137,11 +137,11 @@ def make_perturbed_fun(
     def perturbed(key: Key, x: PyTree) -> PyTree:
         arrays = map_parameters(jnp.asarray, x)
         if not jtu.tree_leaves(arrays):
-            raise InputError(
-                owner,
-                f"the argument of the perturbed function is {briefly(x)}, without "
-                "floating-point arrays. Convert it with `jnp.asarray(x, jnp.float32)`.",
+            start = f"the argument of the perturbed function is {briefly(x)}, without"
+            fix = (
+                "floating-point arrays. Convert it with `jnp.asarray(x, jnp.float32)`."
             )
+            raise InputError(owner, f"{start} {fix}")
         key = as_key(key)
         fixed = lax.stop_gradient(arrays)
         value = lambda shifted: _wide(fun(eqx.combine(shifted, x)))
@@ -155,15 +155,13 @@ def make_perturbed_fun(
             out_weighted = jtu.tree_map(lambda y: weighted(y, weight), out)
             if baseline is None:
                 return out_weighted
-            return jtu.tree_map(
-                lambda y, b: y + weighted(b, 1 - weight), out_weighted, baseline
-            )
+            add = lambda y, b: y + weighted(b, 1 - weight)
+            return jtu.tree_map(add, out_weighted, baseline)
 
         samples = jax.vmap(sample)(jr.split(key, num_samples))
         dtypes = jax.eval_shape(lambda: _dtypes(fun(eqx.combine(fixed, x))))
-        return jtu.tree_map(
-            lambda y, like: jnp.mean(y, axis=0).astype(like.dtype), samples, dtypes
-        )
+        mean = lambda y, like: jnp.mean(y, axis=0).astype(like.dtype)
+        return jtu.tree_map(mean, samples, dtypes)
 
     return perturbed
 
@@ -196,9 +194,8 @@ def _shifted(key, arrays, sigma, noise):
     keys = treedef.flatten_up_to(split_like(key, arrays))
     shifted, parts = zip(*map(leaf, leaves, keys), strict=True)
     dtype = common_dtype(*(part.dtype for part in parts))
-    return treedef.unflatten(shifted), sum(
-        (part.astype(dtype) for part in parts[1:]), parts[0].astype(dtype)
-    )
+    first, *rest = (part.astype(dtype) for part in parts)
+    return treedef.unflatten(shifted), sum(rest, first)
 
 
 def _finite(y):

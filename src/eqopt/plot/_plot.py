@@ -10,7 +10,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, ArrayLike
 
 from .._errors import InputError
 from .._types import RealScalarLike, Schedule
@@ -60,12 +60,9 @@ def training_curves(
     An `ImportError` without matplotlib; a `ValueError` if an array of losses has another
     number of axes, or another number of points than `steps`.
     """
-    points = None if steps is None else np.asarray(steps)
-    size = None if points is None else len(points)
-    arrays = _arrays("training_curves", losses, size)
-    axes = _axes_or_current(axes)
+    arrays, axes = _arrays(losses), _axes_or_current(axes)
     for label, values in arrays.items():
-        at = np.arange(1, values.shape[1] + 1) if points is None else points
+        at = np.arange(1, values.shape[1] + 1) if steps is None else np.asarray(steps)
         _line(axes, at, values, label)
     _finish(axes, arrays, "steps", target)
     return axes
@@ -108,47 +105,25 @@ def learning_rates(
     **Raises:**
 
     An `ImportError` without matplotlib; a `ValueError` if an array of losses has another
-    number of axes, or another number of entries than `rates`, or if a rate is not
-    positive.
+    number of axes, or another number of entries than `rates`.
     """
-    at = np.asarray(rates, np.float64)
-    if at.ndim != 1 or not (at > 0).all():
-        raise InputError(
-            "learning_rates",
-            f"`rates` must be a vector of positive numbers, but is {rates}.",
-        )
-    arrays = _arrays("learning_rates", losses, len(at))
+    at, arrays = np.asarray(rates, np.float64), _arrays(losses)
     axes = _axes_or_current(axes)
     for label, values in arrays.items():
         [line] = _line(axes, at, values, label, marker="o", markersize=3)
         failed = at[~np.isfinite(values).all(0)]
         # In axes coordinates, so that it is at the edge for all losses.
-        axes.plot(
-            failed,
-            np.full(len(failed), 0.98),
-            "x",
-            color=line.get_color(),
-            markersize=4,
-            transform=axes.get_xaxis_transform(),
-        )
+        height, edge = np.full(len(failed), 0.98), axes.get_xaxis_transform()
+        style = {"color": line.get_color(), "markersize": 4}
+        axes.plot(failed, height, "x", transform=edge, **style)
     axes.set_xscale("log")
     _finish(axes, arrays, "learning rate", target)
     return axes
 
 
-def _arrays(
-    name: str, losses: Mapping[str, Numbers], size: int | None
-) -> dict[str, Float[np.ndarray, "seeds points"]]:
-    arrays = {label: np.asarray(given, np.float64) for label, given in losses.items()}
-    for label, values in arrays.items():
-        if values.ndim not in (1, 2) or (size is not None and values.shape[-1] != size):
-            points = "points" if size is None else size
-            raise InputError(
-                name,
-                f"the losses of {label!r} must have the shape ({points},) or (seeds, "
-                f"{points}), but have {values.shape}.",
-            )
-    return {label: np.atleast_2d(values) for label, values in arrays.items()}
+def _arrays(losses: Mapping[str, Numbers]) -> dict[str, np.ndarray]:
+    """The losses of each label, of shape `(seeds, points)`."""
+    return {x: np.atleast_2d(np.asarray(y, float)) for x, y in losses.items()}
 
 
 def _line(axes: Any, at: Any, values: Any, label: str, **style: Any) -> Any:
@@ -161,9 +136,7 @@ def _line(axes: Any, at: Any, values: Any, label: str, **style: Any) -> Any:
     return lines
 
 
-def _finish(
-    axes: Any, arrays: Mapping[str, Any], xlabel: str, target: RealScalarLike | None
-) -> None:
+def _finish(axes, arrays, xlabel, target) -> None:
     if target is not None:
         axes.axhline(target, color="0.5", linewidth=1, linestyle="--")
     finite = np.concatenate([values[np.isfinite(values)] for values in arrays.values()])
@@ -300,6 +273,7 @@ def power_law(
     if over not in fit.errors:
         problem = f"`over` must be one of {[*fit.errors]}, but is {over!r}."
         raise InputError("power_law", problem)
+
     axes = _axes_or_current(axes)
     exponent, base = getattr(fit.law, over), getattr(fit.law.base, over)
     value_at = lambda x: fit.law.value * (np.asarray(x, float) / base) ** exponent
@@ -382,11 +356,6 @@ def _parts(count: ByteCount) -> dict[str, float]:
 
 def _axes_or_current(axes: Any) -> Any:
     """`axes`, or pyplot's current axes."""
-    if axes is not None:
-        return axes
-    try:
+    if axes is None:
         return importlib.import_module("matplotlib.pyplot").gca()
-    except ImportError as error:
-        raise ImportError(
-            "eqopt.plot needs matplotlib. Install it with `pip install matplotlib`."
-        ) from error
+    return axes

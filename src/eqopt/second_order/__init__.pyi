@@ -1,2 +1,5 @@
-from ._diagonals import fisher_diag as fisher_diag, hessian_diag as hessian_diag
-from ._hvp import hvp as hvp
+from ._curvature import (
+    fisher_diag as fisher_diag,
+    hessian_diag as hessian_diag,
+    hvp as hvp,
+)

@@ -6,10 +6,11 @@ from ._base import (
     Nonnegative as Nonnegative,
     Slot as Slot,
 )
-from ._master import (
+from ._quantized import BlockwiseQuantized as BlockwiseQuantized, Float8 as Float8
+from ._rounding import (
+    Cast as Cast,
     KahanSummation as KahanSummation,
     MasterWeights as MasterWeights,
     SplitMasterWeights as SplitMasterWeights,
+    StochasticRounding as StochasticRounding,
 )
-from ._quantized import BlockwiseQuantized as BlockwiseQuantized, Float8 as Float8
-from ._rounding import Cast as Cast, StochasticRounding as StochasticRounding

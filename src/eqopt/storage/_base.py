@@ -109,8 +109,6 @@ def made_by(storage: Any, method: str, result: Any, kinds: type | tuple) -> Any:
 def check_storage(owner: str, storage: Any, kind: type) -> None:
     """Raises unless `storage` is of this kind, for this wrapper."""
     if not isinstance(storage, kind):
-        raise InputError(
-            owner,
-            f"`storage` must be an `{kind.__name__}`, but is {storage}. "
-            "`eqopt.StoreState` and `eqopt.StoreParams` have different storages.",
-        )
+        problem = f"`storage` must be an `{kind.__name__}`, but is {storage}."
+        fix = "`eqopt.StoreState` and `eqopt.StoreParams` have different storages."
+        raise InputError(owner, f"{problem} {fix}")

@@ -8,7 +8,7 @@ from .._core import AbstractTransformation
 from .._errors import InputError
 from .._trees.leaves import briefly, parameters
 from .._types import PyTree
-from . import _hyperparameters, _training, _transformable, _types, _values
+from . import _training, _transformable, _types
 from ._law import BY_NAME, Breach
 from ._trial import Extra, Trial
 
@@ -18,10 +18,7 @@ _ANY_STEP = (
     "extra arguments that they need as `extra`"
 )
 
-_MODULES = [
-    module.__name__
-    for module in (_types, _values, _training, _hyperparameters, _transformable)
-]
+_MODULES = [module.__name__ for module in (_types, _training, _transformable)]
 
 LAWS: tuple[str, ...] = tuple(
     sorted(BY_NAME, key=lambda name: _MODULES.index(BY_NAME[name].check.__module__))
@@ -41,11 +38,7 @@ class LawError(AssertionError):
 
 
 def check_law(
-    law: str,
-    opt: AbstractTransformation,
-    model: PyTree,
-    *,
-    extra: Extra | None = None,
+    law: str, opt: AbstractTransformation, model: PyTree, *, extra: Extra | None = None
 ) -> None:
     """Checks one law.
 
@@ -112,11 +105,8 @@ def check_laws(
     trial = Trial(opt, model, extra)
     trial.state  # noqa: B018  # an error about the model is not about a law
     if not jax.tree.leaves(parameters(model)):
-        raise InputError(
-            "check_laws",
-            "`model` must have floating-point or complex arrays, but is "
-            f"{briefly(model)}.",
-        )
+        start = "`model` must have floating-point or complex arrays, but"
+        raise InputError("check_laws", f"{start} is {briefly(model)}.")
     check(trial, [name for name in asked if name not in skipped])
 
 
@@ -125,11 +115,8 @@ def names(argument: str, given: str | Collection[str]) -> tuple[str, ...]:
     found = (given,) if isinstance(given, str) else tuple(given)
     for name in found:
         if name not in BY_NAME:
-            raise InputError(
-                "check_laws",
-                f"`{argument}` has {name!r}, which is not the name of a law. The laws "
-                f"are {', '.join(LAWS)}.",
-            )
+            problem = f"`{argument}` has {name!r}, which is not the name of a law."
+            raise InputError("check_laws", f"{problem} The laws are {', '.join(LAWS)}.")
     return found
 
 

@@ -10,10 +10,9 @@ import jax.tree_util as jtu
 
 from .._trees.leaves import parameters
 from .._types import PyTree
-from ..tree._random import is_typed_key, unwrap_random_key_data
+from ..tree._like import is_typed_key, unwrap_random_key_data
 from . import _trial
-from ._difference import of_types, of_values
-from ._law import Breach, expect, expect_same, law
+from ._law import Breach, expect, expect_same, law, of_types, of_values
 from ._trial import Trial, copied, grads_of, member
 
 
@@ -39,13 +38,9 @@ def vmap(trial: Trial) -> None:
         for j in range(2):
             grads = grads_of(trial.model, j)
             alone, of_alone = trial.both(grads, of_alone, alone)[1]
-        expect_same(
-            f"in a `vmap` over models, number {i} of the",
-            member((params, state), i),
-            (alone, of_alone),
-            model,
-            "as alone",
-        )
+        when = f"in a `vmap` over models, number {i} of the"
+        found, expected = member((params, state), i), (alone, of_alone)
+        expect_same(when, found, expected, model, "as alone")
 
 
 def _halved(model: PyTree) -> PyTree:
@@ -88,13 +83,10 @@ def donation(trial: Trial) -> None:
         where = f"{root} at `{jtu.keystr(path[1:]) or '(the root)'}`"
         other = seen.setdefault(_buffer(x), where)
         if other != where:
-            raise Breach(
-                f"after `init`, {where} shares its buffer with {other}, expected a "
-                "buffer for each array"
-            )
-    step = _trial.donating(
-        lambda grads, params, state: trial.step(grads, state, params)
-    )
+            found = f"after `init`, {where} shares its buffer with {other}"
+            raise Breach(f"{found}, expected a buffer for each array")
+    stepped = lambda grads, params, state: trial.step(grads, state, params)
+    step = _trial.donating(stepped)
     for i, now in enumerate(trial.trail[1:3]):
         params, state = step(grads_of(trial.model, i), params, state)
         when, found = "with all buffers donated, the", (params, state)
@@ -123,12 +115,9 @@ def resume(trial: Trial) -> None:
     params, state = jax.tree.map(_like_key, loaded, like)
     for i in range(2, _trial.STEPS):
         _, (params, state) = trial.both(grads_of(trial.model, i), state, params)
-        for what, found, expected in (
-            ("model", params, trial.trail[i + 1].params),
-            ("state", state, trial.trail[i + 1].state),
-        ):
-            difference = of_values(found, expected, exactly=True)
-            expect(difference, f"after a resumed step {i}, the {what}")
+        now, after = trial.trail[i + 1], f"after a resumed step {i}, the"
+        expect(of_values(params, now.params, exactly=True), f"{after} model")
+        expect(of_values(state, now.state, exactly=True), f"{after} state")
 
 
 def _like_key(x: Any, like: Any) -> Any:

@@ -14,8 +14,7 @@ from jaxtyping import Array
 from .._core import AbstractTransformation
 from .._trees.leaves import parameters
 from .._types import PyTree
-from ..tree._cast import cast
-from ..tree._random import is_typed_key
+from ..tree._like import cast, is_typed_key
 
 
 # What `update` and `step` get in addition: the same in each step, or made from the

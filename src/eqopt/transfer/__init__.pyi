@@ -1,14 +1,16 @@
-from ._batch import marin as marin, rescale as rescale
 from ._law import (
     Fit as Fit,
+    Plan as Plan,
     PowerLaw as PowerLaw,
+    Settings as Settings,
     find_best as find_best,
     fit as fit,
     hyper_p as hyper_p,
 )
-from ._plan import Plan as Plan, Settings as Settings
-from ._roles import (
+from ._rules import (
     Factors as Factors,
     RoleFactors as RoleFactors,
     complete_p as complete_p,
+    marin as marin,
+    rescale as rescale,
 )

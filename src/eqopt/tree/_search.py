@@ -125,16 +125,12 @@ def get(
     return found[0][1] if found else default
 
 
-def _several(
-    function: str, key: str, found: Sequence[tuple[tuple, Any]], fix: str
-) -> str:
+def _several(function: str, key: str, found: Sequence[tuple[tuple, Any]], fix: str):
     paths = listed([jtu.keystr(path) for path, _ in found])
     return f"tree.{function}: {len(found)} values have the name {key!r}: {paths}. {fix}"
 
 
-def _found(
-    function: str, tree: Any, key: str, filtering: _Filtering
-) -> list[tuple[tuple, Any]]:
+def _found(function: str, tree: Any, key: str, filtering: _Filtering):
     """`get_all_with_path`; a `KeyError` with similar names if there is nothing."""
     found = get_all_with_path(tree, key, filtering)
     if found:
@@ -267,11 +263,9 @@ def set(
         found = _found("set", tree, key, filtering)
         settable = [pair for pair in found if not _is_recorded(tree, pair[0])]
         if not settable:
-            raise InputError(
-                "tree.set",
-                f"`{jtu.keystr(found[0][0])}` only records the value of the last step. "
-                "Change the optimizer: `eqopt.tree.set(opt, learning_rate=...)`.",
-            )
+            start = f"`{jtu.keystr(found[0][0])}` only records the value"
+            advice = "Change the optimizer: `eqopt.tree.set(opt, learning_rate=...)`."
+            raise InputError("tree.set", f"{start} of the last step. {advice}")
         if len(settable) > 1 and not (all or filtering):
             path = jtu.keystr(settable[-1][0])
             fix = f"Pass the path of one, `**{{{path!r}: ...}}`, or `all=True`."
@@ -321,11 +315,10 @@ def _like(old: Any, new: Any, path: tuple) -> Any:
     is_flag = (found.dtype == bool) != (old.dtype == bool)
     if found.shape != old.shape or is_flag or _rank(found) > _rank(old):
         before, after = (type_name(x.dtype, x.shape) for x in (old, found))
-        raise InputError(
-            "tree.set",
-            f"`{jtu.keystr(path)}` is {before}, so the new value must have this shape "
-            f"and kind, but it is {after}.",
+        start = (
+            f"`{jtu.keystr(path)}` is {before}, so the new value must have this shape"
         )
+        raise InputError("tree.set", f"{start} and kind, but it is {after}.")
     return jnp.full_like(old, new)  # weakly typed if the old one is
 
 

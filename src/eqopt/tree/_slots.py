@@ -1,15 +1,23 @@
 """What is in a state: slots, which belong to the parameters, and other states."""
 
-from collections.abc import Container, Iterator, Mapping
+import dataclasses
+import warnings
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import equinox as eqx
+import jax
 import jax.tree_util as jtu
+import numpy as np
 
 from .._arguments.annotations import kinds
-from .._trees.leaves import is_leaf, parameters
+from .._errors import InputError
+from .._trees.leaves import check_parameters, is_leaf, parameters
+from .._trees.masks import resolve
 from .._trees.stored import is_stored
-from .._types import Params, State
-from ._search import _children, _name
+from .._types import Params, PyTree, State
+from ._search import _children, _name, on_the_way
+from ._together import column_of
 
 
 TREES = ("exact", "nonnegative", "unknown")
@@ -193,3 +201,274 @@ def _values(path: tuple, node: Any) -> dict[tuple, Any]:
     leaves = jtu.tree_leaves_with_path(node, is_leaf=is_stored)
     is_value = lambda x: hasattr(x, "dtype") or isinstance(x, int | float | complex)
     return {(*path, *rest): x for rest, x in leaves if is_value(x)}
+
+
+#
+# The number of bytes of a state, before a run
+#
+
+
+@dataclasses.dataclass(frozen=True)
+class ByteCount:
+    """The result of [`eqopt.tree.nbytes`][]. `print` shows it as a table.
+
+    **Attributes:**
+
+    - `slots`: for each slot of the state, such as `"ScaleByAdamState.mu"`, the bytes of
+        each group of parameters by name. Arrays that belong to no parameter, such as a
+        count, are in the group `""`. Without groups, everything is in `""`.
+    - `parameters`: the number of parameters; `None` if they were not given.
+    """
+
+    slots: Mapping[str, Mapping[str, int]]
+    parameters: int | None = None
+
+    @property
+    def total(self) -> int:
+        """All bytes."""
+        return sum(sum(groups.values()) for groups in self.slots.values())
+
+    def __str__(self) -> str:
+        names = [*dict.fromkeys(name for row in self.slots.values() for name in row)]
+        several = names if len(names) > 1 else []
+        sums = {
+            name: sum(r.get(name, 0) for r in self.slots.values()) for name in names
+        }
+        each = ["per parameter"] if self.parameters else []
+        lines = [["slot", *(name or "(none)" for name in several), "bytes", *each]]
+        for slot, row in [*self.slots.items(), ("total", sums)]:
+            size = sum(row.values())
+            numbers = [f"{row.get(name, 0):,}" for name in several] + [f"{size:,}"]
+            if self.parameters:
+                numbers.append(f"{size / self.parameters:.3f}")
+            lines.append([slot, *numbers])
+        return aligned(lines, numbers=True)
+
+
+def aligned(rows: Sequence[Sequence[str]], numbers: bool = False) -> str:
+    """A table as text. With `numbers`, all columns but the first are aligned right."""
+    columns = []
+    for i, column in enumerate(zip(*rows, strict=True)):
+        width = max(map(len, column))
+        justify = str.rjust if numbers and i else str.ljust
+        columns.append([justify(cell, width) for cell in column])
+    return "\n".join("  ".join(row).rstrip() for row in zip(*columns, strict=True))
+
+
+def nbytes(
+    state: State,
+    params: Params | None = None,
+    groups: PyTree | Callable[[Params], PyTree] | None = None,
+) -> ByteCount:
+    """The number of bytes of a state, by slots and by groups of parameters.
+
+    No arrays are needed: pass `eqx.filter_eval_shape(opt.init, model)` before a run.
+
+    !!! example
+
+        ```python
+        storage = eqopt.storage.BlockwiseQuantized()
+        opt = eqopt.StoreState(eqopt.AdamW(1e-3), storage)
+        state = eqx.filter_eval_shape(opt.init, model)
+        print(eqopt.tree.nbytes(state, model))
+        # slot                         bytes  per parameter
+        # ScaleByAdamState.count           4          0.000
+        # ScaleByAdamState.mu         67,584          1.031
+        # ...
+        ```
+
+    **Arguments:**
+
+    - `state`: the state that `init`, `update` or `step` returned, or its shapes. Any
+        other tree, such as a model, counts as one slot.
+    - `params`: the parameters that the state belongs to, to show the bytes per
+        parameter.
+    - `groups`: labels, a mask, or a selector of `eqopt.groups`: a tree like the
+        parameters, a prefix of one, or a function of the parameters. The bytes are then
+        also counted for each group. It needs `params`.
+
+    **Returns:**
+
+    An [`eqopt.tree.ByteCount`][]; `print` it, or use its `total`. For sharded arrays,
+    it counts the bytes on all devices once.
+
+    **Raises:**
+
+    A `ValueError` if `groups` is given without `params`, or if they do not fit
+    together.
+    """
+    if groups is not None and params is None:
+        raise InputError(
+            "nbytes", "`groups` needs the model: `nbytes(state, model, groups)`."
+        )
+    if params is not None:
+        check_parameters("nbytes", params)
+    leaves = jtu.tree_leaves_with_path(state, is_leaf=is_stored)
+    names, count = [""] * len(leaves), None
+    if params is not None:
+        count = sum(x.size for x in jtu.tree_leaves(parameters(params), is_stored))
+        if groups is not None:
+            labels = resolve("groups", groups, params, params)
+            of = lambda owner: "" if owner is None else str(labels[owner])
+            names = [of(owner) for owner in owners_of(params, state)]
+    slots: dict[str, dict[str, int]] = {}
+    for (path, x), name in zip(leaves, names, strict=True):
+        size = sum(map(bytes_of, jax.tree.leaves(x)))
+        if size:
+            row = slots.setdefault(_slot(state, path), {})
+            row[name] = row.get(name, 0) + size
+    return ByteCount(slots, count)
+
+
+def bytes_of(x: Any) -> int:
+    return x.size * x.dtype.itemsize if hasattr(x, "dtype") else 0
+
+
+def _slot(state: State, path: tuple) -> str:
+    """The innermost field of a state on the path to the leaf."""
+    found = "(the tree)"
+    for node, key in on_the_way(state, path):
+        name = type(node).__name__
+        if isinstance(key, jtu.GetAttrKey) and name.endswith("State"):
+            found = f"{name}.{key.name}"
+            kind = next(kind for k, _, kind in declared(node) if k == key)
+            if kind != "state":
+                break  # what follows belongs to the model
+    return found
+
+
+#
+# The leaves of a state that stand for parameters
+#
+
+
+def map_params(
+    initable: Any,
+    f: Callable[..., Any],
+    state: State,
+    /,
+    *rest: PyTree,
+    params: Params | None = None,
+    transform_non_params: Callable[[Any], Any] | None = None,
+) -> PyTree:
+    """Applies `f` to the leaves of an optimizer's state that stand for parameters.
+
+    Use it for shardings that follow the parameters, or to move averages to the host.
+
+    A leaf of the state *stands for a parameter* if a field of the state is a tree with
+    the structure of the parameters, and the leaf has the position and the shape of that
+    parameter in it. This includes first and second moments, averages, and copies of the
+    parameters. It excludes counts, keys, learning rates and other fields whose class
+    [declares a number](../writing_a_transformation.md#the-whole-tree-at-once), factors,
+    Adafactor's sums over rows and columns, and all vectors of [`eqopt.Flatten`][].
+    Leaves that [`eqopt.ZeRO1`][] has padded are included.
+
+    !!! example
+
+        ```python
+        specs = jax.tree.map(spec_of, eqx.filter(model, eqx.is_inexact_array))
+        state_specs = eqopt.tree.map_params(
+            opt,
+            lambda _, spec: spec,
+            state,
+            specs,
+            params=model,
+            transform_non_params=lambda _: jax.sharding.PartitionSpec(),
+        )
+        ```
+
+    **Arguments:**
+
+    - `initable`: the optimizer, or its `init`.
+    - `f`: a function of such a leaf and the leaves of `rest` for the same parameter.
+    - `state`: the state that `init` or `update` returned. If `params` is given, it may
+        also be abstract, or the result of another `map_params`.
+    - `rest`: trees with the structure of the parameters, with any leaves.
+    - `params`: the parameters, or the whole model, that the state belongs to; its
+        arrays may be `jax.ShapeDtypeStruct`s. With `None`, the default, the parameters
+        are inferred from the trees that the classes of the state declare. This fails
+        if none of them has the shapes of the parameters. A state without a class needs
+        `params`.
+    - `transform_non_params`: a function that is applied to all other leaves. By
+        default, they stay unchanged.
+
+    **Returns:**
+
+    A tree like `state`.
+
+    **Raises:**
+
+    A `ValueError` if `state` is not a state of `initable` for `params`, if the
+    parameters cannot be inferred, or if a tree of `rest` has another structure.
+    """
+    init = getattr(initable, "init", initable)
+    if params is None:
+        params, abstract = _inferred(init, state), state
+    else:
+        abstract = eqx.filter_eval_shape(init, params)
+    treedef = jtu.tree_structure(abstract, is_leaf=is_stored)
+    values = column_of("map_params", treedef, "state", state, "init(params)", abstract)
+    arrays = parameters(params)
+    structure = jtu.tree_structure(arrays, is_leaf=is_leaf)
+    columns = [
+        column_of("map_params", structure, f"rest[{i}]", tree, "params", arrays)
+        for i, tree in enumerate(rest)
+    ]
+    other = transform_non_params or (lambda x: x)
+    return treedef.unflatten(
+        other(x) if place is None else f(x, *(column[place] for column in columns))
+        for x, (_, place, _) in zip(values, found_in(params, abstract), strict=True)
+    )
+
+
+def _inferred(init: Callable, state: State) -> Params:
+    """Parameters for which `init` would return `state`; only their shapes matter.
+
+    One of the slots has the structure of the parameters. The largest shapes in slots
+    like it are the shapes of the parameters, if `init` makes a tree like `state` from
+    them.
+    """
+    slots: dict[Any, list[list]] = {}
+    for tree in _declared(without_padding(state), "state"):
+        leaves, structure = jtu.tree_flatten(tree, is_leaf=is_leaf)
+        if any(x is not None for x in leaves):
+            slots.setdefault(structure, []).append(leaves)
+    for structure, rows in slots.items():
+        params = structure.unflatten(map(_largest, zip(*rows, strict=True)))
+        if _is_state_of(init, params, state):
+            return params
+    if slots:
+        start = "the parameters cannot be inferred from this `state`"
+        fix = "Pass the model: `params=model`."
+        raise InputError("map_params", f"{start} of this optimizer. {fix}")
+    return None
+
+
+def _declared(node: Any, kind: str) -> Iterator[Any]:
+    """The trees in a state that its classes declare."""
+    if kind in TREES:
+        yield node
+    elif not is_stored(node):
+        for _, child, below in declared(node, kind):
+            yield from _declared(child, below)
+
+
+def _largest(leaves: tuple) -> jax.ShapeDtypeStruct | None:
+    shapes = [x.shape for x in leaves if hasattr(x, "shape")]
+    by_size = lambda shape: (len(shape), shape)
+    return jax.ShapeDtypeStruct(max(shapes, key=by_size), "float32") if shapes else None
+
+
+def _is_state_of(init: Callable, params: Params, state: State) -> bool:
+    try:
+        with warnings.catch_warnings():  # about parameters that the user does not have
+            warnings.simplefilter("ignore")
+            other = eqx.filter_eval_shape(init, params)
+    except Exception:
+        return False
+    return _form(other) == _form(state)
+
+
+def _form(state: State) -> Any:
+    leaves, structure = jtu.tree_flatten(state)
+    return structure, [*map(np.shape, leaves)]

@@ -1,5 +1,8 @@
-"""Several trees and numbers, leaf by leaf: shared by all arithmetic."""
+"""Trees as vectors: sums, products, multiples, and moving averages."""
 
+import functools
+import math
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -8,12 +11,13 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 
-from .._arguments.checks import check_scalar
+from .._arguments.checks import check_interval, check_scalar
 from .._errors import InputError
 from .._trees.leaves import disagreement, is_leaf, is_parameter, keystr, parameters
 from .._trees.precision import compute_dtype, widen
 from .._trees.stored import is_stored, load
-from .._types import PyTree
+from .._types import IntegerLike, PyTree, RealScalarLike
+from ..numerics import _numerics
 from ..numerics._numerics import common_dtype, wide_dtype
 
 
@@ -111,11 +115,9 @@ def check_numbers(owner: str, name: str, tree: PyTree) -> None:
     for path, x in jtu.tree_leaves_with_path(tree):
         is_plain = all(isinstance(key, jtu.DictKey | jtu.SequenceKey) for key in path)
         if is_plain and isinstance(x, int | float | complex):
-            raise InputError(
-                owner,
-                f"`{name}` has {_shown(x)} at `{jtu.keystr(path) or '(the root)'}`, but "
-                f"only arrays count. Convert it: `jnp.asarray({x!r}, float)`.",
-            )
+            start = f"`{name}` has {_shown(x)} at `{jtu.keystr(path) or '(the root)'}`"
+            fix = f"Convert it: `jnp.asarray({x!r}, float)`."
+            raise InputError(owner, f"{start}, but only arrays count. {fix}")
 
 
 def elementwise(
@@ -151,11 +153,9 @@ def _computed(fn: Callable, *leaf: Any) -> Any:
 def _stored(owner: str, value: Any, x: Any, trees: Mapping, i: int) -> Any:
     if jnp.iscomplexobj(value) and not jnp.iscomplexobj(x):
         name, tree = next(iter(trees.items()))
-        raise InputError(
-            owner,
-            f"the result is complex at `{keystr(tree, i)}`, but `{name}` is {x.dtype}. "
-            f"Cast it first: `eqopt.tree.cast({name}, jnp.complex64)`.",
-        )
+        start = f"the result is complex at `{keystr(tree, i)}`, but `{name}`"
+        fix = f"Cast it first: `eqopt.tree.cast({name}, jnp.complex64)`."
+        raise InputError(owner, f"{start} is {x.dtype}. {fix}")
     return value.astype(own_dtype(x))
 
 
@@ -190,11 +190,9 @@ def check_real(owner: str, name: str, tree: PyTree, instead: str) -> None:
     """Raises an error that names the key path of a complex array in `tree`."""
     for path, x in jtu.tree_leaves_with_path(parameters(tree), is_leaf=is_stored):
         if jnp.issubdtype(x.dtype, jnp.complexfloating):
-            raise InputError(
-                owner,
-                f"`{name}` must be real, but is complex at "
-                f"`{jtu.keystr(path) or '(the root)'}`. {instead}",
-            )
+            where = jtu.keystr(path) or "(the root)"
+            problem = f"`{name}` must be real, but is complex at `{where}`."
+            raise InputError(owner, f"{problem} {instead}")
 
 
 def number(owner: str, name: str, value: Any, complex_too: bool = False) -> Any:
@@ -210,3 +208,351 @@ def number(owner: str, name: str, value: Any, complex_too: bool = False) -> Any:
     if hasattr(value, "dtype"):
         return jnp.asarray(value, wide_dtype(jnp.result_type(value)))
     return float(value) if isinstance(value, int) else value
+
+
+#
+# Sums, products and multiples
+#
+
+
+def add(tree_x: PyTree, tree_y: PyTree, *other_trees: PyTree) -> PyTree:
+    r"""The sum $x + y + \dots$ of two or more trees, array by array.
+
+    !!! example
+
+        ```python
+        model = eqopt.tree.add(model, updates)
+        ```
+
+    **Arguments:**
+
+    - `tree_x`: any pytree, such as a whole Equinox model or gradients.
+    - `tree_y`, `other_trees`: trees with the structure of `tree_x` and arrays of the
+        same shapes. `None` instead of an array adds nothing.
+
+    **Returns:**
+
+    `tree_x` with the sums, in the dtypes of its arrays. They are computed in at least
+    float32 and rounded once. Everything else in `tree_x` stays unchanged.
+
+    **Raises:**
+
+    A `ValueError` that names the key path if structures or shapes differ, and a
+    `TypeError` if complex numbers are added to real ones.
+    """
+    others = {f"other_trees[{i}]": tree for i, tree in enumerate(other_trees)}
+    trees = {"tree_x": tree_x, "tree_y": tree_y, **others}
+    fold = lambda *xs: functools.reduce(operator.add, xs)
+    return elementwise("add", fold, trees)
+
+
+def sub(tree_x: PyTree, tree_y: PyTree) -> PyTree:
+    r"""The difference $x - y$ of two trees, array by array.
+
+    **Arguments:**
+
+    - `tree_x`: $x$, any pytree, such as a whole Equinox model or gradients.
+    - `tree_y`: $y$, a tree with the structure of `tree_x` and arrays of the same shapes.
+        `None` instead of an array subtracts nothing.
+
+    **Returns:**
+
+    `tree_x` with the differences, in the dtypes of its arrays. They are computed in at
+    least float32 and rounded once. Everything else in `tree_x` stays unchanged.
+
+    **Raises:**
+
+    A `ValueError` that names the key path if structures or shapes differ, and a
+    `TypeError` if a complex result would replace a real array.
+    """
+    return elementwise("sub", operator.sub, {"tree_x": tree_x, "tree_y": tree_y})
+
+
+def mul(tree_x: PyTree, tree_y: PyTree) -> PyTree:
+    r"""The product $x \odot y$ of two trees, array by array and number by number.
+
+    **Arguments:**
+
+    - `tree_x`: $x$, any pytree, such as a whole Equinox model or gradients.
+    - `tree_y`: $y$, a tree with the structure of `tree_x` and arrays of the same shapes.
+        Where it has `None`, the array of `tree_x` stays unchanged.
+
+    **Returns:**
+
+    `tree_x` with the products, in the dtypes of its arrays. They are computed in at least
+    float32 and rounded once. Everything else in `tree_x` stays unchanged.
+
+    **Raises:**
+
+    A `ValueError` that names the key path if structures or shapes differ, and a
+    `TypeError` if a complex result would replace a real array.
+    """
+    return elementwise("mul", operator.mul, {"tree_x": tree_x, "tree_y": tree_y})
+
+
+def div(tree_x: PyTree, tree_y: PyTree) -> PyTree:
+    r"""The quotient $x / y$ of two trees, array by array and number by number.
+
+    **Arguments:**
+
+    - `tree_x`: $x$, any pytree, such as a whole Equinox model or gradients.
+    - `tree_y`: $y$, a tree with the structure of `tree_x` and arrays of the same shapes.
+        Where it has `None`, the array of `tree_x` stays unchanged. Division by zero
+        returns infinity or NaN, as in JAX.
+
+    **Returns:**
+
+    `tree_x` with the quotients, in the dtypes of its arrays. They are computed in at
+    least float32 and rounded once. Everything else in `tree_x` stays unchanged.
+
+    **Raises:**
+
+    A `ValueError` that names the key path if structures or shapes differ, and a
+    `TypeError` if a complex result would replace a real array.
+    """
+    return elementwise("div", operator.truediv, {"tree_x": tree_x, "tree_y": tree_y})
+
+
+def scale(scalar: RealScalarLike | complex, tree: PyTree) -> PyTree:
+    r"""The multiple $s\,x$ of a tree.
+
+    !!! example
+
+        ```python
+        updates = eqopt.tree.scale(-1e-3, grads)
+        ```
+
+    **Arguments:**
+
+    - `scalar`: $s$, a number or a 0-d array, of any dtype.
+    - `tree`: $x$, any pytree, such as gradients or a whole model.
+
+    **Returns:**
+
+    `tree` with its arrays multiplied, in their own dtypes. Everything else in it stays
+    unchanged.
+
+    **Raises:**
+
+    A `ValueError` if `scalar` has axes, and a `TypeError` if it is complex and an array
+    of the tree is real.
+    """
+    s = number("scale", "scalar", scalar, complex_too=True)
+    return elementwise("scale", lambda x: s * x, {"tree": tree})
+
+
+def add_scale(
+    tree_x: PyTree, scalar: RealScalarLike | complex, tree_y: PyTree
+) -> PyTree:
+    r"""The sum $x + s\,y$ of a tree and a multiple of another tree.
+
+    !!! example
+
+        ```python
+        model = eqopt.tree.add_scale(model, -1e-3, grads)
+        ```
+
+    **Arguments:**
+
+    - `tree_x`: $x$, any pytree, such as a whole Equinox model or gradients.
+    - `scalar`: $s$, a number or a 0-d array, of any dtype.
+    - `tree_y`: $y$, a tree with the structure of `tree_x` and arrays of the same shapes.
+        `None` instead of an array adds nothing.
+
+    **Returns:**
+
+    `tree_x` with the sums, in the dtypes of its arrays. They are computed in at least
+    float32 and rounded once: the product is not rounded before it is added. Everything
+    else in `tree_x` stays unchanged.
+
+    **Raises:**
+
+    A `ValueError` that names the key path if structures or shapes differ, or if
+    `scalar` has axes, and a `TypeError` if a complex result would replace a real array.
+    """
+    s = number("add_scale", "scalar", scalar, complex_too=True)
+    trees = {"tree_x": tree_x, "tree_y": tree_y}
+    return elementwise("add_scale", lambda x, y: x + s * y, trees)
+
+
+#
+# Exponential moving averages of powers of updates, as optimizers keep them
+#
+
+
+def update_moment(
+    updates: PyTree, moments: PyTree, decay: RealScalarLike, order: float | int
+) -> PyTree:
+    r"""The moving average $\beta\,m + (1 - \beta)\,g^k$ of a power of the updates.
+
+    **Arguments:**
+
+    - `updates`: $g$, a tree of updates or gradients.
+    - `moments`: $m$, a tree like `updates`, at first [`eqopt.tree.zeros_like`][] of it.
+        Where `updates` has `None`, the moment stays unchanged.
+    - `decay`: $\beta$, a number or a 0-d array in $[0, 1]$.
+    - `order`: $k$, a positive number: 1 for the first moment, 2 for the second. For the
+        second moment of complex updates, use
+        [`eqopt.tree.update_moment_per_elem_norm`][].
+
+    **Returns:**
+
+    The updated `moments`, in their own dtypes. They are computed in at least float32.
+
+    **Raises:**
+
+    A `ValueError` that names the key path if structures or shapes differ; a `ValueError`
+    if `decay` or `order` is out of range; a `TypeError` if updates are complex and their
+    moments are real.
+    """
+    return _averaged(
+        "update_moment", lambda g: g**order, updates, moments, decay, order
+    )
+
+
+def update_moment_per_elem_norm(
+    updates: PyTree, moments: PyTree, decay: RealScalarLike, order: float | int
+) -> PyTree:
+    r"""The moving average $\beta\,m + (1 - \beta)\,|g|^k$ of a power of the moduli.
+
+    **Arguments:**
+
+    - `updates`: $g$, a tree of updates or gradients.
+    - `moments`: $m$, a tree like `updates`, at first [`eqopt.tree.zeros_like`][] of it.
+        The moments of complex updates may be real, and should be. Where `updates` has
+        `None`, the moment stays unchanged.
+    - `decay`: $\beta$, a number or a 0-d array in $[0, 1]$.
+    - `order`: $k$, a positive number: 2 for the second moment.
+
+    **Returns:**
+
+    The updated `moments`, in their own dtypes. They are computed in at least float32;
+    the derivative at $g = 0$ is finite for $k \ge 1$.
+
+    **Raises:**
+
+    A `ValueError` that names the key path if structures or shapes differ, and a
+    `ValueError` if `decay` or `order` is out of range.
+    """
+    owner = "update_moment_per_elem_norm"
+    return _averaged(
+        owner, lambda g: _modulus_to(order, g), updates, moments, decay, order
+    )
+
+
+def _averaged(owner, power, updates, moments, decay, order) -> PyTree:
+    decay = _within(owner, "decay", decay)
+    check_interval(owner, "order", order, 0, includes_low=False)
+    return elementwise(
+        owner,
+        lambda m, g: decay * m + (1 - decay) * power(g),
+        {"moments": moments, "updates": updates},
+    )
+
+
+def _modulus_to(order: float | int, g: Any) -> Any:
+    if order % 2 == 0:
+        return _numerics.abs_sq(g) ** int(order // 2)
+    return _modulus(g) ** order
+
+
+def _modulus(g: Any) -> Any:
+    if not jnp.iscomplexobj(g):
+        return jnp.abs(g)
+    is_zero = g == 0  # where the derivative would be NaN
+    return jnp.where(is_zero, 0, jnp.abs(jnp.where(is_zero, 1, g)))
+
+
+def update_infinity_moment(
+    updates: PyTree, moments: PyTree, decay: RealScalarLike, eps: RealScalarLike
+) -> PyTree:
+    r"""The decaying maximum $\max(\beta\,m,\; |g| + \varepsilon)$ of the moduli.
+
+    **Arguments:**
+
+    - `updates`: $g$, a tree of updates or gradients.
+    - `moments`: $m$, a tree like `updates`, at first zeros. The moments of complex
+        updates are real. Where `updates` has `None`, the moment stays unchanged.
+    - `decay`: $\beta$, a number or a 0-d array in $[0, 1]$.
+    - `eps`: $\varepsilon \ge 0$, a number or a 0-d array.
+
+    **Returns:**
+
+    The updated `moments`, in their own dtypes. They are computed in at least float32.
+    NaN stays NaN.
+
+    **Raises:**
+
+    A `ValueError` that names the key path if structures or shapes differ; a
+    `ValueError` if `decay` or `eps` is out of range; a `TypeError` for complex moments.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{kingma2015adam,
+            author = {Kingma, Diederik P. and Ba, Jimmy},
+            title = {Adam: A Method for Stochastic Optimization},
+            booktitle = {International Conference on Learning Representations},
+            year = {2015},
+        }
+        ```
+    """
+    owner = "update_infinity_moment"
+    decay = _within(owner, "decay", decay)
+    eps = _within(owner, "eps", eps, math.inf)
+    instead = "Start with `eqopt.tree.zeros_like(eqopt.tree.real(updates))`."
+    check_real(owner, "moments", moments, instead)
+    return elementwise(
+        owner,
+        lambda m, g: jnp.maximum(decay * m, _modulus(g) + eps),
+        {"moments": moments, "updates": updates},
+    )
+
+
+def bias_correction(
+    moment: PyTree, decay: RealScalarLike, count: IntegerLike
+) -> PyTree:
+    r"""The moving average $m / (1 - \beta^t)$, corrected for its start at zero.
+
+    **Arguments:**
+
+    - `moment`: $m$, a tree of moments, as returned by [`eqopt.tree.update_moment`][].
+    - `decay`: $\beta$, the same number as for the moments, or a 0-d array, in $[0, 1)$.
+    - `count`: $t \ge 1$, the number of updates in the average, an integer or a 0-d
+        integer array.
+
+    **Returns:**
+
+    The corrected `moment`, in its own dtypes. The divisor is
+    [`eqopt.numerics.bias_correction`][], computed in at least float32.
+
+    **Raises:**
+
+    A `ValueError` if `decay` is out of range or `count` is not positive. Traced values
+    are not checked.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{kingma2015adam,
+            author = {Kingma, Diederik P. and Ba, Jimmy},
+            title = {Adam: A Method for Stochastic Optimization},
+            booktitle = {International Conference on Learning Representations},
+            year = {2015},
+        }
+        ```
+    """
+    owner = "bias_correction"
+    decay = _within(owner, "decay", decay, includes_high=False)
+    check_interval(owner, "count", count, 1)
+    divisor = _numerics.bias_correction(decay, jnp.asarray(count))
+    return elementwise(owner, lambda m: m / divisor, {"moment": moment})
+
+
+def _within(
+    owner: str, name: str, value: Any, high: float = 1, includes_high: bool = True
+):
+    """`value` in at least float32; raises unless it is in range."""
+    value = number(owner, name, value)
+    check_interval(owner, name, value, 0, high, includes_high=includes_high)
+    return value

@@ -33,7 +33,12 @@ from ..._types import (
     StaticSize,
     Unit,
 )
-from ...compression._base import AbstractCompressor, Workers, compressed, memory_like
+from ...compression._compressors import (
+    AbstractCompressor,
+    Workers,
+    compressed,
+    memory_like,
+)
 from ...tree._like import copy, wide_copy, wide_zeros_like
 from .copies import check_kept, take_slow_params
 

@@ -1,8 +1,6 @@
 """The bridge to Optax: optimizers in both directions, and states of training runs."""
 
 from ..._lazy import attach_stub
-from .._require import require
 
 
-require("optax", __name__)
 __getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

@@ -1,8 +1,6 @@
 """The bridge to Optimistix: optimizers as minimisers."""
 
 from ..._lazy import attach_stub
-from .._require import require
 
 
-require("optimistix", __name__)
 __getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

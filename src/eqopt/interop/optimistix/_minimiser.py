@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 from ..._arguments.checks import check_fields
 from ..._core import AbstractTransformation, apply_updates
 from ..._linesearch.value_and_grad import searches_in
-from ..._types import Interval, Params, PyTree, RealScalarLike, State, Updates
+from ..._types import Interval, PyTree, RealScalarLike, State, Updates
 from ...tree import conj
 
 
@@ -97,16 +97,9 @@ class Minimiser(optx.AbstractMinimiser[PyTree, PyTree, MinimiserState]):
         self.rtol, self.atol = rtol, atol  # type: ignore
         check_fields(self)
 
-    def init(
-        self,
-        fn: Callable,
-        y: Params,
-        args: PyTree,
-        options: dict[str, Any],
-        f_struct: jax.ShapeDtypeStruct,
-        aux_struct: PyTree,
-        tags: frozenset[object],
-    ) -> MinimiserState:
+    # The types of these arguments are as in Optimistix.
+
+    def init(self, fn, y, args, options, f_struct, aux_struct, tags) -> MinimiserState:
         return MinimiserState(
             step=jnp.zeros((), jnp.int32),
             f=jnp.array(jnp.finfo(f_struct.dtype).max, f_struct.dtype),
@@ -114,15 +107,7 @@ class Minimiser(optx.AbstractMinimiser[PyTree, PyTree, MinimiserState]):
             terminate=jnp.array(False),
         )
 
-    def step(
-        self,
-        fn: Callable,
-        y: Params,
-        args: PyTree,
-        options: dict[str, Any],
-        state: MinimiserState,
-        tags: frozenset[object],
-    ) -> tuple[Params, MinimiserState, PyTree]:
+    def step(self, fn, y, args, options, state, tags):
         value_fn = lambda y: fn(y, args)[0]
         (f, aux), grads = eqx.filter_value_and_grad(fn, has_aux=True)(y, args)
         grads = conj(grads)  # the direction of ascent for complex parameters
@@ -152,28 +137,10 @@ class Minimiser(optx.AbstractMinimiser[PyTree, PyTree, MinimiserState]):
         )
         return apply_updates(y, updates), new_state, aux
 
-    def terminate(
-        self,
-        fn: Callable,
-        y: Params,
-        args: PyTree,
-        options: dict[str, Any],
-        state: MinimiserState,
-        tags: frozenset[object],
-    ) -> tuple[Bool[Array, ""], optx.RESULTS]:
+    def terminate(self, fn, y, args, options, state, tags):
         return state.terminate, optx.RESULTS.successful
 
-    def postprocess(
-        self,
-        fn: Callable,
-        y: Params,
-        aux: PyTree,
-        args: PyTree,
-        options: dict[str, Any],
-        state: MinimiserState,
-        tags: frozenset[object],
-        result: optx.RESULTS,
-    ) -> tuple[Params, PyTree, dict[str, Any]]:
+    def postprocess(self, fn, y, aux, args, options, state, tags, result):
         return self.opt.eval_params(state.opt_state, y), aux, {}
 
     def _is_small(self, x: PyTree, change: PyTree) -> Bool[Array, ""]:

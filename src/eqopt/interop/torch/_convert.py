@@ -1,8 +1,9 @@
-"""Continues a training run of torch: its entries for each parameter as a state."""
+"""Continues a training run of torch: its parameters in a model, and its state."""
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -14,10 +15,12 @@ from jaxtyping import Array
 
 from ..._core import AbstractTransformation
 from ..._errors import InputError
-from ..._trees.leaves import listed
+from ..._trees.leaves import is_leaf, is_parameter, listed
+from ..._trees.masks import resolve
 from ..._types import IntegerLike, Mask, Params, State
 from ..._wrappers.averages.param_averages import SWA
 from ..._wrappers.scheduled import Scheduled
+from ...numerics._numerics import common_dtype
 from .._parts import (
     checked_count,
     instances_of,
@@ -26,7 +29,268 @@ from .._parts import (
     nodes_of,
     with_rate,
 )
-from ._places import Places, array_of, fitted, given_in, number, places
+
+
+def params_from_torch(
+    tensors: Iterable[Any],
+    params: Params,
+    *,
+    paths: Sequence[str | None] | None = None,
+    transpose: Mask | None = None,
+) -> Params:
+    """The model with the parameters of a torch module.
+
+    !!! example
+
+        ```python
+        model = params_from_torch(network.parameters(), model)
+        ```
+
+    **Arguments:**
+
+    - `tensors`: `network.parameters()`, `network.named_parameters()` or
+        `network.state_dict()`; or NumPy arrays, alone or in a dictionary with their
+        names. A `state_dict` may also have buffers: pass `None` for them in `paths`.
+    - `params`: the model.
+    - `paths`: the key path in the model of each tensor in order, such as
+        `".layers[0].weight"`, and `None` for a tensor that the model does not have. By
+        default, tensors are matched by name if every name is a key path of the model
+        (`layers.0.weight` is `.layers[0].weight`). Otherwise, they are matched in order
+        if their shapes agree in order, or by shape if no shape occurs twice. The bias
+        of an `eqx.nn.Conv`, which has more axes here, agrees with torch's.
+    - `transpose`: which matrices of the model are the transposes of torch's: a tree of
+        bools like the model or a prefix of it (`True` for all matrices), or a function
+        of the model that returns one, such as an [`eqopt.groups.Selector`][]. The last
+        two axes are swapped. Equinox's linear layers, convolutions, embeddings and
+        norms have the same layout as torch's and do not need this. The kernel of a
+        transposed convolution is flipped, too: pass it in Equinox's layout.
+
+    **Returns:**
+
+    `params`, with the values of torch in the dtypes of the model. A parameter that is
+    not in `paths` stays unchanged.
+
+    **Raises:**
+
+    A `ValueError` that names key paths if parameters cannot be matched, if shapes
+    differ, if a parameter is complex, or if the dtype of the model would lose digits.
+    """
+    tensors = tensors.items() if isinstance(tensors, Mapping) else tensors
+    pairs = [x if isinstance(x, tuple) else (None, x) for x in tensors]
+    arrays = [array_of(x) for _, x in pairs]
+    given = [
+        Given(i, 0, x.shape, name)
+        for i, ((name, _), x) in enumerate(zip(pairs, arrays, strict=True))
+    ]
+    where = places("params_from_torch", given, params, paths, transpose)
+
+    def taken(path: tuple, x: Any) -> Any:
+        name = jtu.keystr(path)
+        if name not in where.given:
+            return x
+        source = arrays[where.given[name].key]
+        return fitted(source, x, f"The parameter `{name}`", name in where.transposed)
+
+    return jtu.tree_map_with_path(taken, params, is_leaf=is_leaf)
+
+
+@dataclasses.dataclass(frozen=True)
+class Given:
+    """A parameter of torch, as far as it is known.
+
+    - `key`: its key in the state of an optimizer.
+    - `group`: the number of its group.
+    - `shape`, `name`: `None` if they are not known.
+    """
+
+    key: Any
+    group: int
+    shape: tuple[int, ...] | None
+    name: str | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Places:
+    """The position of each parameter of torch in a model.
+
+    - `given`: torch's parameters by the key paths of the model. Parameters that torch
+        does not have are not in it.
+    - `transposed`: the key paths of transposed matrices.
+    """
+
+    given: dict[str, Given]
+    transposed: frozenset[str]
+
+
+def given_in(groups: Iterable[dict], shape_of: Callable[[Any], Any]) -> list[Given]:
+    """The parameters in `param_groups`, in order, with their shapes by their keys."""
+    found = []
+    for i, group in enumerate(groups):
+        keys = group["params"]
+        names = group.get("param_names") or [None] * len(keys)
+        for key, name in zip(keys, names, strict=True):
+            found.append(Given(key, i, shape_of(key), name))
+    return found
+
+
+def places(
+    owner: str,
+    given: Sequence[Given],
+    params: Params,
+    paths: Sequence[str | None] | None,
+    transpose: Mask | None,
+) -> Places:
+    """Where the parameters in `given` are, by `paths`, by their names or their shapes."""
+    leaves = {
+        jtu.keystr(path): x
+        for path, x in jtu.tree_leaves_with_path(params, is_leaf)
+        if is_parameter(x)
+    }
+    transposed = _transposed(params, transpose)
+    shapes = {
+        path: _swapped(x.shape) if path in transposed else tuple(x.shape)
+        for path, x in leaves.items()
+    }
+    name, places = ("the model", leaves) if paths is None else ("`paths`", paths)
+    if len(places) != len(given):
+        problem = f"torch has {len(given)} parameters, but {name} has {len(places)}."
+        raise InputError(owner, f"{problem} {_how_to(leaves)}")
+    if paths is None:
+        chosen = _named(given, leaves) or _shaped(owner, given, shapes)
+    else:
+        chosen = list(paths)
+        known = [path for path in chosen if path is not None]
+        wrong = [x for x in known if x not in leaves or known.count(x) > 1]
+        if wrong:
+            start = f"`paths` has {listed(wrong)} more than once, or the model"
+            raise InputError(owner, f"{start} has no such parameter. {_how_to(leaves)}")
+        for path, one in zip(chosen, given, strict=True):
+            if path and one.shape is not None and not _fits(one.shape, shapes[path]):
+                raise InputError(
+                    owner,
+                    f"`paths` has `{path}`, of shape {shapes[path]} in torch's layout, "
+                    f"for a parameter of shape {one.shape}. If matrices are transposed, "
+                    "pass `transpose`.",
+                )
+
+    pairs = zip(chosen, given, strict=True)
+    return Places({path: one for path, one in pairs if path is not None}, transposed)
+
+
+def _fits(shape: Sequence[int], other: Sequence[int]) -> bool:
+    """Whether shapes are equal without axes of length 1, which may be missing."""
+    return [n for n in shape if n != 1] == [n for n in other if n != 1]
+
+
+def _swapped(shape: Sequence[int]) -> tuple[int, ...]:
+    """The shape that an array has in torch if it is transposed here."""
+    return (*shape[:-2], *reversed(shape[-2:]))
+
+
+def _transposed(params: Params, mask: Mask | None) -> frozenset[str]:
+    if mask is None:
+        return frozenset()
+    flags = resolve("transpose", mask, params, params)
+    leaves = jtu.tree_flatten_with_path(params, is_leaf=is_leaf)[0]
+    return frozenset(
+        jtu.keystr(path)
+        for (path, x), flag in zip(leaves, flags, strict=True)
+        if is_parameter(x) and flag
+    )
+
+
+def _named(given: Sequence[Given], leaves: dict[str, Any]) -> list[str] | None:
+    """By the names in torch, if all of them are key paths of the model."""
+    tokens = {tuple(re.findall(r"\w+", path)): path for path in leaves}
+    found = [tokens.get(tuple((one.name or "").split("."))) for one in given]
+    known = [path for path in found if path is not None]
+    return known if len(known) == len(given) == len(leaves) == len({*known}) else None
+
+
+def _shaped(owner: str, given: Sequence[Given], shapes: dict[str, tuple[int, ...]]):
+    """In order if the shapes agree, otherwise by shape if each shape occurs once."""
+    paths = list(shapes)
+    theirs = {one.shape for one in given}
+
+    def fits(one: Given, path: str) -> bool:
+        # The bias of a convolution in Equinox has axes of length 1 that torch lacks.
+        # It could be the weight of `Linear(1, n)`, unless torch has no such shape.
+        shape = shapes[path]
+        tail = shape[len(one.shape or ()) :]
+        longer = one.shape is not None and (*one.shape, *tail) == shape
+        is_bias = longer and {*tail} == {1} and shape not in theirs
+        return one.shape is None or one.shape == shape or is_bias
+
+    wrong = [
+        (i, one, path)
+        for i, (one, path) in enumerate(zip(given, paths, strict=True))
+        if not fits(one, path)
+    ]
+    if not wrong:
+        return paths
+    exact = lambda one: [path for path in paths if shapes[path] == one.shape]
+    known = [exact(one) or [p for p in paths if fits(one, p)] for one in given]
+    if all(len(found) == 1 for found in known):
+        unique = [found[0] for found in known]
+        if len({*unique}) == len(paths):
+            return unique
+    i, one, path = wrong[0]
+    name = f" ({one.name})" if one.name else ""
+    start = f"parameter {i} of torch{name} has shape {one.shape}, but `{path}`"
+    fix = f"{_how_to(paths)} If matrices are transposed, pass `transpose`."
+    raise InputError(owner, f"{start} has shape {shapes[path]}. {fix}")
+
+
+def _how_to(paths: Iterable[str]) -> str:
+    return (
+        "Pass `paths`, the key path of each parameter of torch, or `None`. The model has "
+        f"{listed(list(paths))}."
+    )
+
+
+#
+# Tensors as JAX arrays.
+#
+
+
+def array_of(tensor: Any) -> np.ndarray:
+    """The values of a tensor, on any device, or of an array."""
+    if not hasattr(tensor, "detach"):
+        return np.asarray(tensor)
+    tensor = tensor.detach().cpu()
+    if str(tensor.dtype) == "torch.bfloat16":  # not supported by NumPy
+        import torch
+
+        return tensor.contiguous().view(torch.int16).numpy().view(jnp.bfloat16)
+    return tensor.numpy()
+
+
+def number(x: Any) -> Any:
+    """A hyperparameter of torch, a number or a tensor, as a Python number."""
+    return x.item() if hasattr(x, "item") else x
+
+
+def fitted(
+    given: np.ndarray, expected: Any, what: str, transposed: bool = False
+) -> Array:
+    """A copy of `given` with the shape and dtype of `expected`.
+
+    Axes of length 1 may be missing or surplus, and an array may become wider.
+    """
+    if transposed and given.ndim > 1:
+        given = given.swapaxes(-1, -2)
+    if not _fits(given.shape, expected.shape):
+        problem = f"{what} has shape {given.shape} in torch, expected {expected.shape}."
+        fix = "If the matrix is transposed, pass `transpose`."
+        raise InputError(None, f"{problem} {fix}")
+    if common_dtype(given.dtype, expected.dtype) != expected.dtype:
+        raise InputError(
+            None,
+            f"{what} has dtype {given.dtype} in torch, expected {expected.dtype}, which "
+            "would lose digits. Make the model or the state wider (`mu_dtype=...`), or "
+            "convert torch's tensors.",
+        )
+    return jnp.array(given.reshape(expected.shape), expected.dtype, copy=True)
 
 
 def state_from_torch(
@@ -112,6 +376,7 @@ _FREEZE = (
     "with `None` for it."
 )
 _ADAM = {"mu": "exp_avg", "nu": "exp_avg_sq"}
+_FACTORED = {"v_row": "row_var", "v_col": "col_var", "v": "variance"}
 
 # The fields of states that have an array for each parameter, by its name in torch.
 _FIELDS: Mapping[str, Mapping[str, str]] = {
@@ -121,11 +386,7 @@ _FIELDS: Mapping[str, Mapping[str, str]] = {
     "ScaleByAdadeltaState": {"e_g": "square_avg", "e_x": "acc_delta"},
     "ScaleByAdamState": _ADAM,
     "ScaleByAdamaxState": {"mu": "exp_avg", "nu": "exp_inf"},
-    "ScaleByFactoredRMSState": {
-        "v_row": "row_var",
-        "v_col": "col_var",
-        "v": "variance",
-    },
+    "ScaleByFactoredRMSState": _FACTORED,
     "ScaleByLearningRateState": {},
     "ScaleByRAdamState": _ADAM,
     "ScaleByRMSState": {"nu": "square_avg"},
@@ -156,15 +417,7 @@ def _is_known(node):
 class Converter:
     """The arguments of `state_from_torch`, and the entries that have been used."""
 
-    def __init__(
-        self,
-        opt: AbstractTransformation,
-        template: Any,
-        where: Places,
-        entries: Mapping[Any, Mapping[str, np.ndarray]],
-        groups: Sequence[Mapping[str, Any]],
-        count: IntegerLike | None,
-    ):
+    def __init__(self, opt, template, where, entries, groups, count):
         self.opt, self.where, self.entries, self.groups = opt, where, entries, groups
         self.template = template
         self.nodes = [x for x in nodes_of(template, _is_known) if _is_known(x[1])]
@@ -192,11 +445,9 @@ class Converter:
 
     def _node(self, path: tuple, node: Any) -> Any:
         if not _is_known(node) or getattr(node, "hyperparams_states", None):
-            raise InputError(
-                _OWNER,
-                f"the state of `opt` has a part at `{jtu.keystr(path)}` that has no "
-                "counterpart in torch. Use an optimizer as `from_torch` returns it.",
-            )
+            problem = f"torch has no counterpart of the state at `{jtu.keystr(path)}`."
+            fix = "Use an optimizer as `from_torch` returns it."
+            raise InputError(_OWNER, f"{problem} {fix}")
         name = type(node).__name__
         new = {field: self._field(node, field, path) for field in _FIELDS[name]}
         if getattr(node, "count", None) is not None:
@@ -240,11 +491,9 @@ class Converter:
         entry = self._entry(name)
         if key not in entry:
             fix = _OTHER if entry else _FREEZE
-            raise InputError(
-                _OWNER,
-                f"the {kind} of `opt` needs `{key}` for `{name}`, but torch's state has "
-                f"{listed(sorted(entry)) or 'nothing'} for it. {fix}",
-            )
+            start = f"the {kind} of `opt` needs `{key}` for `{name}`, but torch's state"
+            found = listed(sorted(entry)) or "nothing"
+            raise InputError(_OWNER, f"{start} has {found} for it. {fix}")
         self.used.add((name, key))
         what = f"The state at `{place}{name}`, `{key}` of torch,"
         return fitted(entry[key], x, what, name in self.where.transposed)
@@ -254,14 +503,7 @@ class Converter:
         given = self.where.given.get(name)
         return {} if given is None else self.entries.get(given.key, {})
 
-    def _statistics(
-        self,
-        node: Any,
-        field: str,
-        name: str,
-        take: Callable[[str, Any], Array],
-        x: Array,
-    ) -> Array:
+    def _statistics(self, node, field, name, take, x) -> Array:
         """Adafactor's statistics, whose rows and columns may be swapped."""
         entry = self._entry(name)
         theirs = [entry[key].size for key in ("row_var", "col_var") if key in entry]
@@ -279,11 +521,9 @@ class Converter:
             if jtu.keystr(path) == name
         ]
         if sorted(sizes) != sorted(theirs):
-            raise InputError(
-                _OWNER,
-                f"torch factors the last two axes of `{name}`, but `opt` does not. Pass "
-                "`weight_dimension_numbers=eqopt.MatrixDimensionNumbers(-2, -1)` to it.",
-            )
+            start = f"torch factors the last two axes of `{name}`, but `opt` does not"
+            fix = "`weight_dimension_numbers=eqopt.MatrixDimensionNumbers(-2, -1)`"
+            raise InputError(_OWNER, f"{start}. Pass {fix} to it.")
         is_square = sizes[0] == sizes[1]
         turned = name in self.where.transposed if is_square else sizes != theirs
         return take("row_var" if (field == "v_row") != turned else "col_var", x)
@@ -314,36 +554,23 @@ class Converter:
         return self._counted(list(self.where.given))
 
     def _counted(self, names: Sequence[str]) -> Array:
-        steps = {
-            name: int(self._entry(name)["step"])
-            for name in names
-            if "step" in self._entry(name)
-        }
+        entries = {name: self._entry(name) for name in names}
+        steps = {name: int(x["step"]) for name, x in entries.items() if "step" in x}
         if len({*steps.values()}) > 1:
             found = listed([f"{n} for `{name}`" for name, n in steps.items()], quote="")
-            raise InputError(
-                _OWNER,
-                f"torch counted different numbers of steps: {found}. Put them into "
-                "groups of a `Partition`, or pass `count=...`.",
-            )
+            start = "torch counted different numbers"
+            advice = "Put them into groups of a `Partition`, or pass `count=...`."
+            raise InputError(_OWNER, f"{start} of steps: {found}. {advice}")
         if not steps and self.needs_count:
-            raise InputError(
-                _OWNER,
-                "torch's state has no step count, but `opt` has a schedule. Pass "
-                "`count=...`, the number of steps taken so far.",
-            )
+            problem = "torch's state has no step count, but `opt` has a schedule."
+            fix = "Pass `count=...`, the number of steps taken so far."
+            raise InputError(_OWNER, f"{problem} {fix}")
         return jnp.asarray(next(iter(steps.values()), 0), jnp.int32)
 
     def _check_all_used(self) -> None:
         for name in self.where.given:
-            rest = {
-                key
-                for key in self._entry(name)
-                if (name, key) not in self.used and key not in _SCALARS
-            }
-            if rest:
-                raise InputError(
-                    _OWNER,
-                    f"torch's state has {listed(sorted(rest))} for `{name}`, which has "
-                    f"no counterpart in `opt`. {_OTHER}",
-                )
+            used = _SCALARS | {key for path, key in self.used if path == name}
+            if rest := self._entry(name).keys() - used:
+                start = f"torch's state has {listed(sorted(rest))} for `{name}`, which"
+                problem = f"{start} has no counterpart in `opt`."
+                raise InputError(_OWNER, f"{problem} {_OTHER}")

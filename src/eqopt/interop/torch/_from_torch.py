@@ -35,7 +35,7 @@ from ..._types import Mask, Params
 from ..._wrappers.averages.param_averages import SWA
 from ..._wrappers.scheduled import Scheduled
 from ...numerics._numerics import bias_correction, safe_increment
-from ._places import Places, given_in, number, places
+from ._convert import Places, given_in, number, places
 
 
 def from_torch(
@@ -330,11 +330,9 @@ _NEGLIGIBLE = 1.2e-7
 def _adafactor(g: Group) -> AbstractTransformation:
     lower, least = g["eps"]
     if lower is not None and lower > _NEGLIGIBLE:
-        raise InputError(
-            "from_torch",
-            f"`eps[0]` of Adafactor is {lower}, but eqopt has no such lower bound. It "
-            f"must be `None` or at most {_NEGLIGIBLE}.",
-        )
+        start = f"`eps[0]` of Adafactor is {lower}, but eqopt"
+        fix = f"It must be `None` or at most {_NEGLIGIBLE}."
+        raise InputError("from_torch", f"{start} has no such lower bound. {fix}")
     common: dict[str, Any] = {
         "decay_rate": -g["beta2_decay"],
         "clipping_threshold": g["d"],

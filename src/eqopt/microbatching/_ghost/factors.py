@@ -242,9 +242,7 @@ def combine(factors: Sequence[Rows | Picks]) -> list[AbstractFactor]:
 _LEAST = 2.0**-8
 
 
-def squared_norm(
-    factors: Sequence[AbstractFactor],
-) -> tuple[Float[Array, ""], Float[Array, ""]]:
+def squared_norm(factors: Sequence[AbstractFactor]) -> tuple[Array, Array]:
     """The squared norm of the sum of the factors, which `combine` returned.
 
     Also returns how much larger the square may be than the contribution of the example

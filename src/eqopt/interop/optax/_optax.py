@@ -1,5 +1,6 @@
-"""Continues a training run of one library with the other."""
+"""Optax transformations as eqopt transformations, the reverse, and their states."""
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -12,11 +13,21 @@ import numpy as np
 import optax
 from jaxtyping import Array
 
-from ..._core import AbstractTransformation
+from ..._combinators.masked import extra_of_part
+from ..._core import AbstractTransformation, check_real, rounded_like
 from ..._errors import InputError
 from ..._jax_internals import is_traced
-from ..._trees.leaves import ANOTHER_MODEL, listed
-from ..._types import IntegerLike, Params, PyTree, State
+from ..._trees.leaves import (
+    ANOTHER_MODEL,
+    ONE_MODEL,
+    flatten_updates,
+    is_inexact,
+    listed,
+    parameters,
+    restrict,
+)
+from ..._trees.states import check_state
+from ..._types import IntegerLike, Params, PyTree, State, Updates
 from ...tree import get_all_with_path
 from .._parts import (
     INNER,
@@ -26,7 +37,231 @@ from .._parts import (
     nodes_of,
     with_rate,
 )
-from ._from_optax import FromOptax, FromOptaxState
+
+
+class FromOptaxState(eqx.Module):
+    """`optax_state`: the state of the Optax transformation."""
+
+    optax_state: State
+
+
+class FromOptax(AbstractTransformation):
+    """An Optax transformation, made by [`eqopt.interop.optax.from_optax`][]."""
+
+    tx: optax.GradientTransformation = eqx.field(static=True)
+
+    def init(self, params: Params) -> FromOptaxState:
+        params = parameters(params)
+        with _as_optax_needs_it():
+            state = self.tx.init(params)
+        return FromOptaxState(_unshared(state, params))
+
+    def update(
+        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, FromOptaxState]:
+        check_state(self, state)
+        flatten_updates(updates)
+        part = None
+        if params is not None:
+            part = parameters(restrict(params, updates))
+            check_real(self, updates, part, "params")
+        extra = dict(extra_of_part(extra, part, params))
+        tx = optax.with_extra_args_support(self.tx)
+        try:
+            with _as_optax_needs_it():
+                new_updates, new = tx.update(updates, state.optax_state, part, **extra)
+        except (TypeError, ValueError) as error:
+            error.add_note(_NOTE)
+            raise
+        return rounded_like(new_updates, updates), FromOptaxState(new)
+
+
+_NOTE = (
+    f"This is an error of the Optax transformation in `from_optax`. {ONE_MODEL} Optax "
+    "does not accept `None` for a parameter that was given to `init`: to train only some "
+    "parameters, call `init(eqx.filter(model, is_trained))`, or put it inside "
+    "`eqopt.SelectiveTransform(opt, freeze_mask=...)`."
+)
+
+
+def from_optax(tx: optax.GradientTransformation) -> AbstractTransformation:
+    """An Optax transformation, for code that expects an eqopt transformation.
+
+    !!! example
+
+        ```python
+        import optax
+        from eqopt.interop.optax import from_optax
+
+        opt = eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), from_optax(optax.adam(1e-3)))
+        state = opt.init(model)  # the whole model
+        ```
+
+    It accepts whole models: Optax sees only their floating and complex arrays. `tx`
+    runs with implicit promotion of dtypes and shapes, which Optax relies on, even if
+    JAX is configured to be strict. Extra arguments of `update` are passed to `tx`; a
+    `value_fn` is called with the whole model.
+
+    The rest depends on `tx`. Optax does not guarantee the following laws of eqopt: the
+    state keeps its dtypes if gradients and parameters have different dtypes; nothing is
+    NaN in float16; derivatives through steps are finite at zero gradients; the state is
+    sharded like the parameters when `init` is compiled. Hyperparameters are not data,
+    unless `tx` comes from `optax.inject_hyperparams`: then they are in the state, where
+    `eqopt.tree.set(state, learning_rate=1e-4)` changes them.
+
+    Two results are equal, and share compiled functions, if they come from the same
+    object `tx`.
+
+    **Arguments:**
+
+    - `tx`: an `optax.GradientTransformation`, with or without extra arguments.
+
+    **Returns:**
+
+    An [`eqopt.AbstractTransformation`][]. Its state has one attribute, `optax_state`,
+    which is the state of `tx`.
+    """
+    return FromOptax(tx)
+
+
+@contextlib.contextmanager
+def _as_optax_needs_it():
+    """Implicit promotion, whatever the configuration of JAX."""
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+def _unshared(state: PyTree, params: PyTree) -> PyTree:
+    """`state`, with copies of arrays that it shares with `params` or contains twice.
+
+    Some transformations keep the initial parameters, which may be donated.
+    """
+    seen = {id(x) for x in jax.tree.leaves(params)}
+
+    def own(x: Any) -> Any:
+        if eqx.is_array(x) and id(x) in seen:
+            return jnp.array(x, copy=True)
+        seen.add(id(x))
+        return x
+
+    return jax.tree.map(own, state)
+
+
+def to_optax(opt: AbstractTransformation) -> optax.GradientTransformationExtraArgs:
+    """An eqopt optimizer or transformation, for code that expects Optax.
+
+    !!! example
+
+        ```python
+        import optax
+        from eqopt.interop.optax import to_optax
+
+        tx = optax.chain(optax.clip(1.0), to_optax(eqopt.Muon(1e-2)))
+        ```
+
+    You can use it in `optax.chain`, `optax.masked`, `optax.partition` and other
+    wrappers of Optax, in Flax's `TrainState` and in `nnx.Optimizer`. Extra arguments of
+    `update` are passed to `opt`. As in Optax, names that no part of it reads do nothing.
+
+    Optax adds an update to every array. So arrays that are not parameters in eqopt,
+    such as integer arrays, get updates of zero. Python floats are parameters, as in
+    Optax.
+
+    The hyperparameters are fixed at their current values in `opt`. Functions that are
+    compiled with the transformation contain these values, even if they are arrays.
+
+    Two results are equal, and share compiled functions, if they come from equal
+    optimizers. But a result equals only itself if `opt` has no hash, because it contains
+    an array, a list or a dictionary, such as a mask.
+
+    **Arguments:**
+
+    - `opt`: any [`eqopt.AbstractTransformation`][].
+
+    **Returns:**
+
+    An `optax.GradientTransformationExtraArgs` with the same state as `opt`. From this
+    state and the parameters, `opt.eval_params` returns the parameters to evaluate with.
+    """
+    try:
+        key, hashed = opt, hash(opt)
+    except TypeError:  # an array has no hash
+        key, hashed = object(), 0
+    init, update = (_FunctionOf(fn, opt, hashed, key) for fn in (_init, _update))
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+@dataclasses.dataclass(frozen=True)
+class _FunctionOf:
+    """Calls `fn` with `opt` as its first argument.
+
+    It equals others with the same `fn` and an equal `key`. A compiled step of Flax's
+    `TrainState` needs the hash in each call, so it is stored: for Muon, it takes 90 us.
+    """
+
+    fn: Callable[..., Any]
+    opt: AbstractTransformation = dataclasses.field(compare=False)
+    hashed: int = dataclasses.field(repr=False)
+    key: Any = dataclasses.field(repr=False, hash=False)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.fn(self.opt, *args, **kwargs)
+
+
+def _init(opt: AbstractTransformation, params: Params) -> State:
+    return opt.init(parameters(_floats_as_arrays(params)))
+
+
+def _update(opt, updates, state, params=None, **extra):
+    given, params = _floats_as_arrays(updates), _floats_as_arrays(params)
+    if type(params).__module__.startswith("flax.nnx"):
+        state = _as_made(opt, state, params)
+    updates, state = opt.update(parameters(given), state, params, **extra)
+    return eqx.combine(updates, _zeros_for_others(given, params)), state
+
+
+def _as_made(opt: AbstractTransformation, state: State, params: Params) -> State:
+    """`state` with the containers that `init` makes.
+
+    `nnx.Optimizer` replaces tuples and modules inside a tree of parameters by its own
+    mappings, which sort their keys.
+    """
+    flatten = jtu.tree_flatten_with_path
+    named = lambda path: jtu.keystr(path, simple=True, separator="/")
+    (made, treedef), (found, _) = map(
+        flatten, (eqx.filter_eval_shape(opt.init, params), state)
+    )
+    leaves = {named(path): x for path, x in found}
+    names = [named(path) for path, _ in made]
+    return treedef.unflatten(map(leaves.get, names)) if {*names} == {*leaves} else state
+
+
+def _floats_as_arrays(tree: PyTree) -> PyTree:
+    is_number = lambda x: isinstance(x, float | complex | np.inexact)
+    return jax.tree.map(lambda x: jnp.asarray(x) if is_number(x) else x, tree)
+
+
+def _zeros_for_others(updates: PyTree, params: PyTree | None) -> PyTree:
+    """Zeros instead of updates of integers and JAX's `float0`."""
+    others = eqx.filter(updates, is_inexact, inverse=True)
+    if not jax.tree.leaves(others):
+        return others
+    return jax.tree.map(
+        lambda g, p: None if is_inexact(g) else _zeros_like(g, p),
+        updates,
+        updates if params is None else params,
+    )
+
+
+def _zeros_like(g: Any, p: Any) -> Array:
+    dtype = jnp.result_type(p)
+    # JAX's gradient of an integer cannot be added to anything.
+    return jnp.zeros(jnp.shape(g), bool if dtype == jax.dtypes.float0 else dtype)
+
+
+#
+# Continues a training run of one library with the other
+#
 
 
 def state_from_optax(
@@ -197,9 +432,7 @@ def _paired(ours: list, theirs: list) -> Iterator[tuple[str, Any, str, Any]]:
         i, j = after
 
 
-def _choices(
-    mine: list[str], others: list[str], i: int, j: int
-) -> list[tuple[int, int]]:
+def _choices(mine: list[str], others: list[str], i: int, j: int):
     """What may come after $(i, j)$, the best choice first."""
     name, kind = (x[n] if n < len(x) else "" for x, n in ((mine, i), (others, j)))
     choices = {
@@ -313,11 +546,9 @@ def count_of(given: Any, state: Any) -> Array:
     known = {int(x) for x in counts.values() if not is_traced(x)}
     if len(known) > 1:
         found = ", ".join(f"`{path}` is {int(x)}" for path, x in counts.items())
-        raise InputError(
-            None,
-            f"The counts of the state to convert differ: {found}. Pass `count=...`, the "
-            "number of steps, for the parts that have none.",
-        )
+        problem = f"The counts of the state to convert differ: {found}."
+        fix = "Pass `count=...`, the number of steps, for the parts that have none."
+        raise InputError(None, f"{problem} {fix}")
     return jnp.asarray(next(iter(counts.values()), 0), jnp.int32)
 
 

@@ -1,7 +1,10 @@
-"""Learning rates that stay valid when the width of a model changes."""
+"""Factors for learning rates: by the depth of a layer, and by the width of a model."""
 
+import dataclasses
+from collections.abc import Callable
 from typing import Any, Literal
 
+import jax.numpy as jnp
 import jax.tree_util as jtu
 
 from .._arguments.construction import Module
@@ -13,9 +16,124 @@ from .._trees.leaves import (
     is_leaf,
     is_parameter,
     keystr,
+    listed,
 )
 from .._trees.stored import shapes_if_stored
-from .._types import Params, PyTree
+from .._types import Params, PyTree, RealScalarLike
+from ._rules import MatrixRules, check_stack
+from ._selectors import Selector, pointed_at
+
+
+def layerwise_decay(
+    decay: RealScalarLike, *parts: Callable[[Any], Any]
+) -> Callable[[Params], PyTree]:
+    r"""Factors for [`eqopt.ScaleByTree`][] that decay from the last layer to the first.
+
+    The last layer has the factor 1, the layer before it $d$, the next $d^2$, and so on.
+    Layers without parameters, such as an `eqx.nn.Dropout` in a list, do not count. Inside
+    [`eqopt.SelectiveTransform`][], frozen layers do not count either: to count them, put
+    `ScaleByTree` after the `SelectiveTransform`.
+
+    !!! example
+
+        ```python
+        factors = eqopt.groups.layerwise_decay(
+            0.8, lambda m: m.embedding, lambda m: m.layers, lambda m: m.head
+        )
+        opt = eqopt.Chain(eqopt.AdamW(1e-3), eqopt.ScaleByTree(factors))
+        ```
+
+    **Arguments:**
+
+    - `decay`: $d$, a number or a 0-d array.
+    - `parts`: functions of the model that return parts of it, from the first layer to
+        the last. Each entry of a list or tuple counts as a layer, and so does each
+        layer of a part wrapped in [`eqopt.groups.stacked`][]. A selector, such as
+        [`eqopt.groups.path`][], chooses the parameters of one layer.
+
+    **Returns:**
+
+    A function of the parameters that returns a tree of factors.
+
+    **Raises:**
+
+    When that function is called, a `ValueError` that lists key paths if a parameter is
+    in no part or in several parts, or if the arrays of a stack differ in their first
+    axis.
+    """
+    return LayerwiseDecay(decay, parts)
+
+
+# `eq=False`: an array has no hash, so arrays are compared by identity.
+@dataclasses.dataclass(frozen=True, eq=False)
+class LayerwiseDecay:
+    decay: Any
+    parts: tuple[Callable, ...]
+
+    def __call__(self, params: Params) -> PyTree:
+        leaves, treedef = jtu.tree_flatten_with_path(params, is_leaf=is_leaf)
+        depths: list[list] = [[] for _ in leaves]
+        total = 0
+        for flags, height in (x for part in self.parts for x in _layers(part, params)):
+            arrays = [is_parameter(x) for _, x in leaves]
+            chosen = [i for i, flag in enumerate(flags) if flag and arrays[i]]
+            for i in chosen:
+                depths[i].append((total, height))
+            total += (height or 1) if chosen else 0
+        pairs = list(zip(leaves, depths, strict=True))
+        names = [
+            jtu.keystr(p) for (p, x), d in pairs if is_parameter(x) and len(d) != 1
+        ]
+        if names:
+            expected = "each parameter must belong to exactly one part"
+            found = f"{listed(names)} belong to none or to several"
+            raise InputError("layerwise_decay", f"{expected}, but {found}.")
+        base = jnp.asarray(self.decay, float)
+
+        def factor(x: Any, first: int, height: int | None) -> Any:
+            powers = total - 1 - first - jnp.arange(height or 1)
+            shape = (height,) + (1,) * (x.ndim - 1) if height else ()
+            return (base ** powers.astype(base.dtype)).reshape(shape)
+
+        return treedef.unflatten(factor(x, *d[0]) if d else None for (_, x), d in pairs)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LayerwiseDecay) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    @property
+    def _key(self) -> tuple:
+        is_number = isinstance(self.decay, int | float)
+        return self.decay if is_number else id(self.decay), is_number, self.parts
+
+
+def _layers(part: Any, params: Params) -> list[tuple[list[bool], int | None]]:
+    """The leaves of each layer in a part, and its height if it is a stack of layers."""
+    if isinstance(part, MatrixRules):
+        [(selector, _)] = part.rules  # of `stacked`
+        flags = selector.choose(params)
+        return [(flags, _height(flags, params))]
+    if isinstance(part, Selector):
+        return [(part.choose(params), None)]
+    node = part(params)
+    if type(node) in (list, tuple):
+        layers = [lambda m, i=i: part(m)[i] for i in range(len(node))]
+        return [(pointed_at(params, layer), None) for layer in layers]
+    return [(pointed_at(params, part), None)]
+
+
+def _height(flags: list[bool], params: Params) -> int | None:
+    """The number of layers in a stack, or `None` if it has no parameters."""
+    pairs = jtu.tree_leaves_with_path(params, is_leaf=is_leaf)
+    arrays = [p for p, f in zip(pairs, flags, strict=True) if f and is_parameter(p[1])]
+    return check_stack(1, arrays)[0] if arrays else None
+
+
+#
+# The width of a model
+#
 
 
 class MupFactors(Module):
@@ -175,33 +293,19 @@ def _leaves_like(base_model: Params, model: Params) -> list:
 
     Static fields may differ: layers keep their sizes there.
     """
-    here, there = (
-        jtu.tree_flatten_with_path(tree, is_leaf=is_leaf)[0]
-        for tree in (base_model, model)
-    )
+    flat = lambda tree: jtu.tree_flatten_with_path(tree, is_leaf=is_leaf)[0]
+    here, there = flat(base_model), flat(model)
     if [path for path, _ in here] != [path for path, _ in there]:
         differ = disagreement("base_model", base_model, "model", model)
         raise InputError("mup", f"{differ} {_FIX}")
-    axes = lambda x: len(x.shape) if is_parameter(x) else None
-    for i, ((_, base), (_, x)) in enumerate(zip(here, there, strict=True)):
-        if axes(base) != axes(x):
-            raise InputError(
-                "mup",
-                f"`{keystr(model, i)}` must have as many axes in `base_model` as in "
-                f"`model`, but has {axes(base)} and {axes(x)}. {_FIX}",
-            )
+
     return [base for _, base in here]
 
 
-def _ratios(
-    model: Params, index: int, base: Any, x: Any, axes: Axes | None
-) -> tuple[float | None, float | None]:
+def _ratios(model: Params, index: int, base: Any, x: Any, axes: Axes | None):
     """The ratios of the inputs and of the outputs, `None` if the sizes are equal."""
-    ratios = {
-        axis: n / base.shape[axis]
-        for axis, n in enumerate(x.shape)
-        if n != base.shape[axis]
-    }
+    pairs = enumerate(zip(x.shape, base.shape, strict=True))  # of equal length
+    ratios = {axis: n / m for axis, (n, m) in pairs if n != m}
     every = tuple(range(len(x.shape)))
     sides = ((), every) if axes is None else (axes.reduction, axes.output)
     infinite = [[axis for axis in side if axis in ratios] for side in sides]
