@@ -7,7 +7,6 @@ import pytest
 
 from eqopt.microbatching import (
     AccumulationType,
-    micro_grad,
     micro_value_and_grad,
     micro_vmap,
     microbatch,
