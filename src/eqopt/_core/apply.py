@@ -8,8 +8,8 @@ from .._errors import InputError, naming
 from .._trees.control import filter_cond
 from .._trees.leaves import keystr, parameters
 from .._types import IntegerLike, Model, Params, RealScalarLike, Updates
+from ..tree._arithmetic import together
 from ..tree._like import copy
-from ..tree._together import together
 from .calls import check_has_updates
 from .equation import equation
 from .leafwise import add_updates, leafwise

@@ -18,8 +18,8 @@ from .._trees.leaves import briefly, disagreement, is_inexact, is_none, keystr
 from .._trees.masks import resolve
 from .._types import Interval, PyTree, RealScalarLike
 from ..numerics._numerics import as_float, common_dtype, max_or_nan, wide_dtype
+from ..tree._arithmetic import check_real
 from ..tree._reductions import largest, norm
-from ..tree._together import check_real
 
 
 _Arrays = list[Inexact[Array, "..."]]

@@ -1,3 +1,15 @@
+from ._arithmetic import (
+    add as add,
+    add_scale as add_scale,
+    bias_correction as bias_correction,
+    div as div,
+    mul as mul,
+    scale as scale,
+    sub as sub,
+    update_infinity_moment as update_infinity_moment,
+    update_moment as update_moment,
+    update_moment_per_elem_norm as update_moment_per_elem_norm,
+)
 from ._like import (
     batch_shape as batch_shape,
     cast as cast,
@@ -37,15 +49,3 @@ from ._search import (
     step_count as step_count,
 )
 from ._slots import ByteCount as ByteCount, map_params as map_params, nbytes as nbytes
-from ._together import (
-    add as add,
-    add_scale as add_scale,
-    bias_correction as bias_correction,
-    div as div,
-    mul as mul,
-    scale as scale,
-    sub as sub,
-    update_infinity_moment as update_infinity_moment,
-    update_moment as update_moment,
-    update_moment_per_elem_norm as update_moment_per_elem_norm,
-)

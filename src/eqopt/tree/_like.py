@@ -19,7 +19,7 @@ from .._trees.sharding import sharded_like
 from .._trees.stored import is_stored
 from .._types import Key, PyTree, RealScalarLike, Tree
 from ..numerics._numerics import common_dtype, wide_dtype
-from ._together import column_of, elementwise, loaded, number, own_dtype, replaced
+from ._arithmetic import column_of, elementwise, loaded, number, own_dtype, replaced
 
 
 _Leaf: TypeAlias = (

@@ -23,7 +23,7 @@ from ..numerics._numerics import (
     max_or_nan,
     safe_sqrt,
 )
-from ._together import arrays_of, check_numbers, check_real, number, together, widened
+from ._arithmetic import arrays_of, check_numbers, check_real, number, together, widened
 
 
 def norm(

@@ -16,8 +16,8 @@ from .._trees.leaves import check_parameters, is_leaf, parameters
 from .._trees.masks import resolve
 from .._trees.stored import is_stored
 from .._types import Params, PyTree, State
+from ._arithmetic import column_of
 from ._search import _children, _name, on_the_way
-from ._together import column_of
 
 
 TREES = ("exact", "nonnegative", "unknown")
