@@ -37,6 +37,10 @@ WRONG = [
     # Bounds.
     (lambda: projections.box(X, 2, 1), ["box", "lower bound 2", "upper bound 1"]),
     (lambda: projections.box(TREE, 0, {"v": 1}), ["`upper`", "['v']", "params"]),
+    (
+        lambda: projections.box(TREE, jnp.ones(3), 2),
+        ["box", "`lower`", "(3,)", "(2,)", "['w']"],
+    ),
     (lambda: projections.hypercube(TREE, -1), ["hypercube", "upper bound -1", "['w']"]),
     # Normals.
     (lambda: projections.vector(X, jnp.ones(3)), ["vector", "`a`", "(3,)", "(2,)"]),

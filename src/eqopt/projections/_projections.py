@@ -433,8 +433,8 @@ def box(tree: PyTree, lower: PyTree, upper: PyTree) -> PyTree:
     anything that is not a real number.
     """
     parts = take("box", "tree", tree)
-    low = _bounds("lower", lower, tree, parts)
-    high = _bounds("upper", upper, tree, parts)
+    low = _bounds("box", "lower", lower, tree, parts)
+    high = _bounds("box", "upper", upper, tree, parts)
     return _between("box", tree, parts, low, high)
 
 
@@ -459,7 +459,7 @@ def hypercube(tree: PyTree, scale: PyTree = 1) -> PyTree:
     """
     parts = take("hypercube", "tree", tree)
     zeros = [jnp.zeros(()) for _ in parts.arrays]
-    high = _bounds("scale", scale, tree, parts)
+    high = _bounds("hypercube", "scale", scale, tree, parts)
     return _between("hypercube", tree, parts, zeros, high)
 
 
@@ -516,10 +516,19 @@ def _clip_leaf(x: Float[Array, "*leaf"], low, high) -> Float[Array, "*leaf"]:
     return y.astype(x.dtype)
 
 
-def _bounds(name: str, given: PyTree, tree: PyTree, parts: Parts) -> list:
-    """A bound for each array."""
+def _bounds(owner: str, name: str, given: PyTree, tree: PyTree, parts: Parts) -> list:
+    """A bound for each array, which broadcasts to its shape."""
     column = resolve(name, given, tree, tree)
     found = [column[i] for i in parts.places]
+    for i, x, bound in zip(parts.places, parts.arrays, found, strict=True):
+        shape = np.shape(bound) if bound is not None else ()
+        fits = zip(shape[::-1], x.shape[::-1], strict=False)
+        if len(shape) > x.ndim or any(n not in (1, m) for n, m in fits):
+            raise InputError(
+                owner,
+                f"`{name}` must broadcast to the shape {x.shape} at "
+                f"`{keystr(tree, i)}`, but has shape {shape}.",
+            )
     wide = lambda bound: float(bound) if isinstance(bound, int) else bound
     return [bound if bound is None else jnp.asarray(wide(bound)) for bound in found]
 
