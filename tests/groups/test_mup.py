@@ -163,6 +163,11 @@ BAD = {
         {"a": jnp.ones(2), "b": jnp.ones(2)},
         r"Only `model` has a leaf at `\['b'\]`. Create both models with the same func",
     ),
+    "axes": (
+        {"a": jnp.ones(2)},
+        {"a": jnp.ones((2, 2))},
+        r"`\['a'\]` must have as many axes .*, but has 1 and 2. Create",
+    ),
     "kernel": (
         conv(2, 4),
         conv(4, 8, 5),

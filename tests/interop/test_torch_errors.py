@@ -89,6 +89,10 @@ CASES = [
         "`paths` has `[0]`, `[0]` more than once, or the model has no such parameter.",
     ),
     (
+        lambda: params_from_torch(tensors((2,)), [jnp.ones(2, complex)]),
+        "`[0]` is complex",
+    ),
+    (
         lambda: params_from_torch([torch.ones(2).double()], [jnp.ones(2)]),
         "The parameter `[0]` has dtype float64 in torch, expected float32, which would "
         "lose digits.",

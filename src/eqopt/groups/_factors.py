@@ -298,7 +298,14 @@ def _leaves_like(base_model: Params, model: Params) -> list:
     if [path for path, _ in here] != [path for path, _ in there]:
         differ = disagreement("base_model", base_model, "model", model)
         raise InputError("mup", f"{differ} {_FIX}")
-
+    axes = lambda x: len(x.shape) if is_parameter(x) else None
+    for i, ((_, base), (_, x)) in enumerate(zip(here, there, strict=True)):
+        if axes(base) != axes(x):
+            raise InputError(
+                "mup",
+                f"`{keystr(model, i)}` must have as many axes in `base_model` as in "
+                f"`model`, but has {axes(base)} and {axes(x)}. {_FIX}",
+            )
     return [base for _, base in here]
 
 

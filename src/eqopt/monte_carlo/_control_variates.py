@@ -110,8 +110,7 @@ def control_variates_jacobians(
     **Raises:**
 
     The errors of `grad_estimator`; a `ValueError` if `cv` or `expected_cv` return
-    anything other than one real number, or if `grad_estimator` returns anything other
-    than a tree like the gradient, with arrays of shape `(num_samples, *param.shape)`.
+    anything other than one real number.
 
     ??? cite "Reference"
 

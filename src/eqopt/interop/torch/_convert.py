@@ -172,7 +172,13 @@ def places(
                     f"for a parameter of shape {one.shape}. If matrices are transposed, "
                     "pass `transpose`.",
                 )
-
+    for path in chosen:
+        if path is not None and jnp.issubdtype(leaves[path].dtype, np.complexfloating):
+            raise InputError(
+                owner,
+                f"`{path}` is complex, which torch's optimizers treat as two numbers, "
+                "but eqopt's do not.",
+            )
     pairs = zip(chosen, given, strict=True)
     return Places({path: one for path, one in pairs if path is not None}, transposed)
 
