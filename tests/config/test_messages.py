@@ -71,6 +71,10 @@ WRONG = {
         {"version": 2, **ADAMW},
         "have version 2, but this eqopt reads version 1",
     ),
+    "names": (
+        {"name": "NamedChain", "names": ["a", "a"], "transformations": [ADAMW, ADAMW]},
+        "each of `transformations` needs its own name in `names`",
+    ),
     "factor": (
         table({"paths": "**", "optimizer": ADAMW, "learning_rate_facto": 1}),
         "at `.groups[0]`: the group has no argument `learning_rate_facto`. Did you mean",

@@ -195,7 +195,10 @@ def _call(fn: Callable[..., Any], values: dict[str, Any]) -> Any:
     known = parameters(fn)
     if takes_names(fn):
         first, names = next(iter(known)), values.pop("names")
-        values[first] = dict(zip(names, values.get(first, ()), strict=True))
+        of_names = values.get(first, ())
+        if not len({*names}) == len(names) == len(of_names):
+            raise ValueError(f"each of `{first}` needs its own name in `names`")
+        values[first] = dict(zip(names, of_names, strict=True))
     args, named = [], {}
     for key in (key for key in known if key in values):
         kind, value = known[key].kind.name, values[key]
