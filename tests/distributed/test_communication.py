@@ -26,21 +26,21 @@ def numbers(found, kind):
     return sorted((one.size // 4 for one in found if one.kind == kind), reverse=True)
 
 
-SHARDED = {
-    eqopt.Adam(0.1): ([], []),
-    eqopt.ClipByGlobalNorm(1.0): ([1], [1]),
-    eqopt.Adafactor(0.1, min_dim_size_to_factor=8): ([ROWS + 1, 1], [COLUMNS + 2, 1]),
-    eqopt.SM3(0.1): ([ROWS], [COLUMNS]),
-    eqopt.Muon(0.1, weight_dimension_numbers=MATRIX): ([ROWS**2, 1], None),
-    eqopt.GaLore(0.1, 4, weight_dimension_numbers=MATRIX): ([ROWS**2, 1], None),
-}
+SHARDED = [
+    (eqopt.Adam(0.1), [], []),
+    (eqopt.ClipByGlobalNorm(1.0), [1], [1]),
+    (eqopt.Adafactor(0.1, min_dim_size_to_factor=8), [ROWS + 1, 1], [COLUMNS + 2, 1]),
+    (eqopt.SM3(0.1), [ROWS], [COLUMNS]),
+    (eqopt.Muon(0.1, weight_dimension_numbers=MATRIX), [ROWS**2, 1], None),
+    (eqopt.GaLore(0.1, 4, weight_dimension_numbers=MATRIX), [ROWS**2, 1], None),
+]
 
 
-@pytest.mark.parametrize("opt", SHARDED, ids=lambda opt: type(opt).__name__)
-def test_a_matrix_in_shards(opt):
+@pytest.mark.parametrize(("opt", "rows", "columns"), SHARDED)
+def test_a_matrix_in_shards(opt, rows, columns):
     """What is reduced if it is split along either side; `None` where it is gathered."""
     sides = P(None, "devices"), P("devices", None)
-    for spec, expected in zip(sides, SHARDED[opt], strict=True):
+    for spec, expected in zip(sides, (rows, columns), strict=True):
         split = NamedSharding(mesh_of(8), spec)
         matrix = jax.device_put(jnp.ones((ROWS, COLUMNS)), split)
         state = jax.jit(opt.init)(matrix)

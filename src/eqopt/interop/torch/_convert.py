@@ -451,7 +451,8 @@ class Converter:
 
     def _node(self, path: tuple, node: Any) -> Any:
         if not _is_known(node) or getattr(node, "hyperparams_states", None):
-            problem = f"torch has no counterpart of the state at `{jtu.keystr(path)}`."
+            where = jtu.keystr(path) or "(the root)"
+            problem = f"the state of `opt` at `{where}` has no counterpart in torch."
             fix = "Use an optimizer as `from_torch` returns it."
             raise InputError(_OWNER, f"{problem} {fix}")
         name = type(node).__name__
