@@ -8,13 +8,14 @@ import pytest
 
 
 BUILDING = """
+import dataclasses
 eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), eqopt.Muon(1e-2))
 eqopt.LBFGS()
 eqopt.schedules.WarmupCosineDecay(0.0, 1e-3, 10, 100)
 recipe, made = eqopt.AbstractOptimizer, 0
 for cls in [getattr(eqopt, name) for name in eqopt.__all__]:
     if isinstance(cls, type) and issubclass(cls, recipe) and cls is not recipe:
-        fields = cls.__dataclass_fields__.values()
+        fields = dataclasses.fields(cls)
         needed = [x.name for x in fields if x.default is x.default_factory]
         if set(needed) <= {"learning_rate"}:
             cls(*[0.1 for _ in needed])

@@ -47,10 +47,6 @@ CASES = {
         lambda: losses.softmax_cross_entropy(X, IDS),
         r"`labels` must have the shape .* `jax.nn.one_hot\(labels, 3\)`",
     ),
-    "axis": (
-        lambda: losses.softmax_cross_entropy(X, X, axis=(1, -1)),
-        r"`axis` must be distinct axes from -2 to 1, but is \(1, -1\)",
-    ),
     "mask": (
         lambda: losses.softmax_cross_entropy(X, X, where=np.ones(3, bool)),
         r"`where` must have shape \(4, 3\).*or \(4,\), but has shape \(3,\)",

@@ -280,7 +280,13 @@ def make_fenchel_young_loss(
         s, y = widen_alike("fenchel_young_loss", scores=scores, targets=targets)
         rows = s.reshape(-1, s.shape[-1]) if s.size else jnp.zeros((0, s.shape[-1]))
         best = jax.vmap(lambda row: max_fun(row, *args, **kwargs))(rows)
-
+        if best.ndim != 1:
+            raise InputError(
+                "fenchel_young_loss",
+                "`max_fun` must return the maximum, one number for a vector, such as "
+                "`jax.scipy.special.logsumexp`, but returned an array of shape "
+                f"{best.shape[1:]}.",
+            )
         best = best.astype(s.dtype).reshape(s.shape[:-1])
         return one_value_each(best - jnp.sum(weighted(y, s), -1), scores)
 
