@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from .._errors import InputError
 from ..numerics._numerics import max_or_nan, nan_where
 from ._inputs import (
     IntegerArrayLike,
@@ -284,8 +285,7 @@ def make_fenchel_young_loss(
             raise InputError(
                 "fenchel_young_loss",
                 "`max_fun` must return the maximum, one number for a vector, such as "
-                "`jax.scipy.special.logsumexp`, but returned an array of shape "
-                f"{best.shape[1:]}.",
+                f"`logsumexp`, but returned an array of shape {best.shape[1:]}.",
             )
         best = best.astype(s.dtype).reshape(s.shape[:-1])
         return one_value_each(best - jnp.sum(weighted(y, s), -1), scores)
