@@ -20,10 +20,9 @@ from .parts.eigenbasis import (
     average,
     follow,
     from_basis,
-    gram,
+    grams,
     identities,
     renew_if_due,
-    short_side,
     start_basis,
     to_basis,
 )
@@ -159,8 +158,7 @@ class ScaleByMOSO(AbstractMatrixwise):
         )
 
     def _grams(self, x: Any) -> PerSide:
-        short = short_side(x.shape)
-        return tuple(gram(x, side) if side == short else None for side in range(2))
+        return grams(x, one_sided=True)
 
     def matrixwise(self, state: ScaleByMOSOState, params=None, **extra):
         count = safe_increment(state.count)

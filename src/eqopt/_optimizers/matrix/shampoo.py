@@ -42,8 +42,7 @@ from .parts.eigenbasis import (
     find_all,
     follow,
     from_basis,
-    gram,
-    has_side,
+    grams,
     identities,
     inverse_root,
     renew_if_due,
@@ -342,8 +341,7 @@ class ScaleByShampoo(AbstractMatrixwise):
         return () if self.graft in (None, "sgd") else abs_sq(x)
 
     def _grams(self, x: Any) -> PerSide:
-        sides = has_side(x.shape, max(x.shape), self.one_sided)
-        return tuple(gram(x, i) if has else None for i, has in enumerate(sides))
+        return grams(x, one_sided=self.one_sided)
 
     def matrixwise(self, state: ScaleByShampooState, params=None, **extra):
         count = safe_increment(state.count)

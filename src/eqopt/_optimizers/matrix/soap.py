@@ -35,8 +35,7 @@ from .parts.eigenbasis import (
     average,
     follow,
     from_basis,
-    gram,
-    has_side,
+    grams,
     identities,
     start_basis,
     to_basis,
@@ -290,8 +289,7 @@ class ScaleBySOAP(AbstractMatrixwise):
         )
 
     def _grams(self, x: Any) -> PerSide:
-        sides = has_side(x.shape, self.max_precond_dim, self.one_sided)
-        return tuple(gram(x, i) if has else None for i, has in enumerate(sides))
+        return grams(x, self.max_precond_dim, self.one_sided)
 
     def matrixwise(self, state: ScaleBySOAPState, params=None, **extra):
         count = safe_increment(state.count)

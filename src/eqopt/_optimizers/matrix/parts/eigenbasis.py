@@ -1,6 +1,7 @@
 """Computes the eigenvectors of a preconditioner once, and then tracks them."""
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -21,12 +22,16 @@ Matrix: TypeAlias = Inexact[Array, "m n"]
 RealMatrix: TypeAlias = Float[Array, "m n"]
 
 
-def has_side(shape: tuple[int, ...], max_dim: int, one_sided: bool) -> list[bool]:
-    """Which sides of a matrix have a factor."""
-    fits = [n <= max_dim for n in shape]
+def grams(x: Matrix, max_dim: float = math.inf, one_sided: bool = False) -> PerSide:
+    """The `gram` for each side with a factor, `None` for the others.
+
+    Sides longer than `max_dim` have none. If both have one, only the shorter side has it
+    with `one_sided`.
+    """
+    fits = [n <= max_dim for n in x.shape]
     if one_sided and all(fits):
-        fits[1 - short_side(shape)] = False
-    return fits
+        fits[1 - short_side(x.shape)] = False
+    return tuple(gram(x, side) if has else None for side, has in enumerate(fits))
 
 
 def short_side(shape: tuple[int, ...]) -> int:
