@@ -127,9 +127,12 @@ def _checked(owner: str, costs: Any) -> Array:
         wrong = ~(np.asarray(costs) > -np.inf)
         if wrong.any():
             i, j = np.argwhere(wrong)[0]
-            start = f"`cost_matrix` must not have NaN or -inf, but has {costs[i, j]}"
             fix = "For a forbidden pair, use inf."
-            raise InputError(owner, f"{start} at [{i}, {j}]. {fix}")
+            raise InputError(
+                owner,
+                f"`cost_matrix` must not have NaN or -inf, but has {costs[i, j]} at "
+                f"[{i}, {j}]. {fix}",
+            )
     return jnp.asarray(costs)
 
 

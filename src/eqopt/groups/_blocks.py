@@ -193,8 +193,11 @@ def _shape_of(blocks: Any, x: Any, params: Params, index: int) -> tuple[int, ...
     if isinstance(blocks, MatrixDimensionNumbers):
         return _of_matrix(blocks, x, keystr(params, index))
     if not isinstance(blocks, BlockAxes):
-        start = f"`block_axes` has {blocks!r} at `{keystr(params, index)}`, but"
-        raise InputError(None, f"{start} must hold `eqopt.groups.BlockAxes`.")
+        raise InputError(
+            None,
+            f"`block_axes` has {blocks!r} at `{keystr(params, index)}`, but must hold "
+            "`eqopt.groups.BlockAxes`.",
+        )
     given = range(x.ndim) if blocks.axes is None else blocks.axes
     given = (given,) if isinstance(given, int) else tuple(given)
     axes = [axis + x.ndim if axis < 0 else axis for axis in given]

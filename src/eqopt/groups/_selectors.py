@@ -302,8 +302,11 @@ def check_in_time(owner: str, rule: str, new: Collection[int]) -> None:
     `new`: the leaves that only this rule matches.
     """
     if not (new or sees_part()):
-        start = f"the rule `{rule}` comes too late: earlier rules match all"
-        raise InputError(owner, f"{start} of its parameters, and the first one counts.")
+        raise InputError(
+            owner,
+            f"the rule `{rule}` comes too late: earlier rules match all of its "
+            "parameters, and the first one counts.",
+        )
 
 
 def _leaves(params: Params) -> list[tuple[str, Any]]:

@@ -111,8 +111,11 @@ def power_iteration(
     tolerance = jnp.asarray(error_tolerance, jnp.float32)
     if callable(matrix):
         if not jtu.tree_leaves(parameters(v0)):
-            start = "`v0` must have the arrays to start from if `matrix` is a function"
-            raise InputError("power_iteration", f"{start}, but is {v0!r}.")
+            raise InputError(
+                "power_iteration",
+                "`v0` must have the arrays to start from if `matrix` is a function, "
+                f"but is {v0!r}.",
+            )
         start = map_parameters(jnp.asarray, v0)
         return _iterate(_checked(matrix, start), start, num_iters, tolerance)
     check_square("power_iteration", "matrix", matrix)
@@ -161,9 +164,11 @@ def _checked(product: Callable, start: PyTree) -> Callable:
 
 def _in_dtype_of(path: Any, x: Array, like: Array) -> Array:
     if jnp.iscomplexobj(x) and not jnp.iscomplexobj(like):
-        start = f"`v0` must be complex at `{jtu.keystr(path) or '(the root)'}`"
         why = f"because `matrix(v0)` has dtype {x.dtype} there"
-        raise InputError("power_iteration", f"{start}, {why}.")
+        raise InputError(
+            "power_iteration",
+            f"`v0` must be complex at `{jtu.keystr(path) or '(the root)'}`, {why}.",
+        )
     return x.astype(like.dtype)
 
 

@@ -50,8 +50,11 @@ def check_shape(
     is_integer = jnp.issubdtype(jnp.result_type(x), jnp.integer)
     if name == "labels" and is_integer and jnp.shape(x) == shape[:-1]:
         fix = f"Convert integers with `jax.nn.one_hot(labels, {shape[-1]})`."
-    start = f"`{name}` must have the shape of `{like}`, {shape}, but"
-    raise InputError(owner, f"{start} has shape {jnp.shape(x)}. {fix}")
+    raise InputError(
+        owner,
+        f"`{name}` must have the shape of `{like}`, {shape}, but has shape "
+        f"{jnp.shape(x)}. {fix}",
+    )
 
 
 def widen_alike(owner: str, *, or_number: bool = False, **arrays: Any) -> list[Array]:

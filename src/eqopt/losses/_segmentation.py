@@ -251,8 +251,11 @@ def _prepared(owner: str, predictions: Any, targets: Any, apply_softmax: bool):
     if t.ndim == x.ndim - 1 and x.shape[-1] == 1:
         t = t[..., None]
     if x.ndim < 2:
-        start = "`predictions` must have axes for the batch and the classes, but"
-        raise InputError(owner, f"{start} has shape {x.shape}.")
+        raise InputError(
+            owner,
+            "`predictions` must have axes for the batch and the classes, but has "
+            f"shape {x.shape}.",
+        )
     check_shape(owner, "targets", t, x.shape, "predictions")
     if not apply_softmax:
         return x, 1 - x, t

@@ -421,9 +421,12 @@ def _check_output(where, kind, out, rest, weights) -> None:
     split, has_rows = weights.split, weights.has_rows
     skip = 1 if kind is AccumulationType.CONCAT or has_rows else 0
     if out.shape[skip:] != rest.shape[skip:]:
-        problem = f"{kind.name} cannot combine `{where}`, which has shape {rest.shape}"
-        fix = f"of {out.shape} for the last {split.rest} rows. Use CONCAT for rows."
-        raise InputError(None, f"{problem} instead {fix}")
+        raise InputError(
+            None,
+            f"{kind.name} cannot combine `{where}`, which has shape {rest.shape} "
+            f"instead of {out.shape} for the last {split.rest} rows. Use CONCAT for "
+            "rows.",
+        )
     fits = jnp.issubdtype(out.dtype, jnp.inexact) or (
         kind is AccumulationType.SUM and not jnp.issubdtype(out.dtype, bool)
     )

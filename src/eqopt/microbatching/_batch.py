@@ -61,8 +61,11 @@ def reshape_batch_axis(
         i = resolve_axis(where, x, axis)
         split = Split(x.shape[i], size)
         if split.rest != 0:
-            start = f"`microbatch_size={size}` does not divide the {split.rows} rows"
-            raise InputError(owner, f"{start} of `{where}`. Pad the batch.")
+            raise InputError(
+                owner,
+                f"`microbatch_size={size}` does not divide the {split.rows} rows of "
+                f"`{where}`. Pad the batch.",
+            )
         check_shards(where, x, i, split)
         return jnp.swapaxes(_columns(x, i, split), i, i + 1)
 
@@ -95,8 +98,11 @@ class Split(eqx.Module):
         if not isinstance(num_real, int):
             return jnp.clip(jnp.asarray(num_real).astype(jnp.int32), 0, self.total)
         if not 0 <= num_real <= self.total:
-            start = f"`num_real_microbatches` must be at most {self.total}, the number"
-            raise InputError(None, f"{start} of microbatches, but is {num_real}.")
+            raise InputError(
+                None,
+                f"`num_real_microbatches` must be at most {self.total}, the number of "
+                f"microbatches, but is {num_real}.",
+            )
         return num_real
 
 
@@ -331,9 +337,12 @@ def find_batch(
     given, key = call.given, call.places.get("key") if split_key else None
     states = [i for i, x in given.items() if axes.get(i) is None and is_state(x)]
     if len(states) > 1:
-        start = f"the arguments {states} are all an `eqx.nn.State`"
         fix = "Make one model with one State."
-        raise InputError(None, f"{start}, but microbatches pass on only one. {fix}")
+        raise InputError(
+            None,
+            f"the arguments {states} are all an `eqx.nn.State`, but microbatches pass "
+            f"on only one. {fix}",
+        )
     call = call.replaced(dict.fromkeys(states))
     if key is not None and not is_single_key(given[key]):
         key = None
@@ -364,8 +373,11 @@ def find_batch(
 
 def _split(found: dict[str, tuple[Any, int]], size: int | None) -> Split:
     if not found:
-        start = "no batch argument has an array. Name the arguments that are batches,"
-        raise InputError(None, f"{start} and convert numbers with `jnp.asarray`.")
+        raise InputError(
+            None,
+            "no batch argument has an array. Name the arguments that are batches, "
+            "and convert numbers with `jnp.asarray`.",
+        )
     lengths = {where: x.shape[axis] for where, (x, axis) in found.items()}
     first, rows = next(iter(lengths.items()))
     for where, length in lengths.items():
@@ -374,9 +386,12 @@ def _split(found: dict[str, tuple[Any, int]], size: int | None) -> Split:
                 None, f"`{first}` has {rows} rows, but `{where}` has {length}."
             )
     if size is not None and 0 < rows < size:
-        problem = f"`microbatch_size={size}` is larger than the batch"
         fix = "Use `None` for one microbatch."
-        raise InputError(None, f"{problem}, as `{first}` has {rows} rows. {fix}")
+        raise InputError(
+            None,
+            f"`microbatch_size={size}` is larger than the batch, as `{first}` has "
+            f"{rows} rows. {fix}",
+        )
     return Split(rows, max(rows, 1) if size is None else size)
 
 
@@ -414,9 +429,12 @@ def match_axes(
     """The batch axis of each argument, from the argument `in_axes`."""
     axes = [in_axes] * len(places) if isinstance(in_axes, int) else in_axes
     if len(axes) != len(places):
-        start = f"`in_axes={in_axes}` has length {len(axes)}, but there"
         fix = "Pass an axis for each, or a single int for all."
-        raise InputError(None, f"{start} are {len(places)} such arguments. {fix}")
+        raise InputError(
+            None,
+            f"`in_axes={in_axes}` has length {len(axes)}, but there are {len(places)} "
+            f"such arguments. {fix}",
+        )
     return dict(zip(places, axes, strict=True))
 
 

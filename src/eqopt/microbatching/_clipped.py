@@ -318,8 +318,10 @@ def _limits_of(l2_norm_clip: Any, labels: list[Any]) -> dict[Any, Any]:
     if not isinstance(l2_norm_clip, dict):
         return dict.fromkeys(labels or [None], l2_norm_clip)
     if missing := [*(set(labels) - set(l2_norm_clip))]:
-        where = f"for {missing}, only for {[*l2_norm_clip]}"
-        raise InputError(None, f"`l2_norm_clip` has no entry {where}.")
+        raise InputError(
+            None,
+            f"`l2_norm_clip` has no entry for {missing}, only for {[*l2_norm_clip]}.",
+        )
     return l2_norm_clip
 
 
@@ -414,10 +416,11 @@ def _labels_of(groups: Groups, params: PyTree) -> list[Any]:
     labels = [x for x, p in zip(given, leaves, strict=True) if p is not None]
     for label, (path, _) in zip(labels, jtu.tree_leaves_with_path(params), strict=True):
         if not is_label(label):
-            has = (
-                f"has {label!r} at `{jtu.keystr(path)}`, not a label such as a string."
+            raise InputError(
+                None,
+                f"`groups` has {label!r} at `{jtu.keystr(path)}`, not a label such as a "
+                "string.",
             )
-            raise InputError(None, f"`groups` {has}")
     return labels
 
 

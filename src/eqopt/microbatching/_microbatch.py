@@ -240,11 +240,11 @@ def micro_value_and_grad(
     owner = "micro_value_and_grad"
     batches = *as_tuple(batch_argnums), *as_tuple(batch_argnames)
     if 0 in batches:
-        problem = (
-            f"`batch_argnums={batch_argnums}` contains the first argument, but the"
+        raise InputError(
+            owner,
+            f"`batch_argnums={batch_argnums}` contains the first argument, but the "
+            "gradient is with respect to it. Pass the model first, then the batch.",
         )
-        fix = "Pass the model first, then the batch."
-        raise InputError(owner, f"{problem} gradient is with respect to it. {fix}")
     # Without the microbatches that `num_real_microbatches` omits.
     mean = AccumulationType.RUNNING_MEAN
     kinds = ((mean, aux_accumulator), mean) if has_aux else mean

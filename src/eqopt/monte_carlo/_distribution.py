@@ -31,9 +31,12 @@ def real_parameters(owner: str, params: PyTree) -> PyTree:
     arrays = map_parameters(jnp.asarray, params)
     leaves = jtu.tree_leaves(arrays)
     if not leaves or any(map(jnp.iscomplexobj, leaves)):
-        start = "`params` must have floating-point arrays, and none that is complex"
         fix = "Convert numbers with `jnp.asarray(x, jnp.float32)`."
-        raise InputError(owner, f"{start}, but is {briefly(params)}. {fix}")
+        raise InputError(
+            owner,
+            "`params` must have floating-point arrays, and none that is complex, but "
+            f"is {briefly(params)}. {fix}",
+        )
     return arrays
 
 

@@ -137,11 +137,11 @@ def make_perturbed_fun(
     def perturbed(key: Key, x: PyTree) -> PyTree:
         arrays = map_parameters(jnp.asarray, x)
         if not jtu.tree_leaves(arrays):
-            start = f"the argument of the perturbed function is {briefly(x)}, without"
-            fix = (
-                "floating-point arrays. Convert it with `jnp.asarray(x, jnp.float32)`."
+            raise InputError(
+                owner,
+                f"the argument of the perturbed function is {briefly(x)}, without "
+                "floating-point arrays. Convert it with `jnp.asarray(x, jnp.float32)`.",
             )
-            raise InputError(owner, f"{start} {fix}")
         key = as_key(key)
         fixed = lax.stop_gradient(arrays)
         value = lambda shifted: _wide(fun(eqx.combine(shifted, x)))

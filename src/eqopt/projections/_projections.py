@@ -492,8 +492,11 @@ def linf_ball(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
 def _between(owner: str, tree: PyTree, parts: Parts, low: list, high: list) -> PyTree:
     for i, a, b in zip(parts.places, low, high, strict=True):
         if not _ascend(a, b):
-            start = f"the lower bound {a} is above the upper bound {b}"
-            raise InputError(owner, f"{start} at `{keystr(tree, i)}`.")
+            raise InputError(
+                owner,
+                f"the lower bound {a} is above the upper bound {b} at "
+                f"`{keystr(tree, i)}`.",
+            )
     return parts.put(_clip(parts.arrays, low, high))
 
 

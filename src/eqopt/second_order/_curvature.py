@@ -84,11 +84,11 @@ def _like(v: PyTree, arrays: PyTree) -> PyTree:
         for tree in (v, arrays)
     )
     if here != there:
-        start = (
-            f"{disagreement('v', v, 'params', arrays)} It must be like the gradient:"
+        raise InputError(
+            "hvp",
+            f"{disagreement('v', v, 'params', arrays)} It must be like the gradient: "
+            "`jax.flatten_util.ravel_pytree(params)[1]` makes one of a vector.",
         )
-        fix = "`jax.flatten_util.ravel_pytree(params)[1]` makes one of a vector."
-        raise InputError("hvp", f"{start} {fix}")
     leaves, treedef = jtu.tree_flatten(arrays)
     pairs = zip(jtu.tree_leaves(v), leaves, strict=True)
     return treedef.unflatten(x.astype(p.dtype) for x, p in pairs)

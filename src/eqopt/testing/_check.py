@@ -105,8 +105,11 @@ def check_laws(
     trial = Trial(opt, model, extra)
     trial.state  # noqa: B018  # an error about the model is not about a law
     if not jax.tree.leaves(parameters(model)):
-        start = "`model` must have floating-point or complex arrays, but"
-        raise InputError("check_laws", f"{start} is {briefly(model)}.")
+        raise InputError(
+            "check_laws",
+            "`model` must have floating-point or complex arrays, but is "
+            f"{briefly(model)}.",
+        )
     check(trial, [name for name in asked if name not in skipped])
 
 

@@ -299,6 +299,8 @@ def derivatives(trial: Trial) -> None:
         named = {**slopes[0], "the size of the gradients": slopes[1]}
         for name, slope in named.items():
             if not np.isfinite(np.asarray(slope)):
-                start = f"{what}the derivative with respect to `{name}`"
-                raise Breach(f"{start} is {slope}, expected a finite number")
+                raise Breach(
+                    f"{what}the derivative with respect to `{name}` is {slope}, "
+                    "expected a finite number"
+                )
         expect(of_types(slopes, inputs), f"{what}the tree of derivatives")

@@ -47,9 +47,12 @@ class Plan(Module):
     def __check_init__(self) -> None:
         check_fields(self)
         if self.batch_tokens > self.tokens:
-            start = f"`batch_tokens` must be at most `tokens`, {self.tokens}, but"
             fix = "Count tokens in both."
-            raise InputError("Plan", f"{start} is {self.batch_tokens}. {fix}")
+            raise InputError(
+                "Plan",
+                f"`batch_tokens` must be at most `tokens`, {self.tokens}, but is "
+                f"{self.batch_tokens}. {fix}",
+            )
 
     @property
     def steps(self) -> float:
@@ -254,9 +257,12 @@ def fit(
         problem = f"`values` must be {len(plans)} positive numbers, but is {values}."
         raise InputError("fit", problem)
     if len(plans) < len(names) + 2 or not names:
-        start = f"{len(plans)} points that differ in {len(names)} fields do not give"
         fix = "Pass at least two points more than fields."
-        raise InputError("fit", f"{start} exponents and errors. {fix}")
+        raise InputError(
+            "fit",
+            f"{len(plans)} points that differ in {len(names)} fields do not give "
+            f"exponents and errors. {fix}",
+        )
     columns = {name: column for name, column in columns.items() if None not in column}
 
     means = {name: float(np.log(column).mean()) for name, column in columns.items()}

@@ -136,11 +136,11 @@ def rescale(
         old = getattr(settings, name)
         new = old if power == 0 else 1 - k**power * (1 - old)
         if new < 1e-9 and new < old:
-            start = (
-                f"with `batch_rule={batch_rule!r}`, `{name}={old}` becomes {new:.3g}"
+            raise InputError(
+                "rescale",
+                f"with `batch_rule={batch_rule!r}`, `{name}={old}` becomes {new:.3g} "
+                f"for {k:.3g} times the batch. Use `batch_rule='half_life'`.",
             )
-            fix = f"for {k:.3g} times the batch. Use `batch_rule='half_life'`."
-            raise InputError("rescale", f"{start} {fix}")
         return new
 
     return Settings(

@@ -115,9 +115,12 @@ def check_numbers(owner: str, name: str, tree: PyTree) -> None:
     for path, x in jtu.tree_leaves_with_path(tree):
         is_plain = all(isinstance(key, jtu.DictKey | jtu.SequenceKey) for key in path)
         if is_plain and isinstance(x, int | float | complex):
-            start = f"`{name}` has {_shown(x)} at `{jtu.keystr(path) or '(the root)'}`"
             fix = f"Convert it: `jnp.asarray({x!r}, float)`."
-            raise InputError(owner, f"{start}, but only arrays count. {fix}")
+            raise InputError(
+                owner,
+                f"`{name}` has {_shown(x)} at `{jtu.keystr(path) or '(the root)'}`, "
+                f"but only arrays count. {fix}",
+            )
 
 
 def elementwise(
@@ -153,9 +156,12 @@ def _computed(fn: Callable, *leaf: Any) -> Any:
 def _stored(owner: str, value: Any, x: Any, trees: Mapping, i: int) -> Any:
     if jnp.iscomplexobj(value) and not jnp.iscomplexobj(x):
         name, tree = next(iter(trees.items()))
-        start = f"the result is complex at `{keystr(tree, i)}`, but `{name}`"
         fix = f"Cast it first: `eqopt.tree.cast({name}, jnp.complex64)`."
-        raise InputError(owner, f"{start} is {x.dtype}. {fix}")
+        raise InputError(
+            owner,
+            f"the result is complex at `{keystr(tree, i)}`, but `{name}` is "
+            f"{x.dtype}. {fix}",
+        )
     return value.astype(own_dtype(x))
 
 

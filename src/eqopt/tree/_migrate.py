@@ -142,8 +142,11 @@ def _dropped(old: Sequence[Part], drop: Drop) -> dict[tuple, Any]:
             names = [x for part in old for x in (part.name, jtu.keystr(part.path)) if x]
             slots = {_slot(part, path) for part in old for path in part.values}
             names = sorted(x for x in slots if x.endswith(f".{name}")) or names
-            problem = f"`drop` has {name!r}, but the old state has no such class, field"
-            raise InputError("migrate", f"{problem} or path.{hint(name, names)}")
+            raise InputError(
+                "migrate",
+                f"`drop` has {name!r}, but the old state has no such class, field or "
+                f"path.{hint(name, names)}",
+            )
         found |= here
     return found
 
@@ -331,8 +334,11 @@ def _place(path: str, whose: str, parts: Sequence[Part]) -> tuple:
     }
     if path not in places:
         paths = [jtu.keystr(part.path) for part in parts]
-        start = f"`take` has the path {path!r}, but the {whose} state"
-        raise InputError("migrate", f"{start} has no part there.{hint(path, paths)}")
+        raise InputError(
+            "migrate",
+            f"`take` has the path {path!r}, but the {whose} state has no part "
+            f"there.{hint(path, paths)}",
+        )
     return places[path]
 
 

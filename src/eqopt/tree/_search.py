@@ -263,9 +263,12 @@ def set(
         found = _found("set", tree, key, filtering)
         settable = [pair for pair in found if not _is_recorded(tree, pair[0])]
         if not settable:
-            start = f"`{jtu.keystr(found[0][0])}` only records the value"
             advice = "Change the optimizer: `eqopt.tree.set(opt, learning_rate=...)`."
-            raise InputError("tree.set", f"{start} of the last step. {advice}")
+            raise InputError(
+                "tree.set",
+                f"`{jtu.keystr(found[0][0])}` only records the value of the last "
+                f"step. {advice}",
+            )
         if len(settable) > 1 and not (all or filtering):
             path = jtu.keystr(settable[-1][0])
             fix = f"Pass the path of one, `**{{{path!r}: ...}}`, or `all=True`."
@@ -315,10 +318,11 @@ def _like(old: Any, new: Any, path: tuple) -> Any:
     is_flag = (found.dtype == bool) != (old.dtype == bool)
     if found.shape != old.shape or is_flag or _rank(found) > _rank(old):
         before, after = (type_name(x.dtype, x.shape) for x in (old, found))
-        start = (
-            f"`{jtu.keystr(path)}` is {before}, so the new value must have this shape"
+        raise InputError(
+            "tree.set",
+            f"`{jtu.keystr(path)}` is {before}, so the new value must have this shape "
+            f"and kind, but it is {after}.",
         )
-        raise InputError("tree.set", f"{start} and kind, but it is {after}.")
     return jnp.full_like(old, new)  # weakly typed if the old one is
 
 

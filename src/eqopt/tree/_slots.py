@@ -438,9 +438,12 @@ def _inferred(init: Callable, state: State) -> Params:
         if _is_state_of(init, params, state):
             return params
     if slots:
-        start = "the parameters cannot be inferred from this `state`"
         fix = "Pass the model: `params=model`."
-        raise InputError("map_params", f"{start} of this optimizer. {fix}")
+        raise InputError(
+            "map_params",
+            "the parameters cannot be inferred from this `state` of this optimizer. "
+            f"{fix}",
+        )
     return None
 
 

@@ -162,8 +162,11 @@ def places(
         known = [path for path in chosen if path is not None]
         wrong = [x for x in known if x not in leaves or known.count(x) > 1]
         if wrong:
-            start = f"`paths` has {listed(wrong)} more than once, or the model"
-            raise InputError(owner, f"{start} has no such parameter. {_how_to(leaves)}")
+            raise InputError(
+                owner,
+                f"`paths` has {listed(wrong)} more than once, or the model has no "
+                f"such parameter. {_how_to(leaves)}",
+            )
         for path, one in zip(chosen, given, strict=True):
             if path and one.shape is not None and not _fits(one.shape, shapes[path]):
                 raise InputError(
@@ -242,9 +245,12 @@ def _shaped(owner: str, given: Sequence[Given], shapes: dict[str, tuple[int, ...
             return unique
     i, one, path = wrong[0]
     name = f" ({one.name})" if one.name else ""
-    start = f"parameter {i} of torch{name} has shape {one.shape}, but `{path}`"
     fix = f"{_how_to(paths)} If matrices are transposed, pass `transpose`."
-    raise InputError(owner, f"{start} has shape {shapes[path]}. {fix}")
+    raise InputError(
+        owner,
+        f"parameter {i} of torch{name} has shape {one.shape}, but `{path}` has shape "
+        f"{shapes[path]}. {fix}",
+    )
 
 
 def _how_to(paths: Iterable[str]) -> str:
@@ -498,9 +504,12 @@ class Converter:
         entry = self._entry(name)
         if key not in entry:
             fix = _OTHER if entry else _FREEZE
-            start = f"the {kind} of `opt` needs `{key}` for `{name}`, but torch's state"
             found = listed(sorted(entry)) or "nothing"
-            raise InputError(_OWNER, f"{start} has {found} for it. {fix}")
+            raise InputError(
+                _OWNER,
+                f"the {kind} of `opt` needs `{key}` for `{name}`, but torch's state "
+                f"has {found} for it. {fix}",
+            )
         self.used.add((name, key))
         what = f"The state at `{place}{name}`, `{key}` of torch,"
         return fitted(entry[key], x, what, name in self.where.transposed)
@@ -528,9 +537,12 @@ class Converter:
             if jtu.keystr(path) == name
         ]
         if sorted(sizes) != sorted(theirs):
-            start = f"torch factors the last two axes of `{name}`, but `opt` does not"
             fix = "`weight_dimension_numbers=eqopt.MatrixDimensionNumbers(-2, -1)`"
-            raise InputError(_OWNER, f"{start}. Pass {fix} to it.")
+            raise InputError(
+                _OWNER,
+                f"torch factors the last two axes of `{name}`, but `opt` does not. "
+                f"Pass {fix} to it.",
+            )
         is_square = sizes[0] == sizes[1]
         turned = name in self.where.transposed if is_square else sizes != theirs
         return take("row_var" if (field == "v_row") != turned else "col_var", x)
@@ -565,9 +577,10 @@ class Converter:
         steps = {name: int(x["step"]) for name, x in entries.items() if "step" in x}
         if len({*steps.values()}) > 1:
             found = listed([f"{n} for `{name}`" for name, n in steps.items()], quote="")
-            start = "torch counted different numbers"
             advice = "Put them into groups of a `Partition`, or pass `count=...`."
-            raise InputError(_OWNER, f"{start} of steps: {found}. {advice}")
+            raise InputError(
+                _OWNER, f"torch counted different numbers of steps: {found}. {advice}"
+            )
         if not steps and self.needs_count:
             problem = "torch's state has no step count, but `opt` has a schedule."
             fix = "Pass `count=...`, the number of steps taken so far."
@@ -578,6 +591,8 @@ class Converter:
         for name in self.where.given:
             used = _SCALARS | {key for path, key in self.used if path == name}
             if rest := self._entry(name).keys() - used:
-                start = f"torch's state has {listed(sorted(rest))} for `{name}`, which"
-                problem = f"{start} has no counterpart in `opt`."
-                raise InputError(_OWNER, f"{problem} {_OTHER}")
+                raise InputError(
+                    _OWNER,
+                    f"torch's state has {listed(sorted(rest))} for `{name}`, which has "
+                    f"no counterpart in `opt`. {_OTHER}",
+                )

@@ -330,9 +330,12 @@ _NEGLIGIBLE = 1.2e-7
 def _adafactor(g: Group) -> AbstractTransformation:
     lower, least = g["eps"]
     if lower is not None and lower > _NEGLIGIBLE:
-        start = f"`eps[0]` of Adafactor is {lower}, but eqopt"
         fix = f"It must be `None` or at most {_NEGLIGIBLE}."
-        raise InputError("from_torch", f"{start} has no such lower bound. {fix}")
+        raise InputError(
+            "from_torch",
+            f"`eps[0]` of Adafactor is {lower}, but eqopt has no such lower bound. "
+            f"{fix}",
+        )
     common: dict[str, Any] = {
         "decay_rate": -g["beta2_decay"],
         "clipping_threshold": g["d"],

@@ -412,9 +412,11 @@ def _check_output(output: Any) -> None:
     value, aux = parts
     is_scalar = is_pair and _is_struct(value) and value.shape == ()
     if not is_scalar or not jnp.issubdtype(value.dtype, jnp.floating):
-        expected = "a floating-point scalar, or with `has_aux=True` a pair with one"
-        found = f"the function must return {expected}, but returned"
-        raise InputError(None, f"{found} {eqx.tree_pformat(value)}.")
+        raise InputError(
+            None,
+            "the function must return a floating-point scalar, or with `has_aux=True` a "
+            f"pair with one, but returned {eqx.tree_pformat(value)}.",
+        )
     if any(is_state(x) for x in jtu.tree_leaves(aux, is_leaf=is_state)):
         problem = "the function returns an `eqx.nn.State`, which mixes examples."
         fix = "Use `eqx.nn.GroupNorm` instead of `eqx.nn.BatchNorm`, for example."
