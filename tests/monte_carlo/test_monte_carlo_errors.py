@@ -94,7 +94,7 @@ WRONG = [
     ),
     (
         lambda: _variates(estimator=lambda *args: ONES),
-        ["`grad_estimator(...)` has another tree structure", "num_samples"],
+        ["`grad_estimator(...)` has another tree structure", "a row for each sample"],
     ),
     (
         lambda: _variates(estimator=lambda *args: (ONES, ONES)),

@@ -9,11 +9,14 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
 from .._arguments.checks import check_interval, check_number_in
+from .._errors import InputError
 from .._trees.keys import as_key
+from .._trees.leaves import disagreement
 from .._types import Key, PyTree, RealScalarLike
 from ..numerics._numerics import (
     at_least_float32,
@@ -110,7 +113,8 @@ def control_variates_jacobians(
     **Raises:**
 
     The errors of `grad_estimator`; a `ValueError` if `cv` or `expected_cv` return
-    anything other than one real number.
+    anything other than one real number, or if `grad_estimator` returns anything other
+    than a tree like the gradient, with arrays of shape `(num_samples, *param.shape)`.
 
     ??? cite "Reference"
 
@@ -225,9 +229,15 @@ def _estimates(owner, function, cv, estimator_and_arguments, state, low=1):
     samples = lax.stop_gradient(jax.vmap(dist.sample)(keys))
     value = lambda params, x: real_number(owner, "`cv`", cv(params, x, state))
     fixed = eqx.combine(lax.stop_gradient(arrays), params)
+    of_each = lambda p: jax.ShapeDtypeStruct((num_samples, *p.shape), p.dtype)
+    like = jtu.tree_map(of_each, arrays)
+    shapes = lambda t: [(path, np.shape(x)) for path, x in jtu.tree_leaves_with_path(t)]
 
     def estimate(function: Callable[[Any], Any]) -> PyTree:
         found = grad_estimator(function, *arguments)
+        if shapes(found) != shapes(like):
+            difference = disagreement("grad_estimator(...)", found, "params", like)
+            raise InputError(owner, f"{difference} Return a row for each sample.")
         return jtu.tree_map(lambda j: at_least_float32(jnp.asarray(j)), found)
 
     by_params = lambda x: jax.grad(lambda a: value(eqx.combine(a, params), x))(arrays)

@@ -9,7 +9,13 @@ from ..._core import AbstractLeafwise, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._types import Mask, ScalarOrSchedule, Unit, ZeroOrMore
-from ...numerics._numerics import abs_sq, bias_correction, safe_increment, safe_sqrt
+from ...numerics._numerics import (
+    abs_sq,
+    as_float,
+    bias_correction,
+    safe_increment,
+    safe_sqrt,
+)
 from ..moments import AbstractMomentsState, counted, init_moments
 from ..recipe import AbstractRecipe
 from .radam import rectification
@@ -107,6 +113,7 @@ class ScaleByACProp(AbstractLeafwise):
 
     def leafwise(self, state: ScaleByACPropState, params=None, **extra):
         count = safe_increment(state.count)
+        b2 = as_float(self.b2)
         return counted(
             self,
             acprop,
@@ -114,7 +121,7 @@ class ScaleByACProp(AbstractLeafwise):
             count=count,
             # In the first step, there is no bias to correct, and no division.
             nu_correction=bias_correction(self.b2, jnp.maximum(state.count, 1)),
-            rectifier=rectification(self.b2, count, 5.0) if self.rectify else 1.0,
+            rectifier=rectification(b2, count, 5.0) if self.rectify else 1.0,
         )
 
 

@@ -43,13 +43,13 @@ def radam(
 def rectification(b2: Hyperparameter, count: Int[Array, ""], threshold: Any) -> Array:
     r"""$r_t$ of [`eqopt.ScaleByRAdam`][], or 0 while $\rho_t$ is below the threshold."""
     with jax.numpy_dtype_promotion("standard"):
-        rate = -jnp.log(as_float(b2))
+        rate = -jnp.log(jnp.asarray(b2))
         # The formula of the paper subtracts numbers of the size of 1 / (1 - b2), which
         # leaves three digits in float32. This formula uses differences of small
         # numbers.
         rho_inf = 1 / jnp.tanh(rate / 2)
         rho = 1 + _window(rate, count) - _window(rate, 1)
-        is_known = rho >= as_float(threshold)
+        is_known = rho >= threshold
         rho, rho_inf = (jnp.where(is_known, x, 6) for x in (rho, rho_inf))
         most = (rho_inf - 4) * (rho_inf - 2) / rho_inf
         squared = (rho - 4) * (rho - 2) / rho / most
@@ -146,7 +146,7 @@ class ScaleByRAdam(AbstractLeafwise):
 
     def leafwise(self, state: ScaleByRAdamState, params=None, **extra):
         count = safe_increment(state.count)
-        r = rectification(self.b2, count, self.threshold)
+        r = rectification(as_float(self.b2), count, as_float(self.threshold))
         return counted(self, radam, state, count=count, r=r)
 
 
