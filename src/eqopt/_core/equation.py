@@ -139,6 +139,10 @@ def is_static(value: Any) -> bool:
     return value is None or isinstance(value, bool | str)
 
 
+# For what is made of an equation once. It keeps the last ones only, because a program may
+# make functions in a loop, and each of them has a megabyte of compiled code.
+cached = functools.lru_cache(256)
+
 # What an equation raises if its arguments or its results do not fit.
 MISFITS = InputError, BeartypeCallHintReturnViolation
 

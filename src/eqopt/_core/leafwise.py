@@ -18,7 +18,6 @@ from jax import lax
 from jaxtyping import Array
 
 from .._arguments.extra import required_params
-from .._caches import cached
 from .._errors import InputError
 from .._platforms import store_in_two_passes
 from .._trees.leaves import (
@@ -35,7 +34,7 @@ from .._trees.precision import compute_dtype, widen
 from .._trees.sharding import is_in_shard_map, sharded_like
 from .._trees.stored import is_stored
 from .._types import Mask, Params, PyTree, State, Updates
-from .equation import MISFITS, Equation, ShapeMismatch, equation, is_static
+from .equation import MISFITS, Equation, ShapeMismatch, cached, equation, is_static
 from .misfits import misfit, no_parameter, stateless
 
 

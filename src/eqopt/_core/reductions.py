@@ -9,14 +9,13 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from .._arguments.extra import given_norm
-from .._caches import cached
 from .._errors import InputError
 from .._platforms import compute_once, read_apart
 from .._trees.leaves import align, flatten_updates, listed
 from .._types import Leaf, PyTree, Scalar, Updates
 from ..numerics._numerics import at_least_float32, common_dtype
 from ..tree import norm
-from .equation import Equation
+from .equation import Equation, cached
 from .leafwise import Operation, bind, check_names, load_row, run_rows
 
 

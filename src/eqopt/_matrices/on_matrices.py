@@ -11,8 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from .._caches import cached
-from .._core.equation import Arguments, Equation, ShapeMismatch
+from .._core.equation import Arguments, Equation, ShapeMismatch, cached
 from ..numerics._numerics import common_dtype
 from .batches import BATCHINGS, BatchedEquation, Slice, make_batches, without_slices
 from .division import AbstractWhole, Division, pass_division

@@ -94,9 +94,6 @@ def _fits(u: Any, g: Any) -> bool:
     return u.shape == g.shape and (jnp.iscomplexobj(g) or not jnp.iscomplexobj(u))
 
 
-# A plain function is static: what is compiled for it goes with it (`_caches.py`).
-
-
 class _Model(eqx.Module):
     """A function; all but its arrays is static."""
 

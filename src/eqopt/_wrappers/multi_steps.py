@@ -11,7 +11,6 @@ from jaxtyping import Array, Bool, DTypeLike, Float, Int
 
 from .._arguments.checks import check_interval
 from .._arguments.extra import check_flag, check_number
-from .._combinators.collecting import fill_missing, run_collected
 from .._core import AbstractTransformation, AbstractWrapper, Call, equation, leafwise
 from .._transforms.scale import at
 from .._trees.control import filter_cond
@@ -21,6 +20,7 @@ from .._types import AtLeast, IntegerLike, PyTree, Schedule, State, Updates
 from ..numerics._numerics import safe_increment
 from ..tree import zeros_like
 from ..tree._like import wide_zeros_like
+from .collecting import fill_missing, run_collected
 
 
 class MultiStepsState(eqx.Module):

@@ -12,13 +12,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Inexact, Int
 
-from .._combinators.collecting import fill_missing
 from .._core import AbstractTransformation, equation, leafwise
 from .._transforms.privacy import batch_size
 from .._trees.leaves import flatten_updates, restrict
 from .._trees.states import check_state
 from .._trees.stored import load
 from .._types import Count, Nonnegative, Params, Scalar, State, StaticInteger, Updates
+from .._wrappers.collecting import fill_missing
 from ..numerics._numerics import abs_sq, at_least_float32
 from ..tree import get_all_with_path
 from ..tree._like import real_full_like, wide_zeros_like

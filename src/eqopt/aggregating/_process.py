@@ -10,7 +10,6 @@ from jaxtyping import Array, Float, Int
 
 from .._arguments.checks import check_interval
 from .._combinators.chain import Chain, checked_states
-from .._combinators.collecting import run_collected
 from .._core import (
     AbstractComposite,
     AbstractLeafwise,
@@ -35,6 +34,7 @@ from .._types import (
     Unit,
     Updates,
 )
+from .._wrappers.collecting import run_collected
 from ..numerics._numerics import bias_correction, safe_increment
 from ..tree import get
 from ..tree._like import real_full_like, wide_zeros_like
