@@ -5,8 +5,8 @@ from jax.sharding import AbstractMesh, Mesh
 
 from .._core import AbstractTransformation, AbstractWrapper, Call
 from .._matrices import Division, use_division
-from .._trees.sharding import axis_names, mesh_with
 from .._types import Model, State
+from .meshes import axis_names, mesh_with
 
 
 class DistributeMatrices(AbstractWrapper):

@@ -13,16 +13,11 @@ from .._core import AbstractTransformation, AbstractWrapper, Call
 from .._errors import InputError
 from .._jax_internals import is_traced
 from .._trees.leaves import is_parameter
-from .._trees.sharding import (
-    axis_names,
-    mesh_with,
-    on_automatic_axes,
-    sharded_like,
-    shardings_of,
-)
+from .._trees.sharding import on_automatic_axes, sharded_like, shardings_of
 from .._trees.states import check_state
 from .._trees.stored import is_elsewhere
 from .._types import Model, PyTree, State
+from .meshes import axis_names, mesh_with
 
 
 class ZeRO1State(eqx.Module):
