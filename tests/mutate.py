@@ -41,6 +41,7 @@ OF_ENGINE = (
     *("test_leafwise.py", "test_calls.py", "test_apply.py", "test_extra_arguments.py"),
     *("combinators/test_*.py", "wrappers/test_base.py", "tree/test_*.py"),
     *("test_errors.py", "groups/test_*.py", "parity/test_optax.py"),
+    "optimizers/polyak/test_polyak.py",  # sums over all leaves
 )
 OF_MATRICES = (
     *("wrappers/test_distribute_matrices.py", "test_dimension_numbers.py"),
@@ -97,6 +98,11 @@ EQUIVALENT = {
         "False",
         "True",
     ): "the default is for parameters, whose storages do not ask",
+    (
+        "losses/_embeddings.py",
+        "total > 0",
+        "(total >= 0)",
+    ): "the derivative of equal embeddings stops before it, except that by an `eps` of 0",
 }
 
 PAIRS = (
