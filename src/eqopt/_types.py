@@ -35,6 +35,11 @@ class Interval:
         is_low_enough = x <= self.high if self.includes_high else x < self.high
         return is_high_enough & is_low_enough
 
+    def __str__(self) -> str:
+        left = "(["[self.includes_low and self.low > -math.inf]
+        right = ")]"[self.includes_high and self.high < math.inf]
+        return f"{left}{self.low}, {self.high}{right}"
+
 
 @dataclasses.dataclass(frozen=True)
 class AtLeast:

@@ -1,7 +1,6 @@
 """Checks of arguments; the values of traced hyperparameters are not checked."""
 
 import functools
-import math
 import operator
 from types import NoneType
 from typing import Any
@@ -71,19 +70,22 @@ def _check_field(owner: str, name: str, value: Any, rule: Rule) -> None:
         check_scalar(owner, f"`{name}` must be {expected}, but is", value)
     # The learning rate in a class of a user may be any array, or something else.
     if rule.bounds is not None and _is_real(value):
-        check_interval(owner, name, value, **vars(rule.bounds))
+        check_bounds(owner, name, value, rule.bounds)
 
 
 def check_scalar(owner: object, start: str, value: Any) -> None:
     """Raises an error that begins with `start` unless `value` is one real number."""
     is_number = isinstance(value, int | float) or hasattr(value, "dtype")
     if isinstance(value, bool) or not is_number:
-        raise InputError(owner, f"{start} {described(value)}")
-    if np.ndim(value) != 0:
+        found = described(value)
+    elif np.ndim(value) != 0:
         fix = "For several numbers, use `eqx.filter_vmap`."
-        raise InputError(owner, f"{start} an array of shape {np.shape(value)}. {fix}")
-    if not _is_real(value):
-        raise InputError(owner, f"{start} an array of dtype {_dtype(value)}.")
+        found = f"an array of shape {np.shape(value)}. {fix}"
+    elif not _is_real(value):
+        found = f"an array of dtype {_dtype(value)}."
+    else:
+        return
+    raise InputError(owner, f"{start} {found}")
 
 
 _FROM_ZERO = Interval(0, includes_high=False)
@@ -97,7 +99,7 @@ def check_number_in(
     By default, it must be finite and not negative. A traced value is not checked.
     """
     check_scalar(owner, f"`{name}` must be a real number or a 0-d array, but is", value)
-    check_interval(owner, name, value, **vars(bounds))
+    check_bounds(owner, name, value, bounds)
 
 
 def _check_count(owner: str, name: str, value: Any, bounds: AtLeast) -> None:
@@ -114,32 +116,23 @@ def _check_count(owner: str, name: str, value: Any, bounds: AtLeast) -> None:
 
 
 def check_interval(
-    owner: str,
-    name: str,
-    value: Any,
-    low: float | int,
-    high: float | int = math.inf,
-    *,
-    includes_low: bool = True,
-    includes_high: bool = True,
-    advice: str = "",
+    owner: str, name: str, value: Any, low: float, *bounds: Any, **more: Any
 ) -> None:
-    """Raises an error unless the number is in the interval. NaN is in none.
+    """Does `check_bounds` for `Interval(low, *bounds, **more)`."""
+    check_bounds(owner, name, value, Interval(low, *bounds, **more))
+
+
+def check_bounds(owner: str, name: str, value: Any, bounds: Interval) -> None:
+    """Raises an error unless the number is within the bounds. NaN is in none.
 
     The values of schedules and traced values are not checked.
     """
     if is_traced(value) or callable(value):
         return
     # An array's comparison would be traced under `jit`, and a bound in half precision.
-    number = np.asarray(value, float)
-    if not np.all(Interval(low, high, includes_low, includes_high).holds(number)):
-        left = "(["[includes_low and low > -math.inf]
-        right = ")]"[includes_high and high < math.inf]
-        raise InputError(
-            owner,
-            f"`{name}` must be in {left}{low}, {high}{right}, but is {value}."
-            f" {advice}".rstrip(),
-        )
+    if not np.all(bounds.holds(np.asarray(value, float))):
+        problem = f"`{name}` must be in {bounds}, but is {value}. {bounds.advice}"
+        raise InputError(owner, problem.rstrip())
 
 
 def check_integer(owner: str, name: str, value: Any, low: int) -> int:

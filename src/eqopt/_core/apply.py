@@ -34,7 +34,7 @@ def apply_updates(params: Model, updates: Updates) -> Model:
     is an update for an integer array, which is not a parameter, or if `updates` has no
     array and `params` has parameters.
     """
-    check_has_updates(params, updates)
+    check_has_updates("apply_updates", params, updates)
     with naming("apply_updates"):
         return add_updates(params, updates)
 

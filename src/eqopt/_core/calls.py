@@ -8,9 +8,8 @@ from typing import Any, TypeVar, cast
 import jax.tree_util as jtu
 import numpy as np
 
-from .._errors import InputError, name_error
-from .._trees.leaves import is_leaf, is_parameter, keystr, parameters
-from .._trees.routes import Report
+from .._errors import InputError, name_error, name_of
+from .._trees.leaves import is_leaf, is_parameter, keystr
 from .._trees.stored import of_jax
 from .._types import PyTree
 
@@ -19,10 +18,11 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def check_call(method: _Method) -> _Method:
-    """Makes `update` or `step` of a class return at once if nothing is trained.
+    """Makes `update` or `step` of a class check what it gets.
 
-    If `params` are given, but no update, all parameters must be frozen. Then no count
-    changes. Errors of functions in it, such as `leafwise`, get the name of the class.
+    The loss in place of gradients is an error, and so are parameters without any update.
+    Without parameters, it returns at once. Errors of functions in it, such as `leafwise`,
+    get the name of the class.
     """
     name = method.__name__
     own, updates, state, *_ = names = [*inspect.signature(method).parameters]
@@ -37,7 +37,8 @@ def check_call(method: _Method) -> _Method:
             if given.get("params") is not None:
                 _check_no_loss(given[updates], updates, given["params"])
                 if not jtu.tree_leaves(given[updates]):
-                    _check_all_frozen(given[own], name, updates, given["params"])
+                    owner = f"{name_of(given[own])}.{name}"
+                    check_has_updates(owner, given["params"], given[updates], updates)
                     return given["params" if name == "step" else updates], given[state]
             types = {*map(type, jtu.tree_leaves(given[state]))}
             if any(issubclass(x, _OF_NUMPY) for x in types):
@@ -73,37 +74,18 @@ def _is_with_loss(x: PyTree) -> bool:
     return isinstance(first, float) or getattr(first, "shape", None) == ()
 
 
-def _check_all_frozen(
-    transformation: Any, method: str, argument: str, params: PyTree
+def check_has_updates(
+    owner: str, params: PyTree, updates: PyTree, argument: str = "updates"
 ) -> None:
-    """Raises an error if a parameter is not frozen.
-
-    Gradients may be `None` at each parameter that a part of the transformation freezes.
-    """
-    params = parameters(params)
-    report = Report(params)
-    transformation._route(report, params)
-    for i, x in enumerate(report.found):
-        if x is not None and not any(part in _FREEZING for _, part in x.parts):
-            owner = f"{type(transformation).__name__}.{method}"
-            raise _nothing(owner, argument, params, i)
-
-
-_FREEZING = "Freeze", "SetToZero", "frozen"
-
-
-def check_has_updates(params: PyTree, updates: PyTree) -> None:
-    """Raises an error in `apply_updates` if there are parameters, but no update."""
-    if not jtu.tree_leaves(updates):
-        for i, x in enumerate(jtu.tree_leaves(params, is_leaf=is_leaf)):
-            if is_parameter(x):
-                raise _nothing("apply_updates", "updates", params, i)
-
-
-def _nothing(owner: str, argument: str, params: PyTree, i: int) -> Exception:
-    return InputError(
-        owner,
-        f"`{argument}` has no array, so nothing would be trained, but `params` has "
-        f"parameters, such as `{keystr(params, i)}`. Differentiate the loss with respect "
-        "to the model, or to its trained part: `eqx.filter_grad(loss_fn)(model)`.",
-    )
+    """Raises an error if there are parameters, but no update."""
+    if jtu.tree_leaves(updates):
+        return
+    for i, x in enumerate(jtu.tree_leaves(params, is_leaf=is_leaf)):
+        if is_parameter(x):
+            raise InputError(
+                owner,
+                f"`{argument}` has no array, so nothing would be trained, but `params` "
+                f"has parameters, such as `{keystr(params, i)}`. Differentiate the loss "
+                "with respect to the model, or to its trained part: "
+                "`eqx.filter_grad(loss_fn)(model)`.",
+            )
