@@ -128,9 +128,10 @@ def _preconditioned(
     y = [_difference(a, b, real) for a, b in zip(g, last_g, strict=True)]
     sy, ss, yy = _inner(s, y), _inner(s, s), _inner(y, y)
     cosine = jnp.finfo(real).eps * jnp.sqrt(ss) * jnp.sqrt(yy)
-    # All leaves of a pair must be from the same steps.
+    # All leaves of a pair must be from the same steps. Before the first one, none is
+    # trained.
     has_changed = jnp.any(trained != was_trained)
-    is_good = (count > 0) & (sy > cosine) & ~has_changed
+    is_good = (sy > cosine) & ~has_changed
     rho = jnp.where((ss == 0) | has_changed, 0, rho)
     rho = rho.at[newest].set(jnp.where(is_good, 1 / jnp.where(is_good, sy, 1), 0))
     store = lambda memory, x: lax.dynamic_update_index_in_dim(
