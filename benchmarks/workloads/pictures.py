@@ -23,7 +23,7 @@ def save_steps(
     rows: list[Row], workloads: Mapping[str, Workload], path: pathlib.Path
 ) -> None:
     """Steps to the target of each optimizer, by workload, with dots for the seeds."""
-    figure = Figure(figsize=(11, 0.19 * len(rows) + 1.4), layout="constrained")
+    figure = Figure(figsize=(8.5, 0.16 * len(rows) + 1.2), layout="constrained")
     panels = figure.subplots(1, len(workloads), sharey=True)
     names = [row.name for row in rows]
     places = np.arange(len(rows))
@@ -49,7 +49,7 @@ def save_steps(
         panel.axvline(adamw.marks[name].to_target, color="#d95f02", linewidth=1)
         panel.set_xlim(0, NEVER + 0.06)
         panel.set_xticks([0, 0.5, 1, NEVER], ["0", "½", "1", "no"])
-        panel.set_title(workload.title, fontsize=9)
+        panel.set_title(workload.title, fontsize=8)
         panel.tick_params(labelsize=7)
         panel.grid(axis="y", color="0.94")
         panel.set_axisbelow(True)
@@ -73,9 +73,9 @@ def save_rates(
     path: pathlib.Path,
 ) -> None:
     """Progress with each learning rate, for each optimizer; a line for each workload."""
-    columns = 6
+    columns = 5
     shape = -(-len(rows) // columns), columns
-    figure = Figure(figsize=(11, 1.25 * shape[0] + 0.6), layout="constrained")
+    figure = Figure(figsize=(8.5, 1.1 * shape[0] + 0.7), layout="constrained")
     panels = figure.subplots(*shape, sharex=True, sharey=True, squeeze=False).ravel()
     for panel in panels[len(rows) :]:
         panel.set_visible(False)
@@ -94,11 +94,14 @@ def save_rates(
             lines += panel.plot(FACTORS, shown, linewidth=1, label=workload.title)
         panel.axhline(1, color="0.8", linewidth=0.8, zorder=0)
         panel.set_xscale("log")
+        panel.set_xticks([1e-2, 1, 1e2])
+        panel.minorticks_off()
+        panel.set_yticks([0, 0.5, 1])
         panel.set_title(row.name, fontsize=8, pad=2)
-        panel.tick_params(labelsize=6, length=2)
+        panel.tick_params(labelsize=7, length=2)
         panel.spines[["top", "right"]].set_visible(False)
     figure.legend(
-        handles=lines, loc="outside upper center", ncols=len(workloads), fontsize=8
+        handles=lines, loc="outside upper center", ncols=len(workloads), fontsize=7.5
     )
     figure.supxlabel("learning rate, as a multiple of the usual one", fontsize=9)
     figure.supylabel("progress: 0 is the start, 1 is the target", fontsize=9)
