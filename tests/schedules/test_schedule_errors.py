@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from eqopt.schedules import (
-    SGDR,
     Clipped,
     Constant,
     Join,
@@ -65,7 +64,6 @@ WRONG = [
     (lambda: Join([ONE, TWO], [1, 2]), ["one entry fewer", "2 for 2"]),
     (lambda: Product([ONE, Constant]), ["Product", "`schedules[1]`", "Constant"]),
     (lambda: Join([ONE, STATEFUL], [3]), ["`schedules[1]`", "state"]),
-    (lambda: SGDR([ONE]), ["`cosine_kwargs`", "Constant", "Join"]),
     # Counts at which something changes.
     (lambda: Join([ONE, TWO, ONE], [5, 5]), ["ascend", "(5, 5)", "add up"]),
     (lambda: Join([ONE, TWO], [-1]), ["at least 0", "(-1,)"]),

@@ -68,10 +68,6 @@ CASES = {
         "because it is inside `ZeRO1`",
         "`eqopt.ZeRO1(eqopt.StoreState(opt, storage), ...)`",
     ),
-    "bfloat16 for MasterWeights": (
-        lambda: MasterWeights(jnp.bfloat16),
-        "MasterWeights: `dtype` must be float32 or float64, but is",
-    ),
     **{
         f"{dtype} to split": (
             lambda dtype=dtype: init(SplitMasterWeights(), dtype),

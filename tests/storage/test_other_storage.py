@@ -1,7 +1,6 @@
 """A state belongs to the storage that made it: another one would do nothing."""
 
 import itertools
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -11,7 +10,6 @@ from jaxtyping import Array
 
 import eqopt
 from eqopt.storage import (
-    AbstractParamStorage,
     AbstractStateStorage,
     AbstractStored,
     BlockwiseQuantized,
@@ -113,23 +111,3 @@ def test_another_storage_of_users():
         step(eqopt.StoreState, Halves(), Float8())
     with pytest.raises(TypeError, match=r"but another one made the Halved at"):
         step(eqopt.StoreState, Float8(), Halves())
-
-
-class Wrong(AbstractStateStorage, AbstractParamStorage):
-    """Its methods return what no storage can use."""
-
-    def keep(self, x, slot) -> Any:
-        return None
-
-    def hide(self, p, slot) -> Any:
-        return p
-
-
-def test_a_storage_that_returns_something_else():
-    for wrapper, method, kind in (
-        (eqopt.StoreState, "keep", "AbstractStored"),
-        (eqopt.StoreParams, "hide", "AbstractHidden"),
-    ):
-        said = rf"Wrong: `{method}` must return an `eqopt\.storage\.{kind}`, but"
-        with pytest.raises(TypeError, match=said):
-            wrapper(ADAMW, Wrong()).init(model_for(wrapper))

@@ -41,8 +41,6 @@ from ..storage._base import (
     AbstractStateStorage,
     Slot,
     check_made_by,
-    check_storage,
-    made_by,
 )
 from ..tree._slots import found_in
 from .flatten import FlattenState
@@ -107,12 +105,8 @@ class StoreState(AbstractWrapper):
     """
 
     inner: AbstractTransformation
-    # A storage for parameters gets its own error message.
-    storage: AbstractStateStorage | AbstractParamStorage
+    storage: AbstractStateStorage
     where: Mask | None = static_choice(default=None)
-
-    def __check_init__(self) -> None:
-        check_storage("StoreState", self.storage, AbstractStateStorage)
 
     def init(self, params) -> StoreStateState:
         state = self.inner.init(params)
@@ -147,10 +141,7 @@ class StoreState(AbstractWrapper):
         return StoreStateState(treedef.unflatten(kept))
 
     def _kept(self, x: Inexact[Array, "..."], slot: Slot) -> AbstractStored:
-        storage: Any = self.storage
-        # An array is kept as it is.
-        kinds = AbstractStored, jax.Array
-        keep = lambda x, slot: made_by(storage, "keep", storage.keep(x, slot), kinds)
+        keep = self.storage.keep
         if not jnp.iscomplexobj(x):
             return keep(x, slot)
         # Two different keys, for storages with stochastic rounding.
@@ -165,9 +156,9 @@ class StoreState(AbstractWrapper):
             for path, x in leaves
             if is_stored(x) and not is_elsewhere(x)
         ]
-        storage: Any = self.storage
         fix = ", or convert the state: `eqopt.tree.migrate(opt, state, model)`"
-        check_made_by("StoreState", storage, made, storage._may_have_kept, fix)
+        may_have_kept = self.storage._may_have_kept
+        check_made_by("StoreState", self.storage, made, may_have_kept, fix)
         result, inner_state = call.run(self.inner, state.inner_state)
         return result, StoreStateState(inner_state)
 
@@ -273,11 +264,7 @@ class StoreParams(AbstractWrapper):
     _needs_params = True
 
     inner: AbstractTransformation
-    # A storage for states gets its own error message.
-    storage: AbstractParamStorage | AbstractStateStorage
-
-    def __check_init__(self) -> None:
-        check_storage("StoreParams", self.storage, AbstractParamStorage)
+    storage: AbstractParamStorage
 
     def init(self, params) -> StoreParamsState:
         hidden = self._hidden(params)
@@ -285,14 +272,12 @@ class StoreParams(AbstractWrapper):
 
     def _hidden(self, params: Params) -> PyTree:
         leaves, treedef = jtu.tree_flatten(parameters(params), is_leaf=is_leaf)
-        storage: Any = self.storage
+        hide = self.storage.hide
         hidden = []
         for i, p in enumerate(leaves):
             try:
                 with standard_promotion():
-                    found = None if p is None else storage.hide(of_jax(p), Slot(i))
-                kinds = AbstractHidden, type(None)
-                hidden.append(made_by(storage, "hide", found, kinds))
+                    hidden.append(None if p is None else hide(of_jax(p), Slot(i)))
             except TypeError as error:
                 path = keystr(params, i)
                 raise InputError("StoreParams", f"at `{path}`: {error}") from None
@@ -331,8 +316,8 @@ class StoreParams(AbstractWrapper):
             check_wide(call.updates)
         is_hidden = lambda x: isinstance(x, AbstractHidden)
         made = jtu.tree_leaves_with_path(state.hidden, is_leaf=is_hidden)
-        storage: Any = self.storage
-        check_made_by("StoreParams", storage, made, storage._may_have_hidden, "")
+        may_have_hidden = self.storage._may_have_hidden
+        check_made_by("StoreParams", self.storage, made, may_have_hidden, "")
         own = call._replace(params=_joined(call.params, state.hidden), is_step=True)
         new, inner_state = own.run(self.inner, state.inner_state)
         new, hidden = taken_apart(new)

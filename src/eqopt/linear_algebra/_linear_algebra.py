@@ -15,33 +15,14 @@ from jaxtyping import Array, Float, Inexact
 from .._arguments.checks import check_integer, check_number_in
 from .._errors import InputError
 from .._trees.keys import as_key
-from .._trees.leaves import disagreement, map_parameters, parameters
+from .._trees.leaves import map_parameters, parameters
 from .._types import IntegerLike, Interval, Key, PyTree, RealScalarLike
 from ..numerics._numerics import common_dtype, wide_dtype
 from ..tree._reductions import largest, norm
 
 
-def check_array(owner, name, value, expected, fits, kind=np.inexact):
-    """Raises unless it is an array of this kind whose shape fits: an `expected` one."""
-    shape, dtype = np.shape(value), getattr(value, "dtype", object)
-    if not (jnp.issubdtype(dtype, kind) and fits(shape)):
-        wanted = "floating-point" if kind is np.floating else "floating or complex"
-        raise InputError(
-            owner,
-            f"`{name}` must be a {wanted} {expected}, but is of type "
-            f"{type(value).__name__} with shape {shape} and dtype {dtype}. For a stack, "
-            "use `jax.vmap`.",
-        )
-
-
-def check_square(owner: str, name: str, matrix: Any, kind: Any = np.inexact) -> None:
-    """Raises unless `matrix` is an array of this kind, square and not empty."""
-    is_square = lambda shape: len(shape) == 2 and shape[0] == shape[1] > 0
-    check_array(owner, name, matrix, "square matrix", is_square, kind)
-
-
 def power_iteration(
-    matrix: Any,
+    matrix: Inexact[Array | np.ndarray, "n n"] | Callable[[PyTree], PyTree],
     *,
     v0: PyTree = None,
     num_iters: IntegerLike = 100,
@@ -109,23 +90,15 @@ def power_iteration(
     """
     check_number_in("power_iteration", "error_tolerance", error_tolerance)
     tolerance = jnp.asarray(error_tolerance, jnp.float32)
+    if v0 is None and not callable(matrix):
+        v0 = _random(jnp.asarray(matrix), 0 if key is None else key)
+    start = map_parameters(jnp.asarray, v0)
+    if not jtu.tree_leaves(start):
+        problem = f"`v0` must have floating-point or complex arrays, but is {v0!r}."
+        raise InputError("power_iteration", problem)
     if callable(matrix):
-        if not jtu.tree_leaves(parameters(v0)):
-            raise InputError(
-                "power_iteration",
-                "`v0` must have the arrays to start from if `matrix` is a function, "
-                f"but is {v0!r}.",
-            )
-        start = map_parameters(jnp.asarray, v0)
         return _iterate(_checked(matrix, start), start, num_iters, tolerance)
-    check_square("power_iteration", "matrix", matrix)
-    matrix = jnp.asarray(matrix)
-    if v0 is None:
-        v0 = _random(matrix, 0 if key is None else key)
-    n = len(matrix)
-    is_vector = lambda shape: shape == (n,)
-    check_array("power_iteration", "v0", v0, f"array of shape ({n},)", is_vector)
-    return _of_matrix(matrix, jnp.asarray(v0), num_iters, tolerance, precision)
+    return _of_matrix(jnp.asarray(matrix), start, num_iters, tolerance, precision)
 
 
 @functools.partial(jax.jit, static_argnames="precision")
@@ -148,15 +121,11 @@ def _random(matrix, key):
 
 
 def _checked(product: Callable, start: PyTree) -> Callable:
-    """`product` of a tree in the wide dtypes; raises if the structure changes."""
+    """`product` of a tree in the wide dtypes."""
 
     def checked(v):
         narrow = jtu.tree_map(lambda x, y: x.astype(y.dtype), v, start)
         out = parameters(product(narrow))
-        shapes = lambda tree: jtu.tree_map(jnp.shape, tree)
-        if shapes(out) != shapes(v):
-            problem = disagreement("matrix(v0)", out, "v0", v)
-            raise InputError("power_iteration", problem)
         return jtu.tree_map_with_path(_in_dtype_of, out, v)
 
     return checked
@@ -233,7 +202,7 @@ def _dot(x, y):
 
 
 def matrix_inverse_pth_root(
-    matrix: Any,
+    matrix: Float[Array | np.ndarray, "n n"],
     p: int,
     num_iters: IntegerLike = 100,
     ridge_epsilon: RealScalarLike = 1e-6,
@@ -292,7 +261,6 @@ def matrix_inverse_pth_root(
         ```
     """
     owner = "matrix_inverse_pth_root"
-    check_square(owner, "matrix", matrix, np.floating)
     p = check_integer(owner, "p", p, 1)
     check_number_in(owner, "ridge_epsilon", ridge_epsilon)
     check_number_in(owner, "error_tolerance", error_tolerance)
@@ -364,8 +332,12 @@ def _power(t, p, matmul):
 
 
 def nnls(
-    A: Any, b: Any, iters: int, unroll: int | bool = 1, L: RealScalarLike | None = None
-) -> Float[Array, "n ..."]:
+    A: Float[Array | np.ndarray, "m n"],
+    b: Float[Array | np.ndarray, "m *columns"],
+    iters: int,
+    unroll: int | bool = 1,
+    L: RealScalarLike | None = None,
+) -> Float[Array, "n *columns"]:
     r"""Minimizes $\|A x - b\|_2$ over $x \ge 0$ by the fast projected gradient method.
 
     With $Q = A^\top A$, $q = A^\top b$, from $x = y = 0$ and $t = 1$ it repeats
@@ -409,11 +381,6 @@ def nnls(
         }
         ```
     """
-    is_matrix = lambda shape: len(shape) == 2
-    check_array("nnls", "A", A, "array with 2 axes", is_matrix, np.floating)
-    fits = lambda shape: len(shape) in (1, 2) and shape[0] == A.shape[0]
-    expected = f"array with 1 or 2 axes and the {A.shape[0]} rows of `A`"
-    check_array("nnls", "b", b, expected, fits, np.floating)
     iters = check_integer("nnls", "iters", iters, 0)
     matrix, columns = jnp.asarray(A), jnp.asarray(b)
     dtype = wide_dtype(matrix.dtype, columns.dtype)

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from .._arguments.checks import check_fields
-from .._errors import InputError
 from .._types import Interval, RealScalarLike
 from ._decay import between, half_wave
 from ._dtypes import (
@@ -181,6 +180,10 @@ class CosineRestarts(AbstractFormula):
         return between(self.init_value, self.end_value, wave)
 
 
+def _as_cycles(given: Iterable[Any]) -> tuple[Any, ...]:
+    return tuple(WarmupCosineDecay(**x) if isinstance(x, Mapping) else x for x in given)
+
+
 class SGDR(AbstractSchedule):
     """Several [`eqopt.schedules.WarmupCosineDecay`][]s, one after the other.
 
@@ -207,30 +210,12 @@ class SGDR(AbstractSchedule):
 
     **Raises:**
 
-    A `ValueError` or `TypeError` if `cosine_kwargs` is empty, or if the arguments of a
-    cycle are not valid.
+    A `ValueError` or `TypeError` if the arguments of a cycle are not valid.
 
     For the paper, see [`eqopt.schedules.CosineDecay`][].
     """
 
-    cosine_kwargs: tuple[WarmupCosineDecay, ...]
-
-    # The schedules that are created from the dictionaries check them.
-    def __init__(self, cosine_kwargs: Iterable[Any]):
-        self.cosine_kwargs = tuple(
-            WarmupCosineDecay(**x) if isinstance(x, Mapping) else x
-            for x in cosine_kwargs
-        )
-
-    def __check_init__(self) -> None:
-        is_cycle = lambda x: isinstance(x, WarmupCosineDecay)
-        if not self.cosine_kwargs or not all(map(is_cycle, self.cosine_kwargs)):
-            raise InputError(
-                self,
-                "`cosine_kwargs` must have a dictionary or a `WarmupCosineDecay` for at "
-                f"least one cycle, but is {self.cosine_kwargs}. For other schedules, use "
-                "`Join`.",
-            )
+    cosine_kwargs: tuple[WarmupCosineDecay, ...] = eqx.field(converter=_as_cycles)
 
     @of_counts
     def __call__(self, count: IntScalarLike) -> Float[Array, ""]:

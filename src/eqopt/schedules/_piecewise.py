@@ -24,7 +24,7 @@ from ._dtypes import (
     compiled,
     of_counts,
 )
-from ._schedule import AbstractSchedule, check_boundaries
+from ._schedule import AbstractSchedule, as_tuple, check_boundaries
 
 
 def interpolate(count, values, boundaries, interpolate_type) -> Float[Array, ""]:
@@ -114,15 +114,7 @@ class PiecewiseConstant(AbstractSchedule):
     """
 
     init_value: Finite
-    boundaries_and_scales: Pairs
-
-    def __init__(
-        self,
-        init_value: RealScalarLike,
-        boundaries_and_scales: Mapping[Any, Any] | Iterable[Any] | None = None,
-    ):
-        self.init_value = init_value
-        self.boundaries_and_scales = _sorted_pairs(boundaries_and_scales)
+    boundaries_and_scales: Pairs = eqx.field(converter=_sorted_pairs, default=None)
 
     def __check_init__(self) -> None:
         _check_pairs(self)
@@ -159,17 +151,7 @@ class PiecewiseInterpolate(AbstractSchedule):
 
     interpolate_type: Literal["linear", "cosine"] = eqx.field(static=True)
     init_value: Finite
-    boundaries_and_scales: Pairs
-
-    def __init__(
-        self,
-        interpolate_type: Literal["linear", "cosine"],
-        init_value: RealScalarLike,
-        boundaries_and_scales: Mapping[Any, Any] | Iterable[Any] | None = None,
-    ):
-        self.interpolate_type = interpolate_type
-        self.init_value = init_value
-        self.boundaries_and_scales = _sorted_pairs(boundaries_and_scales)
+    boundaries_and_scales: Pairs = eqx.field(converter=_sorted_pairs, default=None)
 
     def __check_init__(self) -> None:
         _check_pairs(self)
@@ -202,19 +184,8 @@ class MultiStep(AbstractSchedule):
     """
 
     init_value: Finite
-    milestones: tuple[IntScalarLike, ...]
-    gamma: Annotated[RealScalarLike, Interval(0)]
-
-    # Milestones are checked below, with a better message than beartype's.
-    def __init__(
-        self,
-        init_value: RealScalarLike,
-        milestones: Iterable[Any],
-        gamma: RealScalarLike = 0.1,
-    ):
-        self.init_value = init_value
-        self.milestones = tuple(milestones)
-        self.gamma = gamma
+    milestones: tuple[IntScalarLike, ...] = eqx.field(converter=as_tuple)
+    gamma: Annotated[RealScalarLike, Interval(0)] = 0.1
 
     def __check_init__(self) -> None:
         check_boundaries(self, "milestones", self.milestones)

@@ -7,6 +7,7 @@ from itertools import chain, pairwise
 from operator import add, le, lt, mul
 from typing import Annotated, Any, ClassVar
 
+import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
@@ -234,15 +235,17 @@ class Constant(AbstractSchedule):
         return jnp.array(as_real(self.value))
 
 
+def as_tuple(given: Iterable[Any]) -> tuple[Any, ...]:
+    """For fields that accept any iterable: `tuple`, with types for the constructor."""
+    return tuple(given)
+
+
 class _AbstractReduction(AbstractSchedule):
     """Schedules whose values are combined by an operator."""
 
-    schedules: tuple[Schedule, ...]
-    _operator: ClassVar[Callable[[Any, Any], Any]]
+    schedules: tuple[Schedule, ...] = eqx.field(converter=as_tuple)
 
-    # The parts are checked below, with a better message than beartype's.
-    def __init__(self, schedules: Iterable[Any]):
-        self.schedules = tuple(schedules)
+    _operator: ClassVar[Callable[[Any, Any], Any]]
 
     def __check_init__(self) -> None:
         _check_schedules(self, self.schedules)
@@ -371,13 +374,8 @@ class Join(AbstractSchedule):
     called, if a schedule does not return a real number.
     """
 
-    schedules: tuple[Schedule, ...]
-    boundaries: tuple[IntScalarLike, ...]
-
-    # The parts are checked below, with better messages than beartype's.
-    def __init__(self, schedules: Iterable[Any], boundaries: Iterable[Any]):
-        self.schedules = tuple(schedules)
-        self.boundaries = tuple(boundaries)
+    schedules: tuple[Schedule, ...] = eqx.field(converter=as_tuple)
+    boundaries: tuple[IntScalarLike, ...] = eqx.field(converter=as_tuple)
 
     def __check_init__(self) -> None:
         _check_schedules(self, self.schedules)

@@ -322,6 +322,14 @@ class InverseSquareRoot(AbstractFormula):
         return _after_warmup(self, count, decay)
 
 
+def _beginnings(cycles: int | Iterable[Any]) -> tuple[Any, ...]:
+    """Where each cycle but the first begins."""
+    if isinstance(cycles, Iterable) and getattr(cycles, "ndim", 1) == 1:
+        return tuple(cycles)
+    number = check_integer("WarmupDecay", "cycles", cycles, 1)
+    return tuple(i / number for i in range(1, number))
+
+
 class WarmupDecay(AbstractSchedule):
     r"""Up along a straight line, constant, and down, by fractions of the run or by steps.
 
@@ -378,31 +386,15 @@ class WarmupDecay(AbstractSchedule):
     """
 
     total_steps: Steps
-    warmup: RealScalarLike
-    decay: RealScalarLike | None
-    rewarmup: RealScalarLike
-    cycles: tuple[RealScalarLike, ...]
-    peak_value: Finite
-    alpha: Finite
-    shape: Literal["cosine", "linear", "1-sqrt"] = eqx.field(static=True)
-
-    # Amounts are checked below: with a better message than beartype's.
-    def __init__(
-        self,
-        total_steps: IntScalarLike,
-        warmup: Any = 0,
-        decay: Any = None,
-        rewarmup: Any = 0,
-        cycles: int | Iterable[Any] = 1,
-        *,
-        peak_value: RealScalarLike = 1.0,
-        alpha: RealScalarLike = 0.0,
-        shape: Literal["cosine", "linear", "1-sqrt"] = "cosine",
-    ):
-        self.total_steps = total_steps
-        self.warmup, self.decay, self.rewarmup = warmup, decay, rewarmup
-        self.cycles = _beginnings(cycles)
-        self.peak_value, self.alpha, self.shape = peak_value, alpha, shape
+    warmup: RealScalarLike = 0
+    decay: RealScalarLike | None = None
+    rewarmup: RealScalarLike = 0
+    cycles: tuple[RealScalarLike, ...] = eqx.field(converter=_beginnings, default=1)
+    peak_value: Finite = eqx.field(kw_only=True, default=1.0)
+    alpha: Finite = eqx.field(kw_only=True, default=0.0)
+    shape: Literal["cosine", "linear", "1-sqrt"] = eqx.field(
+        static=True, kw_only=True, default="cosine"
+    )
 
     def __check_init__(self) -> None:
         check_fields(self)
@@ -457,14 +449,6 @@ class WarmupDecay(AbstractSchedule):
                 decay = _steps(self.decay, length)
             lengths.append((length, warmup, decay))
         return lengths
-
-
-def _beginnings(cycles: Any) -> tuple[Any, ...]:
-    """Where each cycle but the first begins."""
-    if isinstance(cycles, Iterable) and getattr(cycles, "ndim", 1) == 1:
-        return tuple(cycles)
-    number = check_integer("WarmupDecay", "cycles", cycles, 1)
-    return tuple(i / number for i in range(1, number))
 
 
 def _check_amount(name: str, value: Any) -> None:

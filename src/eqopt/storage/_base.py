@@ -93,22 +93,3 @@ def check_made_by(
         f"{type(x).__name__} at `{jtu.keystr(path)}` in the state, which keeps its form. "
         f"Pass the storage of that run{fix}.",
     )
-
-
-def made_by(storage: Any, method: str, result: Any, kinds: type | tuple) -> Any:
-    """`result` of a method of a storage; raises unless it is of these kinds."""
-    if isinstance(result, kinds):
-        return result
-    one = "AbstractStored" if method == "keep" else "AbstractHidden"
-    raise InputError(
-        storage,
-        f"`{method}` must return an `eqopt.storage.{one}`, but returned {result}.",
-    )
-
-
-def check_storage(owner: str, storage: Any, kind: type) -> None:
-    """Raises unless `storage` is of this kind, for this wrapper."""
-    if not isinstance(storage, kind):
-        problem = f"`storage` must be an `{kind.__name__}`, but is {storage}."
-        fix = "`eqopt.StoreState` and `eqopt.StoreParams` have different storages."
-        raise InputError(owner, f"{problem} {fix}")

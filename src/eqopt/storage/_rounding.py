@@ -225,19 +225,9 @@ class MasterWeights(AbstractParamStorage):
 
     - `dtype`: the dtype of the copies, float32 or float64. Parameters in this or a
         wider dtype stay unchanged. Defaults to float32.
-
-    **Raises:**
-
-    A `TypeError` if `dtype` is something else.
     """
 
     dtype: DTypeLike = eqx.field(static=True, default=jnp.float32)
-
-    def __check_init__(self) -> None:
-        if jnp.dtype(self.dtype) not in (jnp.float32, jnp.float64):
-            raise InputError(
-                self, f"`dtype` must be float32 or float64, but is {self.dtype}."
-            )
 
     def hide(self, p: Inexact[Array, "..."], slot: Slot) -> "Master | None":
         dtype = common_dtype(p.dtype, jax.dtypes.canonicalize_dtype(self.dtype))
