@@ -76,9 +76,7 @@ class AbstractAggregator(AbstractTransformation):
         following transformations; and the new state.
         """
 
-    def update(
-        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, State]:
+    def update(self, updates, state, params=None, **extra):
         aggregated, _, state = self.aggregate(updates, state, params, **extra)
         ready = is_ready(state)
         if ready is not True:
@@ -136,12 +134,10 @@ class AveragePerElementUpdates(AbstractAggregator):
 
     per_elt_axis: Axes = eqx.field(static=True, default=0, converter=_hashable)
 
-    def init(self, params: Params) -> None:
+    def init(self, params) -> None:
         return None
 
-    def aggregate(
-        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, dict[str, Any], None]:
+    def aggregate(self, updates, state, params=None, **extra):
         check_state(self, state)
         means, _ = _element_means(self, updates, params)
         return means, {}, None
@@ -202,12 +198,10 @@ class AccumulateAvgUpdates(AbstractAggregator):
 
     accumulation_steps: Count
 
-    def init(self, params: Params) -> AccumulateAvgUpdatesState | None:
+    def init(self, params) -> AccumulateAvgUpdatesState | None:
         return _start(self, params)
 
-    def aggregate(
-        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, dict[str, Any], AccumulateAvgUpdatesState | None]:
+    def aggregate(self, updates, state, params=None, **extra):
         return _accumulated(self, updates, 1, state)
 
 
@@ -241,12 +235,10 @@ class AverageIncrementallyUpdates(AbstractAggregator):
     per_elt_axis: Axes | None = eqx.field(static=True, converter=_hashable)
     accumulation_steps: Count
 
-    def init(self, params: Params) -> AccumulateAvgUpdatesState | None:
+    def init(self, params) -> AccumulateAvgUpdatesState | None:
         return _start(self, params)
 
-    def aggregate(
-        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, dict[str, Any], AccumulateAvgUpdatesState | None]:
+    def aggregate(self, updates, state, params=None, **extra):
         if self.per_elt_axis is None:
             return _accumulated(self, updates, 1, state)
         means, size = _element_means(self, updates, params)
@@ -342,7 +334,7 @@ class PerElementMeanAndSumSqDiffGrads(AbstractAggregator):
     per_elt_axis: Axes = eqx.field(static=True, default=0, converter=_hashable)
     accumulation_steps: Count = 1
 
-    def init(self, params: Params) -> PerElementMeanAndSumSqDiffGradsState | None:
+    def init(self, params) -> PerElementMeanAndSumSqDiffGradsState | None:
         if not _is_accumulating(self):
             return None
         mean = wide_zeros_like(params)
@@ -354,9 +346,7 @@ class PerElementMeanAndSumSqDiffGrads(AbstractAggregator):
             sum_sq_diff_grads=real_full_like(mean, 0),
         )
 
-    def aggregate(
-        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, dict[str, Any], PerElementMeanAndSumSqDiffGradsState | None]:
+    def aggregate(self, updates, state, params=None, **extra):
         axes = _as_tuple(self.per_elt_axis)
         size = batch_size(type(self).__name__, updates, params, axes)
         mean, sum_sq_diff = _moments_of(updates, axes)
