@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Int
 
+from .._arguments.extra import required_params
 from .._combinators.chain import Chain
 from .._core import AbstractOptimizer, AbstractTransformation, leafwise
 from .._errors import naming_recipe
@@ -43,14 +44,15 @@ class AbstractRecipe(AbstractOptimizer):
 
 
 class Decays(eqx.Module):
-    """Tells an equation that a leaf decays."""
+    """Tells an equation whether a leaf decays, `is_on`."""
+
+    is_on: bool = eqx.field(static=True)
 
 
-def which_decay(mask: Mask | None, params: Params) -> PyTree[Decays | None]:
-    """A tree like the parameters: `Decays` where the mask says so, and `None`."""
+def which_decay(mask: Mask | bool | None, params: Params) -> PyTree[Decays]:
+    """Whether each leaf decays: a tree like the parameters."""
     treedef = jtu.tree_structure(params, is_leaf=is_leaf)
-    flags = resolve_mask(mask, params, params)
-    return treedef.unflatten(Decays() if flag else None for flag in flags)
+    return treedef.unflatten(map(Decays, resolve_mask(mask, params, params)))
 
 
 def decay_of(owner: Any) -> AddDecayedWeights:
@@ -69,6 +71,16 @@ def shared_decay(owner: Any, count: Int[Array, ""]) -> dict[str, Any]:
     """The arguments of `decayed` for an equation of `owner`, after `count` steps."""
     with naming_recipe(owner):
         return decay_at(decay_of(owner), count)
+
+
+def read_decay(owner: Any, state: Any, params: Params | None) -> dict[str, PyTree]:
+    """The parameters, and which of them decay, for an equation of `owner`."""
+    decay = decay_of(owner)
+    if is_off(decay):
+        # The equation does not use `p`, so the parameters may be missing.
+        return {"p": state.mu, "decays": which_decay(False, state.mu)}
+    params = required_params(owner, params)
+    return {"p": params, "decays": which_decay(decay.mask, params)}
 
 
 def add_decay(owner, updates, params, step, count) -> Updates:

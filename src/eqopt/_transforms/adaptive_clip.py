@@ -29,7 +29,7 @@ def unitwise_norm(
     - `axis`: the axis, or a tuple of axes, that a slice extends along. Defaults to the
         input axes of weights whose last axis is the output axis: all axes of scalars,
         vectors and arrays with at most one axis longer than 1; the first of two or
-        three axes; all but the last of four or five axes.
+        three axes; all but the last of four or more axes.
 
     **Returns:**
 
@@ -37,8 +37,7 @@ def unitwise_norm(
 
     **Raises:**
 
-    A `ValueError` if `x` has more than five axes and `axis` is `None`, or if `x` has no
-    such axis.
+    A `ValueError` if `x` has no such axis.
     """
     if axis is None:
         axis = _input_axes(x.shape)
@@ -51,10 +50,7 @@ def _input_axes(shape: tuple[int, ...]) -> tuple[int, ...]:
     ndim = len(shape)
     if sum(length != 1 for length in shape) <= 1:
         return tuple(range(ndim))
-    if ndim > 5:
-        raise ValueError(
-            f"An array of shape {shape} has more than five axes. Pass `axis`."
-        )
+
     return (0,) if ndim < 4 else tuple(range(ndim - 1))
 
 

@@ -4,7 +4,7 @@ For independent noise for privacy, see `privacy.py`.
 """
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
@@ -15,13 +15,13 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Inexact, Int, PRNGKeyArray, UInt32
 
-from .._arguments.checks import check_integer, check_scalar
+from .._arguments.checks import check_integer, check_number_in
 from .._core import AbstractLeafwise, Leafwise, equation
 from .._errors import InputError
 from .._jax_internals import is_traced
 from .._trees.keys import key_data, next_key, split_like
 from .._trees.leaves import map_parameters
-from .._types import Hyperparameter, Key, Leaf, PerLeaf, Scalar, ZeroOrMore
+from .._types import Hyperparameter, Interval, Key, Leaf, PerLeaf, Scalar, ZeroOrMore
 from ..numerics._numerics import as_float, safe_increment, safe_sqrt, wide_dtype
 from ..tree._like import wide_zeros_like
 
@@ -201,17 +201,10 @@ def _as_numbers(owner: str, given: Any) -> tuple[Any, ...]:
     """The coefficients in a tuple; raises an error unless they are such numbers."""
     if isinstance(given, jax.Array | np.ndarray) and not is_traced(given):
         given = given.tolist()
-    numbers = tuple(given) if isinstance(given, Iterable) else ()
-    for x in numbers:
-        check_scalar(owner, "`coefficients` must be real numbers, but there is", x)
-    known = [1.0 if is_traced(x) else float(x) for x in numbers]
-    if not known or known[0] == 0 or not np.isfinite(known).all():
-        raise InputError(
-            owner,
-            "`coefficients` must be one or more finite numbers, and the first one must "
-            f"not be 0, but is {given!r}.",
-        )
-    return tuple(x.item() if isinstance(x, np.generic) else x for x in numbers)
+    finite = Interval(includes_low=False, includes_high=False)
+    for i, x in enumerate(given):
+        check_number_in(owner, f"coefficients[{i}]", x, finite)
+    return tuple(x.item() if isinstance(x, np.generic) else x for x in given)
 
 
 class AddCorrelatedNoiseState(eqx.Module):
@@ -316,9 +309,8 @@ class AddCorrelatedNoise(AbstractLeafwise):
 
     **Raises:**
 
-    A `ValueError` if `stddev` is negative, or if `coefficients` is empty, not finite, or
-    begins with 0. In `update`, a `ValueError` if the state was made for another number of
-    coefficients.
+    A `ValueError` if `stddev` is negative, or if a coefficient is not finite. In
+    `update`, a `ValueError` if the state was made for another number of coefficients.
 
     ??? cite "Reference"
 

@@ -24,8 +24,8 @@ from .._core import (
 )
 from .._errors import InputError
 from .._jax_internals import is_traced
-from .._trees.leaves import is_none, keystr, parameters
-from .._trees.masks import resolve
+from .._trees.leaves import is_none, parameters
+from .._trees.masks import check_broadcasts, resolve
 from .._trees.precision import compute_dtype
 from .._trees.routes import Report
 from .._trees.sharding import has_explicit_axes, is_in_shard_map
@@ -162,16 +162,8 @@ class ScaleByTree(AbstractLeafwise):
                 factors[i] = None
                 continue
             real = jnp.finfo(wide_dtype(g.dtype)).dtype
-            factors[i] = x = jnp.asarray(1 if factor is None else factor, real)
-            # Counted from the right, each axis must be 1 or equal the axis of the leaf,
-            # and the factor must not have more axes.
-            axes = zip(x.shape[::-1], g.shape[::-1], strict=False)
-            if x.ndim > g.ndim or any(n not in (1, m) for n, m in axes):
-                raise InputError(
-                    "ScaleByTree",
-                    f"the factor at `{keystr(updates, i)}` has shape {x.shape}, which "
-                    f"does not broadcast to shape {g.shape} of the update.",
-                )
+            check_broadcasts("ScaleByTree", "factors", factor, updates, i, g.shape)
+            factors[i] = jnp.asarray(1 if factor is None else factor, real)
         return treedef.unflatten(factors)
 
 

@@ -15,7 +15,7 @@ from .._arguments.checks import check_number_in
 from .._errors import InputError
 from .._jax_internals import is_traced
 from .._trees.leaves import briefly, disagreement, is_inexact, is_none, keystr
-from .._trees.masks import resolve
+from .._trees.masks import check_broadcasts, resolve
 from .._types import Interval, PyTree, RealScalarLike
 from ..numerics._numerics import as_float, common_dtype, max_or_nan, wide_dtype
 from ..tree._arithmetic import check_real
@@ -524,14 +524,7 @@ def _bounds(owner: str, name: str, given: PyTree, tree: PyTree, parts: Parts) ->
     column = resolve(name, given, tree, tree)
     found = [column[i] for i in parts.places]
     for i, x, bound in zip(parts.places, parts.arrays, found, strict=True):
-        shape = np.shape(bound) if bound is not None else ()
-        fits = zip(shape[::-1], x.shape[::-1], strict=False)
-        if len(shape) > x.ndim or any(n not in (1, m) for n, m in fits):
-            raise InputError(
-                owner,
-                f"`{name}` must broadcast to the shape {x.shape} at "
-                f"`{keystr(tree, i)}`, but has shape {shape}.",
-            )
+        check_broadcasts(owner, name, bound, tree, i, x.shape)
     wide = lambda bound: float(bound) if isinstance(bound, int) else bound
     return [bound if bound is None else jnp.asarray(wide(bound)) for bound in found]
 

@@ -10,7 +10,7 @@ import jax.tree_util as jtu
 from jaxtyping import Array, DTypeLike, Float
 
 from ..._arguments.fields import static_choice
-from ..._core import AbstractLeafwise, ShapeMismatch, equation
+from ..._core import AbstractLeafwise, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._trees.leaves import is_leaf, parameters
@@ -51,11 +51,7 @@ def adam_mini(
 
 def _block_means(x: RealLeaf, shape: Sequence[int]) -> OfBlocks:
     """The means of blocks; `shape` gives the number of blocks along each axis."""
-    pairs = list(zip(x.shape, shape, strict=False))
-    if len(shape) != x.ndim or any(n != m and (m == 0 or n % m) for n, m in pairs):
-        raise ShapeMismatch(
-            None, f"an array of shape {x.shape} in blocks of shape {shape}"
-        )
+    pairs = list(zip(x.shape, shape, strict=True))
     # The mean of an empty block is zero.
     size = math.prod(n // m for n, m in pairs if m)
     whole = [axis for axis, m in enumerate(shape) if m == 1]

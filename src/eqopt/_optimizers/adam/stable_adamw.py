@@ -4,17 +4,16 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import DTypeLike
 
-from ..._arguments.extra import required_params
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, equation
 from ..._transforms.scale import ScaleByLearningRate
-from ..._transforms.weight_decay import WeightDecay, decayed, is_off
+from ..._transforms.weight_decay import WeightDecay, decayed
 from ..._trees.precision import or_tiny
 from ..._types import Leaf, Mask, RealLeaf, ScalarOrSchedule, Unit, ZeroOrMore
 from ...numerics._numerics import abs_sq, safe_sqrt
 from ..moments import AbstractMomentsState, counted, init_moments
-from ..recipe import Decays, decay_of, shared_decay, which_decay, with_own_decay
+from ..recipe import Decays, decay_of, read_decay, shared_decay, with_own_decay
 
 
 class ScaleByStableAdamState(AbstractMomentsState):
@@ -30,18 +29,11 @@ class ScaleByStableAdamState(AbstractMomentsState):
 
 @equation
 def stable_adam(
-    g: Leaf, mu: Leaf, nu: RealLeaf, *, b1, b2, eps, mu_correction, nu_correction
-) -> tuple[Leaf, Leaf, RealLeaf]:
-    return _stable(g, mu, nu, None, b1, b2, eps, mu_correction, nu_correction)
-
-
-@equation
-def stable_adamw(
     g: Leaf,
     mu: Leaf,
     nu: RealLeaf,
     p: Leaf,
-    decays: Decays | None,
+    decays: Decays,
     *,
     b1,
     b2,
@@ -51,16 +43,11 @@ def stable_adamw(
     weight_decay,
     cautious,
 ) -> tuple[Leaf, Leaf, RealLeaf]:
-    decay = None if decays is None else lambda d: decayed(d, p, weight_decay, cautious)
-    return _stable(g, mu, nu, decay, b1, b2, eps, mu_correction, nu_correction)
-
-
-def _stable(g, mu, nu, decay, b1, b2, eps, mu_correction, nu_correction):
     mu = (1 - b1) * g + b1 * mu
     nu = (1 - b2) * abs_sq(g) + b2 * nu
     root = safe_sqrt(nu / nu_correction)
     d = mu / mu_correction / (root + or_tiny(eps))
-    d = d if decay is None else decay(d)
+    d = decayed(d, p, weight_decay, cautious) if decays.is_on else d
     # Not the quotient of squares, which may both be infinite.
     surprise = safe_sqrt(jnp.mean(abs_sq(g / jnp.maximum(root, or_tiny(eps)))))
     return d / jnp.maximum(1, surprise), mu, nu
@@ -129,21 +116,14 @@ class ScaleByStableAdam(AbstractLeafwise):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def __check_init__(self) -> None:
-        decay_of(self)  # raises an error if it cannot be one
-
     def init(self, params) -> ScaleByStableAdamState:
         decay_of(self).init(params)  # raises an error without a rate that it needs
         return init_moments(self, ScaleByStableAdamState, params)
 
     def leafwise(self, state: ScaleByStableAdamState, params=None, **extra):
-        decay = decay_of(self)
-        if is_off(decay):
-            return counted(self, stable_adam, state)
-        params = required_params("ScaleByStableAdam", params)
-        reads = {"decays": which_decay(decay.mask, params)}
+        reads = read_decay(self, state, params)
         shared = shared_decay(self, state.count)
-        return counted(self, stable_adamw, state, reads=reads, **shared)
+        return counted(self, stable_adam, state, reads=reads, **shared)
 
 
 class StableAdamW(AbstractOptimizer):

@@ -146,9 +146,6 @@ class ScaleByAdamP(AbstractLeafwise):
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_dimension_numbers: DimensionNumbers | None = None
 
-    def __check_init__(self) -> None:
-        decay_of(self)  # raises an error if it cannot be one
-
     def init(self, params) -> ScaleByAdamPState:
         leaves_of(self, params, is_required=True)  # raises if they do not fit
         decay_of(self).init(params)  # raises an error without a rate that it needs

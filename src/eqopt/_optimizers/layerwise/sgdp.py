@@ -119,9 +119,6 @@ class ScaleBySGDP(AbstractLeafwise):
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_dimension_numbers: DimensionNumbers | None = None
 
-    def __check_init__(self) -> None:
-        decay_of(self)  # raises an error if it cannot be one
-
     def init(self, params) -> ScaleBySGDPState:
         leaves_of(self, params, is_required=True)
         decay_of(self).init(params)  # raises an error without a rate that it needs

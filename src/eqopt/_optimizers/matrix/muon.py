@@ -5,14 +5,12 @@ from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from jax import lax
 from jaxtyping import Array, DTypeLike, Float, Int
 
-from ..._arguments.checks import check_fields
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core import (
@@ -48,7 +46,7 @@ from ..._types import (
 from ...numerics._numerics import abs_sq, bias_correction, safe_increment, safe_sqrt
 from ..adam.adam import ScaleByAdam
 from .parts.eigenbasis import Matrix, gram, short_side
-from .parts.newton_schulz import STANDARD, TABLES, given_rows, iterate
+from .parts.newton_schulz import STANDARD, TABLES, iterate
 from .parts.recipe import are_matrices, matrices_and_others
 
 
@@ -206,10 +204,9 @@ class ScaleByMuon(AbstractMatrixwise):
 
     **Raises:**
 
-    A `ValueError` if a hyperparameter is out of its range, or if `ns_coeffs` is not of
-    shape `(3,)` or `(steps, 3)`. In `init` and `update`, a `ValueError` with the key
-    path if the dimension numbers do not fit the parameters, or if they are needed but not
-    given.
+    A `ValueError` if a hyperparameter is out of its range. In `init` and `update`, a
+    `ValueError` with the key path if the dimension numbers do not fit the parameters, or
+    if they are needed but not given.
 
     ??? cite "References"
 
@@ -253,17 +250,6 @@ class ScaleByMuon(AbstractMatrixwise):
 
     _rows = "first"
 
-    def __check_init__(self) -> None:
-        check_fields(self)
-        # This creates no arrays: they would start JAX before `jax.distributed` does.
-        jax.eval_shape(self._coefficients)
-
-    def _coefficients(self) -> Float[Array, "*steps 3"]:
-        coefficients = self.ns_coeffs
-        if isinstance(coefficients, str):
-            coefficients = _PRESETS[coefficients]
-        return given_rows(self, "ns_coeffs", coefficients)
-
     def init(self, params) -> ScaleByMuonState:
         mu = self.for_matrices(params, lambda x: x, self.mu_dtype)
         return ScaleByMuonState(jnp.zeros((), jnp.int32), mu)
@@ -276,8 +262,11 @@ class ScaleByMuon(AbstractMatrixwise):
             of_g = (1 - beta) / bias_correction(beta, count)
         else:
             of_mu, of_g = 1 / bias_correction(beta, count), None
+        coefficients = self.ns_coeffs
+        if isinstance(coefficients, str):
+            coefficients = _PRESETS[coefficients]
         iteration = Iteration(
-            rows=self._coefficients(),
+            rows=jnp.asarray(coefficients, float),
             steps=self.ns_steps,
             preconditioning=self.preconditioning,
             ns_dtype=self.ns_dtype,

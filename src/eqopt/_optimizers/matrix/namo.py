@@ -6,10 +6,8 @@ from typing import Literal, TypeAlias
 
 import equinox as eqx
 import jax.numpy as jnp
-import jax.tree_util as jtu
 from jaxtyping import Array, DTypeLike, Float
 
-from ..._arguments.extra import required_params
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._combinators.masked import Masked
@@ -17,9 +15,8 @@ from ..._core import AbstractOptimizer, AbstractTransformation, Leafwise, equati
 from ..._matrices import DimensionNumbers, Rows
 from ..._transforms.normalize import or_1, zero_if_infinite
 from ..._transforms.scale import ScaleByLearningRate
-from ..._transforms.weight_decay import WeightDecay, decayed, is_off
-from ..._trees.leaves import is_leaf
-from ..._trees.masks import both, resolve_mask
+from ..._transforms.weight_decay import WeightDecay, decayed
+from ..._trees.masks import both
 from ..._types import Mask, ScalarOrSchedule, Size, Unit, UpToOne, ZeroOrMore
 from ...numerics._numerics import (
     abs_sq,
@@ -30,7 +27,7 @@ from ...numerics._numerics import (
 )
 from ..adam.adam import ScaleByAdam
 from ..moments import AbstractMomentsState
-from ..recipe import decay_of, shared_decay, with_own_decay
+from ..recipe import Decays, decay_of, read_decay, shared_decay, with_own_decay
 from .orthogonalize import AbstractOrthogonal
 from .parts.eigenbasis import Matrix
 from .parts.newton_schulz import Coefficients, NewtonSchulz
@@ -55,19 +52,13 @@ class ScaleByNAMOState(AbstractMomentsState):
     """
 
 
-class OfMatrix(eqx.Module):
-    """Whether a matrix decays, `decays`."""
-
-    decays: bool = eqx.field(static=True)
-
-
 @equation
 def namo(
     g: Matrix,
     mu: Matrix,
     nu: Factor,
     p: Matrix,
-    leaf: OfMatrix,
+    decays: Decays,
     *,
     newton_schulz: NewtonSchulz,
     beta,
@@ -91,7 +82,7 @@ def namo(
         center = jnp.mean(factor)
         factor = jnp.clip(factor, clamp * center, center / clamp)
     u = consistent_rms * math.sqrt(max(g.shape)) * newton_schulz(mean)
-    u = decayed(u, p, weight_decay, cautious) if leaf.decays else u
+    u = decayed(u, p, weight_decay, cautious) if decays.is_on else u
     return factor * u, mu, nu
 
 
@@ -229,9 +220,6 @@ class ScaleByNAMO(AbstractOrthogonal):
     def _rows(self) -> Rows:
         return "outputs" if self.per == "column" else "first"  # if so, sides are alike
 
-    def __check_init__(self) -> None:
-        decay_of(self)  # raises an error if it cannot be one
-
     def _squares(self, x: Matrix) -> Factor:
         return jnp.sum(abs_sq(x), _AXES[self.per], keepdims=True)
 
@@ -244,22 +232,15 @@ class ScaleByNAMO(AbstractOrthogonal):
         )
 
     def matrixwise(self, state: ScaleByNAMOState, params=None, **extra):
-        count, decay = safe_increment(state.count), decay_of(self)
-        if is_off(decay):
-            params, mask = state.mu, False  # which the equation does not use
-        else:
-            params, mask = required_params("ScaleByNAMO", params), decay.mask
-        treedef = jtu.tree_structure(params, is_leaf=is_leaf)
-        flags = resolve_mask(mask, params, params)
+        count = safe_increment(state.count)
         root = safe_sqrt(bias_correction(self.b2, count))
         shared = {
             "newton_schulz": self._newton_schulz(),
             "correction": root / bias_correction(self.beta, count),
             **shared_decay(self, state.count),
         }
-        reads = {"p": params, "leaf": treedef.unflatten(map(OfMatrix, flags))}
         new = ScaleByNAMOState(count, state.mu, state.nu)
-        return Leafwise(namo, new, shared, reads)
+        return Leafwise(namo, new, shared, read_decay(self, state, params))
 
 
 class NAMO(AbstractOptimizer):

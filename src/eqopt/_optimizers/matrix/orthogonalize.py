@@ -3,7 +3,6 @@
 import math
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import DTypeLike
 
@@ -21,6 +20,7 @@ from .parts.newton_schulz import (
     Coefficients,
     NewtonSchulz,
     Scale,
+    check_precision,
     newton_schulz_of,
 )
 
@@ -183,8 +183,7 @@ class Orthogonalize(AbstractMatrixwise):
     def __check_init__(self) -> None:
         check_fields(self)
         check_real_dtype("Orthogonalize", "dtype", self.dtype)
-        # This creates no arrays: they would start JAX before `jax.distributed` does.
-        jax.eval_shape(self.newton_schulz)
+        check_precision(self, "dtype")
 
     def newton_schulz(self) -> NewtonSchulz:
         """The iteration, as a function of a matrix."""
@@ -218,8 +217,7 @@ class AbstractOrthogonal(AbstractMatrixwise):
 
     def __check_init__(self) -> None:
         check_fields(self)
-        # This creates no arrays: they would start JAX before `jax.distributed` does.
-        jax.eval_shape(self._newton_schulz)
+        check_precision(self)
 
     def _newton_schulz(self) -> NewtonSchulz:
         """The iteration, as a function of a matrix."""

@@ -98,11 +98,11 @@ class Products(Equation):
         self.leaves = ("p", "decays", *direction.leaves)
         self._direction = direction
 
-    def __call__(self, g: Leaf, p: Leaf, decays: Decays | None, *averages, **shared):
+    def __call__(self, g: Leaf, p: Leaf, decays: Decays, *averages, **shared):
         d, exp_avg, *_ = self._direction(g, *averages, **shared)
         products = dot(g, p), dot(exp_avg, p), dot(exp_avg, d)
         zeros = tuple(map(jnp.zeros_like, products))
-        return (*zeros, *products) if decays is None else (*products, *zeros)
+        return (*products, *zeros) if decays.is_on else (*zeros, *products)
 
 
 @equation(elementwise=True)

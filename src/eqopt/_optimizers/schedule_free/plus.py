@@ -79,7 +79,7 @@ def schedule_free_plus(
     nu,
     z,
     p,
-    decays: Decays | None,
+    decays: Decays,
     *,
     b1,
     b2,
@@ -96,7 +96,7 @@ def schedule_free_plus(
     nu = (1 - b2) * abs_sq(g) + b2 * nu
     d = mu / mu_correction / root_plus(nu / nu_correction, eps)
     x = z + (p - z) / beta
-    pull = 0 if decays is None else decay * p
+    pull = decay * p if decays.is_on else 0
     z = z - pull - eta * d
     x = x + c * (z - x)
     return z + next_beta * (x - z) - p, mu, nu, z

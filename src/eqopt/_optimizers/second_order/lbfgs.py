@@ -18,14 +18,14 @@ from ..._core import (
     AbstractTransformation,
     check_real,
     inner,
-    stateless,
 )
 from ..._linesearch.zoom import ScaleByZoomLinesearch
 from ..._transforms.scale import Scale, ScaleByLearningRate
-from ..._trees.leaves import align, flatten_updates, keystr, map_parameters, parameters
+from ..._trees.leaves import align, flatten_updates, map_parameters, parameters
 from ..._trees.precision import compute_dtype, widen
 from ..._trees.states import check_size, check_state
 from ..._types import PerLeaf, PyTree, Scalar, ScalarOrSchedule, Size
+from ..._wrappers.averages.copies import check_kept
 from ...numerics._numerics import safe_increment, safe_sqrt
 from ...tree import zeros_like
 from ...tree._like import wide_zeros_like
@@ -68,9 +68,7 @@ def times_inverse(owner, updates, state, params, scales, free: PyTree | None = N
         name: align(treedef, getattr(state, name), f"state.{name}", updates)
         for name in names
     }
-    for i in places:
-        if memory["params"][i] is None:
-            raise stateless("params", keystr(updates, i))
+    check_kept("params", state.params, updates)
     check_real(owner, updates, state.params, "state.params")
     of = lambda column: [column[i] for i in places]
     last_trained, flags = jax.tree.flatten(state.trained)

@@ -6,7 +6,6 @@ from jaxtyping import Array, DTypeLike, Float
 
 from ..._arguments.fields import static_choice
 from ..._core import AbstractTransformation, equation, leafwise, sum_over_leaves
-from ..._errors import InputError
 from ..._transforms.clip import clip
 from ..._transforms.hutchinson import HutchinsonDiagHessian
 from ..._transforms.scale import ScaleByLearningRate
@@ -88,13 +87,6 @@ class ScaleBySophia(AbstractTransformation):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     track_win_rate: bool = False
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
-
-    def __check_init__(self) -> None:
-        if self.track_win_rate and self.clip_threshold is None:
-            raise InputError(
-                "ScaleBySophia",
-                "`track_win_rate` needs a `clip_threshold`, to count what is clipped.",
-            )
 
     def init(self, params) -> SophiaState:
         return init_moments(

@@ -120,12 +120,12 @@ TABLES: dict[str, Table] = {
 }
 
 
-def rows_of(owner: object, coefficients: Any, steps: int | None) -> Table:
+def rows_of(coefficients: Any, steps: int | None) -> Table:
     """A table with the coefficients of all steps."""
     if isinstance(coefficients, str):
         table = TABLES[coefficients]
     else:
-        rows = given_rows(owner, "coefficients", coefficients)
+        rows = jnp.asarray(coefficients, float)
         if rows.ndim == 1:
             return Table(jnp.tile(rows, (5 if steps is None else steps, 1)))
         table = Table(rows)
@@ -135,18 +135,6 @@ def rows_of(owner: object, coefficients: Any, steps: int | None) -> Table:
     n = len(rows)
     order = np.minimum(order, n - 1) if table.repeats_last else order % n
     return table._replace(rows=rows[order])
-
-
-def given_rows(owner: object, name: str, coefficients: Any) -> Float[Array, "*steps 3"]:
-    """The coefficients in the argument `name`: one row, or one row per step."""
-    rows = jnp.asarray(coefficients, float)
-    if rows.ndim not in (1, 2) or rows.shape[-1] != 3 or len(rows) == 0:
-        raise InputError(
-            owner,
-            f"`{name}` must have shape (3,), or (steps, 3) for one row per step, but has "
-            f"shape {rows.shape}.",
-        )
-    return rows
 
 
 def iterate(
@@ -277,11 +265,8 @@ class NewtonSchulz(AbstractWhole):
         return times_side(q, x, side)
 
 
-def newton_schulz_of(owner, name="ns_dtype", **options) -> NewtonSchulz:
-    """The iteration with the coefficients and steps of `owner`.
-
-    `name` is the argument with its dtype; `options` is for iterations on the gram matrix.
-    """
+def check_precision(owner: Any, name: str = "ns_dtype") -> None:
+    """Raises if the coefficients of `owner` diverge in its dtype, the field `name`."""
     coefficients, dtype = owner.coefficients, getattr(owner, name)
     is_cans = isinstance(coefficients, str) and coefficients == "cans"
     if is_cans and dtype is not None and jnp.dtype(dtype) == jnp.bfloat16:
@@ -290,11 +275,18 @@ def newton_schulz_of(owner, name="ns_dtype", **options) -> NewtonSchulz:
             f"`{name}` must not be bfloat16 with `coefficients='cans'`, which diverges "
             "in bfloat16. Use float32, or `coefficients='polar_express'`.",
         )
-    table = rows_of(owner, coefficients, owner.steps)
+
+
+def newton_schulz_of(owner, name="ns_dtype", **options) -> NewtonSchulz:
+    """The iteration with the coefficients and steps of `owner`.
+
+    `name` is the argument with its dtype; `options` is for iterations on the gram matrix.
+    """
+    table = rows_of(owner.coefficients, owner.steps)
     return NewtonSchulz(
         rows=jnp.asarray(table.rows, float),
         norm_factor=jnp.asarray(table.norm_factor, float),
-        ns_dtype=dtype,
+        ns_dtype=getattr(owner, name),
         is_coarse=table.is_coarse,
         **options,
     )
