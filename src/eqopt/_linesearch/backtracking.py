@@ -8,8 +8,6 @@ from jaxtyping import Array, Float, Int
 
 from .._core import AbstractTransformation, leafwise
 from .._trees.control import filter_cond, while_loop
-from .._trees.leaves import parameters
-from .._trees.precision import compute_dtype
 from .._trees.states import check_state
 from .._types import (
     CountOrZero,
@@ -23,6 +21,7 @@ from .._types import (
     ZeroOrMore,
 )
 from ..tree import zeros_like
+from ..tree._like import scalar
 from .line import Line, Trial, choose, kept, make_line, move, report, violation
 
 
@@ -157,14 +156,13 @@ class ScaleByBacktrackingLinesearch(AbstractTransformation):
     verbose: bool = eqx.field(static=True, default=False)
 
     def init(self, params) -> ScaleByBacktrackingLinesearchState:
-        dtype = compute_dtype(parameters(params))
-        one, infinity = jnp.ones((), dtype), jnp.full((), jnp.inf, dtype)
+        infinity = lambda: scalar(jnp.inf, params)
         return ScaleByBacktrackingLinesearchState(
-            one,
-            infinity,
+            scalar(1, params),
+            infinity(),
             zeros_like(params) if self.store_grad else None,
-            jnp.copy(one),
-            BacktrackingLinesearchInfo(jnp.zeros((), jnp.int32), jnp.copy(infinity)),
+            scalar(1, params),
+            BacktrackingLinesearchInfo(jnp.zeros((), jnp.int32), infinity()),
         )
 
     def update(self, updates, state, params=None, **extra):

@@ -9,8 +9,6 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._core import AbstractTransformation, leafwise
 from .._trees.control import while_loop
-from .._trees.leaves import parameters
-from .._trees.precision import compute_dtype
 from .._trees.states import check_state
 from .._types import (
     Count,
@@ -23,6 +21,7 @@ from .._types import (
     ZeroOrMore,
 )
 from ..tree import zeros_like
+from ..tree._like import scalar
 from .line import Line, choose, kept, make_line, move, report, violation
 
 
@@ -392,15 +391,12 @@ class ScaleByZoomLinesearch(AbstractTransformation):
     verbose: bool = eqx.field(static=True, default=False)
 
     def init(self, params) -> ScaleByZoomLinesearchState:
-        dtype = compute_dtype(parameters(params))
-        infinity = jnp.full((), jnp.inf, dtype)
+        infinity = lambda: scalar(jnp.inf, params)
         return ScaleByZoomLinesearchState(
-            jnp.ones((), dtype),
-            infinity,
+            scalar(1, params),
+            infinity(),
             zeros_like(params),
-            ZoomLinesearchInfo(
-                jnp.zeros((), jnp.int32), jnp.copy(infinity), jnp.copy(infinity)
-            ),
+            ZoomLinesearchInfo(jnp.zeros((), jnp.int32), infinity(), infinity()),
         )
 
     def update(self, updates, state, params=None, **extra):

@@ -5,15 +5,13 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from .._core import Leafwise
 from .._transforms.scale import at
-from .._trees.leaves import parameters
-from .._trees.precision import compute_dtype, or_tiny
-from .._types import Leaf, Nonnegative, Params, Scalar, Updates
+from .._trees.precision import or_tiny
+from .._types import Leaf, Nonnegative, Scalar, Updates
 from ..numerics._numerics import bias_correction, safe_increment, safe_sqrt
 from ..tree._like import real_full_like, wide_zeros_like
 
@@ -86,12 +84,6 @@ def unbiased(mu, g, b1, mu_correction, g_correction) -> Leaf:
 def root_plus(nu, eps) -> Leaf:
     """The root of a second moment plus `eps`; not zero, so that zero over it is zero."""
     return safe_sqrt(nu) + or_tiny(eps)
-
-
-def scalar(value: Any, params: Params) -> Scalar:
-    """A number for the state in a new buffer, in the precision of the equations."""
-    dtype = jax.dtypes.canonicalize_dtype(compute_dtype(parameters(params)))
-    return jnp.array(value, dtype)
 
 
 def value_at(opt: Any, name: str, count: Any, like: Array) -> Scalar:

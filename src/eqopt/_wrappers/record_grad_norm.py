@@ -5,9 +5,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._core import AbstractTransformation, AbstractWrapper, Call, global_norm
-from .._trees.leaves import parameters
-from .._trees.precision import compute_dtype
 from .._types import State
+from ..tree._like import scalar
 
 
 class RecordGradNormState(eqx.Module):
@@ -65,8 +64,7 @@ class RecordGradNorm(AbstractWrapper):
     inner: AbstractTransformation
 
     def init(self, params) -> RecordGradNormState:
-        dtype = compute_dtype(parameters(params))
-        return RecordGradNormState(jnp.zeros((), dtype), self.inner.init(params))
+        return RecordGradNormState(scalar(0, params), self.inner.init(params))
 
     def handle(self, call: Call, state: RecordGradNormState):
         length = global_norm(self, call.updates, call.extra)

@@ -15,9 +15,10 @@ from .._errors import InputError
 from .._jax_internals import is_traced
 from .._trees.keys import as_key, split_like
 from .._trees.leaves import is_leaf, is_parameter, listed, map_parameters, parameters
+from .._trees.precision import compute_dtype
 from .._trees.sharding import sharded_like
 from .._trees.stored import is_stored
-from .._types import Key, PyTree, RealScalarLike, Tree
+from .._types import Key, Params, PyTree, RealScalarLike, Scalar, Tree
 from ..numerics._numerics import common_dtype, wide_dtype
 from ._arithmetic import column_of, elementwise, loaded, number, own_dtype, replaced
 
@@ -508,3 +509,9 @@ def unwrap_random_key_data(input_tree: PyTree) -> PyTree:
 def is_typed_key(x: Any) -> bool:
     """Whether a leaf is an array of the keys that `jax.random.key` returns."""
     return isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+
+def scalar(value: Any, params: Params) -> Scalar:
+    """A number for the state in a new buffer, in the precision of the equations."""
+    dtype = jax.dtypes.canonicalize_dtype(compute_dtype(parameters(params)))
+    return jnp.array(value, dtype)

@@ -34,8 +34,7 @@ from ..._types import (
 )
 from ...numerics._numerics import abs_sq, safe_sqrt
 from ...tree import norm
-from ...tree._like import copy
-from ..moments import scalar
+from ...tree._like import copy, scalar
 from ..recipe import AbstractRecipe
 
 

@@ -35,8 +35,8 @@ from ..._types import (
     ZeroOrMore,
 )
 from ...numerics._numerics import abs_sq, safe_increment, safe_sqrt
-from ...tree._like import copy, real_full_like, wide_zeros_like
-from ..moments import corrected_step, root_plus, scalar
+from ...tree._like import copy, real_full_like, scalar, wide_zeros_like
+from ..moments import corrected_step, root_plus
 from ..recipe import add_decay, decay_of
 
 

@@ -39,8 +39,8 @@ from ..._types import (
     ZeroOrMore,
 )
 from ...numerics._numerics import abs_sq, as_float, bias_correction, safe_increment
-from ...tree._like import real_full_like, wide_zeros_like
-from ..moments import root_plus, scalar, value_at
+from ...tree._like import real_full_like, scalar, wide_zeros_like
+from ..moments import root_plus, value_at
 from ..recipe import Decays, which_decay
 from .polyak import capped_ratio
 

@@ -31,8 +31,8 @@ from ..._types import (
 )
 from ..._wrappers.averages.gradient_points import with_average
 from ...numerics._numerics import abs_sq, bias_correction, safe_increment, safe_sqrt
-from ...tree._like import real_full_like, wide_copy, wide_zeros_like
-from ..moments import root_plus, scalar, value_at
+from ...tree._like import real_full_like, scalar, wide_copy, wide_zeros_like
+from ..moments import root_plus, value_at
 from ..recipe import Decays, which_decay
 
 

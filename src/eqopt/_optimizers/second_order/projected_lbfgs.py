@@ -23,6 +23,7 @@ from ..._trees.precision import compute_dtype, widen
 from ..._types import Count, Params, PyTree, Scalar, Size, Updates
 from ..._wrappers.project import towards
 from ...projections import box
+from ...tree._like import scalar
 from .lbfgs import ScaleByLBFGS, ScaleByLBFGSState, times_inverse
 
 
@@ -171,7 +172,7 @@ class ProjectedLBFGS(AbstractComposite):
         return ProjectedLBFGSState(
             self._inverse.init(params),
             self._search.init(params),
-            jnp.full((), jnp.inf, compute_dtype(parameters(params))),
+            scalar(jnp.inf, params),
         )
 
     def handle(self, call: Call, state: ProjectedLBFGSState):

@@ -3,7 +3,6 @@
 from typing import Annotated, Any, Literal, TypeAlias
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Int
 
@@ -18,8 +17,7 @@ from ..._core import (
 )
 from ..._transforms.normalize import ratio
 from ..._transforms.scale import at, recorded
-from ..._trees.leaves import is_leaf, parameters
-from ..._trees.precision import compute_dtype
+from ..._trees.leaves import is_leaf
 from ..._trees.states import check_state
 from ..._types import (
     CountOrZero,
@@ -34,7 +32,7 @@ from ..._types import (
     ZeroOrMore,
 )
 from ...numerics._numerics import as_float, safe_increment
-from ...tree._like import wide_copy, wide_zeros_like
+from ...tree._like import scalar, wide_copy, wide_zeros_like
 from .copies import replace_params
 
 
@@ -153,13 +151,11 @@ class ScheduleFree(AbstractWrapper):
     state_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     def init(self, params) -> ScheduleFreeState:
-        dtype = jax.dtypes.canonicalize_dtype(compute_dtype(parameters(params)))
-        scalar = lambda value: jnp.array(value, dtype)
         return ScheduleFreeState(
-            b1=scalar(self.b1),
-            weight_sum=scalar(0),
+            b1=scalar(self.b1, params),
+            weight_sum=scalar(0, params),
             step_count=jnp.zeros((), jnp.int32),
-            max_lr=scalar(0),
+            max_lr=scalar(0, params),
             inner_state=self.inner.init(params),
             z=wide_copy(params, self.state_dtype),
         )
@@ -294,9 +290,8 @@ class GPA(AbstractWrapper):
     state_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     def init(self, params) -> GPAState:
-        dtype = jax.dtypes.canonicalize_dtype(compute_dtype(parameters(params)))
         return GPAState(
-            mu_y=jnp.array(self.mu_y, dtype),
+            mu_y=scalar(self.mu_y, params),
             inner_state=self.inner.init(params),
             z=wide_copy(params, self.state_dtype),
         )
@@ -413,10 +408,9 @@ class EMANesterov(AbstractWrapper):
     stop: CountOrZero | None = None
 
     def init(self, params) -> EMANesterovState:
-        dtype = jax.dtypes.canonicalize_dtype(compute_dtype(parameters(params)))
         return EMANesterovState(
             count=jnp.zeros((), jnp.int32),
-            beta=jnp.zeros((), dtype),
+            beta=scalar(0, params),
             inner_state=self.inner.init(params),
             velocity=wide_zeros_like(params),
         )

@@ -3,7 +3,6 @@
 from typing import Annotated, Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Int
 
@@ -15,7 +14,7 @@ from ..._trees.leaves import parameters, restrict
 from ..._trees.precision import compute_dtype
 from ..._types import Count, Interval, Model, Params, Scalar, ScalarOrSchedule, State
 from ...numerics._numerics import safe_increment
-from ...tree._like import wide_copy
+from ...tree._like import scalar, wide_copy
 from .copies import replace_params
 
 
@@ -149,10 +148,9 @@ class ParamEMA(AbstractWrapper):
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     def init(self, params) -> ParamEMAState:
-        dtype = jax.dtypes.canonicalize_dtype(compute_dtype(parameters(params)))
         return ParamEMAState(
             count=jnp.zeros((), jnp.int32),
-            weight_sum=jnp.array(0 if self.debias else 1, dtype),
+            weight_sum=scalar(0 if self.debias else 1, params),
             inner_state=self.inner.init(params),
             average=wide_copy(params, self.accumulator_dtype),
         )
