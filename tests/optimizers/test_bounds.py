@@ -15,7 +15,7 @@ from ..laws.registry import concrete_transformations
 EXCEPTIONS = {
     "alpha": ["COCOB", "ScaleByCOCOB"],
     "b1": ["ScheduleFreeAdamW", "ScheduleFreeSGD"],
-    "b2": ["KLShampoo", "ScaleBySM3", "ScaleByShampoo", "Shampoo"],
+    "b2": ["ScaleBySM3", "ScaleByShampoo", "Shampoo"],
     "b3": ["Prodigy"],
     "beta": [
         "OptimisticGradientDescent",
@@ -23,7 +23,7 @@ EXCEPTIONS = {
         "ScheduleFreePlus",
     ],
     "consistent_rms": ["Muon"],
-    "eps": ["Adadelta", "ScaleByAdadelta"],
+    "eps": ["Adadelta", "KLShampoo", "ScaleByAdadelta"],
     "gamma": ["NoisySGD"],
     "momentum": ["DPSGD", "LARS", "RMSprop", "SGD"],
     "radius": ["Hyperball", "KeepNorm"],

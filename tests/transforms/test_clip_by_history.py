@@ -81,9 +81,3 @@ def test_what_is_not_finite_is_not_remembered():
     )
     np.testing.assert_array_equal(state.norms, [4.0, 3.0])
     assert state.count == 3
-
-
-def test_the_history_fits_into_the_window():
-    message = r"ClipByHistory: `min_history` must be in \[2, 4\], but is 5\."
-    with pytest.raises(ValueError, match=message):
-        eqopt.ClipByHistory(4, min_history=5)

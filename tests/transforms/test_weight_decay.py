@@ -102,7 +102,7 @@ def test_a_part_with_its_own_decay_says_what_is_missing(cls):
     with pytest.raises(ValueError, match="`mode='squared'` needs `learning_rate`"):
         opt.init(jnp.ones(2))
     with pytest.raises(ValueError, match=f"{cls.__name__}.*its mask"):
-        cls(weight_decay=how("decoupled", mask=True), mask=True)
+        cls(weight_decay=how("decoupled", mask=True), mask=True).init(jnp.ones(2))
 
 
 @pytest.mark.parametrize(

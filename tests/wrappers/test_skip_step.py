@@ -208,9 +208,7 @@ def test_skips_only_after_half_of_the_window():
 
 
 def test_errors():
-    message = r"SigmaRule: `min_history` must be in \[2, 8\], but is 9"
-    with pytest.raises(ValueError, match=message):
-        eqopt.SigmaRule(8, min_history=9)
+
     opt = eqopt.SkipStep(eqopt.SGD(0.1), LARGE)
     message = r"SkipStep: `value` must be one real number, .* \(3,\)"
     with pytest.raises(ValueError, match=message):

@@ -20,8 +20,7 @@ from .._types import (
     Updates,
     ZeroOrMore,
 )
-from ..tree import zeros_like
-from ..tree._like import scalar
+from ..tree._like import scalar, zeros_like
 from .line import Line, choose, kept, make_line, move, report, violation
 
 

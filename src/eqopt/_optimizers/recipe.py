@@ -1,4 +1,7 @@
-"""How most optimizers are made: their chains, and weight decay inside a part."""
+"""How most optimizers are made: their parts, and weight decay inside a part.
+
+Methods import the last parts of most chains from here, too.
+"""
 
 import dataclasses
 from typing import Any, ClassVar
@@ -12,8 +15,10 @@ from .._arguments.extra import required_params
 from .._combinators.chain import Chain
 from .._core import AbstractOptimizer, AbstractTransformation, leafwise
 from .._errors import naming_recipe
+from .._transforms.scale import ScaleByLearningRate as ScaleByLearningRate
 from .._transforms.weight_decay import (
     AddDecayedWeights,
+    WeightDecay as WeightDecay,
     complete,
     decay_at,
     decay_weights,

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from .._arguments.checks import check_fields, check_interval
 from .._arguments.fields import static_choice
 from .._core import (
     AbstractStateless,
@@ -23,14 +22,6 @@ from ..numerics._numerics import safe_increment, safe_sqrt
 from ..tree import norm
 from .normalize import AbstractScaleByNorm
 from .scale import scale
-
-
-def check_window(owner: Any) -> None:
-    """Raises unless `min_history` values fit into the window."""
-    check_fields(owner)
-    if owner.min_history is not None:
-        name = type(owner).__name__
-        check_interval(name, "min_history", owner.min_history, 2, owner.window)
 
 
 def mark_present(count, window) -> tuple[Bool[Array, " window"], Any]:
@@ -175,7 +166,7 @@ class ClipByHistory(AbstractTransformation):
         static. Defaults to 128.
     - `sigma`: $\sigma \ge 0$. Defaults to 3.0.
     - `min_history`: the number of norms that must be known before the updates are
-        clipped, an integer from 2 to `window`. Defaults to half of `window`, at least 2.
+        clipped, an integer of at least 2. Defaults to half of `window`, at least 2.
 
     **Raises:**
 
@@ -192,9 +183,6 @@ class ClipByHistory(AbstractTransformation):
     window: Annotated[int, AtLeast(2)] = static_choice(static=True, default=128)
     sigma: ZeroOrMore = 3.0
     min_history: Annotated[IntegerLike, AtLeast(2)] | None = None
-
-    def __check_init__(self) -> None:
-        check_window(self)
 
     def init(self, params) -> ClipByHistoryState:
         zeros = jnp.zeros(self.window, jnp.float32)

@@ -18,8 +18,7 @@ from .._trees.leaves import restrict
 from .._trees.stored import load
 from .._types import AtLeast, IntegerLike, PyTree, Schedule, State, Updates
 from ..numerics._numerics import safe_increment
-from ..tree import zeros_like
-from ..tree._like import wide_zeros_like
+from ..tree._like import wide_zeros_like, zeros_like
 from .collecting import fill_missing, run_collected
 
 

@@ -14,7 +14,7 @@ from .._arguments.construction import Module
 from .._arguments.extra import check_flag, check_number, given_norm
 from .._arguments.fields import static_choice
 from .._core import AbstractTransformation, AbstractWrapper, Call, global_norm
-from .._transforms.clip import check_window, is_known, mark_present, remember
+from .._transforms.clip import is_known, mark_present, remember
 from .._trees.control import filter_cond
 from .._trees.leaves import flatten_updates, parameters
 from .._types import (
@@ -196,7 +196,7 @@ class SigmaRule(AbstractSkipRule):
         static. Defaults to 128.
     - `sigma`: $\sigma \ge 0$. Defaults to 6.0.
     - `min_history`: the number of losses or norms that must be known before one can
-        count as large, an integer from 2 to `window`. Defaults to half of `window`, at
+        count as large, an integer of at least 2. Defaults to half of `window`, at
         least 2.
 
     **Raises:**
@@ -219,9 +219,6 @@ class SigmaRule(AbstractSkipRule):
     window: Annotated[int, AtLeast(2)] = static_choice(static=True, default=128)
     sigma: ZeroOrMore = 6.0
     min_history: Annotated[IntegerLike, AtLeast(2)] | None = None
-
-    def __check_init__(self) -> None:
-        check_window(self)
 
     def init(self) -> SigmaRuleState:
         check_no_schedule(self)

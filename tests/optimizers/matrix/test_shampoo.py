@@ -49,6 +49,6 @@ def test_zero_gradients_at_first(kl):
 
 def test_kl_has_other_bounds():
     with pytest.raises(ValueError, match=r"`b2` must be in \[0, 1\), but is 1"):
-        kl_shampoo(b2=1.0)
-    with pytest.raises(ValueError, match=r"KLShampoo .*`eps` must be in \(0, inf\)"):
+        eqopt.KLShampoo(0.1, b2=1.0)
+    with pytest.raises(ValueError, match=r"KLShampoo: `eps` must be in \(0, inf\)"):
         eqopt.KLShampoo(0.1, eps=0.0)

@@ -6,8 +6,6 @@ from jaxtyping import DTypeLike
 
 from ..._arguments.fields import static_choice
 from ..._core import AbstractLeafwise, equation
-from ..._transforms.scale import ScaleByLearningRate
-from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._types import Mask, ScalarOrSchedule, Unit, ZeroOrMore
 from ...numerics._numerics import (
     abs_sq,
@@ -17,7 +15,7 @@ from ...numerics._numerics import (
     safe_sqrt,
 )
 from ..moments import AbstractMomentsState, counted, init_moments
-from ..recipe import AbstractRecipe
+from ..recipe import AbstractRecipe, AddDecayedWeights, ScaleByLearningRate, WeightDecay
 from .radam import rectification
 
 

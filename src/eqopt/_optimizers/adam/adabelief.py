@@ -5,12 +5,10 @@ from jaxtyping import DTypeLike
 
 from ..._arguments.fields import static_choice
 from ..._core import AbstractLeafwise, equation
-from ..._transforms.scale import ScaleByLearningRate
-from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._types import Mask, ScalarOrSchedule, Unit, ZeroOrMore
 from ...numerics._numerics import abs_sq
 from ..moments import AbstractMomentsState, counted, init_moments, root_plus, unbiased
-from ..recipe import AbstractRecipe
+from ..recipe import AbstractRecipe, AddDecayedWeights, ScaleByLearningRate, WeightDecay
 
 
 class ScaleByBeliefState(AbstractMomentsState):

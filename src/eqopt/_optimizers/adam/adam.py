@@ -10,12 +10,10 @@ from jaxtyping import Array, DTypeLike
 from ..._arguments.fields import static_choice
 from ..._core import AbstractLeafwise, equation
 from ..._errors import InputError
-from ..._transforms.scale import ScaleByLearningRate
-from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._types import Mask, Scalar, ScalarOrSchedule, Unit, ZeroOrMore
 from ...numerics._numerics import abs_sq, as_float, safe_increment
 from ..moments import AbstractMomentsState, counted, init_moments, root_plus, unbiased
-from ..recipe import AbstractRecipe
+from ..recipe import AbstractRecipe, AddDecayedWeights, ScaleByLearningRate, WeightDecay
 
 
 class ScaleByAdamState(AbstractMomentsState):

@@ -11,8 +11,6 @@ from jaxtyping import Array, DTypeLike, Float
 
 from ..._arguments.fields import static_choice
 from ..._core import AbstractLeafwise, equation
-from ..._transforms.scale import ScaleByLearningRate
-from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._trees.leaves import is_leaf, parameters
 from ..._trees.sharding import unsharded
 from ..._types import Leaf, Mask, RealLeaf, ScalarOrSchedule, Unit, ZeroOrMore
@@ -20,7 +18,7 @@ from ...groups._blocks import Blocks, block_shapes, layer_blocks
 from ...numerics._numerics import abs_sq, safe_sqrt
 from ...tree._like import real_full_like_leaf, wide_zeros_like
 from ..moments import AbstractMomentsState, counted
-from ..recipe import AbstractRecipe
+from ..recipe import AbstractRecipe, AddDecayedWeights, ScaleByLearningRate, WeightDecay
 
 
 class ScaleByAdamMiniState(AbstractMomentsState):

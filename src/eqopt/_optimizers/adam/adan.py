@@ -10,8 +10,7 @@ from ..._transforms.scale import ScaleByLearningRate, at, same
 from ..._transforms.weight_decay import is_off
 from ..._types import Mask, Nonnegative, ScalarOrSchedule, Unit, Updates, ZeroOrMore
 from ...numerics._numerics import abs_sq, safe_increment
-from ...tree import zeros_like
-from ...tree._like import real_full_like, wide_zeros_like
+from ...tree._like import real_full_like, wide_zeros_like, zeros_like
 from ..moments import counted, root_plus
 from ..recipe import AbstractRecipe
 

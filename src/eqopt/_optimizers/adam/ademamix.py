@@ -9,7 +9,6 @@ from jaxtyping import Array, DTypeLike, Int
 from ..._arguments.fields import static_choice
 from ..._core import AbstractLeafwise, equation
 from ..._transforms.scale import ScaleByLearningRate, at
-from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._types import (
     Interval,
     Mask,
@@ -22,7 +21,7 @@ from ..._types import (
 from ...numerics._numerics import abs_sq
 from ...tree._like import real_full_like, wide_zeros_like
 from ..moments import counted, root_plus
-from ..recipe import AbstractRecipe
+from ..recipe import AbstractRecipe, AddDecayedWeights, WeightDecay
 
 
 class ScaleByAdEMAMixState(eqx.Module):

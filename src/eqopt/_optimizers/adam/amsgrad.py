@@ -5,12 +5,11 @@ import jax.numpy as jnp
 from jaxtyping import DTypeLike
 
 from ..._core import AbstractLeafwise, equation
-from ..._transforms.scale import ScaleByLearningRate
 from ..._types import Nonnegative, ScalarOrSchedule, Unit, ZeroOrMore
 from ...numerics._numerics import abs_sq
 from ...tree._like import real_full_like
 from ..moments import AbstractMomentsState, counted, init_moments, root_plus
-from ..recipe import AbstractRecipe
+from ..recipe import AbstractRecipe, ScaleByLearningRate
 
 
 class ScaleByAMSGradState(AbstractMomentsState):

@@ -8,11 +8,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Int
 
 from ..._core import AbstractLeafwise, equation
-from ..._transforms.scale import ScaleByLearningRate
 from ..._types import Hyperparameter, Interval, ScalarOrSchedule, Unit, ZeroOrMore
 from ...numerics._numerics import abs_sq, as_float, safe_increment, safe_sqrt
 from ..moments import AbstractMomentsState, counted, init_moments, root_plus, unbiased
-from ..recipe import AbstractRecipe
+from ..recipe import AbstractRecipe, ScaleByLearningRate
 
 
 class ScaleByRAdamState(AbstractMomentsState):

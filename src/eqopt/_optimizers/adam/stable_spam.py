@@ -7,12 +7,10 @@ from jaxtyping import DTypeLike
 from ..._arguments.fields import static_choice
 from ..._core import AbstractLeafwise, equation
 from ..._transforms.block import AdaClipGN, cosine_factor
-from ..._transforms.scale import ScaleByLearningRate
-from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._types import ClosedUnit, Count, Mask, ScalarOrSchedule, Unit, ZeroOrMore
 from ...numerics._numerics import abs_sq, as_float, bias_correction, safe_increment
 from ..moments import AbstractMomentsState, counted, init_moments, root_plus
-from ..recipe import AbstractRecipe
+from ..recipe import AbstractRecipe, AddDecayedWeights, ScaleByLearningRate, WeightDecay
 
 
 class ScaleByAdamWithResetState(AbstractMomentsState):

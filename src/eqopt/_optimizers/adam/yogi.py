@@ -5,11 +5,10 @@ import jax.numpy as jnp
 from jaxtyping import DTypeLike
 
 from ..._core import AbstractLeafwise, equation
-from ..._transforms.scale import ScaleByLearningRate
 from ..._types import ScalarOrSchedule, Unit, ZeroOrMore
 from ...numerics._numerics import abs_sq
 from ..moments import AbstractMomentsState, counted, init_moments, root_plus
-from ..recipe import AbstractRecipe
+from ..recipe import AbstractRecipe, ScaleByLearningRate
 
 
 class ScaleByYogiState(AbstractMomentsState):

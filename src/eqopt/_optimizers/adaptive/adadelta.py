@@ -5,12 +5,10 @@ from jaxtyping import DTypeLike
 
 from ..._arguments.fields import static_choice
 from ..._core import AbstractLeafwise, Leafwise, equation
-from ..._transforms.scale import ScaleByLearningRate
-from ..._transforms.weight_decay import AddDecayedWeights
 from ..._types import Mask, Nonnegative, Positive, ScalarOrSchedule, Unit
 from ...numerics._numerics import abs_sq, safe_sqrt
 from ...tree._like import real_full_like
-from ..recipe import AbstractRecipe
+from ..recipe import AbstractRecipe, AddDecayedWeights, ScaleByLearningRate
 
 
 class ScaleByAdadeltaState(eqx.Module):

@@ -4,11 +4,10 @@ import equinox as eqx
 from jaxtyping import DTypeLike
 
 from ..._core import AbstractLeafwise, Leafwise, equation
-from ..._transforms.scale import ScaleByLearningRate
 from ..._types import Nonnegative, ScalarOrSchedule, ZeroOrMore
 from ...numerics._numerics import abs_sq
 from ...tree._like import real_full_like
-from ..recipe import AbstractRecipe
+from ..recipe import AbstractRecipe, ScaleByLearningRate
 from .rmsprop import over_root
 
 

@@ -10,7 +10,6 @@ from jaxtyping import Array, DTypeLike, Int
 from ..._arguments.fields import static_choice
 from ..._core import AbstractLeafwise, equation
 from ..._transforms.scale import at, recorded
-from ..._transforms.weight_decay import AddDecayedWeights
 from ..._types import (
     Mask,
     Nonnegative,
@@ -25,7 +24,7 @@ from ..._types import (
 from ...numerics._numerics import abs_sq
 from ...tree._like import copy, real_full_like, wide_zeros_like
 from ..moments import counted
-from ..recipe import AbstractRecipe
+from ..recipe import AbstractRecipe, AddDecayedWeights
 
 
 class ScaleByMADGRADState(eqx.Module):

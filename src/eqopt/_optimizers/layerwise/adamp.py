@@ -7,7 +7,6 @@ from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, equation
 from ..._matrices import DimensionNumbers
-from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import WeightDecay, decayed
 from ..._types import (
     Hyperparameter,
@@ -20,7 +19,7 @@ from ..._types import (
 )
 from ...numerics._numerics import abs_sq
 from ..moments import AbstractMomentsState, counted, init_moments, root_plus
-from ..recipe import decay_of, shared_decay, with_own_decay
+from ..recipe import ScaleByLearningRate, decay_of, shared_decay, with_own_decay
 from .projection import Weight, leaves_of, projected
 
 

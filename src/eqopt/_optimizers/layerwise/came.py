@@ -13,8 +13,6 @@ from ..._arguments.fields import static_choice
 from ..._core import AbstractLeafwise, Leafwise, equation
 from ..._matrices import Axes, DimensionNumbers, MatrixDimensionNumbers, map_matrices
 from ..._transforms.factored_rms import inverse_root, inverse_roots, squared_product
-from ..._transforms.scale import ScaleByLearningRate
-from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._types import (
     Leaf,
     Mask,
@@ -28,7 +26,7 @@ from ..._types import (
 )
 from ...numerics._numerics import abs_sq, safe_sqrt
 from ...tree._like import real_full_like, wide_zeros_like
-from ..recipe import AbstractRecipe
+from ..recipe import AbstractRecipe, AddDecayedWeights, ScaleByLearningRate, WeightDecay
 
 
 class ScaleByCAMEState(eqx.Module):

@@ -5,11 +5,9 @@ from jaxtyping import DTypeLike
 
 from ..._arguments.fields import static_choice
 from ..._transforms.block import ScaleByTrustRatio
-from ..._transforms.scale import ScaleByLearningRate
-from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._types import Mask, ScalarOrSchedule, Unit, ZeroOrMore
 from ..adam.adam import ScaleByAdam
-from ..recipe import AbstractRecipe
+from ..recipe import AbstractRecipe, AddDecayedWeights, ScaleByLearningRate, WeightDecay
 
 
 class LAMB(AbstractRecipe):

@@ -7,7 +7,6 @@ from jaxtyping import DTypeLike
 from ..._arguments.fields import static_choice
 from ..._core import AbstractTransformation, equation, leafwise, rounded_like, widened
 from ..._errors import naming_recipe
-from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.trace import Trace, TraceState
 from ..._transforms.weight_decay import AddDecayedWeights, AddDecayedWeightsState
 from ..._trees.leaves import map_parameters
@@ -17,7 +16,7 @@ from ..._types import Leaf, Mask, PerLeaf, Scalar, ScalarOrSchedule, Unit, ZeroO
 from ...numerics._numerics import abs_sq, as_float, safe_increment, safe_sqrt
 from ...tree._like import wide_zeros_like
 from ..moments import AbstractMomentsState
-from ..recipe import AbstractRecipe
+from ..recipe import AbstractRecipe, ScaleByLearningRate
 
 
 class ScaleByNovoGradState(AbstractMomentsState):

@@ -10,14 +10,13 @@ from ..._arguments.fields import static_choice
 from ..._core import AbstractTransformation, Leafwise, equation
 from ..._matrices import DimensionNumbers
 from ..._transforms.normalize import or_1
-from ..._transforms.weight_decay import WeightDecay
 from ..._types import Mask, Nonnegative, ScalarOrSchedule, Size, Unit, ZeroOrMore
 from ...numerics._numerics import abs_sq, safe_norm
 from ..moments import root_plus
 from .orthogonalize import AbstractMomentumState, AbstractOrthogonal
 from .parts.eigenbasis import Matrix, RealMatrix
 from .parts.newton_schulz import Coefficients, NewtonSchulz
-from .parts.recipe import AbstractMatrixRecipe
+from .parts.recipe import AbstractMatrixRecipe, WeightDecay
 
 
 class ScaleByAdaMuonState(AbstractMomentumState):

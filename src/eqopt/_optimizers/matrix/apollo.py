@@ -11,7 +11,6 @@ from jaxtyping import Array, Float, Inexact
 from ..._arguments.fields import static_choice
 from ..._core import AbstractTransformation, equation
 from ..._matrices import AbstractMatrixwise, DimensionNumbers, Pieces, map_layouts
-from ..._transforms.weight_decay import WeightDecay
 from ..._trees.control import cond
 from ..._trees.keys import as_key
 from ..._trees.leaves import places
@@ -40,7 +39,7 @@ from ...numerics._numerics import (
 from ..moments import AbstractMomentsState, counted, root_plus
 from .galore import leading
 from .parts.eigenbasis import Matrix
-from .parts.recipe import AbstractMatrixRecipe
+from .parts.recipe import AbstractMatrixRecipe, WeightDecay
 
 
 ScaleType: TypeAlias = Literal["channel", "tensor"]

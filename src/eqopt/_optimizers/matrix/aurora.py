@@ -9,13 +9,12 @@ from jaxtyping import DTypeLike
 from ..._arguments.fields import static_choice
 from ..._core import AbstractTransformation, Leafwise, equation
 from ..._matrices import DimensionNumbers
-from ..._transforms.weight_decay import WeightDecay
 from ..._types import ClosedUnit, Mask, ScalarOrSchedule, Size, Unit, ZeroOrMore
 from ...numerics._numerics import abs_sq, safe_norm
 from .orthogonalize import AbstractMomentumState, AbstractOrthogonal
 from .parts.eigenbasis import Matrix, short_side
 from .parts.newton_schulz import SCALES, Coefficients, NewtonSchulz, Scale
-from .parts.recipe import AbstractMatrixRecipe
+from .parts.recipe import AbstractMatrixRecipe, WeightDecay
 
 
 class ScaleByAuroraState(AbstractMomentumState):

@@ -11,7 +11,6 @@ from jaxtyping import Array, DTypeLike, Float, Int
 from ..._arguments.fields import static_choice
 from ..._core import AbstractTransformation, Leafwise, equation
 from ..._matrices import DimensionNumbers
-from ..._transforms.weight_decay import WeightDecay
 from ..._types import (
     Interval,
     Mask,
@@ -26,7 +25,7 @@ from .normuon import scale_by_row_rms
 from .orthogonalize import AbstractMomentumState, AbstractOrthogonal
 from .parts.eigenbasis import Matrix, short_side
 from .parts.newton_schulz import SCALES, Coefficients, NewtonSchulz, Scale
-from .parts.recipe import AbstractMatrixRecipe
+from .parts.recipe import AbstractMatrixRecipe, WeightDecay
 
 
 def _number(x: Any) -> Any:

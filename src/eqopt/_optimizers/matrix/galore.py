@@ -28,8 +28,6 @@ from ..._matrices import (
     map_layouts,
     mask_matrices,
 )
-from ..._transforms.scale import ScaleByLearningRate
-from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._trees.control import filter_cond
 from ..._trees.leaves import parameters, restrict
 from ..._trees.routes import Report
@@ -52,7 +50,7 @@ from ..._types import (
 from ...numerics._numerics import safe_increment
 from ...tree._like import wide_zeros_like
 from ..adam.adam import ScaleByAdam
-from ..recipe import AbstractRecipe
+from ..recipe import AbstractRecipe, AddDecayedWeights, ScaleByLearningRate, WeightDecay
 from .parts.eigenbasis import adjoint, orthonormal, times
 
 

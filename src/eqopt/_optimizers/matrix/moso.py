@@ -9,7 +9,6 @@ from jaxtyping import Array, DTypeLike, Inexact
 from ..._arguments.fields import static_choice
 from ..._core import AbstractTransformation, equation
 from ..._matrices import AbstractMatrixwise, DimensionNumbers
-from ..._transforms.weight_decay import WeightDecay
 from ..._types import Count, Mask, PerLeaf, ScalarOrSchedule, Unit, ZeroOrMore
 from ...numerics._numerics import abs_sq, safe_increment
 from ..moments import AbstractMomentsState, counted, root_plus
@@ -26,7 +25,7 @@ from .parts.eigenbasis import (
     start_basis,
     to_basis,
 )
-from .parts.recipe import AbstractMatrixRecipe
+from .parts.recipe import AbstractMatrixRecipe, WeightDecay
 
 
 class ScaleByMOSOState(AbstractMomentsState):

@@ -26,7 +26,6 @@ from ..._matrices import (
     DimensionNumbers,
     map_matrices,
 )
-from ..._transforms.weight_decay import WeightDecay
 from ..._trees.leaves import is_leaf
 from ..._trees.masks import mask_out
 from ..._trees.precision import compute_dtype
@@ -47,7 +46,7 @@ from ...numerics._numerics import abs_sq, bias_correction, safe_increment, safe_
 from ..adam.adam import ScaleByAdam
 from .parts.eigenbasis import Matrix, gram, short_side
 from .parts.newton_schulz import STANDARD, TABLES, iterate
-from .parts.recipe import are_matrices, matrices_and_others
+from .parts.recipe import WeightDecay, are_matrices, matrices_and_others
 
 
 Coefficients: TypeAlias = Literal["standard", "dion"] | tuple | Array | np.ndarray

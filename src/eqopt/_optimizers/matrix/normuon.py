@@ -10,7 +10,6 @@ from ..._arguments.fields import static_choice
 from ..._core import AbstractTransformation, Leafwise, equation
 from ..._matrices import AbstractMatrixwise, DimensionNumbers
 from ..._transforms.normalize import or_1, zero_if_infinite
-from ..._transforms.weight_decay import WeightDecay
 from ..._types import (
     Mask,
     Nonnegative,
@@ -25,7 +24,7 @@ from ...numerics._numerics import abs_sq, safe_norm, safe_sqrt
 from .orthogonalize import AbstractMomentumState, AbstractOrthogonal
 from .parts.eigenbasis import Matrix
 from .parts.newton_schulz import SCALES, Coefficients, NewtonSchulz, Scale
-from .parts.recipe import AbstractMatrixRecipe
+from .parts.recipe import AbstractMatrixRecipe, WeightDecay
 
 
 Side: TypeAlias = Literal["rows", "long"]

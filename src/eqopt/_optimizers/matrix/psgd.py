@@ -13,7 +13,6 @@ from ..._arguments.fields import static_choice
 from ..._core import AbstractTransformation, equation
 from ..._matrices import AbstractMatrixwise, DimensionNumbers
 from ..._transforms.normalize import power_of_two
-from ..._transforms.weight_decay import WeightDecay
 from ..._trees.control import cond
 from ..._types import (
     Count,
@@ -30,7 +29,7 @@ from ..._types import (
 from ...numerics._numerics import abs_sq, safe_root_mean_squares, safe_sqrt
 from ..moments import counted
 from .parts.eigenbasis import Matrix, gram
-from .parts.recipe import AbstractMatrixRecipe
+from .parts.recipe import AbstractMatrixRecipe, WeightDecay
 from .parts.stagger import Shift, shifts
 
 

@@ -15,13 +15,12 @@ from ..._core import AbstractOptimizer, AbstractTransformation, Leafwise, equati
 from ..._errors import InputError
 from ..._matrices import DimensionNumbers, MatrixDimensionNumbers
 from ..._transforms.normalize import or_1
-from ..._transforms.weight_decay import WeightDecay
 from ..._types import Mask, Params, ScalarOrSchedule, Size, Unit, ZeroOrMore
 from ...numerics._numerics import safe_norm
 from .orthogonalize import AbstractMomentumState, AbstractOrthogonal
 from .parts.eigenbasis import Matrix
 from .parts.newton_schulz import Coefficients, NewtonSchulz
-from .parts.recipe import matrices_and_others
+from .parts.recipe import WeightDecay, matrices_and_others
 
 
 Norm: TypeAlias = Literal["spectral", "sign", "row", "col"]

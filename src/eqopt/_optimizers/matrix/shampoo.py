@@ -9,18 +9,17 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import DTypeLike
 
-from ..._arguments.checks import check_fields, check_interval
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core import AbstractOptimizer, AbstractTransformation, equation
 from ..._matrices import AbstractMatrixwise, DimensionNumbers, Rows, Work
 from ..._transforms.normalize import zero_if_infinite
-from ..._transforms.weight_decay import WeightDecay
 from ..._types import (
     ClosedUnit,
     Count,
     Mask,
     PerLeaf,
+    Positive,
     ScalarOrSchedule,
     Size,
     Unit,
@@ -49,7 +48,7 @@ from .parts.eigenbasis import (
     to_basis,
     whitened,
 )
-from .parts.recipe import AbstractMatrixRecipe, matrices_and_others
+from .parts.recipe import AbstractMatrixRecipe, WeightDecay, matrices_and_others
 from .parts.stagger import Shift, shifts
 
 
@@ -321,12 +320,6 @@ class ScaleByShampoo(AbstractMatrixwise):
     @property
     def _rows(self) -> Rows:
         return "outputs" if self.one_sided else "first"  # if so, sides are not alike
-
-    def __check_init__(self) -> None:
-        check_fields(self)
-        if self.kl:
-            check_interval("ScaleByShampoo", "b2", self.b2, 0, 1, includes_high=False)
-            check_interval("ScaleByShampoo", "eps", self.eps, 0, includes_low=False)
 
     def init(self, params) -> ScaleByShampooState:
         return ScaleByShampooState(
@@ -665,8 +658,8 @@ class KLShampoo(AbstractOptimizer):
 
     learning_rate: ScalarOrSchedule
     b1: Unit = 0.9
-    b2: ClosedUnit = 0.95
-    eps: ZeroOrMore = 1e-12
+    b2: Unit = 0.95
+    eps: Positive = 1e-12
     weight_decay: WeightDecay = 0.01
     precondition_frequency: Count = 10
     one_sided: bool = static_choice(static=True, default=False)

@@ -13,7 +13,6 @@ from ..._combinators.chain import Chain
 from ..._core import AbstractOptimizer, AbstractTransformation, equation
 from ..._errors import InputError
 from ..._matrices import AbstractMatrixwise, DimensionNumbers, Rows
-from ..._transforms.weight_decay import WeightDecay
 from ..._trees.control import cond
 from ..._types import (
     Count,
@@ -42,7 +41,7 @@ from .parts.eigenbasis import (
     whitened,
 )
 from .parts.newton_schulz import STANDARD, Coefficients, Scale
-from .parts.recipe import AbstractMatrixRecipe, matrices_and_others
+from .parts.recipe import AbstractMatrixRecipe, WeightDecay, matrices_and_others
 from .parts.stagger import Shift, shifts
 
 

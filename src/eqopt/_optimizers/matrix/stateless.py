@@ -16,7 +16,6 @@ from ..._errors import InputError
 from ..._matrices import AbstractMatrixwise, DimensionNumbers, map_matrices
 from ..._transforms.scale import Scale, ScaleByTree
 from ..._transforms.trace import EMA
-from ..._transforms.weight_decay import WeightDecay
 from ..._trees.masks import both
 from ..._trees.states import check_state
 from ..._types import (
@@ -33,7 +32,7 @@ from ..._types import (
 )
 from ...numerics._numerics import abs_sq, safe_norm
 from .parts.eigenbasis import Matrix
-from .parts.recipe import are_matrices, matrices_and_others
+from .parts.recipe import WeightDecay, are_matrices, matrices_and_others
 
 
 SpectralTarget: TypeAlias = Literal["unit", "unit_rms"]

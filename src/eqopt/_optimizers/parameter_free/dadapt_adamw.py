@@ -18,7 +18,6 @@ from ..._core import (
 )
 from ..._transforms.normalize import ratio
 from ..._transforms.scale import recorded
-from ..._transforms.weight_decay import WeightDecay
 from ..._trees.states import check_state
 from ..._types import (
     Leaf,
@@ -36,7 +35,7 @@ from ..._types import (
 from ...numerics._numerics import abs_sq, safe_increment, safe_sqrt
 from ...tree._like import real_full_like, scalar, wide_zeros_like
 from ..moments import corrected_step, root_plus
-from ..recipe import add_decay, decay_of
+from ..recipe import WeightDecay, add_decay, decay_of
 
 
 class DAdaptAdamWState(eqx.Module):

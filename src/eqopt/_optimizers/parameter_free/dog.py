@@ -19,7 +19,6 @@ from ..._core import (
 )
 from ..._transforms.normalize import ratio
 from ..._transforms.scale import ScaleByLearningRate, scale
-from ..._transforms.weight_decay import AddDecayedWeights
 from ..._trees.states import check_state
 from ..._types import (
     Hyperparameter,
@@ -35,7 +34,7 @@ from ..._types import (
 from ...numerics._numerics import abs_sq, safe_sqrt
 from ...tree import norm
 from ...tree._like import copy, scalar
-from ..recipe import AbstractRecipe
+from ..recipe import AbstractRecipe, AddDecayedWeights
 
 
 Kind: TypeAlias = Literal["heuristic", "distance", "learning_rate"]

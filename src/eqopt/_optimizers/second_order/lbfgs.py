@@ -27,8 +27,7 @@ from ..._trees.states import check_size, check_state
 from ..._types import PerLeaf, PyTree, Scalar, ScalarOrSchedule, Size
 from ..._wrappers.averages.copies import check_kept
 from ...numerics._numerics import safe_increment, safe_sqrt
-from ...tree import zeros_like
-from ...tree._like import wide_zeros_like
+from ...tree._like import wide_zeros_like, zeros_like
 
 
 class ScaleByLBFGSState(eqx.Module):

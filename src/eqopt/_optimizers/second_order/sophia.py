@@ -8,8 +8,6 @@ from ..._arguments.fields import static_choice
 from ..._core import AbstractTransformation, equation, leafwise, sum_over_leaves
 from ..._transforms.clip import clip
 from ..._transforms.hutchinson import HutchinsonDiagHessian
-from ..._transforms.scale import ScaleByLearningRate
-from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._trees.control import filter_cond
 from ..._trees.leaves import restrict
 from ..._trees.precision import or_tiny
@@ -28,7 +26,7 @@ from ..._types import (
 )
 from ...numerics._numerics import bias_correction, safe_increment
 from ..moments import AbstractMomentsState, init_moments
-from ..recipe import AbstractRecipe
+from ..recipe import AbstractRecipe, AddDecayedWeights, ScaleByLearningRate, WeightDecay
 
 
 class SophiaState(AbstractMomentsState):

@@ -1,9 +1,8 @@
 """Gradient descent with noise."""
 
 from ..._transforms.noise import AddNoise
-from ..._transforms.scale import ScaleByLearningRate
 from ..._types import Hyperparameter, Key, ScalarOrSchedule, ZeroOrMore
-from ..recipe import AbstractRecipe
+from ..recipe import AbstractRecipe, ScaleByLearningRate
 
 
 class NoisySGD(AbstractRecipe):

@@ -9,12 +9,10 @@ from jaxtyping import Array, DTypeLike, Int
 
 from ..._arguments.fields import static_choice
 from ..._core import AbstractLeafwise, equation
-from ..._transforms.scale import ScaleByLearningRate
-from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._types import Hyperparameter, Mask, ScalarOrSchedule, Unit, Updates
 from ...tree._like import wide_zeros_like
 from ..moments import counted
-from ..recipe import AbstractRecipe
+from ..recipe import AbstractRecipe, AddDecayedWeights, ScaleByLearningRate, WeightDecay
 
 
 class ScaleByLionState(eqx.Module):

@@ -6,10 +6,9 @@ from jaxtyping import DTypeLike
 
 from ..._combinators.chain import Chain
 from ..._core import AbstractOptimizer, AbstractStateless, Leafwise, equation
-from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.trace import EMA
 from ..._types import ScalarOrSchedule, Unit
-from ..recipe import AbstractRecipe
+from ..recipe import AbstractRecipe, ScaleByLearningRate
 
 
 @equation(elementwise=True)

@@ -9,7 +9,7 @@ from ...._combinators.masked import Masked
 from ...._core import AbstractOptimizer, AbstractTransformation
 from ...._matrices import DimensionNumbers, map_matrices
 from ...._transforms.scale import ScaleByLearningRate
-from ...._transforms.weight_decay import AddDecayedWeights
+from ...._transforms.weight_decay import AddDecayedWeights, WeightDecay as WeightDecay
 from ...._types import Params, PyTree
 from ...adam.adam import ScaleByAdam
 
