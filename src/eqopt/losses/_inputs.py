@@ -41,18 +41,18 @@ def as_scalar(
 
 
 def check_shape(
-    owner: str, name: str, x: Any, shape: tuple[int, ...], like: str
+    owner: str, name: str, x: Any, shape: tuple[int, ...], like: str, fix: str = ""
 ) -> None:
     """Raises unless `x` has this shape, the shape of `like`."""
     if jnp.shape(x) == shape:
         return
-    fix = f"Nothing is broadcast: insert or drop axes, as in `{name}[:, None]`."
     is_integer = jnp.issubdtype(jnp.result_type(x), jnp.integer)
-    if name == "labels" and is_integer and jnp.shape(x) == shape[:-1]:
+    if not fix and name == "labels" and is_integer and jnp.shape(x) == shape[:-1]:
         fix = f"Convert integers with `jax.nn.one_hot(labels, {shape[-1]})`."
+    fix = fix or f"Nothing is broadcast: insert or drop axes, as in `{name}[:, None]`."
     raise InputError(
         owner,
-        f"`{name}` must have the shape of `{like}`, {shape}, but has shape "
+        f"`{name}` must have the shape of {like}, {shape}, but has shape "
         f"{jnp.shape(x)}. {fix}",
     )
 
@@ -65,7 +65,7 @@ def widen_alike(owner: str, *, or_number: bool = False, **arrays: Any) -> list[A
     (name, array), *others = arrays.items()
     for other, x in others:
         if not (or_number and jnp.ndim(x) == 0):
-            check_shape(owner, other, x, jnp.shape(array), name)
+            check_shape(owner, other, x, jnp.shape(array), f"`{name}`")
     return widen(*arrays.values())
 
 
@@ -73,13 +73,9 @@ def check_labels(owner: str, name: str, array: Any, labels: Any, axes: Any) -> N
     """Raises unless there is one label for each index along the other axes."""
     shape = jnp.shape(array)
     expected = tuple(n for i, n in enumerate(shape) if i not in axes)
-    if jnp.shape(labels) != expected:
-        raise InputError(
-            owner,
-            f"`labels` must be integers of shape {expected}, like `{name}` without the "
-            f"axis of the classes, but has shape {jnp.shape(labels)}. Convert one-hot "
-            "labels with `jnp.argmax`.",
-        )
+    like = f"`{name}` without the axis of the classes"
+    fix = "Convert one-hot labels with `jnp.argmax`."
+    check_shape(owner, "labels", labels, expected, like, fix)
 
 
 def as_axes(axis: Axes, ndim: int) -> tuple[int, ...]:

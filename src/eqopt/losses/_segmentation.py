@@ -117,7 +117,9 @@ def dice_loss(
     loss = _dice(p, q, t, tuple(axes), s, a, b)
     if class_weights is not None:
         classes = p.shape[-1:]
-        check_shape(owner, "class_weights", class_weights, classes, "predictions[0, 0]")
+        check_shape(
+            owner, "class_weights", class_weights, classes, "`predictions[0, 0]`"
+        )
         weights = jnp.asarray(class_weights).astype(p.dtype)
         loss = loss * jnp.broadcast_to(weights, loss.shape)
     loss = _without_background(loss, ignore_background)
@@ -256,7 +258,7 @@ def _prepared(owner: str, predictions: Any, targets: Any, apply_softmax: bool):
             "`predictions` must have axes for the batch and the classes, but has "
             f"shape {x.shape}.",
         )
-    check_shape(owner, "targets", t, x.shape, "predictions")
+    check_shape(owner, "targets", t, x.shape, "`predictions`")
     if not apply_softmax:
         return x, 1 - x, t
     if x.shape[-1] == 1:
