@@ -242,10 +242,11 @@ class AbstractOptimizer(AbstractTransformation):
     def chain(self) -> AbstractTransformation:
         """The transformation that the hyperparameters define."""
 
-    def part(self, cls: type[_Part]) -> _Part:
+    def part(self, cls: type[_Part], **others: Any) -> _Part:
         """A `cls` that takes its hyperparameters from the fields with the same names.
 
-        Fields that this optimizer does not have keep their defaults.
+        `others` replace these. Fields that this optimizer does not have, either, keep
+        their defaults.
 
         !!! example
 
@@ -261,7 +262,7 @@ class AbstractOptimizer(AbstractTransformation):
             ```
         """
         own, names = ({x.name for x in dataclasses.fields(y)} for y in (self, cls))
-        return cls(**{name: getattr(self, name) for name in own & names})
+        return cls(**{name: getattr(self, name) for name in own & names} | others)
 
     def __check_init__(self) -> None:
         check_fields(self)  # before the parts, which may have other names for them

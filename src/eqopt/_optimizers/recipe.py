@@ -3,7 +3,6 @@
 Methods import the last parts of most chains from here, too.
 """
 
-import dataclasses
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -101,5 +100,4 @@ def add_decay(owner, updates, params, step, count) -> Updates:
 
 def with_own_decay(owner: AbstractOptimizer, cls: type[AbstractTransformation]):
     """`owner.part(cls)` for a part that applies the decay of `owner` by itself."""
-    part: Any = owner.part(cls)
-    return dataclasses.replace(part, weight_decay=decay_of(owner), mask=None)
+    return owner.part(cls, weight_decay=decay_of(owner), mask=None)

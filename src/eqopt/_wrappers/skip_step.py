@@ -226,9 +226,7 @@ class SigmaRule(AbstractSkipRule):
         zero = lambda: jnp.zeros((), jnp.int32)
         return SigmaRuleState(zeros(), zero(), zeros(), zero())
 
-    def __call__(
-        self, value: Scalar | None, norm: Scalar, state: State
-    ) -> tuple[Bool[Array, ""], SigmaRuleState]:
+    def __call__(self, value, norm, state):
         skip, *seen = self._judge(norm, state.norms, state.norm_count)
         values = state.values, state.value_count
         if value is not None:

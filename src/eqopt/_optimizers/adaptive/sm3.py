@@ -1,6 +1,5 @@
 """SM3: Adagrad that stores the sums of squares only by row and by column."""
 
-import dataclasses
 import functools
 from typing import Any
 
@@ -236,5 +235,5 @@ class SM3(AbstractOptimizer):
 
     @property
     def chain(self) -> Chain:
-        scale_by_sm3 = dataclasses.replace(self.part(ScaleBySM3), b1=self.momentum)
+        scale_by_sm3 = self.part(ScaleBySM3, b1=self.momentum)
         return Chain(scale_by_sm3, self.part(ScaleByLearningRate))

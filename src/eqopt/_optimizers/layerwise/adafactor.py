@@ -1,7 +1,5 @@
 """Adafactor: Adam's second moments in sublinear memory."""
 
-import dataclasses
-
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import DTypeLike
@@ -149,9 +147,7 @@ class Adafactor(AbstractOptimizer):
     @property
     def chain(self) -> Chain:
         parts: list[AbstractTransformation] = [
-            dataclasses.replace(
-                self.part(ScaleByFactoredRMS), step_offset=self.decay_offset
-            )
+            self.part(ScaleByFactoredRMS, step_offset=self.decay_offset)
         ]
         if self.learning_rate is not None:
             parts.append(ScaleByLearningRate(self.learning_rate, flip_sign=False))

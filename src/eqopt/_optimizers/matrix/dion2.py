@@ -28,14 +28,6 @@ from .parts.newton_schulz import SCALES, Coefficients, NewtonSchulz, Scale
 from .parts.recipe import AbstractMatrixRecipe, WeightDecay
 
 
-def _number(x: Any) -> Any:
-    """`x` as a Python float if it is a number with a known value, otherwise unchanged."""
-    try:
-        return float(x)
-    except (TypeError, ValueError):
-        return x
-
-
 Fraction: TypeAlias = Annotated[float, Interval(0, 1, includes_low=False)]
 
 
@@ -229,7 +221,7 @@ class ScaleByDion2(AbstractOrthogonal):
         ```
     """
 
-    fraction: Fraction = eqx.field(static=True, converter=_number, default=0.25)
+    fraction: Fraction = eqx.field(static=True, converter=float, default=0.25)
     ef_decay: Unit = 0.95
     b2: Unit | None = None
     eps: ZeroOrMore = 1e-8
@@ -382,7 +374,7 @@ class Dion2(AbstractMatrixRecipe):
     """
 
     learning_rate: ScalarOrSchedule
-    fraction: Fraction = eqx.field(static=True, converter=_number, default=0.25)
+    fraction: Fraction = eqx.field(static=True, converter=float, default=0.25)
     ef_decay: Unit = 0.95
     b2: Unit | None = None
     eps: ZeroOrMore = 1e-8

@@ -1,6 +1,5 @@
 """MARS: variance reduction of the gradients, for AdamW, Lion and Shampoo."""
 
-import dataclasses
 from typing import Literal, TypeAlias
 
 import equinox as eqx
@@ -351,6 +350,5 @@ class MARS(AbstractOptimizer):
         momentum = Trace(self.b1, accumulator_dtype=self.mu_dtype)
         if self.mars_type == "lion":
             return [momentum, ScaleBySign()]
-        part = self.part(Orthogonalize)
-        part = dataclasses.replace(part, scale="shape", dtype=self.ns_dtype)
+        part = self.part(Orthogonalize, scale="shape", dtype=self.ns_dtype)
         return [momentum, part]

@@ -1,6 +1,5 @@
 """Shampoo: divides both sides of a gradient by roots of their second moments."""
 
-import dataclasses
 import functools
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -673,5 +672,5 @@ class KLShampoo(AbstractOptimizer):
 
     @property
     def chain(self) -> Chain:
-        part = dataclasses.replace(self.part(ScaleByShampoo), graft=None, kl=True)
+        part = self.part(ScaleByShampoo, graft=None, kl=True)
         return matrices_and_others(self, part)

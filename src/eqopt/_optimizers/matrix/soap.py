@@ -1,6 +1,5 @@
 """SOAP: Adam in the eigenbasis of Shampoo's preconditioner; also made orthogonal."""
 
-import dataclasses
 import functools
 from typing import Any, ClassVar
 
@@ -40,7 +39,7 @@ from .parts.eigenbasis import (
     to_basis,
     whitened,
 )
-from .parts.newton_schulz import STANDARD, Coefficients, Scale
+from .parts.newton_schulz import NS_EPS, STANDARD, Coefficients, Scale
 from .parts.recipe import AbstractMatrixRecipe, WeightDecay, matrices_and_others
 from .parts.stagger import Shift, shifts
 
@@ -678,12 +677,6 @@ class SOAPMuon(AbstractOptimizer):
 
     @property
     def chain(self) -> Chain:
-        soap = dataclasses.replace(self.part(ScaleBySOAP), correct_bias=False)
-        orthogonalize = Orthogonalize(
-            coefficients=self.coefficients,
-            steps=self.steps,
-            scale=self.scale,
-            dtype=self.ns_dtype,
-            weight_dimension_numbers=self.weight_dimension_numbers,
-        )
+        soap = self.part(ScaleBySOAP, correct_bias=False)
+        orthogonalize = self.part(Orthogonalize, eps=NS_EPS, dtype=self.ns_dtype)
         return matrices_and_others(self, soap, orthogonalize)

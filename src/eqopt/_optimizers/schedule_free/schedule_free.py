@@ -209,12 +209,8 @@ class ScheduleFreeAdamW(AbstractOptimizer):
 
     @property
     def chain(self) -> ScheduleFree:
-        normalize = ScaleByRMS(
-            self.b2,
-            self.eps,
-            eps_in_sqrt=False,
-            bias_correction=True,
-            nu_dtype=self.nu_dtype,
+        normalize = self.part(
+            ScaleByRMS, decay=self.b2, eps_in_sqrt=False, bias_correction=True
         )
         return _schedule_free(self, normalize)
 

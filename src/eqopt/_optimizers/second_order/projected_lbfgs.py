@@ -158,20 +158,12 @@ class ProjectedLBFGS(AbstractComposite):
     memory_size: Size = static_choice(static=True, default=10)
     max_linesearch_steps: Count = 20
 
-    @property
-    def _inverse(self) -> ScaleByLBFGS:
-        return ScaleByLBFGS(self.memory_size)
-
-    @property
-    def _search(self) -> ScaleByBacktrackingLinesearch:
-        return ScaleByBacktrackingLinesearch(1, store_grad=True)
-
     def init(self, params) -> ProjectedLBFGSState:
         with naming_recipe(self):
             self._projected(parameters(params))  # checks the bounds
         return ProjectedLBFGSState(
-            self._inverse.init(params),
-            self._search.init(params),
+            ScaleByLBFGS(self.memory_size).init(params),
+            ScaleByBacktrackingLinesearch(1, store_grad=True).init(params),
             scalar(jnp.inf, params),
         )
 
