@@ -4,7 +4,7 @@ For independent noise for privacy, see `privacy.py`.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -201,10 +201,11 @@ def _as_numbers(owner: str, given: Any) -> tuple[Any, ...]:
     """The coefficients in a tuple; raises an error unless they are such numbers."""
     if isinstance(given, jax.Array | np.ndarray) and not is_traced(given):
         given = given.tolist()
+    numbers = given if isinstance(given, Iterable) else (given,)
     finite = Interval(includes_low=False, includes_high=False)
-    for i, x in enumerate(given):
-        check_number_in(owner, f"coefficients[{i}]", x, finite)
-    return tuple(x.item() if isinstance(x, np.generic) else x for x in given)
+    for x in numbers:
+        check_number_in(owner, "coefficients", x, finite)
+    return tuple(x.item() if isinstance(x, np.generic) else x for x in numbers)
 
 
 class AddCorrelatedNoiseState(eqx.Module):

@@ -28,6 +28,14 @@ from .parts.newton_schulz import SCALES, Coefficients, NewtonSchulz, Scale
 from .parts.recipe import AbstractMatrixRecipe, WeightDecay
 
 
+def _number(x: Any) -> Any:
+    """`x` as a Python float if it is a number with a known value, otherwise unchanged."""
+    try:
+        return float(x)
+    except (TypeError, ValueError):
+        return x
+
+
 Fraction: TypeAlias = Annotated[float, Interval(0, 1, includes_low=False)]
 
 
@@ -221,7 +229,7 @@ class ScaleByDion2(AbstractOrthogonal):
         ```
     """
 
-    fraction: Fraction = eqx.field(static=True, converter=float, default=0.25)
+    fraction: Fraction = eqx.field(static=True, converter=_number, default=0.25)
     ef_decay: Unit = 0.95
     b2: Unit | None = None
     eps: ZeroOrMore = 1e-8
@@ -374,7 +382,7 @@ class Dion2(AbstractMatrixRecipe):
     """
 
     learning_rate: ScalarOrSchedule
-    fraction: Fraction = eqx.field(static=True, converter=float, default=0.25)
+    fraction: Fraction = eqx.field(static=True, converter=_number, default=0.25)
     ef_decay: Unit = 0.95
     b2: Unit | None = None
     eps: ZeroOrMore = 1e-8
