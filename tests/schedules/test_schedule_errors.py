@@ -45,8 +45,11 @@ WRONG = [
     (lambda: LinearOneCycle(9, 1.0, 0.5, 0.4), ["`pct_final`", "`pct_start`", "0.4"]),
     (lambda: ONE.clip(2.0, 1.0), ["`max_value`", "at least `min_value`, 2.0"]),
     # Parts of a run.
-    (lambda: WarmupDecay(1000, 100.0), ["`warmup`", "float from 0 to 1", "100.0"]),
-    (lambda: WarmupDecay(1000, cycles=[0.5, 1.5]), ["`cycles[1]`", "1.5"]),
+    (
+        lambda: WarmupDecay(1000, 100.0),
+        ["`warmup` and `decay`", "100000", "floats are"],
+    ),
+    (lambda: WarmupDecay(1000, cycles=[0.5, 1.5]), ["`cycles`", "[0, 500, 1500]"]),
     (lambda: WarmupDecay(1000, cycles=0), ["`cycles`", "at least 1", "0"]),
     (
         lambda: WarmupDecay(1000, cycles=[500, 0.4]),

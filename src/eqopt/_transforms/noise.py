@@ -201,7 +201,7 @@ def _as_numbers(owner: str, given: Any) -> tuple[Any, ...]:
     """The coefficients in a tuple; raises an error unless they are such numbers."""
     if isinstance(given, jax.Array | np.ndarray) and not is_traced(given):
         given = given.tolist()
-    numbers = given if isinstance(given, Iterable) else (given,)
+    numbers = tuple(given) if isinstance(given, Iterable) else (given,)
     finite = Interval(includes_low=False, includes_high=False)
     for x in numbers:
         check_number_in(owner, "coefficients", x, finite)

@@ -3,17 +3,16 @@
 import itertools
 import math
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 import equinox as eqx
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Int
 
 from .._arguments.checks import check_fields, check_integer
 from .._errors import InputError
 from .._jax_internals import is_traced
-from .._types import RealScalarLike
+from .._types import Interval, RealScalarLike
 from ._decay import SHAPES, between, exponential, half_wave, line
 from ._dtypes import (
     Finite,
@@ -330,6 +329,10 @@ def _beginnings(cycles: int | Iterable[Any]) -> tuple[Any, ...]:
     return tuple(i / number for i in range(1, number))
 
 
+# A number of steps if it is an integer, or a fraction.
+_Amount: TypeAlias = Annotated[RealScalarLike, Interval(0)]
+
+
 class WarmupDecay(AbstractSchedule):
     r"""Up along a straight line, constant, and down, by fractions of the run or by steps.
 
@@ -386,9 +389,9 @@ class WarmupDecay(AbstractSchedule):
     """
 
     total_steps: Steps
-    warmup: RealScalarLike = 0
-    decay: RealScalarLike | None = None
-    rewarmup: RealScalarLike = 0
+    warmup: _Amount = 0
+    decay: _Amount | None = None
+    rewarmup: _Amount = 0
     cycles: tuple[RealScalarLike, ...] = eqx.field(converter=_beginnings, default=1)
     peak_value: Finite = eqx.field(kw_only=True, default=1.0)
     alpha: Finite = eqx.field(kw_only=True, default=0.0)
@@ -398,10 +401,6 @@ class WarmupDecay(AbstractSchedule):
 
     def __check_init__(self) -> None:
         check_fields(self)
-        for name in ("warmup", "decay", "rewarmup"):
-            _check_amount(name, getattr(self, name))
-        for i, beginning in enumerate(self.cycles):
-            _check_amount(f"cycles[{i}]", beginning)
         starts = self._starts()
         if not ascend(*starts, self.total_steps):
             raise InputError(
@@ -451,20 +450,6 @@ class WarmupDecay(AbstractSchedule):
         return lengths
 
 
-def _check_amount(name: str, value: Any) -> None:
-    """Raises unless it is a number of steps, or a fraction; `None` and tracers pass."""
-    if value is None or is_traced(value):
-        return
-    most = math.inf if is_integer(value) else 1
-    # In NumPy, because comparing JAX arrays would be traced under `jit`.
-    if np.ndim(value) != 0 or not 0 <= np.asarray(value) <= most:
-        raise InputError(
-            "WarmupDecay",
-            f"`{name}` must be a number of steps, an integer of at least 0, or a "
-            f"fraction, a float from 0 to 1, but is {value!r}.",
-        )
-
-
 def _check_fits(owner: WarmupDecay, i, length, warmup, decay) -> None:
     if any(map(is_traced, (length, warmup, decay))):
         return
@@ -476,7 +461,8 @@ def _check_fits(owner: WarmupDecay, i, length, warmup, decay) -> None:
         raise InputError(
             owner,
             f"`{name}` and `decay` must fit into a cycle, but are {warmup} and "
-            f"{max(decay, 0)} steps in cycle {i}, which has {length}.",
+            f"{max(decay, 0)} steps in cycle {i}, which has {length}. Integers are "
+            "steps, and floats are fractions.",
         )
 
 
