@@ -404,6 +404,8 @@ from ._transforms.block import (
     AdaClipGN as AdaClipGN,
     AdaClipGNState as AdaClipGNState,
     ClipByBlockRMS as ClipByBlockRMS,
+    ScaleByDistanceOverGradients as ScaleByDistanceOverGradients,
+    ScaleByDistanceOverGradientsState as ScaleByDistanceOverGradientsState,
     ScaleByParamBlockNorm as ScaleByParamBlockNorm,
     ScaleByParamBlockRMS as ScaleByParamBlockRMS,
     ScaleByTrustRatio as ScaleByTrustRatio,
@@ -419,10 +421,6 @@ from ._transforms.constraints import (
     Overwrite as Overwrite,
     ZeroNaNs as ZeroNaNs,
     ZeroNaNsState as ZeroNaNsState,
-)
-from ._transforms.distance_over_gradients import (
-    ScaleByDistanceOverGradients as ScaleByDistanceOverGradients,
-    ScaleByDistanceOverGradientsState as ScaleByDistanceOverGradientsState,
 )
 from ._transforms.factored_rms import (
     ScaleByFactoredRMS as ScaleByFactoredRMS,
