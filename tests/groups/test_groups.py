@@ -247,7 +247,7 @@ def test_table():
         ),
         (
             lambda: eqopt.ScaleByTree(jnp.ones(3)).update({"a": jnp.ones(2)}, None),
-            ["the factor at `['a']` has shape (3,)", "(2,) of the update"],
+            ["`factors`", "shape (2,) at `['a']`", "has shape (3,)"],
         ),
         (
             lambda: eqopt.Partition(

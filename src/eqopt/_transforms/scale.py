@@ -1,5 +1,6 @@
 """Multiplies updates by a number: fixed, scheduled, a learning rate, on a plateau."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -238,14 +239,17 @@ class ScaleByLearningRate(AbstractLeafwise):
         )
 
     def leafwise(self, state: ScaleByLearningRateState, params=None, **extra):
-        eta = at(self, "learning_rate", state.count)
-        return Leafwise(
-            scale,
-            ScaleByLearningRateState(
-                safe_increment(state.count), recorded(eta, state.learning_rate)
-            ),
-            {"step_size": negative(eta) if self.flip_sign else eta},
-        )
+        eta, state = take_rate(self, state)
+        state = dataclasses.replace(state, count=safe_increment(state.count))
+        step_size = negative(eta) if self.flip_sign else eta
+        return Leafwise(scale, state, {"step_size": step_size})
+
+
+def take_rate(owner: object, state: Any) -> tuple[Any, Any]:
+    """The learning rate of this step, and the state that records it."""
+    eta = at(owner, "learning_rate", state.count)
+    rate = recorded(eta, state.learning_rate)
+    return eta, dataclasses.replace(state, learning_rate=rate)
 
 
 def negative(rate: Any) -> Any:

@@ -1,13 +1,11 @@
 """Optimistic Adam: expects the next update to change like the last one."""
 
-import dataclasses
-
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Int
 
 from ..._core import AbstractLeafwise
-from ..._transforms.scale import at, negative, recorded
+from ..._transforms.scale import at, negative, recorded, take_rate
 from ..._types import Recorded, ScalarOrSchedule, Unit, Updates, ZeroOrMore
 from ...tree._like import wide_zeros_like
 from ..moments import counted
@@ -42,13 +40,12 @@ class DescendOptimistically(AbstractLeafwise):
         return DescendOptimisticallyState(count, eta, wide_zeros_like(params))
 
     def leafwise(self, state: DescendOptimisticallyState, params=None, **extra):
-        eta = at(self, "learning_rate", state.count)
+        eta, state = take_rate(self, state)
         optimism = eta if self.optimism is None else at(self, "optimism", state.count)
-        rate = recorded(eta, state.learning_rate)
         return counted(
             self,
             optimistic,
-            dataclasses.replace(state, learning_rate=rate),
+            state,
             alpha=negative(eta),
             beta=negative(optimism),
             is_first=state.count == 0,

@@ -1,7 +1,5 @@
 """MADGRAD: dual averaging with momentum and a cube root."""
 
-import dataclasses
-
 import equinox as eqx
 import jax.numpy as jnp
 from jax import lax
@@ -9,7 +7,7 @@ from jaxtyping import Array, DTypeLike, Int
 
 from ..._arguments.fields import static_choice
 from ..._core import AbstractLeafwise, equation
-from ..._transforms.scale import at, recorded
+from ..._transforms.scale import at, recorded, take_rate
 from ..._types import (
     Mask,
     Nonnegative,
@@ -133,12 +131,11 @@ class ScaleByMADGRAD(AbstractLeafwise):
         )
 
     def leafwise(self, state: ScaleByMADGRADState, params=None, **extra):
-        eta = at(self, "learning_rate", state.count)
-        rate = recorded(eta, state.learning_rate)
+        eta, state = take_rate(self, state)
         return counted(
             self,
             madgrad,
-            dataclasses.replace(state, learning_rate=rate),
+            state,
             reads={"x0": state.x0},
             k=state.count.astype(float),
             learning_rate=eta,

@@ -1,6 +1,5 @@
 """Muown: Muon turns the rows of a matrix, and Adam changes their norms."""
 
-import dataclasses
 from typing import TypeAlias
 
 import equinox as eqx
@@ -13,7 +12,7 @@ from ..._combinators.masked import Masked
 from ..._core import AbstractOptimizer, AbstractTransformation, equation
 from ..._matrices import DimensionNumbers
 from ..._transforms.normalize import or_1
-from ..._transforms.scale import at, recorded
+from ..._transforms.scale import at, recorded, take_rate
 from ..._types import (
     Nonnegative,
     Recorded,
@@ -229,11 +228,9 @@ class ScaleByMuown(AbstractOrthogonal):
         )
 
     def matrixwise(self, state: ScaleByMuownState, params=None, **extra):
-        eta = at(self, "learning_rate", state.count)
-        rate = recorded(eta, state.learning_rate)
-        new = dataclasses.replace(state, learning_rate=rate)
-        newton_schulz = self._newton_schulz()
-        return counted(self, muown, new, newton_schulz=newton_schulz, learning_rate=eta)
+        eta, state = take_rate(self, state)
+        shared = {"newton_schulz": self._newton_schulz(), "learning_rate": eta}
+        return counted(self, muown, state, **shared)
 
 
 class Muown(AbstractOptimizer):
