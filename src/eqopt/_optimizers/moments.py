@@ -1,8 +1,7 @@
 """Moments, their bias corrections, and numbers in a state."""
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -14,9 +13,6 @@ from .._trees.precision import or_tiny
 from .._types import Leaf, Nonnegative, Scalar, Updates
 from ..numerics._numerics import bias_correction, safe_increment, safe_sqrt
 from ..tree._like import real_full_like, wide_zeros_like
-
-
-_State = TypeVar("_State", bound=eqx.Module)
 
 
 # The decay of each bias correction.
@@ -39,7 +35,7 @@ class AbstractMomentsState(eqx.Module):
     nu: Nonnegative
 
 
-def init_moments(owner, cls: Callable[..., _State], params, nu: Any = 0, **more):
+def init_moments(owner, cls: type, params, nu: Any = 0, **more) -> Any:
     """The state of type `cls`, with a first moment of zero and a second moment of `nu`.
 
     They are stored in the dtypes given by `owner`.

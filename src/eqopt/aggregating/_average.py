@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import operator
 from collections.abc import Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import equinox as eqx
 import jax
@@ -440,25 +440,21 @@ def _moments(g: Inexact[Array, "..."], axes: tuple[int, ...]):
 #
 
 
-_S = TypeVar("_S", bound=eqx.Module)
-
-
 def _is_accumulating(owner: Any) -> bool:
     """Whether it needs more than one call, as far as known before tracing."""
     steps = owner.accumulation_steps
     return not (isinstance(steps, int) and steps == 1)
 
 
-def _count_on(owner: Any, state: _S, size: int) -> tuple[_S, Bool[Array, ""], Scalar]:
+def _count_on(owner: Any, old: Any, size: int) -> tuple[Any, Bool[Array, ""], Scalar]:
     """The new counters, whether the state restarts, and the share of the new elements.
 
     **Arguments:**
 
     - `owner`: the aggregator.
-    - `state`: with the fields `micro_step`, `ready` and `sample_size`.
+    - `old`: a state with the fields `micro_step`, `ready` and `sample_size`.
     - `size`: the number of new elements.
     """
-    old: Any = state
     is_first = old.micro_step == 0
     most = jnp.iinfo(jnp.int32).max  # saturates instead of overflowing
     total = jnp.minimum(jnp.where(is_first, 0, old.sample_size), most - size) + size
