@@ -181,10 +181,7 @@ class AddDecayedWeights(AbstractLeafwise):
     max_learning_rate: Positive | None = None
 
     def __check_init__(self) -> None:
-        if isinstance(self.weight_decay, AbstractTransformation):
-            complete(self)  # raises an error if it cannot be
-        else:
-            _check_given(self, "max_learning_rate", _NEEDS_MAXIMUM)
+        _check_given(complete(self), "max_learning_rate", _NEEDS_MAXIMUM)
 
     def init(self, params) -> AddDecayedWeightsState:
         decay = complete(self)
