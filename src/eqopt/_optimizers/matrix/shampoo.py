@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import DTypeLike
 
+from ..._arguments.checks import check_fields, check_interval
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core import AbstractOptimizer, AbstractTransformation, equation
@@ -222,7 +223,7 @@ class ScaleByShampoo(AbstractMatrixwise):
     **Arguments:**
 
     - `b1`: $\beta_1 \in [0, 1)$. Defaults to 0.9.
-    - `b2`: $\beta_2 \in [0, 1]$; below 1 with `kl`. Defaults to 0.999.
+    - `b2`: $\beta_2 \in [0, 1]$. Use less than 1 with `kl`. Defaults to 0.999.
     - `b3`: $\beta_3 \in [0, 1)$. Defaults to $\beta_1$. Then $\bar G_t$ is $\mu_t$ with
         bias correction.
     - `eps`: $\varepsilon \ge 0$; above 0 with `kl`. With 0, directions without a
@@ -319,6 +320,11 @@ class ScaleByShampoo(AbstractMatrixwise):
     @property
     def _rows(self) -> Rows:
         return "outputs" if self.one_sided else "first"  # if so, sides are not alike
+
+    def __check_init__(self) -> None:
+        check_fields(self)
+        if self.kl:
+            check_interval("ScaleByShampoo", "eps", self.eps, 0, includes_low=False)
 
     def init(self, params) -> ScaleByShampooState:
         return ScaleByShampooState(
