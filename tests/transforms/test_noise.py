@@ -222,7 +222,7 @@ def test_noise_is_for_the_expected_batch_size(clipped):
 @pytest.mark.parametrize(
     ("clipped", "batch_size", "grads", "message"),
     [
-        (True, None, BATCH, r"DPSGD.*: with `clipped=True`.*`batch_size`"),
+        (True, None, BATCH, r"DPSGD.*: `clipped=True` needs `batch_size`"),
         (True, 2, BATCH, r"shapes do not fit at `\['"),
         (False, 2, PARAMS, "pass `clipped=True`"),
     ],

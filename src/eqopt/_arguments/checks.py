@@ -151,6 +151,14 @@ def check_integer(owner: str, name: str, value: Any, low: int) -> int:
     return number
 
 
+def check_needs(
+    owner: object, option: str, needed: str, is_met: bool, advice: str = ""
+) -> None:
+    """Raises an error unless an option has the other option that it needs."""
+    if not is_met:
+        raise InputError(owner, f"`{option}` needs `{needed}`. {advice}".rstrip())
+
+
 def check_returned(owner: object, name: str, value: Any) -> Any:
     """The result of the schedule `name` of `owner`; raises unless it is a number."""
     expected = "a real number or a 0-d array, but returned"

@@ -10,7 +10,7 @@ import jax.random as jr
 from jax import lax
 from jaxtyping import Array, Float, Inexact, Int, PRNGKeyArray, UInt32
 
-from .._arguments.checks import check_interval
+from .._arguments.checks import check_interval, check_needs
 from .._core import AbstractTransformation, check_shapes
 from .._errors import InputError
 from .._platforms import compute_once
@@ -301,12 +301,9 @@ class DifferentiallyPrivateAggregate(AbstractTransformation):
     clipped: bool = eqx.field(static=True, default=False)
 
     def __check_init__(self) -> None:
-        if self.clipped and self.batch_size is None:
-            raise InputError(
-                self,
-                "with `clipped=True`, the number of examples is unknown. Pass the "
-                "expected number as `batch_size`.",
-            )
+        is_met = self.batch_size is not None or not self.clipped
+        fix = "Pass the expected number of examples, which sums do not have."
+        check_needs(self, "clipped=True", "batch_size", is_met, fix)
 
     @property
     def _takes_examples(self) -> bool:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from .._arguments.checks import check_no_schedule
+from .._arguments.checks import check_needs, check_no_schedule
 from .._arguments.fields import static_choice
 from .._core import AbstractLeafwise, AbstractTransformation, Leafwise, equation
 from .._errors import InputError
@@ -212,12 +212,9 @@ class AddDecayedWeights(AbstractLeafwise):
 
 
 def _check_given(decay: AddDecayedWeights, name: str, modes: tuple[str, ...]) -> None:
-    if decay.mode in modes and getattr(decay, name) is None:
-        raise InputError(
-            decay,
-            f"`mode={decay.mode!r}` needs `{name}`. Optimizers fill in their "
-            "`learning_rate` themselves.",
-        )
+    is_met = decay.mode not in modes or getattr(decay, name) is not None
+    fix = "Optimizers fill in their `learning_rate` themselves."
+    check_needs(decay, f"mode={decay.mode!r}", name, is_met, fix)
 
 
 def complete(decay: AddDecayedWeights) -> AddDecayedWeights:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Int
 
+from .._arguments.checks import check_needs
 from .._arguments.extra import required
 from .._combinators.chain import Chain
 from .._core import (
@@ -22,7 +23,6 @@ from .._core import (
     result_of,
     widened,
 )
-from .._errors import InputError
 from .._transforms.normalize import Normalize
 from .._transforms.scale import Scale, scale
 from .._trees.control import filter_cond
@@ -169,12 +169,9 @@ class SAM(AbstractWrapper):
     batch_axis_name: str | None = eqx.field(static=True, default=None)
 
     def __check_init__(self) -> None:
-        if self.batch_axis_name is not None and not self.opaque_mode:
-            raise InputError(
-                "SAM",
-                "`batch_axis_name` needs `opaque_mode=True`. Without it, average the "
-                "gradients before `step`.",
-            )
+        is_met = self.opaque_mode or self.batch_axis_name is None
+        fix = "Without it, average the gradients before `step`."
+        check_needs(self, "batch_axis_name", "opaque_mode=True", is_met, fix)
 
     def init(self, params) -> SAMState:
         return SAMState(

@@ -28,6 +28,6 @@ def test_vectors_and_scalars_are_divided_by_their_rms():
 
 
 def test_at_least_one_is_for_spectral_norms():
-    message = "`at_least_one` requires `norm='spectral'`, not 'sign'"
+    message = "`at_least_one` needs `norm='spectral'`"
     with pytest.raises(ValueError, match=message):
         eqopt.ScaleByLMO("sign", at_least_one=True)

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike
 
+from ..._arguments.checks import check_needs
 from ..._arguments.fields import static_choice
 from ..._core import AbstractLeafwise, equation
-from ..._errors import InputError
 from ..._types import Mask, Scalar, ScalarOrSchedule, Unit, ZeroOrMore
 from ...numerics._numerics import abs_sq, as_float, safe_increment
 from ..moments import AbstractMomentsState, counted, init_moments, root_plus, unbiased
@@ -141,12 +141,8 @@ class ScaleByAdam(AbstractLeafwise):
     momentum_decay: ZeroOrMore | None = None
 
     def __check_init__(self) -> None:
-        if self.momentum_decay is not None and not self.nesterov:
-            raise InputError(
-                "ScaleByAdam",
-                f"`momentum_decay` is {self.momentum_decay}, but momentum only grows "
-                "with `nesterov=True`.",
-            )
+        is_met = self.nesterov or self.momentum_decay is None
+        check_needs(self, "momentum_decay", "nesterov=True", is_met)
 
     def init(self, params) -> ScaleByAdamState:
         return init_moments(self, ScaleByAdamState, params)

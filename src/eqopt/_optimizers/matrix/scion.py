@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import DTypeLike
 
+from ..._arguments.checks import check_needs
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core import AbstractOptimizer, AbstractTransformation, Leafwise, equation
-from ..._errors import InputError
 from ..._matrices import DimensionNumbers, MatrixDimensionNumbers
 from ..._transforms.normalize import or_1
 from ..._types import Mask, Params, ScalarOrSchedule, Size, Unit, ZeroOrMore
@@ -177,11 +177,8 @@ class ScaleByLMO(AbstractOrthogonal):
     at_least_one: bool = False
 
     def __check_init__(self) -> None:
-        if self.at_least_one and self.norm != "spectral":
-            raise InputError(
-                "ScaleByLMO",
-                f"`at_least_one` requires `norm='spectral'`, not {self.norm!r}.",
-            )
+        is_met = self.norm == "spectral" or not self.at_least_one
+        check_needs(self, "at_least_one", "norm='spectral'", is_met)
 
     def init(self, params) -> ScaleByLMOState:
         return ScaleByLMOState(self.for_matrices(params, lambda x: x, self.mu_dtype))

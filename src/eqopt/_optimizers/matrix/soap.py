@@ -7,10 +7,10 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Inexact
 
+from ..._arguments.checks import check_needs
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core import AbstractOptimizer, AbstractTransformation, equation
-from ..._errors import InputError
 from ..._matrices import AbstractMatrixwise, DimensionNumbers, Rows
 from ..._trees.control import cond
 from ..._types import (
@@ -268,10 +268,8 @@ class ScaleBySOAP(AbstractMatrixwise):
     fresh: bool = False
 
     def __check_init__(self) -> None:
-        if self.fresh and not self.skip_first:
-            raise InputError(
-                self, "`fresh=True` needs `skip_first=True`, but it is `False`."
-            )
+        is_met = self.skip_first or not self.fresh
+        check_needs(self, "fresh=True", "skip_first=True", is_met)
 
     @property
     def _rows(self) -> Rows:
