@@ -84,7 +84,7 @@ WRONG = {
     ),
     "factor of a chain": (
         table({"paths": "**", "optimizer": chain(ADAMW), "learning_rate_factor": 1}),
-        "at `.groups[0].learning_rate_factor`: 'Chain' object has no attribute 'learning_rate'",
+        "at `.groups[0].learning_rate_factor`: 'Chain' object has no attribute",
     ),
     "shared": (
         table({"paths": "**", "optimizer": "adam"}, optimizers={"adamw": ADAMW}),
