@@ -24,7 +24,7 @@ from ..numerics._numerics import (
     safe_increment,
     wide_dtype,
 )
-from ._distribution import (
+from ._estimators import (
     MultiNormalDiag,
     build,
     check_normal,
