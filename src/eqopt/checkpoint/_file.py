@@ -21,6 +21,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jax.sharding import AbstractMesh, NamedSharding
 
+from .._errors import noting
 from .._trees.leaves import listed, type_name
 from .._trees.stored import put_back
 from .._types import PyTree, Tree
@@ -182,6 +183,8 @@ _OF_AS_MANY = (
 #
 
 
+_NOTHING_SAVED = "eqopt.checkpoint.save: nothing was saved"
+
 # The locks of processes: after a fork, a thread of the parent may hold the old one.
 _LOCKS: dict[int, threading.RLock] = {}
 
@@ -199,12 +202,8 @@ def replacing(path: str | os.PathLike[str]) -> Generator[BinaryIO, None, None]:
     """
     target = pathlib.Path(os.path.realpath(path))  # renaming would replace a link
     with _LOCKS.setdefault(os.getpid(), threading.RLock()):
-        try:
-            with _unfinished(target) as file:
-                yield file
-        except OSError as error:
-            error.add_note("eqopt.checkpoint.save: nothing was saved.")
-            raise
+        with noting(f"{_NOTHING_SAVED}.", OSError), _unfinished(target) as file:
+            yield file
         _sync_directory(target.parent)
 
 
@@ -335,14 +334,10 @@ def _write(file: BinaryIO, line: bytes, tree: PyTree) -> None:
     body.write(line)
     # Not Equinox's own loop, which does not handle typed keys and wraps system errors.
     for at, leaf in jtu.tree_leaves_with_path(tree):
-        try:
+        where = jtu.keystr(at) or "(the root)"
+        note = f"{_NOTHING_SAVED}, because of the leaf at `{where}`."
+        with noting(note, TypeError, ValueError, RuntimeError):
             _write_leaf(body, leaf)
-        except (TypeError, ValueError, RuntimeError) as error:
-            error.add_note(
-                f"eqopt.checkpoint.save: nothing was saved, because of the "
-                f"leaf at `{jtu.keystr(at) or '(the root)'}`."
-            )
-            raise
     file.seek(len(start))
     file.write(body.digest.hexdigest().encode())
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, ArrayLike
 
+from .._errors import noting
 from .._jax_internals import varying_axes
 from .._trees.control import vary
 from .._trees.sharding import is_in_shard_map
@@ -333,11 +334,8 @@ class Loss:
         """The loss for expanded arguments, with the arguments in `wrt` replaced."""
         chosen = (wrt,) if self.is_one else wrt
         call = call.replaced(dict(zip(self.wrt_places, chosen, strict=True)))
-        try:
+        with noting(_ONE_EXAMPLE[self.keep_batch_dim], TypeError, ValueError):
             out = call.result()
-        except (TypeError, ValueError) as error:
-            error.add_note(_ONE_EXAMPLE[self.keep_batch_dim])
-            raise
         return out if self.has_aux else (out, None)
 
 

@@ -15,7 +15,7 @@ from jaxtyping import Array
 
 from ..._combinators.masked import extra_of_part
 from ..._core import AbstractTransformation, check_real, rounded_like
-from ..._errors import InputError
+from ..._errors import InputError, noting
 from ..._jax_internals import is_traced
 from ..._trees.leaves import (
     ANOTHER_MODEL,
@@ -67,12 +67,8 @@ class FromOptax(AbstractTransformation):
             check_real(self, updates, part, "params")
         extra = dict(extra_of_part(extra, part, params))
         tx = optax.with_extra_args_support(self.tx)
-        try:
-            with _as_optax_needs_it():
-                new_updates, new = tx.update(updates, state.optax_state, part, **extra)
-        except (TypeError, ValueError) as error:
-            error.add_note(_NOTE)
-            raise
+        with noting(_NOTE, TypeError, ValueError), _as_optax_needs_it():
+            new_updates, new = tx.update(updates, state.optax_state, part, **extra)
         return rounded_like(new_updates, updates), FromOptaxState(new)
 
 
