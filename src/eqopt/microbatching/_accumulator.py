@@ -328,9 +328,7 @@ class Concat(AbstractRule):
         last = jnp.zeros_like(self.rest) if self.split.rest else None
         return jnp.broadcast_to(columns, shape), last
 
-    def update(
-        self, carry: tuple[Array, Array | None], value: Array, part: Part
-    ) -> tuple[Array, Array | None]:
+    def update(self, carry, value, part):
         columns, last = carry
         if part.is_rest:
             return columns, value

@@ -17,10 +17,9 @@ from .._types import IntegerLike, Interval, PyTree, StaticInteger
 from ..numerics._numerics import safe_sqrt, wide_dtype
 from ._accumulator import AccumulationType
 from ._batch import Batch, Call, find_batch, wrap
-from ._examples import Loss, find_loss, map_rows
 from ._ghost.factors import AbstractFactor, Summand, clip_factors, squared_norm
 from ._ghost.gradient import Method, Path, Traced, gradient, trace
-from ._microbatch import make_options
+from ._microbatch import Loss, find_loss, make_options, map_rows
 
 
 # How the clipped gradients are combined.
