@@ -242,17 +242,14 @@ def _zeros_for_others(updates: PyTree, params: PyTree | None) -> PyTree:
     others = eqx.filter(updates, is_inexact, inverse=True)
     if not jax.tree.leaves(others):
         return others
-    return jax.tree.map(
-        lambda g, p: None if is_inexact(g) else _zeros_like(g, p),
-        updates,
-        updates if params is None else params,
-    )
 
+    def zeros(g: Any, p: Any) -> Array | None:
+        dtype = jnp.result_type(p)
+        # JAX's gradient of an integer cannot be added to anything.
+        dtype = bool if dtype == jax.dtypes.float0 else dtype
+        return None if is_inexact(g) else jnp.zeros(jnp.shape(g), dtype)
 
-def _zeros_like(g: Any, p: Any) -> Array:
-    dtype = jnp.result_type(p)
-    # JAX's gradient of an integer cannot be added to anything.
-    return jnp.zeros(jnp.shape(g), bool if dtype == jax.dtypes.float0 else dtype)
+    return jax.tree.map(zeros, updates, updates if params is None else params)
 
 
 #
@@ -654,9 +651,6 @@ def _counted(injection: Any, count: Any) -> Any:
         name: state._replace(count=jnp.array(count))
         if getattr(state, "_fields", ()) == ("count",)
         else state
-        for name, state in getattr(injection, "hyperparams_states", {}).items()
+        for name, state in injection.hyperparams_states.items()
     }
-    changed = {"count": jnp.array(count), "hyperparams_states": states}
-    return injection._replace(
-        **{name: changed[name] for name in injection._fields if name in changed}
-    )
+    return injection._replace(count=jnp.array(count), hyperparams_states=states)
