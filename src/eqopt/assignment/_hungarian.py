@@ -1,7 +1,6 @@
 """The linear assignment problem."""
 
 import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -70,7 +69,7 @@ def hungarian_algorithm(
         }
         ```
     """
-    return _solve(_checked("hungarian_algorithm", cost_matrix), _reduce_and_assign_rest)
+    return _solve(_checked("hungarian_algorithm", cost_matrix), starts_quickly=True)
 
 
 def base_hungarian_algorithm(
@@ -110,7 +109,8 @@ def base_hungarian_algorithm(
         }
         ```
     """
-    return _solve(_checked("base_hungarian_algorithm", cost_matrix), _assign_rest)
+    costs = _checked("base_hungarian_algorithm", cost_matrix)
+    return _solve(costs, starts_quickly=False)
 
 
 def _checked(owner: str, costs: Any) -> Array:
@@ -136,21 +136,21 @@ def _checked(owner: str, costs: Any) -> Array:
     return jnp.asarray(costs)
 
 
-@functools.partial(jax.jit, static_argnames="assign")
-def _solve(costs: Array, assign: Callable) -> tuple[Array, Array]:
+@functools.partial(jax.jit, static_argnames="starts_quickly")
+def _solve(costs: Array, starts_quickly: bool) -> tuple[Array, Array]:
     costs = lax.stop_gradient(costs)
     if jnp.issubdtype(costs.dtype, np.integer):
         costs = costs.astype(jax.dtypes.canonicalize_dtype(float))
     costs = at_least_float32(costs)
     is_tall = costs.shape[0] > costs.shape[1]
-    columns = _columns(costs.T if is_tall else costs, assign)
+    columns = _columns(costs.T if is_tall else costs, starts_quickly)
     if is_tall:
         order = jnp.argsort(columns).astype(jnp.int32)
         return columns[order], order
     return lax.iota(jnp.int32, len(columns)), columns
 
 
-def _columns(costs: Array, assign: Callable) -> Array:
+def _columns(costs: Array, starts_quickly: bool) -> Array:
     """The columns of all rows; there are at least as many columns as rows."""
     rows, columns = costs.shape
     if rows == 0:
@@ -164,7 +164,8 @@ def _columns(costs: Array, assign: Callable) -> Array:
         jnp.full(columns, -1, jnp.int32),
         jnp.full(rows, -1, jnp.int32),
     )
-    state = assign(costs, empty)
+    state = _reduce_and_assign(costs, empty) if starts_quickly else empty
+    state = _assign_rest(costs, state)
     # Rows without a finite assignment get the remaining columns.
     left = jnp.argsort(state.row_of >= 0).astype(jnp.int32)
     is_without = state.column_of < 0
@@ -183,10 +184,6 @@ class _Assignment(NamedTuple):
 #
 # A quick start: most rows can have one of their cheapest columns.
 #
-
-
-def _reduce_and_assign_rest(costs: Array, state: _Assignment) -> _Assignment:
-    return _assign_rest(costs, _reduce_and_assign(costs, state))
 
 
 def _reduce_and_assign(costs, state):

@@ -503,7 +503,7 @@ def taken(expected: PyTree, given: PyTree, path: str, given_path: str) -> PyTree
             f"has no array at {listed(missing) or '-'}, and only it has one at "
             f"{listed(surplus) or '-'}. {ANOTHER_MODEL}",
         )
-    used = {p: _array(there[p]) for p in here if p not in unused}
+    used = {p: jnp.asarray(there[p]) for p in here if p not in unused}
     for p, x in used.items():
         found, wanted = (f"{y.dtype}{list(np.shape(y))}" for y in (x, here[p]))
         if found != wanted:
@@ -516,10 +516,6 @@ def taken(expected: PyTree, given: PyTree, path: str, given_path: str) -> PyTree
     return treedef.unflatten(
         _typed_like(x, used[p]) if p in used else x for p, x in here.items()
     )
-
-
-def _array(x: Any) -> Array:
-    return x if isinstance(x, jax.Array) else jnp.asarray(x)
 
 
 def _typed_like(expected: Array, x: Array) -> Array:
