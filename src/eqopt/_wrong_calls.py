@@ -93,6 +93,8 @@ def described(value: Any) -> str:
     if module.partition(".")[0] == "optax":
         name = getattr(value, "__name__", type(value).__name__)
         return f"`{name}` of Optax. Wrap it: `eqopt.interop.optax.from_optax(tx)`."
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return f"an array of shape {value.shape} and dtype {value.dtype}."
     shown = repr(value)
     kind = f"of type {type(value).__name__}."
     return f"{shown} {kind}" if len(shown) < 60 else f"a value {kind}"
