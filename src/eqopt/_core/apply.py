@@ -82,7 +82,7 @@ def incremental_update(
         ```
     """
     trees = {"old_tensors": old_tensors, "new_tensors": new_tensors}
-    leaves, rows, treedef = together("incremental_update", trees, may_lack=True)
+    leaves, rows, treedef = together(trees, may_lack=True)
     moved = [
         x if row and row[0] is not None else None
         for x, row in zip(leaves, rows, strict=True)
@@ -135,7 +135,7 @@ def periodic_update(
     """
     check_interval("periodic_update", "update_period", update_period, 1)
     trees = {"old_tensors": old_tensors, "new_tensors": new_tensors}
-    leaves, rows, _ = together("periodic_update", trees, may_lack=False)
+    leaves, rows, _ = together(trees, may_lack=False)
     for i, (x, row) in enumerate(zip(leaves, rows, strict=True)):
         if row and row[0].dtype != x.dtype:
             raise InputError(

@@ -44,7 +44,7 @@ def take(owner: str, name: str, tree: PyTree, complex_too: bool = False) -> Part
         fix = "Convert numbers with `jnp.asarray(x, float)`."
         raise InputError(owner, f"{problem} {fix}")
     if not complex_too:
-        check_real(owner, name, tree, "Project `x.real` and `x.imag`.")
+        check_real(name, tree, "Project `x.real` and `x.imag`.")
 
     def put(new):
         out = list(leaves)
