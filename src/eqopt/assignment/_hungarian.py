@@ -69,7 +69,7 @@ def hungarian_algorithm(
         }
         ```
     """
-    return _solve(_checked("hungarian_algorithm", cost_matrix), starts_quickly=True)
+    return _solve(_checked(cost_matrix), starts_quickly=True)
 
 
 def base_hungarian_algorithm(
@@ -109,18 +109,17 @@ def base_hungarian_algorithm(
         }
         ```
     """
-    costs = _checked("base_hungarian_algorithm", cost_matrix)
-    return _solve(costs, starts_quickly=False)
+    return _solve(_checked(cost_matrix), starts_quickly=False)
 
 
-def _checked(owner: str, costs: Array | np.ndarray) -> Array:
+def _checked(costs: Array | np.ndarray) -> Array:
     if not is_traced(costs) and jnp.issubdtype(costs.dtype, np.floating):
         wrong = ~(np.asarray(costs) > -np.inf)
         if wrong.any():
             i, j = np.argwhere(wrong)[0]
             fix = "For a forbidden pair, use inf."
             raise InputError(
-                owner,
+                None,
                 f"`cost_matrix` must not have NaN or -inf, but has {costs[i, j]} at "
                 f"[{i}, {j}]. {fix}",
             )

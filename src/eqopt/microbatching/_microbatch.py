@@ -178,10 +178,9 @@ def microbatch(
     their values are known); more than one `eqx.nn.State`, or a State that is returned
     with another structure, shape or dtype.
     """
-    owner, given = "microbatch", (accumulator, weights, num_real_microbatches)
-    options = make_options(owner, microbatch_size, *given)
+    options = make_options(microbatch_size, accumulator, weights, num_real_microbatches)
     batches = *as_tuple(argnums), *as_tuple(argnames)
-    return wrap(owner, fun, _microbatch, batches, in_axes, options)
+    return wrap("microbatch", fun, _microbatch, batches, in_axes, options)
 
 
 def micro_value_and_grad(
@@ -250,22 +249,21 @@ def micro_value_and_grad(
     The `ValueError`s of [`eqopt.microbatching.microbatch`][], and a `ValueError` if the
     first argument is a batch.
     """
-    owner = "micro_value_and_grad"
     batches = *as_tuple(batch_argnums), *as_tuple(batch_argnames)
     if 0 in batches:
         raise InputError(
-            owner,
+            None,
             f"`batch_argnums={batch_argnums}` contains the first argument, but the "
             "gradient is with respect to it. Pass the model first, then the batch.",
         )
     # Without the microbatches that `num_real_microbatches` omits.
     mean = AccumulationType.RUNNING_MEAN
     kinds = ((mean, aux_accumulator), mean) if has_aux else mean
-    options = make_options(
-        owner, microbatch_size, kinds, weights, num_real_microbatches
-    )
+    options = make_options(microbatch_size, kinds, weights, num_real_microbatches)
     value_and_grad = eqx.filter_value_and_grad(fun, has_aux=has_aux)
-    return wrap(owner, value_and_grad, _microbatch, batches, 0, options)
+    return wrap(
+        "micro_value_and_grad", value_and_grad, _microbatch, batches, 0, options
+    )
 
 
 def micro_vmap(
@@ -334,9 +332,8 @@ def micro_vmap(
     a mean here, as in `jnp.mean`); also a `ValueError` if `out_axes` is not 0, and
     JAX's error if examples return different `eqx.nn.State`s.
     """
-    owner, given = "micro_vmap", (accumulator, weights, num_real_microbatches)
-    options = make_options(owner, microbatch_size, *given)
-    return wrap(owner, fun, _micro_vmap, in_axes, vmap_fn, options)
+    options = make_options(microbatch_size, accumulator, weights, num_real_microbatches)
+    return wrap("micro_vmap", fun, _micro_vmap, in_axes, vmap_fn, options)
 
 
 class PerExample(NamedTuple):
@@ -448,10 +445,11 @@ def micro_grad(
 
     The `ValueError`s of [`eqopt.microbatching.micro_vmap`][].
     """
-    owner, given = "micro_grad", (accumulator, weights, num_real_microbatches)
-    options = make_options(owner, microbatch_size, *given)
+    options = make_options(microbatch_size, accumulator, weights, num_real_microbatches)
     of_loss = has_aux, argnums, batch_argnums, keep_batch_dim
-    return wrap(owner, fun, _micro_grad, of_loss, transform_fn, metrics_fn, options)
+    return wrap(
+        "micro_grad", fun, _micro_grad, of_loss, transform_fn, metrics_fn, options
+    )
 
 
 #
@@ -495,15 +493,15 @@ def _micro_grad(call, of_loss, transform_fn, metrics_fn, options) -> Any:
 
 
 def make_options(
-    owner: str, microbatch_size: Any, accumulator: Any, weights: Any, num_real: Any
+    microbatch_size: Any, accumulator: Any, weights: Any, num_real: Any
 ) -> Options:
     """Checks what is known before a call."""
     if microbatch_size is not None:
-        microbatch_size = check_integer(owner, "microbatch_size", microbatch_size, 1)
+        microbatch_size = check_integer(None, "microbatch_size", microbatch_size, 1)
     is_known = not is_traced(weights) and getattr(weights, "is_fully_addressable", True)
     if weights is not None and is_known:
         lowest = np.min(np.real(weights), initial=0)
-        check_interval(owner, "weights", lowest, 0, advice="To ignore a row, use 0.")
+        check_interval(None, "weights", lowest, 0, advice="To ignore a row, use 0.")
     return Options(microbatch_size, accumulator, weights, num_real)
 
 

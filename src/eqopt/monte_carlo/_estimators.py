@@ -163,19 +163,19 @@ class MultiNormalDiag(AbstractDistribution):
 #
 
 
-def sample_keys(owner: str, key: Key, num_samples: Any, low: int = 1) -> Any:
+def sample_keys(key: Key, num_samples: Any, low: int = 1) -> Any:
     """A key for each sample."""
-    return jr.split(as_key(key), check_integer(owner, "num_samples", num_samples, low))
+    return jr.split(as_key(key), check_integer(None, "num_samples", num_samples, low))
 
 
-def real_parameters(owner: str, params: PyTree) -> PyTree:
+def real_parameters(params: PyTree) -> PyTree:
     """The arrays of `params` to differentiate with respect to; `None` for the rest."""
     arrays = map_parameters(jnp.asarray, params)
     leaves = jtu.tree_leaves(arrays)
     if not leaves or any(map(jnp.iscomplexobj, leaves)):
         fix = "Convert numbers with `jnp.asarray(x, jnp.float32)`."
         raise InputError(
-            owner,
+            None,
             "`params` must have floating-point arrays, and none that is complex, but "
             f"is {briefly(params)}. {fix}",
         )
@@ -188,17 +188,17 @@ def build(dist_builder: Callable[..., Any], params: PyTree) -> Any:
     return dist_builder(*params) if spread else dist_builder(params)
 
 
-def real_number(owner: str, name: str, y: Any) -> Array:
+def real_number(name: str, y: Any) -> Array:
     """`y` in at least float32; raises an error unless it is one real number."""
     if not eqx.is_array_like(y) or np.shape(y) != () or jnp.iscomplexobj(y):
         raise InputError(
-            owner, f"{name} must be one real number, but is {eqx.tree_pformat(y)}."
+            None, f"{name} must be one real number, but is {eqx.tree_pformat(y)}."
         )
     return jnp.asarray(y, wide_dtype(jnp.result_type(y)))
 
 
 def real_function(
-    owner: str, function: Callable[[Any], Any], is_smooth: bool = False
+    function: Callable[[Any], Any], is_smooth: bool = False
 ) -> Callable[[Any], Array]:
     """`function` of one sample, its values checked, in at least float32.
 
@@ -208,26 +208,26 @@ def real_function(
     def value(x: Any) -> Array:
         y = function(x)
         if is_smooth:
-            check_smooth(owner, "`function`", y)
-        return real_number(owner, "the result of `function` for one sample", y)
+            check_smooth("`function`", y)
+        return real_number("the result of `function` for one sample", y)
 
     return value
 
 
-def check_smooth(owner: str, name: str, x: PyTree) -> None:
+def check_smooth(name: str, x: PyTree) -> None:
     """Raises an error if `x` has no floating-point numbers, as for discrete samples."""
     is_smooth = lambda leaf: isinstance(leaf, float) or eqx.is_inexact_array(leaf)
     if not any(map(is_smooth, jtu.tree_leaves(x))):
         problem = f"{name} must be differentiated, but gives {eqx.tree_pformat(x)}."
         fix = "Use `score_function_jacobians`, which needs no derivatives."
-        raise InputError(owner, f"{problem} {fix}")
+        raise InputError(None, f"{problem} {fix}")
 
 
-def check_normal(owner: str, dist: Any) -> MultiNormalDiag:
+def check_normal(dist: Any) -> MultiNormalDiag:
     """`dist`; raises an error if it is another distribution."""
     if not isinstance(dist, MultiNormalDiag):
         raise InputError(
-            owner,
+            None,
             f"the distribution must be a `MultiNormalDiag`, but is {briefly(dist)}. For "
             "others, use `score_function_jacobians` or `pathwise_jacobians`, and the "
             "control variate `moving_avg_baseline`.",
@@ -313,8 +313,7 @@ def score_function_jacobians(
         }
         ```
     """
-    owner = "score_function_jacobians"
-    arrays, value = real_parameters(owner, params), real_function(owner, function)
+    arrays, value = real_parameters(params), real_function(function)
 
     def dist(arrays: PyTree) -> Any:
         return build(dist_builder, eqx.combine(arrays, params))
@@ -327,13 +326,13 @@ def score_function_jacobians(
         # a narrow parameter.
         def weighted(arrays: PyTree) -> Array:
             log_prob = dist(arrays).log_prob(x)
-            log_prob = real_number(owner, "`log_prob` of one sample", log_prob)
+            log_prob = real_number("`log_prob` of one sample", log_prob)
             dtype = common_dtype(y.dtype, log_prob.dtype)
             return y.astype(dtype) * log_prob.astype(dtype)
 
         return jax.grad(weighted)(arrays)
 
-    return jax.vmap(jacobian)(sample_keys(owner, key, num_samples))
+    return jax.vmap(jacobian)(sample_keys(key, num_samples))
 
 
 def pathwise_jacobians(
@@ -386,19 +385,18 @@ def pathwise_jacobians(
         }
         ```
     """
-    owner = "pathwise_jacobians"
-    arrays = real_parameters(owner, params)
-    value = real_function(owner, function, is_smooth=True)
+    arrays = real_parameters(params)
+    value = real_function(function, is_smooth=True)
 
     def jacobian(key: Any) -> PyTree:
         def at_sample(arrays: PyTree) -> Array:
             x = build(dist_builder, eqx.combine(arrays, params)).sample(key)
-            check_smooth(owner, "`sample`", x)
+            check_smooth("`sample`", x)
             return value(x)
 
         return jax.grad(at_sample)(arrays)
 
-    return jax.vmap(jacobian)(sample_keys(owner, key, num_samples))
+    return jax.vmap(jacobian)(sample_keys(key, num_samples))
 
 
 def measure_valued_jacobians(
@@ -461,17 +459,16 @@ def measure_valued_jacobians(
         }
         ```
     """
-    owner = "measure_valued_jacobians"
-    arrays = real_parameters(owner, params)
+    arrays = real_parameters(params)
 
     def loc_and_log_scale(arrays: PyTree) -> tuple[Any, Any]:
         dist = build(dist_builder, eqx.combine(arrays, params))
-        return check_normal(owner, dist).params
+        return check_normal(dist).params
 
     values, pull_back = jax.vjp(loc_and_log_scale, arrays)
     dist = MultiNormalDiag(*values)
     by_mean, by_std = (
-        _jacobians(owner, function, dist, of_part, num_samples, coupling, pair)
+        _jacobians(function, dist, of_part, num_samples, coupling, pair)
         for of_part, pair in zip(
             jr.split(as_key(key)), (_weibull_pair, _maxwell_pair), strict=True
         )
@@ -526,8 +523,7 @@ def measure_valued_estimation_mean(
     A `ValueError` if `num_samples` is not a positive Python integer, if `function` does
     not return a real number, or if `dist` is another distribution.
     """
-    owner = "measure_valued_estimation_mean"
-    wide = _jacobians(owner, function, dist, key, num_samples, coupling, _weibull_pair)
+    wide = _jacobians(function, dist, key, num_samples, coupling, _weibull_pair)
     return wide.astype(dist.sample_dtype)
 
 
@@ -570,8 +566,7 @@ def measure_valued_estimation_std(
     A `ValueError` if `num_samples` is not a positive Python integer, if `function` does
     not return a real number, or if `dist` is another distribution.
     """
-    owner = "measure_valued_estimation_std"
-    wide = _jacobians(owner, function, dist, key, num_samples, coupling, _maxwell_pair)
+    wide = _jacobians(function, dist, key, num_samples, coupling, _maxwell_pair)
     return wide.astype(dist.sample_dtype)
 
 
@@ -593,9 +588,9 @@ def _maxwell_pair(key, shape, dtype, coupling):
     return up, jr.normal(down_key, shape, dtype), 1.0
 
 
-def _jacobians(owner, function, dist, key, num_samples, coupling, pair):
+def _jacobians(function, dist, key, num_samples, coupling, pair):
     """An estimate for each sample, in at least float32."""
-    value = real_function(owner, function)
+    value = real_function(function)
     loc, scale = dist.wide()
 
     def values(x: Array, z: Array) -> Array:
@@ -613,4 +608,4 @@ def _jacobians(owner, function, dist, key, num_samples, coupling, pair):
         difference = values(x, plus) - values(x, minus)
         return weight * difference / scale.astype(difference.dtype)
 
-    return jax.vmap(jacobian)(sample_keys(owner, key, num_samples))
+    return jax.vmap(jacobian)(sample_keys(key, num_samples))
