@@ -99,7 +99,7 @@ def from_torch(
     where = None
     if any(x is not None for x in (params, paths, transpose)):
         given = given_in(groups, lambda tensor: tuple(tensor.shape))
-        where = places("from_torch", given, params, paths, transpose)
+        where = places(given, params, paths, transpose)
     numbers = _numbers(params, where)
     opts = [_recipe(kind, {**_plain(group), "numbers": numbers}) for group in groups]
     are_equal = all(opt == opts[0] for opt in opts)
