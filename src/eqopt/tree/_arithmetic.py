@@ -4,7 +4,7 @@ import functools
 import math
 import operator
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,27 +21,17 @@ from ..numerics import _numerics
 from ..numerics._numerics import common_dtype, wide_dtype
 
 
-class Rows(NamedTuple):
-    """Aligned trees.
-
-    **Attributes:**
-
-    - `leaves`: the leaves of the first tree, `None` included.
-    - `rows`: for each leaf that is an array, the list of the arrays of the other trees
-        at the same position, with `None` for a tree without one; for other leaves,
-        `None`.
-    - `treedef`: the structure of the first tree.
-    """
-
-    leaves: list
-    rows: list
-    treedef: Any
-
-
-def together(trees: Mapping[str, PyTree], *, may_lack: bool) -> Rows:
+def together(trees: Mapping[str, PyTree], *, may_lack: bool) -> tuple[list, list, Any]:
     """Aligns `trees`, whose names are the names of arguments.
 
     `may_lack`: whether the other trees may have `None` where the first has an array.
+
+    **Returns:**
+
+    The leaves of the first tree, `None` included, the rows, and the structure of the first
+    tree. For a leaf that is an array, the row is the list of the arrays of the other trees
+    at the same position, with `None` for a tree without one. For other leaves, it is
+    `None`.
 
     **Raises:**
 
@@ -64,7 +54,7 @@ def together(trees: Mapping[str, PyTree], *, may_lack: bool) -> Rows:
                     "broadcasting, and everything else must be equal.",
                 )
         rows[i] = ys if is_parameter(x) else None
-    return Rows(leaves, rows, treedef)
+    return leaves, rows, treedef
 
 
 def _fits(y: Any, x: Any, may_lack: bool) -> bool:
