@@ -28,10 +28,10 @@ def together(trees: Mapping[str, PyTree], *, may_lack: bool) -> tuple[list, list
 
     **Returns:**
 
-    The leaves of the first tree, `None` included, the rows, and the structure of the first
-    tree. For a leaf that is an array, the row is the list of the arrays of the other trees
-    at the same position, with `None` for a tree without one. For other leaves, it is
-    `None`.
+    The leaves of the first tree, `None` included, the rows, and the structure of the
+    first tree. For a leaf that is an array, the row is the list of the arrays of the
+    other trees at the same position, with `None` for a tree without one. For other
+    leaves, it is `None`.
 
     **Raises:**
 
