@@ -156,8 +156,6 @@ def check_layout(
         message += f" Only the checkpoint has {listed(only_there)}."
     if only_here:
         message += f" Only `like` has {listed(only_here)}."
-    if not (other or only_there or only_here):
-        message += " It has the same leaves in another order."
     message += f" {_WHAT_TO_DO}"
     if any(there[path] in _BY_DEVICES and path in here for path in there):
         message += f" {_OF_AS_MANY}"

@@ -561,8 +561,6 @@ _JOINS: dict[str, Callable[[Any], Any]] = {
 
 def _read_function(x: Mapping[str, Any]) -> Any:
     name, fn = x["function"], named_by(x["function"])
-    if isinstance(fn, type) or not callable(fn):
-        raise ValueError(f'`{name}` is no function. Write {{"name": {name!r}}}')
     named = each(((key, x[key]) for key in x if key != "function"), _loaded)
     _check_keys(named, parameters(fn), name)
     return functools.partial(fn, **named) if named else fn

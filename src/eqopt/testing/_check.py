@@ -134,7 +134,7 @@ def check(trial: Trial, asked: Collection[str]) -> None:
             first = str(error).strip().partition("\n")[0].rstrip(".")
             raised = f"it raised {type(error).__name__} ({first})"
             # The steps that most laws look at: it is not about this law.
-            fix = _ANY_STEP if error is trial.failure else law.fix
+            fix = _ANY_STEP if error is trial.outcome else law.fix
             same = [x for x, text in broken.items() if text.startswith(raised)]
             broken[name] = f"{raised}, expected no error; " + (
                 f"see `{same[0]}`" if same else fix

@@ -196,8 +196,6 @@ def number(name: str, value: Any, complex_too: bool = False) -> Any:
     """
     kind = "number" if complex_too else "real number"
     start = f"`{name}` must be a {kind} or a 0-d array, but is"
-    if getattr(value, "dtype", None) == jnp.bool_:
-        value = value.astype(int)
     check_scalar(None, start, value.real if complex_too else value)
     if hasattr(value, "dtype"):
         return jnp.asarray(value, wide_dtype(jnp.result_type(value)))
