@@ -3,7 +3,6 @@
 import contextlib
 import errno
 import hashlib
-import importlib
 import json
 import numbers
 import os
@@ -21,6 +20,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jax.sharding import AbstractMesh, NamedSharding
 
+from .. import __version__  # type: ignore  # not in the stub
 from .._errors import noting
 from .._trees.leaves import listed, type_name
 from .._trees.stored import put_back
@@ -268,9 +268,6 @@ def _sync_directory(directory: pathlib.Path) -> None:
 _FORMAT = 1
 _FIRST_LINE = re.compile(rb"(eqopt checkpoint (\d+) (\S+) )([0-9a-f]{64})\n")
 _LONGEST_FIRST_LINE = 256
-_VERSION = importlib.import_module(
-    "eqopt"
-).__version__  # which the stub does not declare
 
 
 def save(path: str | os.PathLike[str], tree: PyTree, metadata: Any = None) -> None:
@@ -326,7 +323,7 @@ def save(path: str | os.PathLike[str], tree: PyTree, metadata: Any = None) -> No
 
 
 def _write(file: BinaryIO, line: bytes, tree: PyTree) -> None:
-    start = f"eqopt checkpoint {_FORMAT} {_VERSION} ".encode()
+    start = f"eqopt checkpoint {_FORMAT} {__version__} ".encode()
     file.write(start + b"0" * 64 + b"\n")
     body = _Hashed(file, start)
     body.write(line)
@@ -430,7 +427,7 @@ def _checked(path: str | os.PathLike[str]):
             writer = version.decode(errors="replace")
             raise CheckpointError(
                 f"{path} has format {int(number)}, of eqopt {writer}, but eqopt "
-                f"{_VERSION} reads format {_FORMAT}. Load it with that version."
+                f"{__version__} reads format {_FORMAT}. Load it with that version."
             )
         body = file.tell()
         found = hashlib.file_digest(file, lambda: hashlib.sha256(start))

@@ -296,15 +296,13 @@ def _adadelta(g: Group) -> AbstractTransformation:
 
 def _rmsprop(g: Group) -> AbstractTransformation:
     centered = bool(g["centered"])
-    outside: dict[str, Any] = {
-        "decay": g["alpha"],
-        "eps": g["eps"],
-        "eps_in_sqrt": False,
-    }
+    outside: dict[str, Any] = {"eps": g["eps"], "eps_in_sqrt": False}
     if not g["momentum"]:
-        return _penalized(g, RMSprop(g["lr"], **outside, centered=centered))
+        opt = RMSprop(g["lr"], g["alpha"], **outside, centered=centered)
+        return _penalized(g, opt)
     # Unlike in `RMSprop`, the learning rate multiplies the momentum.
-    normalize = ScaleByStddev(**outside) if centered else ScaleByRMS(**outside)
+    kind = ScaleByStddev if centered else ScaleByRMS
+    normalize = kind(g["alpha"], **outside)
     descend = ScaleByLearningRate(g["lr"])
     return _penalized(g, Chain(normalize, Trace(g["momentum"]), descend))
 
