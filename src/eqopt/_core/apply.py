@@ -4,7 +4,7 @@ import equinox as eqx
 import jax.numpy as jnp
 
 from .._arguments.checks import check_interval
-from .._errors import InputError, naming
+from .._errors import InputError
 from .._trees.control import filter_cond
 from .._trees.leaves import keystr, parameters
 from .._types import IntegerLike, Model, Params, RealScalarLike, Updates
@@ -35,8 +35,7 @@ def apply_updates(params: Model, updates: Updates) -> Model:
     array and `params` has parameters.
     """
     check_has_updates("apply_updates", params, updates)
-    with naming("apply_updates"):
-        return add_updates(params, updates)
+    return add_updates(params, updates)
 
 
 @equation(elementwise=True)
@@ -89,8 +88,7 @@ def incremental_update(
     ]
     # The moved arrays are passed as the updates: the result has their dtype.
     updates, reads = treedef.unflatten(moved), {"p": new_tensors}
-    with naming("incremental_update"):
-        moved = leafwise(interpolate, updates, reads=reads, step_size=step_size)
+    moved = leafwise(interpolate, updates, reads=reads, step_size=step_size)
     return eqx.combine(moved, old_tensors)
 
 
