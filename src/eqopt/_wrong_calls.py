@@ -93,7 +93,7 @@ def described(value: Any) -> str:
     if module.partition(".")[0] == "optax":
         name = getattr(value, "__name__", type(value).__name__)
         return f"`{name}` of Optax. Wrap it: `eqopt.interop.optax.from_optax(tx)`."
-    if hasattr(value, "shape") and hasattr(value, "dtype"):
+    if hasattr(value, "dtype") and np.ndim(value) > 0:
         return f"an array of shape {value.shape} and dtype {value.dtype}."
     shown = repr(value)
     kind = f"of type {type(value).__name__}."
