@@ -320,7 +320,7 @@ class Concat(AbstractRule):
         return values
 
     def init(self, like: Any) -> tuple[Array, Array | None]:
-        # A microbatch is a column, as it is in the batch (`_rows.py`): merging the
+        # A microbatch is a column, as it is in the batch (`_batch.py`): merging the
         # first two axes then gives the original order without moving any data.
         axis = min(1, len(like.shape))
         shape = (*like.shape[:axis], self.split.count, *like.shape[axis:])
