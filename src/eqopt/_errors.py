@@ -96,6 +96,16 @@ def _without(
 
 
 @contextlib.contextmanager
+def noting(note: str, *kinds: type[Exception]) -> Generator[None, None, None]:
+    """Adds a note to errors of these kinds, which are not eqopt's."""
+    try:
+        yield
+    except kinds as error:
+        error.add_note(note)
+        raise
+
+
+@contextlib.contextmanager
 def naming_recipe(owner: object) -> Generator[None, None, None]:
     """Lets errors of the parts of a recipe also name it, such as `Adam (ScaleByAdam)`."""
     try:

@@ -29,19 +29,19 @@ else:
     from typing import no_type_check as no_type_check
 
 
-def checked(fn: Callable) -> Callable:
-    """A function with checked arguments and result."""
+def checked(fn: Callable, owner: str | None = None) -> Callable:
+    """A function with checked arguments and result; its errors name `owner`."""
     checks = None
 
     @functools.wraps(fn)
     def check(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
         nonlocal checks
-        if jaxtyping.config.jaxtyping_disable:
-            return fn(*args, **kwargs)
-        if checks is None:
-            checks = beartype(fn)  # takes a millisecond: few functions are ever called
         try:
+            if jaxtyping.config.jaxtyping_disable:
+                return fn(*args, **kwargs)
+            if checks is None:
+                checks = beartype(fn)  # takes a millisecond: few are ever called
             with jaxtyping.jaxtyped("context"):
                 return checks(*args, **kwargs)
         except BeartypeCallHintParamViolation:
@@ -51,7 +51,7 @@ def checked(fn: Callable) -> Callable:
                 raise wrong from None
             raise
         except Exception as error:
-            name_error(error, None)
+            name_error(error, owner)
             raise
 
     setattr(check, "_is_checked", True)  # noqa: B010

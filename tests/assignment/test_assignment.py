@@ -140,7 +140,7 @@ def test_what_is_traced_ends(solve):
 
 ONES = jnp.ones((2, 2))
 WRONG = [
-    (lambda f: f(jnp.ones((2, 2, 2))), ["`cost_matrix`", "(2, 2, 2)", "jax.vmap"]),
+    (lambda f: f(jnp.ones((2, 2, 2))), ["`cost_matrix`", "(2, 2, 2)", "dtype float32"]),
     (lambda f: f(ONES.at[0, 1].set(jnp.nan)), ["nan", "[0, 1]"]),
     (lambda f: f(ONES.at[1, 0].set(-jnp.inf)), ["-inf", "[1, 0]"]),
 ]

@@ -9,7 +9,7 @@ import pytest
 
 import eqopt
 from eqopt import config, groups
-from eqopt.config import _dump
+from eqopt.config import _data
 
 
 MODEL = eqx.nn.MLP(2, 2, 4, 2, key=jr.key(0))
@@ -60,7 +60,7 @@ def test_the_table_is_written_with_whole_optimizers():
     first, second = data["groups"]
     assert first.keys() == {"label", "paths", "optimizer"}
     assert first["paths"] == first["label"] == "**/bias"
-    assert first["optimizer"] == config._dump._dumped(opt["**/bias"])
+    assert first["optimizer"] == _data._dumped(opt["**/bias"])
     assert second["paths"] == {"name": "groups.everything"} and second["label"] == 1
     copy = config.load(json.loads(json.dumps(data, sort_keys=True)))
     assert eqx.tree_equal(copy, opt, typematch=True) is True
@@ -72,7 +72,7 @@ def of_rank(params):
 
 def test_other_labels(monkeypatch):
     """Functions by name, and rules in another order than the transformations."""
-    monkeypatch.setattr(_dump, "_REGISTERED", {})
+    monkeypatch.setattr(_data, "_REGISTERED", {})
     config.register(of_rank)
     parts = {"other": eqopt.SGD(0.1), "matrix": eqopt.Muon(0.02)}
     rules = {"matrix": groups.glob("**/weight"), "other": groups.everything}

@@ -14,14 +14,14 @@ import pytest
 
 import eqopt
 from eqopt import compression, config, groups, schedules, storage
-from eqopt.config import _dump
+from eqopt.config import _data
 
 from ..schedules.conftest import CASES
 
 
 @pytest.fixture(autouse=True)
 def own_names(monkeypatch):
-    monkeypatch.setattr(_dump, "_REGISTERED", {})
+    monkeypatch.setattr(_data, "_REGISTERED", {})
 
 
 def assert_round_trip(opt):

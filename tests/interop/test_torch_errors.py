@@ -63,7 +63,7 @@ CASES = [
     (lambda: from_torch(ADAM), "must be one of ASGD, Adadelta"),
     (
         lambda: from_torch(torch.optim.LBFGS(tensors((2,)))),
-        "LBFGS. `eqopt.LBFGS` takes one step",
+        "but is a torch.optim.lbfgs.LBFGS.",
     ),
     (
         lambda: from_torch(torch.optim.Adafactor(tensors((2,)), eps=(0.1, 1e-3))),

@@ -14,7 +14,7 @@ import pytest
 
 import eqopt
 from eqopt._transforms.scale import has_learning_rate
-from eqopt.testing._training import numbers, with_numbers
+from eqopt.testing._laws import numbers, with_numbers
 
 from ..interpreter import interpreted
 from ..methods import METHODS

@@ -8,7 +8,7 @@ import equinox as eqx
 import pytest
 
 from eqopt import config
-from eqopt.config import _dump
+from eqopt.config import _data
 
 from .registry import CLASSES, EVERY, TELLING, law
 
@@ -26,7 +26,7 @@ REFUSED = {
 
 @pytest.fixture(autouse=True)
 def own_names(monkeypatch):
-    monkeypatch.setattr(_dump, "_REGISTERED", {})
+    monkeypatch.setattr(_data, "_REGISTERED", {})
 
 
 def register_own(x):

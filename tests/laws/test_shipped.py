@@ -14,7 +14,7 @@ import pytest
 import eqopt
 from eqopt import testing
 from eqopt.testing._check import check
-from eqopt.testing._training import numbers, slopes_of
+from eqopt.testing._laws import numbers, slopes_of
 from eqopt.testing._trial import Trial
 
 from .registry import CLASSES, PARTS, REGISTRY, TELLING

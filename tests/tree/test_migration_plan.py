@@ -138,7 +138,7 @@ def test_classes_that_a_notebook_defines_again():
 WRONG = {
     "a value without a place": (
         lambda: plan(ADAM, eqopt.ParamEMA(ADAM)),
-        "migrate: the new optimizer has no place for these values of the old state: "
+        "the new optimizer has no place for these values of the old state: "
         "ParamEMAState at `(the root)`. To omit them, pass "
         "`drop=['ParamEMAState']`. To move them, pass `take`.",
     ),
@@ -149,13 +149,13 @@ WRONG = {
     ),
     "two candidates": (
         lambda: plan(ADAM, TWICE),
-        "migrate: it is unclear which ScaleByAdamState to take: the new state has "
+        "it is unclear which ScaleByAdamState to take: the new state has "
         "`[0]`, and the old one `[0][0]`, `[1][0]`. Say which, "
         "`take={'[0]': '[0][0]'}`, or `None` instead of the second path to initialise.",
     ),
     "another shape": (
         lambda: plan(ADAM, ADAM, {**PARAMS, "b": jnp.ones(5)}),
-        "migrate: the old state has float32[2] at `[0].mu['b']`, but the new one has "
+        "the old state has float32[2] at `[0].mu['b']`, but the new one has "
         "float32[5] at `[0].mu['b']`, and 1 more differ. Pass the old "
         "model and dtypes, or initialise what differs: "
         "`drop=[\"[0].mu['b']\", \"[0].nu['b']\"]`.",
@@ -167,18 +167,18 @@ WRONG = {
     ),
     "a path that the new state lacks": (
         lambda: plan(CLIPPED, ADAM, take={"[0]": "[0]"}),
-        "migrate: `take` has the path '[0]', but the new state has no part there. Did "
+        "`take` has the path '[0]', but the new state has no part there. Did "
         "you mean '[1][0]'",
     ),
     "paths of different classes": (
         lambda: plan(ADAM, ADAM, take={"[0]": "[1]"}),
-        "migrate: `take` has '[0]': '[1]', but these have no class in common: "
+        "`take` has '[0]': '[1]', but these have no class in common: "
         "ScaleByAdamState in the new state, and ScaleByLearningRateState in the old one. "
         "To initialise: `take={'[0]': None}`.",
     ),
     "nothing to drop": (
         lambda: plan(ADAM, eqopt.ParamEMA(ADAM), drop=eqopt.ParamEMA),
-        "migrate: `drop` has 'ParamEMA', but the old state has no such class, field or "
+        "`drop` has 'ParamEMA', but the old state has no such class, field or "
         "path. Did you mean 'ParamEMAState'?",
     ),
 }

@@ -92,7 +92,7 @@ _FROM_ZERO = Interval(0, includes_high=False)
 
 
 def check_number_in(
-    owner: str, name: str, value: Any, bounds: Interval = _FROM_ZERO
+    owner: str | None, name: str, value: Any, bounds: Interval = _FROM_ZERO
 ) -> None:
     """Raises an error unless `value` is one real number within bounds.
 
@@ -116,13 +116,13 @@ def _check_count(owner: str, name: str, value: Any, bounds: AtLeast) -> None:
 
 
 def check_interval(
-    owner: str, name: str, value: Any, low: float, *bounds: Any, **more: Any
+    owner: str | None, name: str, value: Any, low: float, *bounds: Any, **more: Any
 ) -> None:
     """Does `check_bounds` for `Interval(low, *bounds, **more)`."""
     check_bounds(owner, name, value, Interval(low, *bounds, **more))
 
 
-def check_bounds(owner: str, name: str, value: Any, bounds: Interval) -> None:
+def check_bounds(owner: str | None, name: str, value: Any, bounds: Interval) -> None:
     """Raises an error unless the number is within the bounds. NaN is in none.
 
     The values of schedules and traced values are not checked.
@@ -135,7 +135,7 @@ def check_bounds(owner: str, name: str, value: Any, bounds: Interval) -> None:
         raise InputError(owner, problem.rstrip())
 
 
-def check_integer(owner: str, name: str, value: Any, low: int) -> int:
+def check_integer(owner: str | None, name: str, value: Any, low: int) -> int:
     """`value` as a Python integer; raises unless it is an integer of at least `low`."""
     try:
         number = operator.index(value)

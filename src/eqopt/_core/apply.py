@@ -4,7 +4,7 @@ import equinox as eqx
 import jax.numpy as jnp
 
 from .._arguments.checks import check_interval
-from .._errors import InputError, naming
+from .._errors import InputError
 from .._trees.control import filter_cond
 from .._trees.leaves import keystr, parameters
 from .._types import IntegerLike, Model, Params, RealScalarLike, Updates
@@ -35,8 +35,7 @@ def apply_updates(params: Model, updates: Updates) -> Model:
     array and `params` has parameters.
     """
     check_has_updates("apply_updates", params, updates)
-    with naming("apply_updates"):
-        return add_updates(params, updates)
+    return add_updates(params, updates)
 
 
 @equation(elementwise=True)
@@ -82,15 +81,14 @@ def incremental_update(
         ```
     """
     trees = {"old_tensors": old_tensors, "new_tensors": new_tensors}
-    leaves, rows, treedef = together("incremental_update", trees, may_lack=True)
+    leaves, rows, treedef = together(trees, may_lack=True)
     moved = [
         x if row and row[0] is not None else None
         for x, row in zip(leaves, rows, strict=True)
     ]
     # The moved arrays are passed as the updates: the result has their dtype.
     updates, reads = treedef.unflatten(moved), {"p": new_tensors}
-    with naming("incremental_update"):
-        moved = leafwise(interpolate, updates, reads=reads, step_size=step_size)
+    moved = leafwise(interpolate, updates, reads=reads, step_size=step_size)
     return eqx.combine(moved, old_tensors)
 
 
@@ -135,7 +133,7 @@ def periodic_update(
     """
     check_interval("periodic_update", "update_period", update_period, 1)
     trees = {"old_tensors": old_tensors, "new_tensors": new_tensors}
-    leaves, rows, _ = together("periodic_update", trees, may_lack=False)
+    leaves, rows, _ = together(trees, may_lack=False)
     for i, (x, row) in enumerate(zip(leaves, rows, strict=True)):
         if row and row[0].dtype != x.dtype:
             raise InputError(

@@ -73,7 +73,12 @@ def _is_bool(flag: Any) -> bool:
 
 
 def check_broadcasts(
-    owner: str, name: str, value: Any, tree: PyTree, index: int, shape: tuple[int, ...]
+    owner: str | None,
+    name: str,
+    value: Any,
+    tree: PyTree,
+    index: int,
+    shape: tuple[int, ...],
 ) -> None:
     """Raises unless a value in `name` broadcasts to the shape of a leaf of `tree`."""
     found = np.shape(value)

@@ -1,14 +1,13 @@
 """The linear assignment problem."""
 
 import functools
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int32
+from jaxtyping import Array, Bool, Float, Int32, Real
 
 from .._errors import InputError
 from .._jax_internals import is_traced
@@ -16,7 +15,7 @@ from ..numerics._numerics import at_least_float32
 
 
 def hungarian_algorithm(
-    cost_matrix: Any,
+    cost_matrix: Real[Array | np.ndarray, "rows columns"],
 ) -> tuple[Int32[Array, " pairs"], Int32[Array, " pairs"]]:
     r"""Pairs rows with columns so that the sum of costs is minimal.
 
@@ -70,11 +69,11 @@ def hungarian_algorithm(
         }
         ```
     """
-    return _solve(_checked("hungarian_algorithm", cost_matrix), _reduce_and_assign_rest)
+    return _solve(_checked(cost_matrix), starts_quickly=True)
 
 
 def base_hungarian_algorithm(
-    cost_matrix: Any,
+    cost_matrix: Real[Array | np.ndarray, "rows columns"],
 ) -> tuple[Int32[Array, " pairs"], Int32[Array, " pairs"]]:
     r"""Pairs rows with columns with minimal costs, using only shortest paths.
 
@@ -110,47 +109,38 @@ def base_hungarian_algorithm(
         }
         ```
     """
-    return _solve(_checked("base_hungarian_algorithm", cost_matrix), _assign_rest)
+    return _solve(_checked(cost_matrix), starts_quickly=False)
 
 
-def _checked(owner: str, costs: Any) -> Array:
-    dtype: Any = getattr(costs, "dtype", object)
-    is_real = jnp.issubdtype(dtype, np.floating) or jnp.issubdtype(dtype, np.integer)
-    if not is_real or np.ndim(costs) != 2:
-        raise InputError(
-            owner,
-            "`cost_matrix` must be a real array with 2 axes, but is of type "
-            f"{type(costs).__name__} with shape {np.shape(costs)} and dtype {dtype}. For "
-            "a stack of matrices, use `jax.vmap`.",
-        )
-    if not is_traced(costs) and jnp.issubdtype(dtype, np.floating):
+def _checked(costs: Array | np.ndarray) -> Array:
+    if not is_traced(costs) and jnp.issubdtype(costs.dtype, np.floating):
         wrong = ~(np.asarray(costs) > -np.inf)
         if wrong.any():
             i, j = np.argwhere(wrong)[0]
             fix = "For a forbidden pair, use inf."
             raise InputError(
-                owner,
+                None,
                 f"`cost_matrix` must not have NaN or -inf, but has {costs[i, j]} at "
                 f"[{i}, {j}]. {fix}",
             )
     return jnp.asarray(costs)
 
 
-@functools.partial(jax.jit, static_argnames="assign")
-def _solve(costs: Array, assign: Callable) -> tuple[Array, Array]:
+@functools.partial(jax.jit, static_argnames="starts_quickly")
+def _solve(costs: Array, starts_quickly: bool) -> tuple[Array, Array]:
     costs = lax.stop_gradient(costs)
     if jnp.issubdtype(costs.dtype, np.integer):
         costs = costs.astype(jax.dtypes.canonicalize_dtype(float))
     costs = at_least_float32(costs)
     is_tall = costs.shape[0] > costs.shape[1]
-    columns = _columns(costs.T if is_tall else costs, assign)
+    columns = _columns(costs.T if is_tall else costs, starts_quickly)
     if is_tall:
         order = jnp.argsort(columns).astype(jnp.int32)
         return columns[order], order
     return lax.iota(jnp.int32, len(columns)), columns
 
 
-def _columns(costs: Array, assign: Callable) -> Array:
+def _columns(costs: Array, starts_quickly: bool) -> Array:
     """The columns of all rows; there are at least as many columns as rows."""
     rows, columns = costs.shape
     if rows == 0:
@@ -164,7 +154,8 @@ def _columns(costs: Array, assign: Callable) -> Array:
         jnp.full(columns, -1, jnp.int32),
         jnp.full(rows, -1, jnp.int32),
     )
-    state = assign(costs, empty)
+    state = _reduce_and_assign(costs, empty) if starts_quickly else empty
+    state = _assign_rest(costs, state)
     # Rows without a finite assignment get the remaining columns.
     left = jnp.argsort(state.row_of >= 0).astype(jnp.int32)
     is_without = state.column_of < 0
@@ -183,10 +174,6 @@ class _Assignment(NamedTuple):
 #
 # A quick start: most rows can have one of their cheapest columns.
 #
-
-
-def _reduce_and_assign_rest(costs: Array, state: _Assignment) -> _Assignment:
-    return _assign_rest(costs, _reduce_and_assign(costs, state))
 
 
 def _reduce_and_assign(costs, state):

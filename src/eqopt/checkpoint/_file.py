@@ -3,7 +3,6 @@
 import contextlib
 import errno
 import hashlib
-import importlib
 import json
 import numbers
 import os
@@ -21,6 +20,8 @@ import jax.tree_util as jtu
 import numpy as np
 from jax.sharding import AbstractMesh, NamedSharding
 
+from .. import __version__  # type: ignore  # not in the stub
+from .._errors import noting
 from .._trees.leaves import listed, type_name
 from .._trees.stored import put_back
 from .._types import PyTree, Tree
@@ -155,8 +156,6 @@ def check_layout(
         message += f" Only the checkpoint has {listed(only_there)}."
     if only_here:
         message += f" Only `like` has {listed(only_here)}."
-    if not (other or only_there or only_here):
-        message += " It has the same leaves in another order."
     message += f" {_WHAT_TO_DO}"
     if any(there[path] in _BY_DEVICES and path in here for path in there):
         message += f" {_OF_AS_MANY}"
@@ -182,6 +181,8 @@ _OF_AS_MANY = (
 #
 
 
+_NOTHING_SAVED = "eqopt.checkpoint.save: nothing was saved"
+
 # The locks of processes: after a fork, a thread of the parent may hold the old one.
 _LOCKS: dict[int, threading.RLock] = {}
 
@@ -199,12 +200,8 @@ def replacing(path: str | os.PathLike[str]) -> Generator[BinaryIO, None, None]:
     """
     target = pathlib.Path(os.path.realpath(path))  # renaming would replace a link
     with _LOCKS.setdefault(os.getpid(), threading.RLock()):
-        try:
-            with _unfinished(target) as file:
-                yield file
-        except OSError as error:
-            error.add_note("eqopt.checkpoint.save: nothing was saved.")
-            raise
+        with noting(f"{_NOTHING_SAVED}.", OSError), _unfinished(target) as file:
+            yield file
         _sync_directory(target.parent)
 
 
@@ -271,9 +268,6 @@ def _sync_directory(directory: pathlib.Path) -> None:
 _FORMAT = 1
 _FIRST_LINE = re.compile(rb"(eqopt checkpoint (\d+) (\S+) )([0-9a-f]{64})\n")
 _LONGEST_FIRST_LINE = 256
-_VERSION = importlib.import_module(
-    "eqopt"
-).__version__  # which the stub does not declare
 
 
 def save(path: str | os.PathLike[str], tree: PyTree, metadata: Any = None) -> None:
@@ -329,20 +323,16 @@ def save(path: str | os.PathLike[str], tree: PyTree, metadata: Any = None) -> No
 
 
 def _write(file: BinaryIO, line: bytes, tree: PyTree) -> None:
-    start = f"eqopt checkpoint {_FORMAT} {_VERSION} ".encode()
+    start = f"eqopt checkpoint {_FORMAT} {__version__} ".encode()
     file.write(start + b"0" * 64 + b"\n")
     body = _Hashed(file, start)
     body.write(line)
     # Not Equinox's own loop, which does not handle typed keys and wraps system errors.
     for at, leaf in jtu.tree_leaves_with_path(tree):
-        try:
+        where = jtu.keystr(at) or "(the root)"
+        note = f"{_NOTHING_SAVED}, because of the leaf at `{where}`."
+        with noting(note, TypeError, ValueError, RuntimeError):
             _write_leaf(body, leaf)
-        except (TypeError, ValueError, RuntimeError) as error:
-            error.add_note(
-                f"eqopt.checkpoint.save: nothing was saved, because of the "
-                f"leaf at `{jtu.keystr(at) or '(the root)'}`."
-            )
-            raise
     file.seek(len(start))
     file.write(body.digest.hexdigest().encode())
 
@@ -437,7 +427,7 @@ def _checked(path: str | os.PathLike[str]):
             writer = version.decode(errors="replace")
             raise CheckpointError(
                 f"{path} has format {int(number)}, of eqopt {writer}, but eqopt "
-                f"{_VERSION} reads format {_FORMAT}. Load it with that version."
+                f"{__version__} reads format {_FORMAT}. Load it with that version."
             )
         body = file.tell()
         found = hashlib.file_digest(file, lambda: hashlib.sha256(start))

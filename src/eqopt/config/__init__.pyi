@@ -1,2 +1,1 @@
-from ._dump import dump as dump, register as register
-from ._load import load as load
+from ._data import dump as dump, load as load, register as register

@@ -118,7 +118,8 @@ class MatrixRules:
 
     def decide(self, params: Params) -> list[tuple[Any, int]]:
         """The numbers of each leaf, and the axes of the stack that a rule gives it."""
-        paths, leaves = _paths_and_leaves(params)
+        pairs = jtu.tree_flatten_with_path(params, is_leaf=is_leaf)[0]
+        paths, leaves = [path for path, _ in pairs], [x for _, x in pairs]
         by_layer, named = by_class(params), named_leaves(params)
         found: list[Any] = [(numbers, 0) for numbers in of_layers(params)]
         open_: set[int] = {i for i, x in enumerate(leaves) if is_parameter(x)}
@@ -174,8 +175,7 @@ def stacked(part: Callable[[Any], Any] | Selector, axes: int = 1) -> MatrixRules
     An [`eqopt.groups.MatrixRules`][].
     """
     check_integer("stacked", "axes", axes, 1)
-    is_rule = isinstance(part, Selector)
-    selector = part if is_rule else where(part, required=False)
+    selector = part if isinstance(part, Selector) else where(part, required=False)
     return MatrixRules(((selector, Stack(axes)),))
 
 
@@ -242,11 +242,6 @@ def no_matrices(selector: Selector) -> MatrixRules:
 
 def _hashable(axes: Any) -> Any:
     return axes if isinstance(axes, int | str) else tuple(axes)
-
-
-def _paths_and_leaves(params: Params) -> tuple[list[tuple], list[Any]]:
-    pairs = jtu.tree_flatten_with_path(params, is_leaf=is_leaf)[0]
-    return [path for path, _ in pairs], [x for _, x in pairs]
 
 
 def _chosen(selector: Selector, params: Params, leaves: list[Any]) -> list[int]:

@@ -29,6 +29,7 @@ class Selector:
     # that hold the optimizer, static fields would differ.
     rule: Callable[..., list[bool]] = dataclasses.field(repr=False)
     arguments: tuple[Any, ...] = dataclasses.field(default=(), repr=False)
+    required: bool = dataclasses.field(default=False, repr=False)
 
     def __call__(self, params: Params) -> PyTree[bool]:
         """A tree of bools with the structure of `params`, false at other leaves.
@@ -59,7 +60,21 @@ class Selector:
 
     def choose(self, params: Params) -> list[bool]:
         """One bool for each leaf of `params`, `None`s included."""
-        return self.rule(params, *self.arguments)
+        chosen = self.rule(params, *self.arguments)
+        # A rule that names a bias of `None`, or weights in 8 bits, is no typo.
+        if self.required:
+            advice = " If this is intended, pass `required=False`."
+            advice = _FORM * (self.rule is _on_glob) + advice
+            check_matches(self.description, any(chosen), params, advice)
+        leaves = jtu.tree_leaves(params, is_leaf=is_leaf)
+        pairs = zip(chosen, leaves, strict=True)
+        return [flag and is_parameter(x) for flag, x in pairs]
+
+
+_FORM = (
+    " The pattern of `.layers[0].bias` is `layers/0/bias`, and `**/bias` is for all "
+    "biases."
+)
 
 
 def _in_both(params: Params, a: Selector, b: Selector) -> list[bool]:
@@ -71,8 +86,7 @@ def _in_either(params: Params, a: Selector, b: Selector) -> list[bool]:
 
 
 def _outside(params: Params, selector: Selector) -> list[bool]:
-    pairs = zip(_leaves(params), selector.choose(params), strict=True)
-    return [is_parameter(x) and not flag for (_, x), flag in pairs]
+    return [not flag for flag in selector.choose(params)]
 
 
 def path(pattern: str, *, required: bool = True) -> Selector:
@@ -96,11 +110,12 @@ def path(pattern: str, *, required: bool = True) -> Selector:
 
     An `re.error` if `pattern` is not a regular expression.
     """
-    return _checked(f"path({pattern!r})", required, _on_path, re.compile(pattern))
+    re.compile(pattern)
+    return Selector(f"path({pattern!r})", _on_path, (pattern,), required)
 
 
-def _on_path(params: Params, pattern: re.Pattern) -> list[bool]:
-    return [bool(pattern.search(name)) for name, _ in _leaves(params)]
+def _on_path(params: Params, pattern: str) -> list[bool]:
+    return [bool(re.search(pattern, name)) for name, _ in _leaves(params)]
 
 
 def glob(pattern: str, *, required: bool = True) -> Selector:
@@ -128,7 +143,7 @@ def glob(pattern: str, *, required: bool = True) -> Selector:
     - `required`: whether it is an error if there is no such path in the whole
         model.
     """
-    return _checked(f"glob({pattern!r})", required, _on_glob, pattern)
+    return Selector(f"glob({pattern!r})", _on_glob, (pattern,), required)
 
 
 def _on_glob(params: Params, pattern: str) -> list[bool]:
@@ -168,7 +183,7 @@ def leaf(predicate: Callable[[Any], bool], *, required: bool = False) -> Selecto
         model.
     """
     description = f"leaf({getattr(predicate, '__name__', predicate)})"
-    return _checked(description, required, _by_array, predicate)
+    return Selector(description, _by_array, (predicate,), required)
 
 
 def _by_array(params: Params, predicate: Callable[[Any], bool]) -> list[bool]:
@@ -191,7 +206,7 @@ def module(*types: type, required: bool = True) -> Selector:
         model.
     """
     description = f"module({', '.join(t.__name__ for t in types)})"
-    return _checked(description, required, _in_modules, types)
+    return Selector(description, _in_modules, (types,), required)
 
 
 def _in_modules(params: Params, types: tuple[type, ...]) -> list[bool]:
@@ -221,7 +236,7 @@ def where(fn: Callable[[Any], Any], *, required: bool = True) -> Selector:
     - `required`: whether it is an error if that part of the whole model is empty.
     """
     description = f"where({getattr(fn, '__name__', fn)})"
-    return _checked(description, required, pointed_at, fn)
+    return Selector(description, pointed_at, (fn,), required)
 
 
 def pointed_at(params: Params, fn: Callable[[Any], Any]) -> list[bool]:
@@ -238,15 +253,11 @@ everything = Selector("everything", _everywhere)
 """Chooses all parameters. Use it as the last rule."""
 
 
-def _checked(description, required, rule, *arguments) -> Selector:
-    """A selector that raises if `rule(params, *arguments)` chooses no parameter."""
-    return Selector(
-        description, _parameters_only, (description, required, rule, arguments)
-    )
-
-
-_JOINED = {_in_both: "all", _in_either: "any", _outside: "not"}
+# The functions that make selectors with these rules, and their arguments.
 _MADE = {
+    _in_both: ("all", "of"),
+    _in_either: ("any", "of"),
+    _outside: ("not", "of"),
     _on_path: ("path", "pattern"),
     _on_glob: ("glob", "pattern"),
     _by_array: ("leaf", "predicate"),
@@ -255,35 +266,18 @@ _MADE = {
 }
 
 
-def how_selected(selector: Selector) -> tuple[str, dict[str, Any]] | None:
+def how_selected(selector: Selector) -> tuple[str, dict[str, Any]]:
     """The function that makes an equal selector, and its arguments.
 
     For a selector that is joined from others, it is `"all"`, `"any"` or `"not"`, and
-    the argument `of`. It is `None` for a selector with a rule that is not from here.
+    the argument `of`.
     """
-    if selector.rule in _JOINED:
-        return _JOINED[selector.rule], {"of": selector.arguments}
     if selector == everything:
         return "everything", {}
-    if selector.rule is not _parameters_only:
-        return None
-    _, required, rule, (given,) = selector.arguments
-    name, argument = _MADE[rule]
-    given = given.pattern if isinstance(given, re.Pattern) else given
-    return name, {argument: given, "required": required}
-
-
-def _parameters_only(params, description, required, rule, arguments) -> list[bool]:
-    chosen = rule(params, *arguments)
-    # A rule that names a bias of `None`, or weights in 8 bits, is no typo.
-    if required:
-        form = " The pattern of `.layers[0].bias` is `layers/0/bias`, and `**/bias` is "
-        form += "for all biases."
-        advice = " If this is intended, pass `required=False`."
-        advice = form * (rule is _on_glob) + advice
-        check_matches(description, any(chosen), params, advice)
-    pairs = zip(chosen, _leaves(params), strict=True)
-    return [flag and is_parameter(x) for flag, (_, x) in pairs]
+    maker, argument = _MADE[selector.rule]
+    if argument == "of":
+        return maker, {"of": selector.arguments}
+    return maker, {argument: selector.arguments[0], "required": selector.required}
 
 
 def check_matches(

@@ -102,7 +102,7 @@ def ctc_loss(
         ```
     """
     inputs = logits, logit_paddings, labels, label_paddings
-    loss, _, _ = _ctc("ctc_loss", inputs, blank_id, log_epsilon)
+    loss, _, _ = _ctc(inputs, blank_id, log_epsilon)
     return _in_range(loss, logits)
 
 
@@ -146,9 +146,8 @@ def ctc_loss_with_forward_probs(
     A `ValueError` if shapes do not fit, if `blank_id` is out of range, or if
     `log_epsilon` is not negative.
     """
-    owner = "ctc_loss_with_forward_probs"
     inputs = logits, logit_paddings, labels, label_paddings
-    loss, blank, label = _ctc(owner, inputs, blank_id, log_epsilon)
+    loss, blank, label = _ctc(inputs, blank_id, log_epsilon)
     if len(blank):
         last = _with_last_label(blank[-1], label[-1])
         blank = jnp.concatenate([blank[:-1], last[None]])
@@ -165,12 +164,12 @@ def _in_range(x, logits, high=np.inf):
     return one_value_each(with_derivatives_of(x, bounded), logits)
 
 
-def _ctc(owner, inputs, blank_id, log_epsilon):
+def _ctc(inputs, blank_id, log_epsilon):
     logits, logit_paddings, labels, label_paddings = inputs
-    check_interval(owner, "blank_id", blank_id, 0, logits.shape[2], includes_high=False)
+    check_interval(None, "blank_id", blank_id, 0, logits.shape[2], includes_high=False)
     (x,) = widen(logits)
     negative = Interval(-np.inf, 0, includes_low=False, includes_high=False)
-    floor = as_scalar(owner, "log_epsilon", log_epsilon, x.dtype, negative)
+    floor = as_scalar("log_epsilon", log_epsilon, x.dtype, negative)
     floor = lax.stop_gradient(floor)
     y = at_least_int32(jnp.asarray(labels))
     is_pad = jnp.asarray(label_paddings).astype(bool)

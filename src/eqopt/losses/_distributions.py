@@ -65,7 +65,7 @@ def softmax_cross_entropy(
 
     A `ValueError` if shapes do not fit.
     """
-    log_p, y, axes = _prepared("softmax_cross_entropy", logits, labels, axis, where)
+    log_p, y, axes = _prepared(logits, labels, axis, where)
     return one_value_each(-jnp.sum(weighted(y, log_p), axes), logits)
 
 
@@ -90,7 +90,7 @@ def safe_softmax_cross_entropy(
 
     A `ValueError` if the shapes differ.
     """
-    log_p, y, axes = _prepared("safe_softmax_cross_entropy", logits, labels, -1, None)
+    log_p, y, axes = _prepared(logits, labels, -1, None)
     return one_value_each(-jnp.sum(weighted(y, log_p), axes), logits)
 
 
@@ -136,11 +136,10 @@ def softmax_cross_entropy_with_integer_labels(
 
     A `ValueError` if shapes do not fit.
     """
-    owner = "softmax_cross_entropy_with_integer_labels"
     axes = as_axes(axis, np.ndim(logits))
-    check_labels(owner, "logits", logits, labels, axes)
+    check_labels("logits", logits, labels, axes)
     x, k = jnp.asarray(logits), jnp.asarray(labels)
-    mask = as_mask(owner, where, x.shape, axes)
+    mask = as_mask(where, x.shape, axes)
     if axes != (x.ndim - 1,):  # the classes come last, in one axis
         last = tuple(range(x.ndim - len(axes), x.ndim))
         shape = (*k.shape, -1)
@@ -205,10 +204,9 @@ def poly_loss_cross_entropy(
         }
         ```
     """
-    owner = "poly_loss_cross_entropy"
-    log_p, y, axes = _prepared(owner, logits, labels, axis, where)
+    log_p, y, axes = _prepared(logits, labels, axis, where)
     finite = Interval(includes_low=False, includes_high=False)
-    factor = as_scalar(owner, "epsilon", epsilon, log_p.dtype, finite)
+    factor = as_scalar("epsilon", epsilon, log_p.dtype, finite)
     # As in `weighted`: a class without a label may be impossible.
     log_p = jnp.where((y == 0) & jnp.isinf(log_p), 0, log_p)
     return one_value_each(jnp.sum(y * _poly(log_p, factor), axes), logits)
@@ -228,11 +226,11 @@ def _poly_jvp(primals: Any, tangents: Any) -> Any:
     return _poly(log_p, epsilon), slope
 
 
-def _prepared(owner: str, logits: Any, labels: Any, axis: Any, where: Any):
+def _prepared(logits: Any, labels: Any, axis: Any, where: Any):
     r"""$\log p$, the labels, which are 0 at masked elements, and the axes."""
-    x, y = widen_alike(owner, logits=logits, labels=labels)
+    x, y = widen_alike(logits=logits, labels=labels)
     axes = as_axes(axis, x.ndim)
-    mask = as_mask(owner, where, x.shape, axes)
+    mask = as_mask(where, x.shape, axes)
     return log_softmax(x, axes, mask), jnp.where(mask, y, 0), axes
 
 
@@ -280,12 +278,11 @@ def ranking_softmax_loss(
         }
         ```
     """
-    owner = "ranking_softmax_loss"
-    s, y = widen_alike(owner, logits=logits, labels=labels)
+    s, y = widen_alike(logits=logits, labels=labels)
     w = 1.0 if weights is None else weights
-    s, y, w = widen_alike(owner, or_number=True, logits=s, labels=y, weights=w)
+    s, y, w = widen_alike(or_number=True, logits=s, labels=y, weights=w)
     axes = (s.ndim - 1,)
-    mask = as_mask(owner, where, s.shape, axes)
+    mask = as_mask(where, s.shape, axes)
     relevance = jnp.where(mask, y * jnp.broadcast_to(w, y.shape), 0)
     losses = -jnp.sum(weighted(relevance, log_softmax(s, axes, mask)), -1)
     has_items = jnp.any(mask, -1)
@@ -349,8 +346,8 @@ def smooth_labels(
     """
     (y,) = widen(labels)
     axes = as_axes(axis, y.ndim)
-    mask = as_mask("smooth_labels", where, y.shape, axes)
-    share = as_scalar("smooth_labels", "alpha", alpha, y.dtype, Interval(0, 1))
+    mask = as_mask(where, y.shape, axes)
+    share = as_scalar("alpha", alpha, y.dtype, Interval(0, 1))
     number = jnp.sum(mask, axes, keepdims=True).astype(y.dtype)
     mixed = (1 - share) * jnp.where(mask, y, 0) + share / jnp.maximum(number, 1)
     return one_value_each(jnp.where(mask, mixed, 0), labels)
@@ -409,9 +406,8 @@ def kl_divergence(
         }
         ```
     """
-    owner = "kl_divergence"
     both = {"log_predictions": log_predictions, "targets": targets}
-    log_p, q, axes = _masked(owner, axis, where, 0, **both)
+    log_p, q, axes = _masked(axis, where, 0, **both)
     unit = _rounding_unit(log_predictions, targets)
     loss = _divergence(log_p, q, _log_ratio(log_p, q), axes, unit)
     return one_value_each(loss, log_predictions)
@@ -442,9 +438,8 @@ def kl_divergence_with_log_targets(
 
     A `ValueError` if shapes do not fit.
     """
-    owner = "kl_divergence_with_log_targets"
     both = {"log_predictions": log_predictions, "log_targets": log_targets}
-    log_p, log_q, axes = _masked(owner, axis, where, -jnp.inf, **both)
+    log_p, log_q, axes = _masked(axis, where, -jnp.inf, **both)
     unit = _rounding_unit(log_predictions, log_targets)
     q = jnp.exp(log_q)
     d = jnp.where(_is_zero(q), 0, log_q) - jnp.where(_is_zero(q), 0, log_p)
@@ -495,9 +490,8 @@ def generalized_kl_divergence(
         }
         ```
     """
-    owner = "generalized_kl_divergence"
     both = {"log_predictions": log_predictions, "targets": targets}
-    log_p, q, axes = _masked(owner, axis, where, 0, **both)
+    log_p, q, axes = _masked(axis, where, 0, **both)
     return one_value_each(jnp.sum(_generalized(log_p, q), axes), log_predictions)
 
 
@@ -557,9 +551,9 @@ def _rounding_unit(*arrays: Any) -> float:
     return max(float(jnp.finfo(x).eps) for x in dtypes)
 
 
-def _masked(owner: str, axis: Any, where: Any, masked_q: float, **both: Any):
+def _masked(axis: Any, where: Any, masked_q: float, **both: Any):
     """Both arrays and the axes. Masked elements have p = q = 0."""
-    log_p, q = widen_alike(owner, **both)
+    log_p, q = widen_alike(**both)
     axes = as_axes(axis, q.ndim)
-    mask = as_mask(owner, where, q.shape, axes)
+    mask = as_mask(where, q.shape, axes)
     return jnp.where(mask, log_p, -jnp.inf), jnp.where(mask, q, masked_q), axes

@@ -43,7 +43,7 @@ def squared_error(
 
     A `ValueError` if the shapes differ.
     """
-    e = _errors("squared_error", predictions, targets)
+    e = _errors(predictions, targets)
     return one_value_each(e * e, predictions)
 
 
@@ -66,7 +66,7 @@ def l2_loss(
 
     A `ValueError` if the shapes differ.
     """
-    e = _errors("l2_loss", predictions, targets)
+    e = _errors(predictions, targets)
     return one_value_each(e * e / 2, predictions)
 
 
@@ -114,8 +114,8 @@ def huber_loss(
         }
         ```
     """
-    e = _errors("huber_loss", predictions, targets)
-    bound = as_scalar("huber_loss", "delta", delta, e.dtype)
+    e = _errors(predictions, targets)
+    bound = as_scalar("delta", delta, e.dtype)
     # One formula for both cases, without the square of a large error, which could
     # overflow and make the derivative NaN.
     clipped = jnp.clip(e, -bound, bound)
@@ -155,7 +155,7 @@ def log_cosh(
         }
         ```
     """
-    e = _errors("log_cosh", predictions, targets)
+    e = _errors(predictions, targets)
     is_small = jnp.abs(e) < 1
     # `|e| + log1p(exp(-2 |e|)) - log 2` loses all digits of a small error. Here cosh e
     # = 1 + 2 sinh(e / 2)^2 is used.
@@ -166,10 +166,10 @@ def log_cosh(
     return one_value_each(loss, predictions)
 
 
-def _errors(owner: str, predictions: Any, targets: Any) -> Float[Array, "..."]:
+def _errors(predictions: Any, targets: Any) -> Float[Array, "..."]:
     if targets is None:
         return widen(predictions)[0]
-    x, y = widen_alike(owner, or_number=True, predictions=predictions, targets=targets)
+    x, y = widen_alike(or_number=True, predictions=predictions, targets=targets)
     return x - y
 
 
@@ -197,8 +197,7 @@ def sigmoid_binary_cross_entropy(
 
     A `ValueError` if the shapes differ.
     """
-    owner = "sigmoid_binary_cross_entropy"
-    x, y = widen_alike(owner, or_number=True, logits=logits, labels=labels)
+    x, y = widen_alike(or_number=True, logits=logits, labels=labels)
     return one_value_each(_cross_entropy(x, jnp.broadcast_to(y, x.shape)), logits)
 
 
@@ -249,10 +248,9 @@ def sigmoid_focal_loss(
         }
         ```
     """
-    owner = "sigmoid_focal_loss"
-    x, y = widen_alike(owner, or_number=True, logits=logits, labels=labels)
+    x, y = widen_alike(or_number=True, logits=logits, labels=labels)
     y = jnp.broadcast_to(y, x.shape)
-    power = as_scalar(owner, "gamma", gamma, x.dtype)
+    power = as_scalar("gamma", gamma, x.dtype)
     # The power is computed from the logarithm. A probability that rounds to 0 would
     # have no derivative if `gamma` is below 1.
     miss = _log_mixture(y, jax.nn.log_sigmoid(-x), jax.nn.log_sigmoid(x))
@@ -260,7 +258,7 @@ def sigmoid_focal_loss(
     miss = jnp.maximum(miss, jnp.finfo(x.dtype).min / 2**10)
     loss = _cross_entropy(x, y) * jnp.exp(power * miss)
     if alpha is not None:
-        share = as_scalar(owner, "alpha", alpha, x.dtype, Interval(0, 1))
+        share = as_scalar("alpha", alpha, x.dtype, Interval(0, 1))
         loss = (share * y + (1 - share) * (1 - y)) * loss
     return one_value_each(loss, logits)
 
@@ -286,7 +284,7 @@ def hinge_loss(
 
     A `ValueError` if the shapes differ.
     """
-    product = _product("hinge_loss", predictor_outputs, targets)
+    product = _product(predictor_outputs, targets)
     return one_value_each(jnp.maximum(1 - product, 0), predictor_outputs)
 
 
@@ -312,13 +310,13 @@ def perceptron_loss(
 
     A `ValueError` if the shapes differ.
     """
-    product = _product("perceptron_loss", predictor_outputs, targets)
+    product = _product(predictor_outputs, targets)
     return one_value_each(jnp.maximum(-product, 0), predictor_outputs)
 
 
-def _product(owner: str, predictor_outputs: Any, targets: Any) -> Float[Array, "..."]:
+def _product(predictor_outputs: Any, targets: Any) -> Float[Array, "..."]:
     arrays = {"predictor_outputs": predictor_outputs, "targets": targets}
-    x, y = widen_alike(owner, or_number=True, **arrays)
+    x, y = widen_alike(or_number=True, **arrays)
     return x * y
 
 
@@ -363,7 +361,7 @@ def sparsemax_loss(
         }
         ```
     """
-    x, y = widen_alike("sparsemax_loss", or_number=True, logits=logits, labels=labels)
+    x, y = widen_alike(or_number=True, logits=logits, labels=labels)
     s = jnp.where(jnp.broadcast_to(y.astype(bool), x.shape), -x, x)
     is_between = jnp.abs(s) < 1
     curved = jnp.square(jnp.where(is_between, s, 0) + 1) / 4

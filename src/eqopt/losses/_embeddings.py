@@ -60,7 +60,7 @@ def cosine_similarity(
 
     A `ValueError` if shapes do not fit, or if `eps` is out of range or has axes.
     """
-    cosine, _ = _both("cosine_similarity", predictions, targets, eps, axis, where)
+    cosine, _ = _both(predictions, targets, eps, axis, where)
     return one_value_each(cosine, predictions)
 
 
@@ -96,16 +96,16 @@ def cosine_distance(
 
     A `ValueError` if shapes do not fit, or if `eps` is out of range or has axes.
     """
-    _, distance = _both("cosine_distance", predictions, targets, eps, axis, where)
+    _, distance = _both(predictions, targets, eps, axis, where)
     return one_value_each(distance, predictions)
 
 
-def _both(owner: str, predictions: Any, targets: Any, eps: Any, axis: Any, where: Any):
+def _both(predictions: Any, targets: Any, eps: Any, axis: Any, where: Any):
     """The cosine and the distance."""
-    x, y = widen_alike(owner, predictions=predictions, targets=targets)
+    x, y = widen_alike(predictions=predictions, targets=targets)
     axes = as_axes(axis, x.ndim)
-    mask = as_mask(owner, where, x.shape, axes)
-    root = jnp.sqrt(as_scalar(owner, "eps", eps, x.dtype))
+    mask = as_mask(where, x.shape, axes)
+    root = jnp.sqrt(as_scalar("eps", eps, x.dtype))
     x, x_norm, x_size = _measured(jnp.where(mask, x, 0), root, axes)
     y, y_norm, y_size = _measured(jnp.where(mask, y, 0), root, axes)
     norms = x_size * y_size
@@ -201,7 +201,7 @@ def ntxent(
     (z,) = widen(embeddings)
     y = jnp.asarray(labels)
     positive = Interval(0, includes_low=False, includes_high=False)
-    heat = as_scalar("ntxent", "temperature", temperature, z.dtype, positive)
+    heat = as_scalar("temperature", temperature, z.dtype, positive)
     least = jnp.asarray(jnp.finfo(z.dtype).eps, z.dtype)
     z, norm, factor = scaled(z, (1,))
     z = z / jnp.maximum(norm, jnp.sqrt(least) / factor)
@@ -265,15 +265,12 @@ def triplet_margin_loss(
         }
         ```
     """
-    owner = "triplet_margin_loss"
-    a, p, n = widen_alike(
-        owner, anchors=anchors, positives=positives, negatives=negatives
-    )
+    a, p, n = widen_alike(anchors=anchors, positives=positives, negatives=negatives)
     axes = as_axes(axis, a.ndim)
     from_one = Interval(1, includes_high=False)
-    degree = as_scalar(owner, "norm_degree", norm_degree, a.dtype, from_one)
-    room = as_scalar(owner, "margin", margin, a.dtype)
-    floor = as_scalar(owner, "eps", eps, a.dtype)
+    degree = as_scalar("norm_degree", norm_degree, a.dtype, from_one)
+    room = as_scalar("margin", margin, a.dtype)
+    floor = as_scalar("eps", eps, a.dtype)
     near, far = (_distance(a - x, axes, degree, floor) for x in (p, n))
     return one_value_each(jnp.maximum(near - far + room, 0), anchors)
 

@@ -33,15 +33,15 @@ def widen(*values: Any) -> list[Array]:
 
 
 def as_scalar(
-    owner: str, name: str, value: RealScalarLike, dtype: Any, *bounds: Interval
+    name: str, value: RealScalarLike, dtype: Any, *bounds: Interval
 ) -> Float[Array, ""]:
     """A number within bounds as an array, by default one that is not negative."""
-    check_number_in(owner, name, value, *bounds)
+    check_number_in(None, name, value, *bounds)
     return jnp.asarray(value).astype(dtype)
 
 
 def check_shape(
-    owner: str, name: str, x: Any, shape: tuple[int, ...], like: str, fix: str = ""
+    name: str, x: Any, shape: tuple[int, ...], like: str, fix: str = ""
 ) -> None:
     """Raises unless `x` has this shape, the shape of `like`."""
     if jnp.shape(x) == shape:
@@ -51,13 +51,13 @@ def check_shape(
         fix = f"Convert integers with `jax.nn.one_hot(labels, {shape[-1]})`."
     fix = fix or f"Nothing is broadcast: insert or drop axes, as in `{name}[:, None]`."
     raise InputError(
-        owner,
+        None,
         f"`{name}` must have the shape of {like}, {shape}, but has shape "
         f"{jnp.shape(x)}. {fix}",
     )
 
 
-def widen_alike(owner: str, *, or_number: bool = False, **arrays: Any) -> list[Array]:
+def widen_alike(*, or_number: bool = False, **arrays: Any) -> list[Array]:
     """The arrays in one dtype, as in `widen`; raises unless the shapes are equal.
 
     `or_number`: whether all but the first may also be single numbers.
@@ -65,17 +65,17 @@ def widen_alike(owner: str, *, or_number: bool = False, **arrays: Any) -> list[A
     (name, array), *others = arrays.items()
     for other, x in others:
         if not (or_number and jnp.ndim(x) == 0):
-            check_shape(owner, other, x, jnp.shape(array), f"`{name}`")
+            check_shape(other, x, jnp.shape(array), f"`{name}`")
     return widen(*arrays.values())
 
 
-def check_labels(owner: str, name: str, array: Any, labels: Any, axes: Any) -> None:
+def check_labels(name: str, array: Any, labels: Any, axes: Any) -> None:
     """Raises unless there is one label for each index along the other axes."""
     shape = jnp.shape(array)
     expected = tuple(n for i, n in enumerate(shape) if i not in axes)
     like = f"`{name}` without the axis of the classes"
     fix = "Convert one-hot labels with `jnp.argmax`."
-    check_shape(owner, "labels", labels, expected, like, fix)
+    check_shape("labels", labels, expected, like, fix)
 
 
 def as_axes(axis: Axes, ndim: int) -> tuple[int, ...]:
@@ -85,7 +85,7 @@ def as_axes(axis: Axes, ndim: int) -> tuple[int, ...]:
 
 
 def as_mask(
-    owner: str, where: RealArrayLike | None, shape: tuple[int, ...], axes: Any
+    where: RealArrayLike | None, shape: tuple[int, ...], axes: Any
 ) -> Bool[Array, "..."]:
     """`where` as an array of bools of the given shape; all true for `None`.
 
@@ -101,7 +101,7 @@ def as_mask(
         m not in (1, n) for m, n in zip(mask.shape, shape, strict=True)
     ):
         raise InputError(
-            owner,
+            None,
             f"`where` must have shape {shape}, with 1 instead of any of these numbers, "
             f"or {reduced}, but has shape {mask.shape}.",
         )

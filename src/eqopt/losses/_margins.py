@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._errors import InputError
+from .._errors import InputError, naming
 from ..numerics._numerics import max_or_nan, nan_where
 from ._inputs import (
     IntegerArrayLike,
@@ -61,7 +61,7 @@ def multiclass_hinge_loss(
         }
         ```
     """
-    x, k = _prepared("multiclass_hinge_loss", scores, labels)
+    x, k = _prepared(scores, labels)
     best = max_or_nan(jnp.where(is_class(k, x.shape[-1]), -jnp.inf, x), -1)
     # The difference comes first: large scores would absorb the 1.
     return _finished(jnp.maximum(best - pick(x, k) + 1, 0), k, scores)
@@ -100,7 +100,7 @@ def multiclass_perceptron_loss(
         }
         ```
     """
-    x, k = _prepared("multiclass_perceptron_loss", scores, labels)
+    x, k = _prepared(scores, labels)
     own = pick(x, k)
     # No score is higher than infinity.
     behind = jnp.where(own == jnp.inf, 0, max_or_nan(x, -1) - own)
@@ -147,7 +147,7 @@ def multiclass_sparsemax_loss(
         }
         ```
     """
-    x, k = _prepared("multiclass_sparsemax_loss", scores, labels)
+    x, k = _prepared(scores, labels)
     return _finished(_sparsemax_loss(x, is_class(k, x.shape[-1])), k, scores)
 
 
@@ -206,8 +206,8 @@ def _projection(x):
     return jnp.maximum(x - t, 0), t
 
 
-def _prepared(owner: str, scores: Any, labels: Any):
-    check_labels(owner, "scores", scores, labels, (np.ndim(scores) - 1,))
+def _prepared(scores: Any, labels: Any):
+    check_labels("scores", scores, labels, (np.ndim(scores) - 1,))
     (x,) = widen(scores)
     return x, jnp.asarray(labels)
 
@@ -278,7 +278,8 @@ def make_fenchel_young_loss(
         *args: Any,
         **kwargs: Any,
     ) -> Float[Array, "..."]:
-        s, y = widen_alike("fenchel_young_loss", scores=scores, targets=targets)
+        with naming("fenchel_young_loss"):
+            s, y = widen_alike(scores=scores, targets=targets)
         rows = s.reshape(-1, s.shape[-1]) if s.size else jnp.zeros((0, s.shape[-1]))
         best = jax.vmap(lambda row: max_fun(row, *args, **kwargs))(rows)
         if best.ndim != 1:

@@ -105,21 +105,18 @@ def dice_loss(
         }
         ```
     """
-    owner = "dice_loss"
-    p, q, t = _prepared(owner, predictions, targets, apply_softmax)
+    p, q, t = _prepared(predictions, targets, apply_softmax)
     axes = as_axes(axis, p.ndim) if axis is not None else range(1, p.ndim - 1)
     if p.ndim - 1 in axes:
         raise InputError(
-            owner, f"`axis` must not contain the last axis, the classes, but is {axis}."
+            None, f"`axis` must not contain the last axis, the classes, but is {axis}."
         )
     numbers = {"smooth": smooth, "alpha": alpha, "beta": beta}
-    s, a, b = (as_scalar(owner, k, x, p.dtype) for k, x in numbers.items())
+    s, a, b = (as_scalar(k, x, p.dtype) for k, x in numbers.items())
     loss = _dice(p, q, t, tuple(axes), s, a, b)
     if class_weights is not None:
         classes = p.shape[-1:]
-        check_shape(
-            owner, "class_weights", class_weights, classes, "`predictions[0, 0]`"
-        )
+        check_shape("class_weights", class_weights, classes, "`predictions[0, 0]`")
         weights = jnp.asarray(class_weights).astype(p.dtype)
         loss = loss * jnp.broadcast_to(weights, loss.shape)
     loss = _without_background(loss, ignore_background)
@@ -177,9 +174,8 @@ def multiclass_generalized_dice_loss(
         }
         ```
     """
-    owner = "multiclass_generalized_dice_loss"
-    p, q, t = _prepared(owner, predictions, targets, apply_softmax)
-    s = as_scalar(owner, "smooth", smooth, p.dtype)
+    p, q, t = _prepared(predictions, targets, apply_softmax)
+    s = as_scalar("smooth", smooth, p.dtype)
     half = jnp.asarray(0.5, p.dtype)
     loss = _dice(p, q, t, tuple(range(1, p.ndim - 1)), s, half, half)
     size = jnp.sum(t, tuple(range(t.ndim - 1)))
@@ -224,9 +220,8 @@ def binary_dice_loss(
 
     A `ValueError` if shapes do not fit, or if `smooth` is out of range or has axes.
     """
-    owner = "binary_dice_loss"
-    x, t = widen_alike(owner, predictions=predictions, targets=targets)
-    s = as_scalar(owner, "smooth", smooth, x.dtype)
+    x, t = widen_alike(predictions=predictions, targets=targets)
+    s = as_scalar("smooth", smooth, x.dtype)
     p, q = _both_sigmoids(x) if apply_sigmoid else (x, 1 - x)
     half = jnp.asarray(0.5, x.dtype)
     loss = _dice(p, q, t, tuple(range(1, x.ndim)), s, half, half)
@@ -245,7 +240,7 @@ def _dice(p, q, t, axes, smooth, alpha, beta):
     return jnp.where(total == 0, 0, wrong / jnp.where(total == 0, 1, total))
 
 
-def _prepared(owner: str, predictions: Any, targets: Any, apply_softmax: bool):
+def _prepared(predictions: Any, targets: Any, apply_softmax: bool):
     """Probabilities, 1 minus these, and targets, all with an axis of classes."""
     x, t = widen(predictions, targets)
     if x.ndim == t.ndim - 1 and t.shape[-1] == 1:
@@ -254,11 +249,11 @@ def _prepared(owner: str, predictions: Any, targets: Any, apply_softmax: bool):
         t = t[..., None]
     if x.ndim < 2:
         raise InputError(
-            owner,
+            None,
             "`predictions` must have axes for the batch and the classes, but has "
             f"shape {x.shape}.",
         )
-    check_shape(owner, "targets", t, x.shape, "`predictions`")
+    check_shape("targets", t, x.shape, "`predictions`")
     if not apply_softmax:
         return x, 1 - x, t
     if x.shape[-1] == 1:

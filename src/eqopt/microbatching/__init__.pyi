@@ -8,8 +8,9 @@ from ._clipped import (
     gradient_paths as gradient_paths,
     per_example_grad_norms as per_example_grad_norms,
 )
-from ._examples import micro_grad as micro_grad, micro_vmap as micro_vmap
 from ._microbatch import (
+    micro_grad as micro_grad,
     micro_value_and_grad as micro_value_and_grad,
+    micro_vmap as micro_vmap,
     microbatch as microbatch,
 )

@@ -320,7 +320,7 @@ class Concat(AbstractRule):
         return values
 
     def init(self, like: Any) -> tuple[Array, Array | None]:
-        # A microbatch is a column, as it is in the batch (`_rows.py`): merging the
+        # A microbatch is a column, as it is in the batch (`_batch.py`): merging the
         # first two axes then gives the original order without moving any data.
         axis = min(1, len(like.shape))
         shape = (*like.shape[:axis], self.split.count, *like.shape[axis:])
@@ -328,9 +328,7 @@ class Concat(AbstractRule):
         last = jnp.zeros_like(self.rest) if self.split.rest else None
         return jnp.broadcast_to(columns, shape), last
 
-    def update(
-        self, carry: tuple[Array, Array | None], value: Array, part: Part
-    ) -> tuple[Array, Array | None]:
+    def update(self, carry, value, part):
         columns, last = carry
         if part.is_rest:
             return columns, value

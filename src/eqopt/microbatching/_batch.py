@@ -51,8 +51,7 @@ def reshape_batch_axis(
     `ValueError` if `axis` is out of range for an array, or if `microbatch_size` is not
     positive or does not divide a batch axis.
     """
-    owner = "reshape_batch_axis"
-    size = check_integer(owner, "microbatch_size", microbatch_size, 1)
+    size = check_integer(None, "microbatch_size", microbatch_size, 1)
 
     def reshape(path: Any, x: Any) -> Any:
         if not eqx.is_array(x):
@@ -62,15 +61,14 @@ def reshape_batch_axis(
         split = Split(x.shape[i], size)
         if split.rest != 0:
             raise InputError(
-                owner,
+                None,
                 f"`microbatch_size={size}` does not divide the {split.rows} rows of "
                 f"`{where}`. Pad the batch.",
             )
         check_shards(where, x, i, split)
         return jnp.swapaxes(_columns(x, i, split), i, i + 1)
 
-    with naming(owner):
-        return jtu.tree_map_with_path(reshape, tree)
+    return jtu.tree_map_with_path(reshape, tree)
 
 
 class Split(eqx.Module):

@@ -17,10 +17,9 @@ from .._types import IntegerLike, Interval, PyTree, StaticInteger
 from ..numerics._numerics import safe_sqrt, wide_dtype
 from ._accumulator import AccumulationType
 from ._batch import Batch, Call, find_batch, wrap
-from ._examples import Loss, find_loss, map_rows
 from ._ghost.factors import AbstractFactor, Summand, clip_factors, squared_norm
 from ._ghost.gradient import Method, Path, Traced, gradient, trace
-from ._microbatch import make_options
+from ._microbatch import Loss, find_loss, make_options, map_rows
 
 
 # How the clipped gradients are combined.
@@ -164,16 +163,14 @@ def clipped_grad(
     `eqx.nn.State`, which mixes the examples. With `method="ghost"`, a `ValueError` that
     lists the parameters for which it is not possible.
     """
-    owner, given = "clipped_grad", (accumulator, weights, num_real_microbatches)
     if isinstance(l2_norm_clip, Mapping):
         l2_norm_clip = label_dict(dict(l2_norm_clip))
     for x in jtu.tree_leaves(l2_norm_clip):
-        check_number_in(owner, "l2_norm_clip", x, Interval(0))
-    options = make_options(owner, microbatch_size, *given)
+        check_number_in(None, "l2_norm_clip", x, Interval(0))
+    options = make_options(microbatch_size, accumulator, weights, num_real_microbatches)
     of_loss = has_aux, argnums, batch_argnums, keep_batch_dim
-    return wrap(
-        owner, fun, _clipped_sum, of_loss, groups, method, l2_norm_clip, options
-    )
+    arguments = of_loss, groups, method, l2_norm_clip, options
+    return wrap("clipped_grad", fun, _clipped_sum, *arguments)
 
 
 def per_example_grad_norms(
@@ -213,10 +210,9 @@ def per_example_grad_norms(
 
     The `ValueError`s of [`eqopt.microbatching.clipped_grad`][].
     """
-    owner, concat = "per_example_grad_norms", AccumulationType.CONCAT
-    options = make_options(owner, microbatch_size, concat, None, None)
+    options = make_options(microbatch_size, AccumulationType.CONCAT, None, None)
     of_loss = has_aux, argnums, batch_argnums, keep_batch_dim
-    return wrap(owner, fun, _norms, of_loss, groups, method, options)
+    return wrap("per_example_grad_norms", fun, _norms, of_loss, groups, method, options)
 
 
 def gradient_paths(

@@ -5,11 +5,9 @@ from ._control_variates import (
     estimate_control_variate_coefficients as estimate_control_variate_coefficients,
     moving_avg_baseline as moving_avg_baseline,
 )
-from ._distribution import (
+from ._estimators import (
     AbstractDistribution as AbstractDistribution,
     MultiNormalDiag as MultiNormalDiag,
-)
-from ._estimators import (
     measure_valued_estimation_mean as measure_valued_estimation_mean,
     measure_valued_estimation_std as measure_valued_estimation_std,
     measure_valued_jacobians as measure_valued_jacobians,

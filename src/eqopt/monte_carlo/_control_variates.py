@@ -24,7 +24,7 @@ from ..numerics._numerics import (
     safe_increment,
     wide_dtype,
 )
-from ._distribution import (
+from ._estimators import (
     MultiNormalDiag,
     build,
     check_normal,
@@ -130,9 +130,8 @@ def control_variates_jacobians(
         }
         ```
     """
-    owner = "control_variates_jacobians"
     cv, expected_cv, update_state = control_variate_from_function(function)
-    arrays = real_parameters(owner, params)
+    arrays = real_parameters(params)
     key, state = as_key(key), control_variate_state
     betas = jtu.tree_map(lambda p: jnp.ones((), wide_dtype(p.dtype)), arrays)
     if estimate_cv_coeffs:
@@ -143,9 +142,9 @@ def control_variates_jacobians(
             function, control_variate_from_function, *estimator, number, state
         )
     estimator = grad_estimator, params, dist_builder, key, num_samples
-    samples, by_f, by_h = _estimates(owner, function, cv, estimator, state)
+    samples, by_f, by_h = _estimates(function, cv, estimator, state)
     expectation = lambda arrays: real_number(
-        owner, "`expected_cv`", expected_cv(eqx.combine(arrays, params), state)
+        "`expected_cv`", expected_cv(eqx.combine(arrays, params), state)
     )
     by_expectation = jax.grad(expectation)(arrays)
 
@@ -200,12 +199,11 @@ def estimate_control_variate_coefficients(
     The errors of [`eqopt.monte_carlo.control_variates_jacobians`][], and a `ValueError`
     if `num_samples` is less than 2 or `eps` is negative, not finite, or has axes.
     """
-    owner = "estimate_control_variate_coefficients"
-    check_number_in(owner, "eps", eps)
+    check_number_in(None, "eps", eps)
     cv, _, _ = control_variate_from_function(function)
     key, state = as_key(key), control_variate_state
     estimator = grad_estimator, params, dist_builder, key, num_samples
-    _, by_f, by_h = _estimates(owner, function, cv, estimator, state, low=2)
+    _, by_f, by_h = _estimates(function, cv, estimator, state, low=2)
 
     def coefficient(f: Array, h: Array) -> Array:
         df, dh = (x - jnp.mean(x, axis=0, keepdims=True) for x in (f, h))
@@ -216,7 +214,7 @@ def estimate_control_variate_coefficients(
     return jtu.tree_map(coefficient, by_f, by_h)
 
 
-def _estimates(owner, function, cv, estimator_and_arguments, state, low=1):
+def _estimates(function, cv, estimator_and_arguments, state, low=1):
     """Draws the samples that the estimator uses with `key`, and estimates from them.
 
     Returns the samples, as constants, and the wide estimates for the expectations of
@@ -224,10 +222,10 @@ def _estimates(owner, function, cv, estimator_and_arguments, state, low=1):
     """
     grad_estimator, *arguments = estimator_and_arguments
     params, dist_builder, key, num_samples = arguments
-    arrays, dist = real_parameters(owner, params), build(dist_builder, params)
-    keys = sample_keys(owner, key, num_samples, low)
+    arrays, dist = real_parameters(params), build(dist_builder, params)
+    keys = sample_keys(key, num_samples, low)
     samples = lax.stop_gradient(jax.vmap(dist.sample)(keys))
-    value = lambda params, x: real_number(owner, "`cv`", cv(params, x, state))
+    value = lambda params, x: real_number("`cv`", cv(params, x, state))
     fixed = eqx.combine(lax.stop_gradient(arrays), params)
     of_each = lambda p: jax.ShapeDtypeStruct((num_samples, *p.shape), p.dtype)
     like = jtu.tree_map(of_each, arrays)
@@ -237,13 +235,14 @@ def _estimates(owner, function, cv, estimator_and_arguments, state, low=1):
         found = grad_estimator(function, *arguments)
         if shapes(found) != shapes(like):
             difference = disagreement("grad_estimator(...)", found, "params", like)
-            raise InputError(owner, f"{difference} Return a row for each sample.")
+            raise InputError(None, f"{difference} Return a row for each sample.")
         return jtu.tree_map(lambda j: at_least_float32(jnp.asarray(j)), found)
 
     by_params = lambda x: jax.grad(lambda a: value(eqx.combine(a, params), x))(arrays)
-    of_samples, of_params = estimate(lambda x: value(fixed, x)), jax.vmap(by_params)
+    of_params = jax.vmap(by_params)(samples)
+    of_samples = estimate(lambda x: value(fixed, x))
     add = lambda j, d: j + d.astype(j.dtype)
-    by_h = jtu.tree_map(add, of_samples, of_params(samples))
+    by_h = jtu.tree_map(add, of_samples, of_params)
     return samples, estimate(function), by_h
 
 
@@ -309,11 +308,10 @@ def control_delta_method(
         }
         ```
     """
-    owner = "control_delta_method"
-    value = real_function(owner, function, is_smooth=True)
+    value = real_function(function, is_smooth=True)
 
     def expansion(params: PyTree) -> tuple[Any, Any, Any, Any, Any]:
-        dist = check_normal(owner, build(dist_builder, params))
+        dist = check_normal(build(dist_builder, params))
         point = jnp.ravel(lax.stop_gradient(dist.loc))
         of_vector = lambda x: value(x.reshape(jnp.shape(dist.loc)))
         y, g = jax.value_and_grad(of_vector)(point)
@@ -455,9 +453,8 @@ def moving_avg_baseline(
         }
         ```
     """
-    owner = "moving_avg_baseline"
-    check_interval(owner, "decay", decay, 0, 1)
-    value = real_function(owner, function)
+    check_interval(None, "decay", decay, 0, 1)
+    value = real_function(function)
 
     def baseline(state: MovingAvgBaselineState | None) -> Array:
         state = MovingAvgBaselineState() if state is None else state

@@ -145,8 +145,7 @@ def _finish(axes, arrays, xlabel, target) -> None:
         if finite.max() < 30 * finite.min():  # plain numbers, where they fit
             axes.yaxis.set_major_formatter("{x:.3g}")
             axes.yaxis.set_minor_formatter("{x:.3g}")
-    axes.set_xlabel(xlabel)
-    axes.set_ylabel("loss")
+    axes.set(xlabel=xlabel, ylabel="loss")
     axes.legend()
 
 
@@ -198,8 +197,7 @@ def schedule(
     for each, name in zip(schedules, names, strict=True):
         value = lambda count, each=each: jnp.asarray(each(count), jnp.float32)
         axes.plot(counts, np.asarray(jax.vmap(value)(counts)), label=name)
-    axes.set_xlabel("steps")
-    axes.set_ylabel("value")
+    axes.set(xlabel="steps", ylabel="value")
     axes.legend()
     return axes
 
@@ -292,9 +290,7 @@ def power_law(
     style = {"color": drawn.get_color(), "linewidth": 0}
     axes.fill_between(at, line / spread, line * spread, alpha=0.2, **style)
     axes.plot(xs, ys, "o", color=drawn.get_color(), markersize=4)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlabel(over.replace("_", " "))
+    axes.set(xscale="log", yscale="log", xlabel=over.replace("_", " "))
     axes.legend()
     return axes
 

@@ -34,7 +34,7 @@ class Parts(NamedTuple):
     put: Callable[[list], PyTree]
 
 
-def take(owner: str, name: str, tree: PyTree, complex_too: bool = False) -> Parts:
+def take(name: str, tree: PyTree, complex_too: bool = False) -> Parts:
     """Takes the arrays to project from `tree`, the argument `name`."""
     leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_none)
     places = [i for i, x in enumerate(leaves) if is_inexact(x)]
@@ -42,9 +42,9 @@ def take(owner: str, name: str, tree: PyTree, complex_too: bool = False) -> Part
     if not any(x.size for x in arrays):
         problem = f"`{name}` must have floating-point arrays, but is {briefly(tree)}."
         fix = "Convert numbers with `jnp.asarray(x, float)`."
-        raise InputError(owner, f"{problem} {fix}")
+        raise InputError(None, f"{problem} {fix}")
     if not complex_too:
-        check_real(owner, name, tree, "Project `x.real` and `x.imag`.")
+        check_real(name, tree, "Project `x.real` and `x.imag`.")
 
     def put(new):
         out = list(leaves)
@@ -55,30 +55,28 @@ def take(owner: str, name: str, tree: PyTree, complex_too: bool = False) -> Part
     return Parts(arrays, places, treedef, put)
 
 
-def aligned(owner: str, name: str, given: PyTree, tree: PyTree, parts: Parts) -> list:
+def aligned(name: str, given: PyTree, tree: PyTree, parts: Parts) -> list:
     """The arrays of `given` next to the arrays of `tree`; `None` means zeros."""
     try:
         column = parts.treedef.flatten_up_to(given)
     except (ValueError, TypeError):
-        raise InputError(owner, f"{disagreement(name, given, 'x', tree)}") from None
+        raise InputError(None, f"{disagreement(name, given, 'x', tree)}") from None
     found = [column[i] for i in parts.places]
     for i, x, y in zip(parts.places, parts.arrays, found, strict=True):
         if y is not None and np.shape(y) != x.shape:
             found = f"{np.shape(y)} instead of {x.shape} at `{keystr(tree, i)}`"
             raise InputError(
-                owner, f"`{name}` must have the shapes of `x`, but is {found}."
+                None, f"`{name}` must have the shapes of `x`, but is {found}."
             )
     return [None if y is None else jnp.asarray(y) for y in found]
 
 
-def scalar(
-    owner: str, name: str, value: RealScalarLike, *bounds: Interval
-) -> RealScalarLike:
+def scalar(name: str, value: RealScalarLike, *bounds: Interval) -> RealScalarLike:
     """`value`; raises unless it is a number within bounds, by default not negative.
 
     Traced values are not checked.
     """
-    check_number_in(owner, name, value, *bounds)
+    check_number_in(None, name, value, *bounds)
     number = float(value) if isinstance(value, int) else value
     # A compiled function converts it to an array; without `jit`, for debugging, this
     # does.
@@ -147,8 +145,8 @@ def simplex(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
         }
         ```
     """
-    parts = take("simplex", "tree", tree)
-    return parts.put(_simplex(parts.arrays, scalar("simplex", "scale", scale)))
+    parts = take("tree", tree)
+    return parts.put(_simplex(parts.arrays, scalar("scale", scale)))
 
 
 def l1_sphere(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
@@ -173,8 +171,8 @@ def l1_sphere(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
     A `ValueError` or `TypeError` in the same cases as for
     [`eqopt.projections.simplex`][].
     """
-    parts = take("l1_sphere", "tree", tree)
-    return parts.put(_l1_sphere(parts.arrays, scalar("l1_sphere", "scale", scale)))
+    parts = take("tree", tree)
+    return parts.put(_l1_sphere(parts.arrays, scalar("scale", scale)))
 
 
 def l1_ball(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
@@ -213,8 +211,8 @@ def l1_ball(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
         }
         ```
     """
-    parts = take("l1_ball", "tree", tree)
-    return parts.put(_l1_ball(parts.arrays, scalar("l1_ball", "scale", scale)))
+    parts = take("tree", tree)
+    return parts.put(_l1_ball(parts.arrays, scalar("scale", scale)))
 
 
 @jax.jit
@@ -309,8 +307,8 @@ def l2_ball(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
     a real number (traced values are not checked), or if there are no
     floating-point arrays.
     """
-    parts = take("l2_ball", "tree", tree, complex_too=True)
-    return parts.put(_l2_ball(parts.arrays, scalar("l2_ball", "scale", scale)))
+    parts = take("tree", tree, complex_too=True)
+    return parts.put(_l2_ball(parts.arrays, scalar("scale", scale)))
 
 
 def l2_sphere(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
@@ -334,8 +332,8 @@ def l2_sphere(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
 
     A `ValueError` or `TypeError` as [`eqopt.projections.l2_ball`][].
     """
-    parts = take("l2_sphere", "tree", tree, complex_too=True)
-    return parts.put(_l2_sphere(parts.arrays, scalar("l2_sphere", "scale", scale)))
+    parts = take("tree", tree, complex_too=True)
+    return parts.put(_l2_sphere(parts.arrays, scalar("scale", scale)))
 
 
 @jax.jit
@@ -398,7 +396,7 @@ def non_negative(tree: PyTree) -> PyTree:
     A `ValueError` if there are no floating-point arrays, and a `TypeError` if one is
     complex.
     """
-    parts = take("non_negative", "tree", tree)
+    parts = take("tree", tree)
     zeros = [jnp.zeros(()) for _ in parts.arrays]
     return parts.put(_clip(parts.arrays, zeros, [None] * len(zeros)))
 
@@ -432,10 +430,10 @@ def box(tree: PyTree, lower: PyTree, upper: PyTree) -> PyTree:
     $l \le u$ does not hold (unless one of them is traced), and a `TypeError` for
     anything that is not a real number.
     """
-    parts = take("box", "tree", tree)
-    low = _bounds("box", "lower", lower, tree, parts)
-    high = _bounds("box", "upper", upper, tree, parts)
-    return _between("box", tree, parts, low, high)
+    parts = take("tree", tree)
+    low = _bounds("lower", lower, tree, parts)
+    high = _bounds("upper", upper, tree, parts)
+    return _between(tree, parts, low, high)
 
 
 def hypercube(tree: PyTree, scale: PyTree = 1) -> PyTree:
@@ -457,10 +455,10 @@ def hypercube(tree: PyTree, scale: PyTree = 1) -> PyTree:
     A `ValueError` or `TypeError` in the same cases as for [`eqopt.projections.box`][],
     and a `ValueError` for a negative `scale` (unless it is traced).
     """
-    parts = take("hypercube", "tree", tree)
+    parts = take("tree", tree)
     zeros = [jnp.zeros(()) for _ in parts.arrays]
-    high = _bounds("hypercube", "scale", scale, tree, parts)
-    return _between("hypercube", tree, parts, zeros, high)
+    high = _bounds("scale", scale, tree, parts)
+    return _between(tree, parts, zeros, high)
 
 
 def linf_ball(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
@@ -482,18 +480,18 @@ def linf_ball(tree: PyTree, scale: RealScalarLike = 1) -> PyTree:
     a real number (traced values are not checked), or if there are complex arrays, or no
     floating-point arrays.
     """
-    parts = take("linf_ball", "tree", tree)
+    parts = take("tree", tree)
     # As a float, because the negative of an unsigned integer is a large number.
-    s = jnp.asarray(as_float(scalar("linf_ball", "scale", scale)))
+    s = jnp.asarray(as_float(scalar("scale", scale)))
     n = len(parts.arrays)
     return parts.put(_clip(parts.arrays, [-s] * n, [s] * n))
 
 
-def _between(owner: str, tree: PyTree, parts: Parts, low: list, high: list) -> PyTree:
+def _between(tree: PyTree, parts: Parts, low: list, high: list) -> PyTree:
     for i, a, b in zip(parts.places, low, high, strict=True):
         if not _ascend(a, b):
             raise InputError(
-                owner,
+                None,
                 f"the lower bound {a} is above the upper bound {b} at "
                 f"`{keystr(tree, i)}`.",
             )
@@ -519,12 +517,12 @@ def _clip_leaf(x: Float[Array, "*leaf"], low, high) -> Float[Array, "*leaf"]:
     return y.astype(x.dtype)
 
 
-def _bounds(owner: str, name: str, given: PyTree, tree: PyTree, parts: Parts) -> list:
+def _bounds(name: str, given: PyTree, tree: PyTree, parts: Parts) -> list:
     """A bound for each array, which broadcasts to its shape."""
     column = resolve(name, given, tree, tree)
     found = [column[i] for i in parts.places]
     for i, x, bound in zip(parts.places, parts.arrays, found, strict=True):
-        check_broadcasts(owner, name, bound, tree, i, x.shape)
+        check_broadcasts(None, name, bound, tree, i, x.shape)
     wide = lambda bound: float(bound) if isinstance(bound, int) else bound
     return [bound if bound is None else jnp.asarray(wide(bound)) for bound in found]
 
@@ -563,8 +561,8 @@ def vector(x: PyTree, a: PyTree) -> PyTree:
     A `ValueError` that names the key path if structures or shapes differ or if there
     are no floating-point arrays, and a `TypeError` for complex arrays.
     """
-    parts = take("vector", "x", x)
-    return parts.put(_vector(parts.arrays, aligned("vector", "a", a, x, parts)))
+    parts = take("x", x)
+    return parts.put(_vector(parts.arrays, aligned("a", a, x, parts)))
 
 
 def hyperplane(x: PyTree, a: PyTree, b: RealScalarLike) -> PyTree:
@@ -590,11 +588,9 @@ def hyperplane(x: PyTree, a: PyTree, b: RealScalarLike) -> PyTree:
     [`eqopt.projections.vector`][], and if `b` is not finite, has axes or is not a real
     number (traced values are not checked).
     """
-    parts = take("hyperplane", "x", x)
-    a = aligned("hyperplane", "a", a, x, parts)
-    return parts.put(
-        _hyperplane(parts.arrays, a, scalar("hyperplane", "b", b, _FINITE))
-    )
+    parts = take("x", x)
+    a = aligned("a", a, x, parts)
+    return parts.put(_hyperplane(parts.arrays, a, scalar("b", b, _FINITE)))
 
 
 def halfspace(x: PyTree, a: PyTree, b: RealScalarLike) -> PyTree:
@@ -619,9 +615,9 @@ def halfspace(x: PyTree, a: PyTree, b: RealScalarLike) -> PyTree:
     A `ValueError` or `TypeError` in the same cases as for
     [`eqopt.projections.hyperplane`][].
     """
-    parts = take("halfspace", "x", x)
-    a = aligned("halfspace", "a", a, x, parts)
-    return parts.put(_halfspace(parts.arrays, a, scalar("halfspace", "b", b, _FINITE)))
+    parts = take("x", x)
+    a = aligned("a", a, x, parts)
+    return parts.put(_halfspace(parts.arrays, a, scalar("b", b, _FINITE)))
 
 
 _Normal = list[Real[Array, "..."] | None]

@@ -8,7 +8,7 @@ from .._core import AbstractTransformation
 from .._errors import InputError
 from .._trees.leaves import briefly, parameters
 from .._types import PyTree
-from . import _training, _transformable, _types
+from . import _laws as _laws  # defines them
 from ._law import BY_NAME, Breach
 from ._trial import Extra, Trial
 
@@ -18,11 +18,7 @@ _ANY_STEP = (
     "extra arguments that they need as `extra`"
 )
 
-_MODULES = [module.__name__ for module in (_types, _training, _transformable)]
-
-LAWS: tuple[str, ...] = tuple(
-    sorted(BY_NAME, key=lambda name: _MODULES.index(BY_NAME[name].check.__module__))
-)
+LAWS: tuple[str, ...] = tuple(BY_NAME)
 """The names of all laws."""
 
 
@@ -138,7 +134,7 @@ def check(trial: Trial, asked: Collection[str]) -> None:
             first = str(error).strip().partition("\n")[0].rstrip(".")
             raised = f"it raised {type(error).__name__} ({first})"
             # The steps that most laws look at: it is not about this law.
-            fix = _ANY_STEP if error is trial.failure else law.fix
+            fix = _ANY_STEP if error is trial.outcome else law.fix
             same = [x for x, text in broken.items() if text.startswith(raised)]
             broken[name] = f"{raised}, expected no error; " + (
                 f"see `{same[0]}`" if same else fix

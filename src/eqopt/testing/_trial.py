@@ -146,7 +146,6 @@ class Trial:
         self, opt: AbstractTransformation, model: PyTree, extra: Extra | None = None
     ):
         self.opt, self.model, self.extra = opt, copied(model), extra or {}
-        self.failure: Exception | None = None
 
     def both(self, grads: PyTree, state: PyTree, params: PyTree) -> Any:
         return compiled(both)(self.opt, self.extra, grads, state, params)
@@ -166,17 +165,17 @@ class Trial:
     @property
     def trail(self) -> list[Moment]:
         """The first moments in training. If it fails once, it fails for each law."""
-        if self.failure is not None:
-            raise self.failure
-        try:
-            return self._trail
-        except Exception as error:
-            self.failure = error
-            raise
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.outcome
 
     @functools.cached_property
-    def _trail(self) -> list[Moment]:
-        return trained(self.both, self.model, self.state, STEPS)
+    def outcome(self) -> list[Moment] | Exception:
+        """The trail, or the error that the training raised."""
+        try:
+            return trained(self.both, self.model, self.state, STEPS)
+        except Exception as error:
+            return error
 
     def cast(self, dtype: Any) -> "Trial":
         """The same in another precision."""

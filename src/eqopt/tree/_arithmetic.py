@@ -4,7 +4,7 @@ import functools
 import math
 import operator
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,27 +21,17 @@ from ..numerics import _numerics
 from ..numerics._numerics import common_dtype, wide_dtype
 
 
-class Rows(NamedTuple):
-    """Aligned trees.
-
-    **Attributes:**
-
-    - `leaves`: the leaves of the first tree, `None` included.
-    - `rows`: for each leaf that is an array, the list of the arrays of the other trees
-        at the same position, with `None` for a tree without one; for other leaves,
-        `None`.
-    - `treedef`: the structure of the first tree.
-    """
-
-    leaves: list
-    rows: list
-    treedef: Any
-
-
-def together(owner: str, trees: Mapping[str, PyTree], *, may_lack: bool) -> Rows:
-    """Aligns `trees`, whose names are the argument names of `owner`.
+def together(trees: Mapping[str, PyTree], *, may_lack: bool) -> tuple[list, list, Any]:
+    """Aligns `trees`, whose names are the names of arguments.
 
     `may_lack`: whether the other trees may have `None` where the first has an array.
+
+    **Returns:**
+
+    The leaves of the first tree, `None` included, the rows, and the structure of the
+    first tree. For a leaf that is an array, the row is the list of the arrays of the
+    other trees at the same position, with `None` for a tree without one. For other
+    leaves, it is `None`.
 
     **Raises:**
 
@@ -49,22 +39,22 @@ def together(owner: str, trees: Mapping[str, PyTree], *, may_lack: bool) -> Rows
     differ.
     """
     (name, tree), *others = trees.items()
-    check_numbers(owner, name, tree)
+    check_numbers(name, tree)
     leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
-    columns = [column_of(owner, treedef, other, x, name, tree) for other, x in others]
+    columns = [column_of(treedef, other, x, name, tree) for other, x in others]
     leaves, *columns = ([*map(loaded, column)] for column in (leaves, *columns))
     rows: list = [None] * len(leaves)
     for i, (x, *ys) in enumerate(zip(leaves, *columns, strict=True)):
         for (other, _), y in zip(others, ys, strict=True):
             if not _fits(y, x, may_lack):
                 raise InputError(
-                    owner,
+                    None,
                     f"`{name}` has {_shown(x)} at `{keystr(tree, i)}`, but `{other}` "
                     f"has {_shown(y)}. Arrays must have the same shapes, without "
                     "broadcasting, and everything else must be equal.",
                 )
         rows[i] = ys if is_parameter(x) else None
-    return Rows(leaves, rows, treedef)
+    return leaves, rows, treedef
 
 
 def _fits(y: Any, x: Any, may_lack: bool) -> bool:
@@ -83,14 +73,12 @@ def _shown(x: Any) -> str:
     return "None" if x is None else f"{x!r} of type {type(x).__name__}"
 
 
-def column_of(
-    owner: str, treedef: Any, other: str, given: PyTree, name: str, tree: PyTree
-) -> list:
+def column_of(treedef: Any, other: str, given: PyTree, name: str, tree: PyTree) -> list:
     """The subtrees of `given` at the leaves of `tree`, whose structure is `treedef`."""
     try:
         return treedef.flatten_up_to(given)
     except (ValueError, TypeError):
-        raise InputError(owner, disagreement(other, given, name, tree)) from None
+        raise InputError(None, disagreement(other, given, name, tree)) from None
 
 
 def loaded(x: Any) -> Any:
@@ -102,7 +90,7 @@ def loaded(x: Any) -> Any:
     return load(x)
 
 
-def check_numbers(owner: str, name: str, tree: PyTree) -> None:
+def check_numbers(name: str, tree: PyTree) -> None:
     """Raises an error if there are Python numbers instead of arrays.
 
     A number in a module is part of the model, like the probability of `eqx.nn.Dropout`,
@@ -117,14 +105,14 @@ def check_numbers(owner: str, name: str, tree: PyTree) -> None:
         if is_plain and isinstance(x, int | float | complex):
             fix = f"Convert it: `jnp.asarray({x!r}, float)`."
             raise InputError(
-                owner,
+                None,
                 f"`{name}` has {_shown(x)} at `{jtu.keystr(path) or '(the root)'}`, "
                 f"but only arrays count. {fix}",
             )
 
 
 def elementwise(
-    owner: str, fn: Callable, trees: Mapping[str, PyTree], *, may_lack: bool = True
+    fn: Callable, trees: Mapping[str, PyTree], *, may_lack: bool = True
 ) -> PyTree:
     """The first of `trees` with each array `x` replaced by `fn(x, *ys)`.
 
@@ -136,12 +124,12 @@ def elementwise(
     The errors of `together`, and a `TypeError` that names the key path if an imaginary
     part would be lost.
     """
-    leaves, rows, treedef = together(owner, trees, may_lack=may_lack)
+    leaves, rows, treedef = together(trees, may_lack=may_lack)
     new = list(leaves)
     for i, (x, row) in enumerate(zip(leaves, rows, strict=True)):
         ys = [y for y in row or () if y is not None]
         if ys or row == []:
-            new[i] = _stored(owner, _computed(fn, x, *ys), x, trees, i)
+            new[i] = _stored(_computed(fn, x, *ys), x, trees, i)
     return treedef.unflatten(new)
 
 
@@ -153,12 +141,12 @@ def _computed(fn: Callable, *leaf: Any) -> Any:
         return fn(*(widen(x, real) for x in arrays))
 
 
-def _stored(owner: str, value: Any, x: Any, trees: Mapping, i: int) -> Any:
+def _stored(value: Any, x: Any, trees: Mapping, i: int) -> Any:
     if jnp.iscomplexobj(value) and not jnp.iscomplexobj(x):
         name, tree = next(iter(trees.items()))
         fix = f"Cast it first: `eqopt.tree.cast({name}, jnp.complex64)`."
         raise InputError(
-            owner,
+            None,
             f"the result is complex at `{keystr(tree, i)}`, but `{name}` is "
             f"{x.dtype}. {fix}",
         )
@@ -186,31 +174,29 @@ def replaced(fn: Callable, tree: PyTree) -> PyTree:
     return jtu.tree_map(new, tree, is_leaf=is_stored)
 
 
-def arrays_of(owner: str, tree: PyTree) -> list:
-    """The arrays in `tree`, an argument of `owner` with that name."""
-    check_numbers(owner, "tree", tree)
+def arrays_of(tree: PyTree) -> list:
+    """The arrays in `tree`, an argument with that name."""
+    check_numbers("tree", tree)
     return [*map(loaded, jtu.tree_leaves(parameters(tree), is_leaf=is_stored))]
 
 
-def check_real(owner: str, name: str, tree: PyTree, instead: str) -> None:
+def check_real(name: str, tree: PyTree, instead: str) -> None:
     """Raises an error that names the key path of a complex array in `tree`."""
     for path, x in jtu.tree_leaves_with_path(parameters(tree), is_leaf=is_stored):
         if jnp.issubdtype(x.dtype, jnp.complexfloating):
             where = jtu.keystr(path) or "(the root)"
             problem = f"`{name}` must be real, but is complex at `{where}`."
-            raise InputError(owner, f"{problem} {instead}")
+            raise InputError(None, f"{problem} {instead}")
 
 
-def number(owner: str, name: str, value: Any, complex_too: bool = False) -> Any:
+def number(name: str, value: Any, complex_too: bool = False) -> Any:
     """`value`, for arrays of any dtype; raises unless it is a number or 0-d array.
 
     Python numbers keep all digits; arrays get at least the precision of float32.
     """
     kind = "number" if complex_too else "real number"
     start = f"`{name}` must be a {kind} or a 0-d array, but is"
-    if getattr(value, "dtype", None) == jnp.bool_:
-        value = value.astype(int)
-    check_scalar(owner, start, value.real if complex_too else value)
+    check_scalar(None, start, value.real if complex_too else value)
     if hasattr(value, "dtype"):
         return jnp.asarray(value, wide_dtype(jnp.result_type(value)))
     return float(value) if isinstance(value, int) else value
@@ -249,7 +235,7 @@ def add(tree_x: PyTree, tree_y: PyTree, *other_trees: PyTree) -> PyTree:
     others = {f"other_trees[{i}]": tree for i, tree in enumerate(other_trees)}
     trees = {"tree_x": tree_x, "tree_y": tree_y, **others}
     fold = lambda *xs: functools.reduce(operator.add, xs)
-    return elementwise("add", fold, trees)
+    return elementwise(fold, trees)
 
 
 def sub(tree_x: PyTree, tree_y: PyTree) -> PyTree:
@@ -271,7 +257,7 @@ def sub(tree_x: PyTree, tree_y: PyTree) -> PyTree:
     A `ValueError` that names the key path if structures or shapes differ, and a
     `TypeError` if a complex result would replace a real array.
     """
-    return elementwise("sub", operator.sub, {"tree_x": tree_x, "tree_y": tree_y})
+    return elementwise(operator.sub, {"tree_x": tree_x, "tree_y": tree_y})
 
 
 def mul(tree_x: PyTree, tree_y: PyTree) -> PyTree:
@@ -293,7 +279,7 @@ def mul(tree_x: PyTree, tree_y: PyTree) -> PyTree:
     A `ValueError` that names the key path if structures or shapes differ, and a
     `TypeError` if a complex result would replace a real array.
     """
-    return elementwise("mul", operator.mul, {"tree_x": tree_x, "tree_y": tree_y})
+    return elementwise(operator.mul, {"tree_x": tree_x, "tree_y": tree_y})
 
 
 def div(tree_x: PyTree, tree_y: PyTree) -> PyTree:
@@ -316,7 +302,7 @@ def div(tree_x: PyTree, tree_y: PyTree) -> PyTree:
     A `ValueError` that names the key path if structures or shapes differ, and a
     `TypeError` if a complex result would replace a real array.
     """
-    return elementwise("div", operator.truediv, {"tree_x": tree_x, "tree_y": tree_y})
+    return elementwise(operator.truediv, {"tree_x": tree_x, "tree_y": tree_y})
 
 
 def scale(scalar: RealScalarLike | complex, tree: PyTree) -> PyTree:
@@ -343,8 +329,8 @@ def scale(scalar: RealScalarLike | complex, tree: PyTree) -> PyTree:
     A `ValueError` if `scalar` has axes, and a `TypeError` if it is complex and an array
     of the tree is real.
     """
-    s = number("scale", "scalar", scalar, complex_too=True)
-    return elementwise("scale", lambda x: s * x, {"tree": tree})
+    s = number("scalar", scalar, complex_too=True)
+    return elementwise(lambda x: s * x, {"tree": tree})
 
 
 def add_scale(
@@ -376,9 +362,9 @@ def add_scale(
     A `ValueError` that names the key path if structures or shapes differ, or if
     `scalar` has axes, and a `TypeError` if a complex result would replace a real array.
     """
-    s = number("add_scale", "scalar", scalar, complex_too=True)
+    s = number("scalar", scalar, complex_too=True)
     trees = {"tree_x": tree_x, "tree_y": tree_y}
-    return elementwise("add_scale", lambda x, y: x + s * y, trees)
+    return elementwise(lambda x, y: x + s * y, trees)
 
 
 #
@@ -411,9 +397,7 @@ def update_moment(
     if `decay` or `order` is out of range; a `TypeError` if updates are complex and their
     moments are real.
     """
-    return _averaged(
-        "update_moment", lambda g: g**order, updates, moments, decay, order
-    )
+    return _averaged(lambda g: g**order, updates, moments, decay, order)
 
 
 def update_moment_per_elem_norm(
@@ -440,17 +424,13 @@ def update_moment_per_elem_norm(
     A `ValueError` that names the key path if structures or shapes differ, and a
     `ValueError` if `decay` or `order` is out of range.
     """
-    owner = "update_moment_per_elem_norm"
-    return _averaged(
-        owner, lambda g: _modulus_to(order, g), updates, moments, decay, order
-    )
+    return _averaged(lambda g: _modulus_to(order, g), updates, moments, decay, order)
 
 
-def _averaged(owner, power, updates, moments, decay, order) -> PyTree:
-    decay = _within(owner, "decay", decay)
-    check_interval(owner, "order", order, 0, includes_low=False)
+def _averaged(power, updates, moments, decay, order) -> PyTree:
+    decay = _within("decay", decay)
+    check_interval(None, "order", order, 0, includes_low=False)
     return elementwise(
-        owner,
         lambda m, g: decay * m + (1 - decay) * power(g),
         {"moments": moments, "updates": updates},
     )
@@ -503,13 +483,11 @@ def update_infinity_moment(
         }
         ```
     """
-    owner = "update_infinity_moment"
-    decay = _within(owner, "decay", decay)
-    eps = _within(owner, "eps", eps, math.inf)
+    decay = _within("decay", decay)
+    eps = _within("eps", eps, math.inf)
     instead = "Start with `eqopt.tree.zeros_like(eqopt.tree.real(updates))`."
-    check_real(owner, "moments", moments, instead)
+    check_real("moments", moments, instead)
     return elementwise(
-        owner,
         lambda m, g: jnp.maximum(decay * m, _modulus(g) + eps),
         {"moments": moments, "updates": updates},
     )
@@ -548,17 +526,14 @@ def bias_correction(
         }
         ```
     """
-    owner = "bias_correction"
-    decay = _within(owner, "decay", decay, includes_high=False)
-    check_interval(owner, "count", count, 1)
+    decay = _within("decay", decay, includes_high=False)
+    check_interval(None, "count", count, 1)
     divisor = _numerics.bias_correction(decay, jnp.asarray(count))
-    return elementwise(owner, lambda m: m / divisor, {"moment": moment})
+    return elementwise(lambda m: m / divisor, {"moment": moment})
 
 
-def _within(
-    owner: str, name: str, value: Any, high: float = 1, includes_high: bool = True
-):
+def _within(name: str, value: Any, high: float = 1, includes_high: bool = True):
     """`value` in at least float32; raises unless it is in range."""
-    value = number(owner, name, value)
-    check_interval(owner, name, value, 0, high, includes_high=includes_high)
+    value = number(name, value)
+    check_interval(None, name, value, 0, high, includes_high=includes_high)
     return value

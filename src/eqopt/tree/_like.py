@@ -86,7 +86,7 @@ def full_like(
 
     A `ValueError` if `fill_value` has axes.
     """
-    value = number("full_like", "fill_value", fill_value, complex_too=True)
+    value = number("fill_value", fill_value, complex_too=True)
     return map_parameters(
         lambda x: full_like_leaf(x, value, _dtype_for(x, dtype)), tree
     )
@@ -219,7 +219,7 @@ def cast_like(tree: Tree, other_tree: PyTree) -> Tree:
     A `ValueError` that names the key path if structures differ.
     """
     leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
-    column = column_of("cast_like", treedef, "other_tree", other_tree, "tree", tree)
+    column = column_of(treedef, "other_tree", other_tree, "tree", tree)
     return treedef.unflatten(
         _as(x, _dtype_for(x, own_dtype(y)))
         if is_parameter(x) and is_parameter(y)
@@ -336,12 +336,12 @@ def clip(
     Traced values are not checked.
     """
     low, high = (
-        None if value is None else number("clip", name, value)
+        None if value is None else number(name, value)
         for name, value in (("min_value", min_value), ("max_value", max_value))
     )
     if low is not None and high is not None and not is_traced(low):
         check_interval("clip", "max_value", high, np.asarray(low).item())
-    return elementwise("clip", lambda x: _clipped(x, low, high), {"tree": tree})
+    return elementwise(lambda x: _clipped(x, low, high), {"tree": tree})
 
 
 def _clipped(x: Any, low: Any, high: Any) -> Any:
@@ -376,7 +376,7 @@ def where(
     """
     choose = lambda x, y: jnp.where(condition, x, y)
     trees = {"tree_x": tree_x, "tree_y": tree_y}
-    return elementwise("where", choose, trees, may_lack=False)
+    return elementwise(choose, trees, may_lack=False)
 
 
 def batch_shape(tree: PyTree, shape: tuple[int, ...] = ()) -> PyTree:

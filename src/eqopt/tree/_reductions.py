@@ -52,7 +52,7 @@ def norm(
     if ord not in _REDUCTIONS:
         raise InputError("norm", f"`ord` must be 1, 2 or 'inf', but is {ord!r}.")
     leaf, combine = _REDUCTIONS[ord]
-    value = total(combine, [leaf(x) for x in arrays_of("norm", tree)])
+    value = total(combine, [leaf(x) for x in arrays_of(tree)])
     if ord == 2:
         return value if squared else safe_sqrt(value)
     return value * value if squared else value
@@ -115,7 +115,7 @@ def sum(tree: PyTree) -> Inexact[Array, ""]:
     A 0-d array in the dtype to which the dtypes of `tree` promote, in at least the
     precision of float32; 0 if there are no arrays.
     """
-    return total(jnp.sum, [jnp.sum(*widened(x)) for x in arrays_of("sum", tree)])
+    return total(jnp.sum, [jnp.sum(*widened(x)) for x in arrays_of(tree)])
 
 
 def max(tree: PyTree) -> Float[Array, ""]:
@@ -134,7 +134,7 @@ def max(tree: PyTree) -> Float[Array, ""]:
 
     A `TypeError` that names the key path of a complex array.
     """
-    return _largest("max", tree, 1)
+    return _largest(tree, 1)
 
 
 def min(tree: PyTree) -> Float[Array, ""]:
@@ -153,14 +153,14 @@ def min(tree: PyTree) -> Float[Array, ""]:
 
     A `TypeError` that names the key path of a complex array.
     """
-    return -_largest("min", tree, -1)
+    return -_largest(tree, -1)
 
 
-def _largest(owner: str, tree: PyTree, sign: int) -> Any:
+def _largest(tree: PyTree, sign: int) -> Any:
     """The largest of all numbers, each times `sign`."""
     instead = "Use `eqopt.tree.real`, or `tree.norm(x, 'inf')` for the largest modulus."
-    check_real(owner, "tree", tree, instead)
-    arrays = [sign * wide for x in arrays_of(owner, tree) for wide in widened(x)]
+    check_real("tree", tree, instead)
+    arrays = [sign * wide for x in arrays_of(tree) for wide in widened(x)]
     parts = [max_or_nan(x, initial=-jnp.inf) for x in arrays]
     return total(max_or_nan, parts, -jnp.inf)
 
@@ -178,7 +178,7 @@ def size(tree: PyTree) -> int:
 
     A Python integer, which cannot overflow.
     """
-    check_numbers("size", "tree", tree)
+    check_numbers("tree", tree)
     leaves = jtu.tree_leaves(parameters(tree), is_leaf=is_stored)
     return builtins.sum(math.prod(x.shape) for x in leaves)
 
@@ -203,7 +203,7 @@ def vdot(tree_x: PyTree, tree_y: PyTree) -> Inexact[Array, ""]:
     A `ValueError` that names the key path if structures or shapes differ.
     """
     trees = {"tree_x": tree_x, "tree_y": tree_y}
-    leaves, rows, _ = together("vdot", trees, may_lack=True)
+    leaves, rows, _ = together(trees, may_lack=True)
     parts = []
     for x, row in zip(leaves, rows, strict=True):
         if row and row[0] is not None:
@@ -241,9 +241,9 @@ def allclose(
     A `ValueError` that names the key path if structures or shapes differ, or if only one
     tree has an array.
     """
-    rtol = number("allclose", "rtol", rtol)
-    atol = number("allclose", "atol", atol)
-    leaves, rows, _ = together("allclose", {"a": a, "b": b}, may_lack=False)
+    rtol = number("rtol", rtol)
+    atol = number("atol", atol)
+    leaves, rows, _ = together({"a": a, "b": b}, may_lack=False)
     close = []
     for leaf, row in zip(leaves, rows, strict=True):
         if row is not None:

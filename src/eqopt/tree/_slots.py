@@ -407,11 +407,11 @@ def map_params(
     else:
         abstract = eqx.filter_eval_shape(init, params)
     treedef = jtu.tree_structure(abstract, is_leaf=is_stored)
-    values = column_of("map_params", treedef, "state", state, "init(params)", abstract)
+    values = column_of(treedef, "state", state, "init(params)", abstract)
     arrays = parameters(params)
     structure = jtu.tree_structure(arrays, is_leaf=is_leaf)
     columns = [
-        column_of("map_params", structure, f"rest[{i}]", tree, "params", arrays)
+        column_of(structure, f"rest[{i}]", tree, "params", arrays)
         for i, tree in enumerate(rest)
     ]
     other = transform_non_params or (lambda x: x)

@@ -15,7 +15,7 @@ from jaxtyping import Array
 
 from ..._combinators.masked import extra_of_part
 from ..._core import AbstractTransformation, check_real, rounded_like
-from ..._errors import InputError
+from ..._errors import InputError, noting
 from ..._jax_internals import is_traced
 from ..._trees.leaves import (
     ANOTHER_MODEL,
@@ -67,12 +67,8 @@ class FromOptax(AbstractTransformation):
             check_real(self, updates, part, "params")
         extra = dict(extra_of_part(extra, part, params))
         tx = optax.with_extra_args_support(self.tx)
-        try:
-            with _as_optax_needs_it():
-                new_updates, new = tx.update(updates, state.optax_state, part, **extra)
-        except (TypeError, ValueError) as error:
-            error.add_note(_NOTE)
-            raise
+        with noting(_NOTE, TypeError, ValueError), _as_optax_needs_it():
+            new_updates, new = tx.update(updates, state.optax_state, part, **extra)
         return rounded_like(new_updates, updates), FromOptaxState(new)
 
 
@@ -246,17 +242,14 @@ def _zeros_for_others(updates: PyTree, params: PyTree | None) -> PyTree:
     others = eqx.filter(updates, is_inexact, inverse=True)
     if not jax.tree.leaves(others):
         return others
-    return jax.tree.map(
-        lambda g, p: None if is_inexact(g) else _zeros_like(g, p),
-        updates,
-        updates if params is None else params,
-    )
 
+    def zeros(g: Any, p: Any) -> Array | None:
+        dtype = jnp.result_type(p)
+        # JAX's gradient of an integer cannot be added to anything.
+        dtype = bool if dtype == jax.dtypes.float0 else dtype
+        return None if is_inexact(g) else jnp.zeros(jnp.shape(g), dtype)
 
-def _zeros_like(g: Any, p: Any) -> Array:
-    dtype = jnp.result_type(p)
-    # JAX's gradient of an integer cannot be added to anything.
-    return jnp.zeros(jnp.shape(g), bool if dtype == jax.dtypes.float0 else dtype)
+    return jax.tree.map(zeros, updates, updates if params is None else params)
 
 
 #
@@ -510,7 +503,7 @@ def taken(expected: PyTree, given: PyTree, path: str, given_path: str) -> PyTree
             f"has no array at {listed(missing) or '-'}, and only it has one at "
             f"{listed(surplus) or '-'}. {ANOTHER_MODEL}",
         )
-    used = {p: _array(there[p]) for p in here if p not in unused}
+    used = {p: jnp.asarray(there[p]) for p in here if p not in unused}
     for p, x in used.items():
         found, wanted = (f"{y.dtype}{list(np.shape(y))}" for y in (x, here[p]))
         if found != wanted:
@@ -523,10 +516,6 @@ def taken(expected: PyTree, given: PyTree, path: str, given_path: str) -> PyTree
     return treedef.unflatten(
         _typed_like(x, used[p]) if p in used else x for p, x in here.items()
     )
-
-
-def _array(x: Any) -> Array:
-    return x if isinstance(x, jax.Array) else jnp.asarray(x)
 
 
 def _typed_like(expected: Array, x: Array) -> Array:
@@ -658,9 +647,6 @@ def _counted(injection: Any, count: Any) -> Any:
         name: state._replace(count=jnp.array(count))
         if getattr(state, "_fields", ()) == ("count",)
         else state
-        for name, state in getattr(injection, "hyperparams_states", {}).items()
+        for name, state in injection.hyperparams_states.items()
     }
-    changed = {"count": jnp.array(count), "hyperparams_states": states}
-    return injection._replace(
-        **{name: changed[name] for name in injection._fields if name in changed}
-    )
+    return injection._replace(count=jnp.array(count), hyperparams_states=states)

@@ -82,7 +82,7 @@ def params_from_torch(
         Given(i, 0, x.shape, name)
         for i, ((name, _), x) in enumerate(zip(pairs, arrays, strict=True))
     ]
-    where = places("params_from_torch", given, params, paths, transpose)
+    where = places(given, params, paths, transpose)
 
     def taken(path: tuple, x: Any) -> Any:
         name = jtu.keystr(path)
@@ -134,7 +134,6 @@ def given_in(groups: Iterable[dict], shape_of: Callable[[Any], Any]) -> list[Giv
 
 
 def places(
-    owner: str,
     given: Sequence[Given],
     params: Params,
     paths: Sequence[str | None] | None,
@@ -154,23 +153,23 @@ def places(
     name, places = ("the model", leaves) if paths is None else ("`paths`", paths)
     if len(places) != len(given):
         problem = f"torch has {len(given)} parameters, but {name} has {len(places)}."
-        raise InputError(owner, f"{problem} {_how_to(leaves)}")
+        raise InputError(None, f"{problem} {_how_to(leaves)}")
     if paths is None:
-        chosen = _named(given, leaves) or _shaped(owner, given, shapes)
+        chosen = _named(given, leaves) or _shaped(given, shapes)
     else:
         chosen = list(paths)
         known = [path for path in chosen if path is not None]
         wrong = [x for x in known if x not in leaves or known.count(x) > 1]
         if wrong:
             raise InputError(
-                owner,
+                None,
                 f"`paths` has {listed(wrong)} more than once, or the model has no "
                 f"such parameter. {_how_to(leaves)}",
             )
         for path, one in zip(chosen, given, strict=True):
             if path and one.shape is not None and not _fits(one.shape, shapes[path]):
                 raise InputError(
-                    owner,
+                    None,
                     f"`paths` has `{path}`, of shape {shapes[path]} in torch's layout, "
                     f"for a parameter of shape {one.shape}. If matrices are transposed, "
                     "pass `transpose`.",
@@ -178,7 +177,7 @@ def places(
     for path in chosen:
         if path is not None and jnp.issubdtype(leaves[path].dtype, np.complexfloating):
             raise InputError(
-                owner,
+                None,
                 f"`{path}` is complex, which torch's optimizers treat as two numbers, "
                 "but eqopt's do not.",
             )
@@ -216,7 +215,7 @@ def _named(given: Sequence[Given], leaves: dict[str, Any]) -> list[str] | None:
     return known if len(known) == len(given) == len(leaves) == len({*known}) else None
 
 
-def _shaped(owner: str, given: Sequence[Given], shapes: dict[str, tuple[int, ...]]):
+def _shaped(given: Sequence[Given], shapes: dict[str, tuple[int, ...]]):
     """In order if the shapes agree, otherwise by shape if each shape occurs once."""
     paths = list(shapes)
     theirs = {one.shape for one in given}
@@ -247,7 +246,7 @@ def _shaped(owner: str, given: Sequence[Given], shapes: dict[str, tuple[int, ...
     name = f" ({one.name})" if one.name else ""
     fix = f"{_how_to(paths)} If matrices are transposed, pass `transpose`."
     raise InputError(
-        owner,
+        None,
         f"parameter {i} of torch{name} has shape {one.shape}, but `{path}` has shape "
         f"{shapes[path]}. {fix}",
     )
@@ -372,7 +371,7 @@ def state_from_torch(
     }
     entries = {key: entry for key, entry in entries.items() if entry}
     given = given_in(groups, lambda key: _shape_of(entries.get(key, {})))
-    where = places("state_from_torch", given, params, paths, transpose)
+    where = places(given, params, paths, transpose)
     template = opt.init(params)
     converter = Converter(opt, template, where, entries, groups, count)
     is_new = not converter.needs_count if count is None else count == 0
@@ -381,7 +380,6 @@ def state_from_torch(
     return converter.converted()
 
 
-_OWNER = "state_from_torch"
 _OTHER = "Was it made by another optimizer, or with other options?"
 _FREEZE = (
     "If it is not trained there, freeze it: `from_torch(optimizer, model, paths=...)`, "
@@ -460,7 +458,7 @@ class Converter:
             where = jtu.keystr(path) or "(the root)"
             problem = f"the state of `opt` at `{where}` has no counterpart in torch."
             fix = "Use an optimizer as `from_torch` returns it."
-            raise InputError(_OWNER, f"{problem} {fix}")
+            raise InputError(None, f"{problem} {fix}")
         name = type(node).__name__
         new = {field: self._field(node, field, path) for field in _FIELDS[name]}
         if getattr(node, "count", None) is not None:
@@ -506,7 +504,7 @@ class Converter:
             fix = _OTHER if entry else _FREEZE
             found = listed(sorted(entry)) or "nothing"
             raise InputError(
-                _OWNER,
+                None,
                 f"the {kind} of `opt` needs `{key}` for `{name}`, but torch's state "
                 f"has {found} for it. {fix}",
             )
@@ -539,7 +537,7 @@ class Converter:
         if sorted(sizes) != sorted(theirs):
             fix = "`weight_dimension_numbers=eqopt.MatrixDimensionNumbers(-2, -1)`"
             raise InputError(
-                _OWNER,
+                None,
                 f"torch factors the last two axes of `{name}`, but `opt` does not. "
                 f"Pass {fix} to it.",
             )
@@ -579,12 +577,12 @@ class Converter:
             found = listed([f"{n} for `{name}`" for name, n in steps.items()], quote="")
             advice = "Put them into groups of a `Partition`, or pass `count=...`."
             raise InputError(
-                _OWNER, f"torch counted different numbers of steps: {found}. {advice}"
+                None, f"torch counted different numbers of steps: {found}. {advice}"
             )
         if not steps and self.needs_count:
             problem = "torch's state has no step count, but `opt` has a schedule."
             fix = "Pass `count=...`, the number of steps taken so far."
-            raise InputError(_OWNER, f"{problem} {fix}")
+            raise InputError(None, f"{problem} {fix}")
         return jnp.asarray(next(iter(steps.values()), 0), jnp.int32)
 
     def _check_all_used(self) -> None:
@@ -592,7 +590,7 @@ class Converter:
             used = _SCALARS | {key for path, key in self.used if path == name}
             if rest := self._entry(name).keys() - used:
                 raise InputError(
-                    _OWNER,
+                    None,
                     f"torch's state has {listed(sorted(rest))} for `{name}`, which has "
                     f"no counterpart in `opt`. {_OTHER}",
                 )

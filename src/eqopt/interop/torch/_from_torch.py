@@ -35,6 +35,7 @@ from ..._types import Mask, Params
 from ..._wrappers.averages.param_averages import SWA
 from ..._wrappers.scheduled import Scheduled
 from ...numerics._numerics import bias_correction, safe_increment
+from ...schedules import PiecewiseConstant
 from ._convert import Places, given_in, number, places
 
 
@@ -98,7 +99,7 @@ def from_torch(
     where = None
     if any(x is not None for x in (params, paths, transpose)):
         given = given_in(groups, lambda tensor: tuple(tensor.shape))
-        where = places("from_torch", given, params, paths, transpose)
+        where = places(given, params, paths, transpose)
     numbers = _numbers(params, where)
     opts = [_recipe(kind, {**_plain(group), "numbers": numbers}) for group in groups]
     are_equal = all(opt == opts[0] for opt in opts)
@@ -116,13 +117,11 @@ def from_torch(
 
 def _kind(optimizer: Any) -> str:
     cls = type(optimizer)
-    is_torch = cls.__module__.startswith("torch.optim")
-    if not (is_torch and cls.__name__ in _RECIPES):
-        reason = _WITHOUT_RECIPE.get(cls.__name__, "") if is_torch else ""
+    if not (cls.__module__.startswith("torch.optim") and cls.__name__ in _RECIPES):
         raise InputError(
             "from_torch",
             f"`optimizer` must be one of {', '.join(_RECIPES)} of torch.optim, but is a "
-            f"{cls.__module__}.{cls.__qualname__}. {reason}".rstrip(),
+            f"{cls.__module__}.{cls.__qualname__}.",
         )
     return cls.__name__
 
@@ -167,16 +166,6 @@ def _partition(opts: Sequence, params: Params | None, where: Places) -> Partitio
 
 
 # Factors that torch's optimizers compute from the number of steps.
-
-
-@dataclasses.dataclass(frozen=True)
-class Dampened:
-    """A factor of all gradients except the first."""
-
-    factor: float
-
-    def __call__(self, count: Any) -> Array:
-        return jnp.where(count == 0, 1.0, self.factor)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -242,7 +231,8 @@ def _sgd(g: Group) -> AbstractTransformation:
     opt = SGD(g["lr"], g["momentum"], bool(g["nesterov"]))
     if g["dampening"]:
         # The first gradient is not dampened.
-        opt = Chain(ScaleBySchedule(Dampened(1.0 - g["dampening"])), opt)
+        factor = PiecewiseConstant(1.0, {1: 1.0 - g["dampening"]})
+        opt = Chain(ScaleBySchedule(factor), opt)
     return _penalized(g, opt)
 
 
@@ -306,15 +296,13 @@ def _adadelta(g: Group) -> AbstractTransformation:
 
 def _rmsprop(g: Group) -> AbstractTransformation:
     centered = bool(g["centered"])
-    outside: dict[str, Any] = {
-        "decay": g["alpha"],
-        "eps": g["eps"],
-        "eps_in_sqrt": False,
-    }
+    outside: dict[str, Any] = {"eps": g["eps"], "eps_in_sqrt": False}
     if not g["momentum"]:
-        return _penalized(g, RMSprop(g["lr"], **outside, centered=centered))
+        opt = RMSprop(g["lr"], g["alpha"], **outside, centered=centered)
+        return _penalized(g, opt)
     # Unlike in `RMSprop`, the learning rate multiplies the momentum.
-    normalize = ScaleByStddev(**outside) if centered else ScaleByRMS(**outside)
+    kind = ScaleByStddev if centered else ScaleByRMS
+    normalize = kind(g["alpha"], **outside)
     descend = ScaleByLearningRate(g["lr"])
     return _penalized(g, Chain(normalize, Trace(g["momentum"]), descend))
 
@@ -398,12 +386,6 @@ _RECIPES: Mapping[str, Callable[[Group], AbstractTransformation]] = {
     "RMSprop": _rmsprop,
     "Rprop": _rprop,
     "SGD": _sgd,
-}
-
-# Why there is no recipe for the others.
-_WITHOUT_RECIPE: Mapping[str, str] = {
-    "LBFGS": "`eqopt.LBFGS` takes one step at a time, with another line search.",
-    "SparseAdam": "Gradients in JAX are dense.",
 }
 
 
