@@ -68,6 +68,11 @@ CASES = [
         "add_mean_variance_to_opt",
     ),
     (
+        scale,
+        "gradient_noise_scale: pass exactly one of `variance_grads` and "
+        "`mean_squared_norm`",
+    ),
+    (
         lambda: scale(1, mean_squared_norm=1.0),
         "`small_batch_size` must be in (0, 1), but is 1",
     ),

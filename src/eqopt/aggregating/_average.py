@@ -76,7 +76,9 @@ class AbstractAggregator(AbstractTransformation):
         following transformations; and the new state.
         """
 
-    def update(self, updates, state, params=None, **extra):
+    def update(
+        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, State]:
         aggregated, _, state = self.aggregate(updates, state, params, **extra)
         ready = is_ready(state)
         if ready is not True:
@@ -134,10 +136,12 @@ class AveragePerElementUpdates(AbstractAggregator):
 
     per_elt_axis: Axes = eqx.field(static=True, default=0, converter=_hashable)
 
-    def init(self, params) -> None:
+    def init(self, params: Params) -> None:
         return None
 
-    def aggregate(self, updates, state, params=None, **extra):
+    def aggregate(
+        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, dict[str, Any], None]:
         check_state(self, state)
         means, _ = _element_means(self, updates, params)
         return means, {}, None
@@ -198,10 +202,12 @@ class AccumulateAvgUpdates(AbstractAggregator):
 
     accumulation_steps: Count
 
-    def init(self, params) -> AccumulateAvgUpdatesState | None:
+    def init(self, params: Params) -> AccumulateAvgUpdatesState | None:
         return _start(self, params)
 
-    def aggregate(self, updates, state, params=None, **extra):
+    def aggregate(
+        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, dict[str, Any], AccumulateAvgUpdatesState | None]:
         return _accumulated(self, updates, 1, state)
 
 
@@ -235,10 +241,12 @@ class AverageIncrementallyUpdates(AbstractAggregator):
     per_elt_axis: Axes | None = eqx.field(static=True, converter=_hashable)
     accumulation_steps: Count
 
-    def init(self, params) -> AccumulateAvgUpdatesState | None:
+    def init(self, params: Params) -> AccumulateAvgUpdatesState | None:
         return _start(self, params)
 
-    def aggregate(self, updates, state, params=None, **extra):
+    def aggregate(
+        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, dict[str, Any], AccumulateAvgUpdatesState | None]:
         if self.per_elt_axis is None:
             return _accumulated(self, updates, 1, state)
         means, size = _element_means(self, updates, params)
@@ -334,7 +342,7 @@ class PerElementMeanAndSumSqDiffGrads(AbstractAggregator):
     per_elt_axis: Axes = eqx.field(static=True, default=0, converter=_hashable)
     accumulation_steps: Count = 1
 
-    def init(self, params) -> PerElementMeanAndSumSqDiffGradsState | None:
+    def init(self, params: Params) -> PerElementMeanAndSumSqDiffGradsState | None:
         if not _is_accumulating(self):
             return None
         mean = wide_zeros_like(params)
@@ -346,7 +354,9 @@ class PerElementMeanAndSumSqDiffGrads(AbstractAggregator):
             sum_sq_diff_grads=real_full_like(mean, 0),
         )
 
-    def aggregate(self, updates, state, params=None, **extra):
+    def aggregate(
+        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, dict[str, Any], PerElementMeanAndSumSqDiffGradsState | None]:
         axes = _as_tuple(self.per_elt_axis)
         size = batch_size(type(self).__name__, updates, params, axes)
         mean, sum_sq_diff = _moments_of(updates, axes)

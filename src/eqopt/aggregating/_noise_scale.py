@@ -7,6 +7,7 @@ from jaxtyping import Array, Float
 from .._arguments.checks import check_number_in
 from .._arguments.construction import Module
 from .._core import equation, sum_over_leaves
+from .._errors import InputError
 from .._jax_internals import is_traced
 from .._types import Interval, Leaf, RealScalarLike, Scalar, Updates
 from ..tree import norm
@@ -96,9 +97,9 @@ def gradient_noise_scale(
 
     **Raises:**
 
-    A `ValueError` if neither `variance_grads` nor `mean_squared_norm` is given, if
-    `variance_grads` and `mean_grads` have different structures, if `mean_squared_norm`
-    has axes, or unless $0 < b < B$.
+    A `ValueError` unless exactly one of `variance_grads` and `mean_squared_norm` is
+    given, if `variance_grads` and `mean_grads` have different structures, if
+    `mean_squared_norm` has axes, or unless $0 < b < B$.
 
     ??? cite "Reference"
 
@@ -114,13 +115,14 @@ def gradient_noise_scale(
         }
         ```
     """
-
+    owner = "gradient_noise_scale"
+    if (variance_grads is None) == (mean_squared_norm is None):
+        problem = "pass exactly one of `variance_grads` and `mean_squared_norm`."
+        raise InputError(owner, problem)
     if not is_traced(batch_size):
         size = np.asarray(batch_size).item()
         inside = Interval(0, size, includes_low=False, includes_high=False)
-        check_number_in(
-            "gradient_noise_scale", "small_batch_size", small_batch_size, inside
-        )
+        check_number_in(owner, "small_batch_size", small_batch_size, inside)
     square = norm(mean_grads, squared=True)
     as_array = lambda n: jnp.asarray(n, square.dtype)
     large, small = as_array(batch_size), as_array(small_batch_size)

@@ -1,6 +1,7 @@
 """Transformations around an aggregator, and averages over time of what it passes on."""
 
 import dataclasses
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -27,6 +28,7 @@ from .._types import (
     IntegerLike,
     Model,
     Nonnegative,
+    Params,
     PyTree,
     State,
     Unit,
@@ -99,7 +101,7 @@ class TrackPerElementMeanAndVarianceWithEMA(AbstractLeafwise):
 
     ema_decay: Unit = 0.9
 
-    def init(self, params) -> PerElementMeanAndVarianceEMAState:
+    def init(self, params: Params) -> PerElementMeanAndVarianceEMAState:
         mean = wide_zeros_like(params)
         return PerElementMeanAndVarianceEMAState(
             count=jnp.zeros((), jnp.int32),
@@ -111,12 +113,12 @@ class TrackPerElementMeanAndVarianceWithEMA(AbstractLeafwise):
     def leafwise(
         self,
         state: PerElementMeanAndVarianceEMAState,
-        params=None,
+        params: Params | None = None,
         *,
         sum_sq_diff_grads: PyTree,
         sample_size: IntegerLike,
-        **extra,
-    ):
+        **extra: Any,
+    ) -> Leafwise:
         if isinstance(sample_size, int):
             fix = "Use larger batches or `accumulation_steps`."
             owner = type(self).__name__
@@ -211,10 +213,12 @@ class Process(AbstractComposite):
     aggregator: AbstractTransformation
     postprocessor: AbstractTransformation
 
-    def init(self, params) -> tuple[State, ...]:
+    def init(self, params: Params) -> tuple[State, ...]:
         return tuple(part.init(params) for part in self._parts)
 
-    def handle(self, call: Call, state: tuple[State, ...]):
+    def handle(
+        self, call: Call, state: tuple[State, ...]
+    ) -> tuple[Any, tuple[State, ...]]:
         before, middle, after = self._states(state)
         aggregated, extra, before, middle = self._aggregate(call, before, middle)
         # Inside the branches, so that unused values are not rounded.
