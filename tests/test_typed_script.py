@@ -16,6 +16,8 @@ from . import typed_script
 
 SCRIPT = pathlib.Path(typed_script.__file__).read_text()
 SOURCES = pathlib.Path(eqopt.__file__).parents[1]
+# Where pyright looks for an interpreter, and for the packages beside it.
+PATH = os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ["PATH"]])
 
 
 def check(script: str, folder: pathlib.Path, *command: str) -> str:
@@ -24,7 +26,7 @@ def check(script: str, folder: pathlib.Path, *command: str) -> str:
     found = subprocess.run(
         [sys.executable, "-m", *command],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(SOURCES)},
+        env=os.environ | {"PYTHONPATH": str(SOURCES), "PATH": PATH},
         capture_output=True,
         text=True,
     )
@@ -66,3 +68,13 @@ def test_mypy(tmp_path):
 def test_it_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     typed_script.main()
+
+
+@pytest.mark.slow
+def test_public_types_are_known(tmp_path):
+    """`pyright --verifytypes` counts the public names without an unknown type."""
+    pytest.importorskip("pyright")
+    command = "pyright", "--verifytypes", "eqopt", "--ignoreexternal"
+    found = check("", tmp_path, *command)
+    score = re.search(r"Type completeness score: ([\d.]+)%", found)
+    assert score and float(score[1]) >= 95, found[-1000:]

@@ -1,6 +1,6 @@
 """Step sizes with a sufficient decrease of the loss."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -14,9 +14,11 @@ from .._types import (
     Hyperparameter,
     Interval,
     OpenUnit,
+    Params,
     Positive,
     Recorded,
     Scalar,
+    State,
     Updates,
     ZeroOrMore,
 )
@@ -154,7 +156,7 @@ class ScaleByBacktrackingLinesearch(AbstractTransformation):
     store_grad: bool = eqx.field(static=True, default=False)
     verbose: bool = eqx.field(static=True, default=False)
 
-    def init(self, params) -> ScaleByBacktrackingLinesearchState:
+    def init(self, params: Params) -> ScaleByBacktrackingLinesearchState:
         infinity = lambda: scalar(jnp.inf, params)
         return ScaleByBacktrackingLinesearchState(
             scalar(1, params),
@@ -164,7 +166,13 @@ class ScaleByBacktrackingLinesearch(AbstractTransformation):
             BacktrackingLinesearchInfo(jnp.zeros((), jnp.int32), infinity()),
         )
 
-    def update(self, updates, state, params=None, **extra):
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, State]:
         check_state(self, state)
         line = make_line(self, updates, params, extra, state.value)
         atol = line.constant(self.atol)

@@ -1,7 +1,7 @@
 """Step sizes that satisfy the strong Wolfe conditions."""
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -15,8 +15,10 @@ from .._types import (
     Hyperparameter,
     Interval,
     OpenUnit,
+    Params,
     Positive,
     Scalar,
+    State,
     Updates,
     ZeroOrMore,
 )
@@ -389,7 +391,7 @@ class ScaleByZoomLinesearch(AbstractTransformation):
     )
     verbose: bool = eqx.field(static=True, default=False)
 
-    def init(self, params) -> ScaleByZoomLinesearchState:
+    def init(self, params: Params) -> ScaleByZoomLinesearchState:
         infinity = lambda: scalar(jnp.inf, params)
         return ScaleByZoomLinesearchState(
             scalar(1, params),
@@ -398,7 +400,13 @@ class ScaleByZoomLinesearch(AbstractTransformation):
             ZoomLinesearchInfo(jnp.zeros((), jnp.int32), infinity(), infinity()),
         )
 
-    def update(self, updates, state, params=None, **extra):
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, State]:
         check_state(self, state)
         line = make_line(self, updates, params, extra, state.value)
         found = self._search(line, state.learning_rate)

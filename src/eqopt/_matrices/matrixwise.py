@@ -54,7 +54,13 @@ class AbstractContracting(AbstractTransformation):
     ) -> tuple[Updates, State]:
         """The work of `update`, where no axis of the mesh is explicit."""
 
-    def update(self, updates, state, params=None, **extra):
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, State]:
         check_state(self, state)
         arguments = updates, state, params, extra
         if not has_explicit_axes((updates, state)):

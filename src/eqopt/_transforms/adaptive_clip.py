@@ -137,7 +137,9 @@ class AdaptiveGradClip(AbstractStateless):
     eps: ZeroOrMore = 1e-3
     axis: _Axis = eqx.field(static=True, default=None)
 
-    def leafwise(self, state: None, params=None, **extra):
+    def leafwise(
+        self, state: None, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         reads = {"unit": lambda updates: self._units(updates, params)}
         return Leafwise(adaptive_clip, reads=reads)
 

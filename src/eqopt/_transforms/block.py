@@ -79,7 +79,9 @@ class ScaleByParamBlockNorm(AbstractStateless):
 
     min_scale: ZeroOrMore = 1e-3
 
-    def leafwise(self, state: None, params=None, **extra):
+    def leafwise(
+        self, state: None, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return Leafwise(scale_by_param_norm)
 
 
@@ -104,7 +106,9 @@ class ScaleByParamBlockRMS(AbstractStateless):
 
     min_scale: ZeroOrMore = 1e-3
 
-    def leafwise(self, state: None, params=None, **extra):
+    def leafwise(
+        self, state: None, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return Leafwise(scale_by_param_rms)
 
 
@@ -129,7 +133,9 @@ class ClipByBlockRMS(AbstractStateless):
 
     threshold: Positive
 
-    def leafwise(self, state: None, params=None, **extra):
+    def leafwise(
+        self, state: None, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return Leafwise(clip_rms)
 
 
@@ -252,12 +258,14 @@ class AdaClipGN(AbstractLeafwise):
     total_steps: Count | None = None
     eta_min: ClosedUnit = 0.5
 
-    def init(self, params) -> AdaClipGNState:
+    def init(self, params: Params) -> AdaClipGNState:
         zero = lambda x: jnp.zeros((), compute_dtype(x))
         zeros = lambda: map_parameters(zero, params)
         return AdaClipGNState(jnp.zeros((), jnp.int32), zeros(), zeros(), zeros())
 
-    def leafwise(self, state: AdaClipGNState, params=None, **extra):
+    def leafwise(
+        self, state: AdaClipGNState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         count = safe_increment(state.count)
         gamma1 = as_float(self.gamma1) * cosine_factor(self, count)
         gammas = gamma1, self.gamma2, self.gamma3
@@ -322,7 +330,9 @@ class ScaleByTrustRatio(AbstractStateless):
     trust_coefficient: Hyperparameter = 1.0
     eps: ZeroOrMore = 0.0
 
-    def leafwise(self, state: None, params=None, **extra):
+    def leafwise(
+        self, state: None, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return Leafwise(trust_ratio)
 
 
@@ -396,7 +406,7 @@ class ScaleByDistanceOverGradients(AbstractLeafwise):
     param_dtype: DTypeLike | None = eqx.field(static=True, default=jnp.float32)
     global_scale: Hyperparameter = 1.0
 
-    def init(self, params) -> ScaleByDistanceOverGradientsState:
+    def init(self, params: Params) -> ScaleByDistanceOverGradientsState:
         first = lambda p: jnp.asarray(self.reps_rel, compute_dtype(p)) * (1 + norm(p))
         return ScaleByDistanceOverGradientsState(
             max_dist=map_parameters(first, params),
@@ -406,6 +416,11 @@ class ScaleByDistanceOverGradients(AbstractLeafwise):
             init_params=copy(params, self.param_dtype),
         )
 
-    def leafwise(self, state: ScaleByDistanceOverGradientsState, params=None, **extra):
+    def leafwise(
+        self,
+        state: ScaleByDistanceOverGradientsState,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> Leafwise:
         reads = {"init_params": state.init_params}
         return Leafwise(distance_over_gradients, state, reads=reads)

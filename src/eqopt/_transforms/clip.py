@@ -17,7 +17,16 @@ from .._core import (
     leafwise,
 )
 from .._trees.states import check_size, check_state
-from .._types import AtLeast, IntegerLike, Leaf, Scalar, ZeroOrMore
+from .._types import (
+    AtLeast,
+    IntegerLike,
+    Leaf,
+    Params,
+    Scalar,
+    State,
+    Updates,
+    ZeroOrMore,
+)
 from ..numerics._numerics import safe_increment, safe_sqrt
 from ..tree import norm
 from .normalize import AbstractScaleByNorm
@@ -75,7 +84,9 @@ class Clip(AbstractStateless):
 
     max_delta: ZeroOrMore
 
-    def leafwise(self, state: None, params=None, **extra):
+    def leafwise(
+        self, state: None, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return Leafwise(clip)
 
 
@@ -184,11 +195,17 @@ class ClipByHistory(AbstractTransformation):
     sigma: ZeroOrMore = 3.0
     min_history: Annotated[IntegerLike, AtLeast(2)] | None = None
 
-    def init(self, params) -> ClipByHistoryState:
+    def init(self, params: Params) -> ClipByHistoryState:
         zeros = jnp.zeros(self.window, jnp.float32)
         return ClipByHistoryState(zeros, jnp.zeros((), jnp.int32))
 
-    def update(self, updates, state, params=None, **extra):
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, State]:
         check_state(self, state)
         check_size(self, "window", len(state.norms))
         x = norm(updates).astype(jnp.float32)

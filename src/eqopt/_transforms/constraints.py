@@ -1,5 +1,7 @@
 """Excludes invalid values, and overwrites parameters."""
 
+from typing import Any
+
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool
@@ -17,7 +19,7 @@ from .._core import (
 )
 from .._trees.leaves import flatten_updates, map_parameters
 from .._trees.states import check_state
-from .._types import Leaf, PerLeaf
+from .._types import Leaf, Model, Params, PerLeaf, State, Updates
 from ..numerics._numerics import has_nan
 from .clip import by_parts
 
@@ -41,7 +43,9 @@ class KeepParamsNonnegative(AbstractStateless):
     A `ValueError` in `update` if `params` is `None`.
     """
 
-    def leafwise(self, state: None, params=None, **extra):
+    def leafwise(
+        self, state: None, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return Leafwise(keep_nonnegative)
 
 
@@ -65,10 +69,12 @@ class ZeroNaNs(AbstractLeafwise):
     [`eqopt.ApplyIfFinite`][].
     """
 
-    def init(self, params) -> ZeroNaNsState:
+    def init(self, params: Params) -> ZeroNaNsState:
         return ZeroNaNsState(map_parameters(lambda _: jnp.zeros((), bool), params))
 
-    def leafwise(self, state: ZeroNaNsState, params=None, **extra):
+    def leafwise(
+        self, state: ZeroNaNsState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return Leafwise(zero_nans, state)
 
 
@@ -109,15 +115,23 @@ class Overwrite(AbstractTransformation):
     `TypeError` with the key path if gradients and parameters do not fit.
     """
 
-    def init(self, params) -> None:
+    def init(self, params: Params) -> None:
         return None
 
-    def update(self, updates, state, params=None, **extra):
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, State]:
         check_state(self, state)
         check_real(self, updates, required_params("Overwrite", params), "params")
         return leafwise(overwrite, updates, reads={"p": params}), state
 
-    def step(self, grads, state, params, **extra):
+    def step(
+        self, grads: Updates, state: State, params: Model, **extra: Any
+    ) -> tuple[Model, State]:
         check_state(self, state)
         check_real(self, grads, required_params("Overwrite", params), "params")
         check_shapes(self, grads, params, "params")

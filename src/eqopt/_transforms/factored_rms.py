@@ -229,14 +229,16 @@ class ScaleByFactoredRMS(AbstractLeafwise):
     clipping_threshold: Positive | None = None
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params) -> ScaleByFactoredRMSState:
+    def init(self, params: Params) -> ScaleByFactoredRMSState:
         leaves, treedef = jtu.tree_flatten(params, is_leaf=is_leaf)
         pairs = zip(leaves, self._axes(params), strict=True)
         columns = zip(*(self._zeros(x, axes) for x, axes in pairs), strict=True)
         trees = [treedef.unflatten(column) for column in columns] or [params] * 3
         return ScaleByFactoredRMSState(jnp.zeros((), jnp.int32), *trees)
 
-    def leafwise(self, state: ScaleByFactoredRMSState, params=None, **extra):
+    def leafwise(
+        self, state: ScaleByFactoredRMSState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         params = required_params("ScaleByFactoredRMS", params)
         _, treedef = jtu.tree_flatten(params, is_leaf=is_leaf)
         # Before the offset, every step counts as the first: at t = 0, there is no

@@ -12,7 +12,7 @@ from .._core import AbstractTransformation, check_real, check_shapes
 from .._trees.keys import key_data, next_key
 from .._trees.leaves import restrict
 from .._trees.states import check_state
-from .._types import Key, Params
+from .._types import Key, Params, State, Updates
 from ..second_order._curvature import hutchinson
 
 
@@ -70,12 +70,18 @@ class HutchinsonDiagHessian(AbstractTransformation):
 
     key: Key = 0
 
-    def init(self, params) -> HutchinsonDiagHessianState:
+    def init(self, params: Params) -> HutchinsonDiagHessianState:
         return HutchinsonDiagHessianState(key_data(self.key))
 
     def update(
-        self, updates, state, params=None, *, value_fn: Callable[[Params], Any], **extra
-    ):
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        *,
+        value_fn: Callable[[Params], Any],
+        **extra: Any,
+    ) -> tuple[Updates, State]:
         check_state(self, state)
         required_params("HutchinsonDiagHessian", params)
         check_shapes(self, updates, params, "params")

@@ -56,10 +56,16 @@ class Snapshot(AbstractTransformation):
     measure_name: str = eqx.field(static=True)
     measure: Callable[[Updates], PyTree]
 
-    def init(self, params) -> SnapshotState:
+    def init(self, params: Params) -> SnapshotState:
         return SnapshotState({self.measure_name: _blank(self.measure, params)})
 
-    def update(self, updates, state, params=None, **extra):
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, State]:
         check_state(self, state)
         check_keys(self, state.measurement, [self.measure_name], ".measurement")
         new, name = self.measure(updates), self.measure_name
@@ -190,7 +196,7 @@ class Monitor(AbstractTransformation):
         self.names = tuple(sorted(measures))
         self.measures = tuple(measures[name] for name in self.names)
 
-    def init(self, params) -> MonitorState:
+    def init(self, params: Params) -> MonitorState:
         measurements, states = {}, []
         for name, measure in zip(self.names, self.measures, strict=True):
             state = measure.init(params) if _has_state(measure) else None
@@ -199,7 +205,13 @@ class Monitor(AbstractTransformation):
             states.append(state)
         return MonitorState(measurements, tuple(states))
 
-    def update(self, updates, state, params=None, **extra):
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, State]:
         check_state(self, state)
         check_keys(self, state.measurements, self.names, ".measurements")
         measurements, states = {}, []

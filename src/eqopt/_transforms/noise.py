@@ -21,7 +21,16 @@ from .._errors import InputError
 from .._jax_internals import is_traced
 from .._trees.keys import key_data, next_key, split_like
 from .._trees.leaves import map_parameters
-from .._types import Hyperparameter, Interval, Key, Leaf, PerLeaf, Scalar, ZeroOrMore
+from .._types import (
+    Hyperparameter,
+    Interval,
+    Key,
+    Leaf,
+    Params,
+    PerLeaf,
+    Scalar,
+    ZeroOrMore,
+)
 from ..numerics._numerics import as_float, safe_increment, safe_sqrt, wide_dtype
 from ..tree._like import wide_zeros_like
 
@@ -87,10 +96,12 @@ class AddNoise(AbstractLeafwise):
     gamma: Hyperparameter
     key: Key
 
-    def init(self, params) -> AddNoiseState:
+    def init(self, params: Params) -> AddNoiseState:
         return AddNoiseState(jnp.zeros((), jnp.int32), key_data(self.key))
 
-    def leafwise(self, state: AddNoiseState, params=None, **extra):
+    def leafwise(
+        self, state: AddNoiseState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         count = safe_increment(state.count)
         now, later = next_key(state.rng_key, self.key)
         return Leafwise(
@@ -344,7 +355,7 @@ class AddCorrelatedNoise(AbstractLeafwise):
     key: Key
     inverse: bool = False
 
-    def init(self, params) -> AddCorrelatedNoiseState:
+    def init(self, params: Params) -> AddCorrelatedNoiseState:
         # At least one entry, so that a single coefficient is no special case.
         bands = max(1, len(self.coefficients) - 1)
         # A stack of arrays that are all sharded like the parameter.
@@ -355,7 +366,9 @@ class AddCorrelatedNoise(AbstractLeafwise):
             map_parameters(lambda _: jnp.zeros((), jnp.int32), params),
         )
 
-    def leafwise(self, state: AddCorrelatedNoiseState, params=None, **extra):
+    def leafwise(
+        self, state: AddCorrelatedNoiseState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         now, later = next_key(state.rng_key, self.key)
         given = [jnp.asarray(as_float(x), float) for x in self.coefficients]
         vector = jnp.stack([*given, *[jnp.zeros_like(given[0])] * (len(given) == 1)])

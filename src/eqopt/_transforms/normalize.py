@@ -18,7 +18,15 @@ from .._core import (
     leafwise,
 )
 from .._trees.states import check_state
-from .._types import Hyperparameter, Leaf, Scalar, ZeroOrMore
+from .._types import (
+    Hyperparameter,
+    Leaf,
+    Params,
+    Scalar,
+    State,
+    Updates,
+    ZeroOrMore,
+)
 from .scale import scale
 
 
@@ -79,7 +87,9 @@ class Centralize(AbstractStateless):
         ```
     """
 
-    def leafwise(self, state: None, params=None, **extra):
+    def leafwise(
+        self, state: None, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return Leafwise(centralize)
 
 
@@ -92,10 +102,16 @@ class AbstractScaleByNorm(AbstractTransformation):
     def _share(self, length: Array) -> Scalar:
         """The factor for updates of this length."""
 
-    def init(self, params) -> None:
+    def init(self, params: Params) -> None:
         return None
 
-    def update(self, updates, state, params=None, **extra):
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, State]:
         check_state(self, state)
         share = self._share(global_norm(self, updates, extra))
         return leafwise(scale, updates, step_size=share), None

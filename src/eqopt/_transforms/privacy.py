@@ -17,7 +17,17 @@ from .._platforms import compute_once
 from .._trees.keys import key_data, next_key, split_like
 from .._trees.leaves import align, flatten_updates, keystr
 from .._trees.states import check_state
-from .._types import Key, Leaf, Positive, PyTree, RealScalarLike, Updates, ZeroOrMore
+from .._types import (
+    Key,
+    Leaf,
+    Params,
+    Positive,
+    PyTree,
+    RealScalarLike,
+    State,
+    Updates,
+    ZeroOrMore,
+)
 from ..microbatching._ghost.factors import clip_factors
 from ..numerics._numerics import (
     abs_sq,
@@ -309,10 +319,16 @@ class DifferentiallyPrivateAggregate(AbstractTransformation):
     def _takes_examples(self) -> bool:
         return not self.clipped
 
-    def init(self, params) -> DifferentiallyPrivateAggregateState:
+    def init(self, params: Params) -> DifferentiallyPrivateAggregateState:
         return DifferentiallyPrivateAggregateState(key_data(self.key))
 
-    def update(self, updates, state, params=None, **extra):
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, State]:
         check_state(self, state)
         sums, divisor = self._sums(updates, params)
         now, later = next_key(state.rng_key, self.key)

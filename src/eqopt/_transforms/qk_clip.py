@@ -117,7 +117,7 @@ class QKClip(AbstractLeafwise):
                 "model.attention.query_proj`, or `qkv`, which takes no `unrotated`.",
             )
 
-    def init(self, params) -> None:
+    def init(self, params: Params) -> None:
         leaves = jtu.tree_leaves(params, is_leaf=is_leaf)
         if not any(map(is_parameter, leaves)):
             return  # a part of a model without parameters
@@ -131,7 +131,14 @@ class QKClip(AbstractLeafwise):
                     "parameter.",
                 )
 
-    def leafwise(self, state: None, params=None, *, max_logits: PyTree, **extra):
+    def leafwise(
+        self,
+        state: None,
+        params: Params | None = None,
+        *,
+        max_logits: PyTree,
+        **extra: Any,
+    ) -> Leafwise:
         model = lambda updates: updates if params is None else params
         factors = lambda updates: self._factors(model(updates), max_logits)
         # Not the method itself, which Equinox makes a tree, and so no function.

@@ -44,6 +44,7 @@ from .._types import (
     Scalar,
     ScalarOrSchedule,
     Schedule,
+    State,
     Updates,
     ZeroOrMore,
 )
@@ -79,7 +80,9 @@ def at(owner: object, name: str, count: Int[Array, ""] | None) -> Any:
 class Identity(AbstractStateless):
     """Returns the updates unchanged."""
 
-    def leafwise(self, state: None, params=None, **extra):
+    def leafwise(
+        self, state: None, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return Leafwise(same)
 
 
@@ -88,7 +91,9 @@ class SetToZero(AbstractStateless):
 
     _freezes = True  # for `Partition`: it is no mistake if its group is empty
 
-    def leafwise(self, state: None, params=None, **extra):
+    def leafwise(
+        self, state: None, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return Leafwise(zero)
 
 
@@ -106,7 +111,9 @@ class Scale(AbstractStateless):
     def _route(self, report: Report, params: Params) -> None:
         report.multiply(params, self.step_size)
 
-    def leafwise(self, state: None, params=None, **extra):
+    def leafwise(
+        self, state: None, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return Leafwise(scale)
 
 
@@ -145,14 +152,16 @@ class ScaleByTree(AbstractLeafwise):
 
     factors: PyTree | Callable[[Params], PyTree]
 
-    def init(self, params) -> None:
+    def init(self, params: Params) -> None:
         self._spread(parameters(params), params)  # raises if they do not fit
 
     def _route(self, report: Report, params: Params) -> None:
         factors = resolve("factors", self.factors, params, params)
         report.multiply(params, factors)
 
-    def leafwise(self, state: None, params=None, **extra):
+    def leafwise(
+        self, state: None, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return Leafwise(scale_leaf, reads={"factor": lambda u: self._spread(u, params)})
 
     def _spread(self, updates: Updates, params: Params | None) -> PyTree:
@@ -185,10 +194,12 @@ class ScaleBySchedule(AbstractLeafwise):
 
     schedule: Schedule
 
-    def init(self, params) -> ScaleByScheduleState:
+    def init(self, params: Params) -> ScaleByScheduleState:
         return ScaleByScheduleState(count=jnp.zeros((), jnp.int32))
 
-    def leafwise(self, state: ScaleByScheduleState, params=None, **extra):
+    def leafwise(
+        self, state: ScaleByScheduleState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return Leafwise(
             scale,
             ScaleByScheduleState(count=safe_increment(state.count)),
@@ -232,13 +243,18 @@ class ScaleByLearningRate(AbstractLeafwise):
     def _route(self, report: Report, params: Params) -> None:
         report.take("", params)
 
-    def init(self, params) -> ScaleByLearningRateState:
+    def init(self, params: Params) -> ScaleByLearningRateState:
         count = jnp.zeros((), jnp.int32)
         return ScaleByLearningRateState(
             count, recorded(at(self, "learning_rate", count))
         )
 
-    def leafwise(self, state: ScaleByLearningRateState, params=None, **extra):
+    def leafwise(
+        self,
+        state: ScaleByLearningRateState,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> Leafwise:
         eta, state = take_rate(self, state)
         state = dataclasses.replace(state, count=safe_increment(state.count))
         step_size = negative(eta) if self.flip_sign else eta
@@ -364,11 +380,18 @@ class ReduceLROnPlateau(AbstractLeafwise):
     accumulation_size: Count = 1
     min_scale: ClosedUnit = 0.0
 
-    def init(self, params) -> ReduceLROnPlateauState:
+    def init(self, params: Params) -> ReduceLROnPlateauState:
         dtype = compute_dtype(parameters(params))
         return ReduceLROnPlateauState(**no_losses_yet(dtype))
 
-    def leafwise(self, state, params=None, *, value: RealScalarLike, **extra):
+    def leafwise(
+        self,
+        state: State,
+        params: Params | None = None,
+        *,
+        value: RealScalarLike,
+        **extra: Any,
+    ) -> Leafwise:
         check_number(self, "value", value)
         new = after_one_more(self, state, value)
         return Leafwise(

@@ -21,7 +21,7 @@ from .._trees.leaves import (
     type_name,
 )
 from .._trees.states import check_state
-from .._types import Leaf, PyTree, Updates
+from .._types import Leaf, Params, PyTree, State, Updates
 
 
 class Stateless(AbstractTransformation):
@@ -51,10 +51,16 @@ class Stateless(AbstractTransformation):
 
     f: Callable[[Updates, Any], Updates]
 
-    def init(self, params) -> None:
+    def init(self, params: Params) -> None:
         return None
 
-    def update(self, updates, state, params=None, **extra):
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, State]:
         check_state(self, state)
         if params is not None:
             params = restrict(params, updates)
@@ -137,7 +143,9 @@ class StatelessWithTreeMap(AbstractStateless):
 
     f: Callable[[Array, Any], Array]
 
-    def leafwise(self, state: None, params=None, **extra):
+    def leafwise(
+        self, state: None, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         f = _Model(*eqx.partition(self.f, eqx.is_array))
         equation = of_update if params is None else of_update_and_parameter
         return Leafwise(equation, shared={"f": f})

@@ -1,11 +1,13 @@
 """Momentum, averages of updates, and updates that are applied several at once."""
 
+from typing import Any
+
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Int
 
 from .._core import AbstractLeafwise, Leafwise, equation
-from .._types import Count, Hyperparameter, Unit, Updates, ZeroOrMore
+from .._types import Count, Hyperparameter, Params, Unit, Updates, ZeroOrMore
 from ..numerics._numerics import as_float, bias_correction, safe_increment
 from ..tree._like import wide_zeros_like
 
@@ -42,10 +44,12 @@ class Trace(AbstractLeafwise):
     nesterov: bool = False
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params) -> TraceState:
+    def init(self, params: Params) -> TraceState:
         return TraceState(trace=wide_zeros_like(params, self.accumulator_dtype))
 
-    def leafwise(self, state: TraceState, params=None, **extra):
+    def leafwise(
+        self, state: TraceState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return Leafwise(accumulate, state)
 
 
@@ -95,10 +99,12 @@ class ApplyEvery(AbstractLeafwise):
 
     k: Count = 1
 
-    def init(self, params) -> ApplyEveryState:
+    def init(self, params: Params) -> ApplyEveryState:
         return ApplyEveryState(jnp.zeros((), jnp.int32), wide_zeros_like(params))
 
-    def leafwise(self, state: ApplyEveryState, params=None, **extra):
+    def leafwise(
+        self, state: ApplyEveryState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         count = state.count + 1
         is_last = count >= jnp.asarray(self.k, jnp.int32)
         return Leafwise(
@@ -152,11 +158,13 @@ class EMA(AbstractLeafwise):
     debias: bool = True
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params) -> EMAState:
+    def init(self, params: Params) -> EMAState:
         ema = wide_zeros_like(params, self.accumulator_dtype)
         return EMAState(jnp.zeros((), jnp.int32), ema)
 
-    def leafwise(self, state: EMAState, params=None, **extra):
+    def leafwise(
+        self, state: EMAState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         count = safe_increment(state.count)
         correction = bias_correction(self.decay, count) if self.debias else 1.0
         state = EMAState(count, state.ema)
@@ -231,11 +239,13 @@ class Grokfast(AbstractLeafwise):
     lamb: ZeroOrMore = 2.0
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params) -> GrokfastState:
+    def init(self, params: Params) -> GrokfastState:
         ema = wide_zeros_like(params, self.accumulator_dtype)
         return GrokfastState(jnp.zeros((), jnp.int32), ema)
 
-    def leafwise(self, state: GrokfastState, params=None, **extra):
+    def leafwise(
+        self, state: GrokfastState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         new = jnp.where(state.count == 0, 1.0, 1 - as_float(self.alpha))
         state = GrokfastState(safe_increment(state.count), state.ema)
         return Leafwise(amplify_slow, state, {"new": new})

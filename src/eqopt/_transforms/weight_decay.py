@@ -183,7 +183,7 @@ class AddDecayedWeights(AbstractLeafwise):
     def __check_init__(self) -> None:
         _check_given(complete(self), "max_learning_rate", _NEEDS_MAXIMUM)
 
-    def init(self, params) -> AddDecayedWeightsState:
+    def init(self, params: Params) -> AddDecayedWeightsState:
         decay = complete(self)
         check_no_schedule(decay, in_any_field=True)
         _check_given(decay, "learning_rate", _NEEDS_RATE)
@@ -201,7 +201,9 @@ class AddDecayedWeights(AbstractLeafwise):
             decaying = params if mask is None else mask_out(params, mask, params)
             report.decay(decaying, decay.weight_decay)
 
-    def leafwise(self, state: AddDecayedWeightsState, params=None, **extra):
+    def leafwise(
+        self, state: AddDecayedWeightsState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         decay = complete(self)
         if is_off(decay):
             return Leafwise(same, state)

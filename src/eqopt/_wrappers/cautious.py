@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Literal, TypeAlias, TypeGuard
+from typing import Any, Literal, TypeAlias, TypeGuard
 
 import equinox as eqx
 import jax
@@ -56,7 +56,9 @@ class _Caution(AbstractStateless):
     rescale: str
     is_downhill: bool
 
-    def leafwise(self, state: None, params=None, **extra):
+    def leafwise(
+        self, state: None, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return Leafwise(caution, reads={"grad": self.grads})
 
 
@@ -121,7 +123,7 @@ class Cautious(AbstractWrapper):
     inner: AbstractTransformation
     rescale: Rescale = eqx.field(static=True, default="share")
 
-    def init(self, params) -> State:
+    def init(self, params: Params) -> State:
         with naming_recipe(self), naming_recipe(self.inner):
             return self._chain(None, params).init(params)
 
@@ -129,7 +131,7 @@ class Cautious(AbstractWrapper):
         with naming_recipe(self), naming_recipe(self.inner):
             return self._chain(None, params).eval_params(state, params)
 
-    def handle(self, call: Call, state: State):
+    def handle(self, call: Call, state: State) -> tuple[Any, State]:
         with naming_recipe(self), naming_recipe(self.inner):
             return call.run(self._chain(call.updates, call.params), state)
 

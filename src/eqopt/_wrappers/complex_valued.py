@@ -52,11 +52,13 @@ class SplitRealAndImaginary(AbstractWrapper):
 
     inner: AbstractTransformation
 
-    def init(self, params) -> SplitRealAndImaginaryState:
+    def init(self, params: Params) -> SplitRealAndImaginaryState:
         state = self.inner.init(_split(params))
         return SplitRealAndImaginaryState(keys_of_part(state, params))
 
-    def handle(self, call: Call, state: SplitRealAndImaginaryState):
+    def handle(
+        self, call: Call, state: SplitRealAndImaginaryState
+    ) -> tuple[Any, State]:
         if call.params is not None:
             check_real(self, call.updates, call.params, "params")
         of_pairs = Call(

@@ -94,14 +94,14 @@ class CompressedMean(AbstractWrapper):
     compressor: AbstractCompressor
     decay: ClosedUnit = 1.0
 
-    def init(self, params) -> CompressedMeanState:
+    def init(self, params: Params) -> CompressedMeanState:
         return CompressedMeanState(
             inner_state=self.inner.init(params),
             error=wide_zeros_like(params),
             memory=memory_like(self.compressor, params),
         )
 
-    def handle(self, call: Call, state: CompressedMeanState):
+    def handle(self, call: Call, state: CompressedMeanState) -> tuple[Any, State]:
         check_kept("error", state.error, call.updates)
         check_real(self, call.updates, state.error, "state.error")
         means, error, memory = compressed(

@@ -1,11 +1,13 @@
 """The matrices of a model, divided between devices for the work on them."""
 
+from typing import Any
+
 import equinox as eqx
 from jax.sharding import AbstractMesh, Mesh
 
 from .._core import AbstractTransformation, AbstractWrapper, Call
 from .._matrices import Division, use_division
-from .._types import Model, State
+from .._types import Model, Params, State
 from .meshes import axis_names, mesh_with
 
 
@@ -84,14 +86,14 @@ class DistributeMatrices(AbstractWrapper):
     axis_name: str | tuple[str, ...] = eqx.field(static=True, default="data")
     mesh: Mesh | AbstractMesh | None = eqx.field(static=True, default=None)
 
-    def init(self, params) -> State:
+    def init(self, params: Params) -> State:
         with use_division(self._division()):
             return self.inner.init(params)
 
     def eval_params(self, state: State, params: Model) -> Model:
         return self.inner.eval_params(state, params)
 
-    def handle(self, call: Call, state: State):
+    def handle(self, call: Call, state: State) -> tuple[Any, State]:
         with use_division(self._division()):
             return call.run(self.inner, state)
 

@@ -100,13 +100,13 @@ class Flatten(AbstractWrapper):
         with report.inside(type(self).__name__):  # one vector, so nothing is a matrix
             report.take(type(self.inner).__name__, params)
 
-    def init(self, params) -> FlattenState:
+    def init(self, params: Params) -> FlattenState:
         leaves = jtu.tree_leaves(parameters(params), is_leaf=is_leaf)
         shapes = tuple(None if x is None else tuple(x.shape) for x in leaves)
         state = keys_of_part(self.inner.init(_joined(leaves)), params)
         return FlattenState(state, shapes)
 
-    def handle(self, call: Call, state: FlattenState):
+    def handle(self, call: Call, state: FlattenState) -> tuple[Any, State]:
         updates, params, extra, is_step, _ = call
         leaves, treedef = flatten_updates(updates)
         _check_shapes("updates", updates, leaves, state.shapes)

@@ -22,7 +22,7 @@ from .._jax_internals import is_traced
 from .._trees.control import filter_cond
 from .._trees.states import check_state
 from .._trees.stored import hides_params
-from .._types import Count, Hyperparameter, Interval, OpenUnit, Positive, State
+from .._types import Count, Hyperparameter, Interval, OpenUnit, Params, Positive, State
 from ..numerics._numerics import at_least_float32, safe_increment
 from .skip_step import are_finite
 
@@ -151,7 +151,7 @@ class DynamicLossScale(AbstractWrapper):
                 "DynamicLossScale", "init_scale", first, low, _MAX_SCALE, advice=fix
             )
 
-    def init(self, params) -> DynamicLossScaleState:
+    def init(self, params: Params) -> DynamicLossScaleState:
         return DynamicLossScaleState(
             loss_scale=jnp.array(self.init_scale, jnp.float32),
             good_steps=jnp.zeros((), jnp.int32),
@@ -176,7 +176,7 @@ class DynamicLossScale(AbstractWrapper):
         loss = at_least_float32(loss)
         return loss * state.loss_scale.astype(loss.dtype)
 
-    def handle(self, call: Call, state: DynamicLossScaleState):
+    def handle(self, call: Call, state: DynamicLossScaleState) -> tuple[Any, State]:
         finite = are_finite(self, call)
         result, inner_state = filter_cond(
             finite,

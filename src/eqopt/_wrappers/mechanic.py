@@ -1,5 +1,7 @@
 """Learning the learning rate during training."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -21,7 +23,7 @@ from .._core import (
 from .._trees.leaves import parameters
 from .._trees.precision import compute_dtype
 from .._trees.states import check_size
-from .._types import Leaf, Positive, Scalar, Size, State, Updates, ZeroOrMore
+from .._types import Leaf, Params, Positive, Scalar, Size, State, Updates, ZeroOrMore
 from ..numerics._numerics import abs_sq, safe_sqrt
 from ..tree._like import wide_zeros_like
 
@@ -153,7 +155,7 @@ class Mechanic(AbstractWrapper):
     s_init: Positive = 1e-6
     num_betas: Size = static_choice(static=True, default=6)
 
-    def init(self, params) -> MechanicState:
+    def init(self, params: Params) -> MechanicState:
         dtype = jax.dtypes.canonicalize_dtype(compute_dtype(parameters(params)))
         full = lambda value: jnp.full((self.num_betas,), value, dtype)
         return MechanicState(
@@ -165,7 +167,7 @@ class Mechanic(AbstractWrapper):
             delta=wide_zeros_like(params),
         )
 
-    def handle(self, call: Call, state: MechanicState):
+    def handle(self, call: Call, state: MechanicState) -> tuple[Any, State]:
         check_size(self, "num_betas", len(state.r))
         update, reads = as_update(call), {"delta": state.delta, "p": call.params}
         sums = sum_over_leaves(mechanic_sums, update.updates, reads)

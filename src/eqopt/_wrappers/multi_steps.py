@@ -16,7 +16,7 @@ from .._transforms.scale import at
 from .._trees.control import filter_cond
 from .._trees.leaves import restrict
 from .._trees.stored import load
-from .._types import AtLeast, IntegerLike, PyTree, Schedule, State, Updates
+from .._types import AtLeast, IntegerLike, Params, PyTree, Schedule, State, Updates
 from ..numerics._numerics import safe_increment
 from ..tree._like import wide_zeros_like, zeros_like
 from .collecting import fill_missing, run_collected
@@ -120,7 +120,7 @@ class MultiSteps(AbstractWrapper):
     should_skip_update_fn: Callable[..., tuple[Any, PyTree]] | None = None
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=jnp.float32)
 
-    def init(self, params) -> MultiStepsState:
+    def init(self, params: Params) -> MultiStepsState:
         zero = lambda: jnp.zeros((), jnp.int32)  # each in its own buffer
         skips, skip_state = self.should_skip_update_fn is not None, None
         if skips:
@@ -135,7 +135,7 @@ class MultiSteps(AbstractWrapper):
             skipped_last=jnp.zeros((), bool) if skips else None,
         )
 
-    def handle(self, call: Call, state: MultiStepsState):
+    def handle(self, call: Call, state: MultiStepsState) -> tuple[Any, State]:
         weight = call.extra.get("weight", 1.0)
         check_number(self, "weight", weight)
         check_interval("MultiSteps", "weight", weight, 0)

@@ -12,7 +12,7 @@ from jaxtyping import Array
 from .._arguments.fields import static_choice
 from .._core import AbstractTransformation, AbstractWrapper, Call
 from .._trees.stored import AbstractStored, fetched, is_stored
-from .._types import Model, PyTree, Size, State
+from .._types import Model, Params, PyTree, Size, State
 from ..checkpoint._file import layout
 
 
@@ -86,12 +86,12 @@ class Offload(AbstractWrapper):
     inner: AbstractTransformation
     min_size: Size = static_choice(static=True, default=4096)
 
-    def init(self, params) -> OffloadState:
+    def init(self, params: Params) -> OffloadState:
         moved = lambda x: OnHost.of(x) if _is_moved(x, self.min_size) else x
         state = self.inner.init(params)
         return OffloadState(jtu.tree_map(moved, state, is_leaf=is_stored))
 
-    def handle(self, call: Call, state: OffloadState):
+    def handle(self, call: Call, state: OffloadState) -> tuple[Any, State]:
         old = state.inner_state
         result, new = call.run(self.inner, fetched(old))
         back = lambda x, y: OnHost.of(y) if isinstance(x, OnHost) else y

@@ -108,10 +108,10 @@ class Project(AbstractWrapper):
     projection: Callable[[PyTree], PyTree] = eqx.field(converter=_as_data)
     mask: Mask | None = static_choice(default=None)
 
-    def init(self, params) -> ProjectState:
+    def init(self, params: Params) -> ProjectState:
         return ProjectState(self.inner.init(params))
 
-    def handle(self, call: Call, state: ProjectState):
+    def handle(self, call: Call, state: ProjectState) -> tuple[Any, State]:
         params = call.params
         if not call.is_step:
             check_real(self, call.updates, params, "params")

@@ -1,11 +1,13 @@
 """Measures the global norm of the gradients once, for logs and for inner parts."""
 
+from typing import Any
+
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._core import AbstractTransformation, AbstractWrapper, Call, global_norm
-from .._types import State
+from .._types import Params, State
 from ..tree._like import scalar
 
 
@@ -63,10 +65,10 @@ class RecordGradNorm(AbstractWrapper):
 
     inner: AbstractTransformation
 
-    def init(self, params) -> RecordGradNormState:
+    def init(self, params: Params) -> RecordGradNormState:
         return RecordGradNormState(scalar(0, params), self.inner.init(params))
 
-    def handle(self, call: Call, state: RecordGradNormState):
+    def handle(self, call: Call, state: RecordGradNormState) -> tuple[Any, State]:
         length = global_norm(self, call.updates, call.extra)
         call = call._replace(extra={**call.extra, "grad_norm": length})
         result, inner_state = call.run(self.inner, state.inner_state)

@@ -173,7 +173,7 @@ class SAM(AbstractWrapper):
         fix = "Without it, average the gradients before `step`."
         check_needs(self, "batch_axis_name", "opaque_mode=True", is_met, fix)
 
-    def init(self, params) -> SAMState:
+    def init(self, params: Params) -> SAMState:
         return SAMState(
             steps_since_sync=jnp.zeros((), jnp.int32),
             opt_state=self.inner.init(params),
@@ -181,7 +181,7 @@ class SAM(AbstractWrapper):
             cache=None if self.opaque_mode else copy(params),
         )
 
-    def handle(self, call: Call, state: SAMState):
+    def handle(self, call: Call, state: SAMState) -> tuple[Any, State]:
         return (self._opaquely if self.opaque_mode else self._openly)(call, state)
 
     def eval_params(self, state: State, params: Model) -> Model:

@@ -13,7 +13,7 @@ from .._arguments.checks import check_returned, hyperparameters, waiting
 from .._core import AbstractOptimizer, AbstractTransformation, AbstractWrapper, Call
 from .._transforms.scale import recorded
 from .._trees.states import check_keys, check_state
-from .._types import Model, Recorded, State
+from .._types import Model, Params, Recorded, State
 from ..numerics._numerics import safe_increment
 from ..schedules import AbstractStatefulSchedule
 
@@ -86,7 +86,7 @@ class Scheduled(AbstractWrapper):
 
     inner: AbstractTransformation
 
-    def init(self, params) -> ScheduledState:
+    def init(self, params: Params) -> ScheduledState:
         states = {name: x.init() for name, x in self._stateful().items()}
         count = jnp.zeros((), jnp.int32)
         values = self._values(count, states, {})
@@ -99,7 +99,7 @@ class Scheduled(AbstractWrapper):
         self._check_keys(state)
         return self._at(state.hyperparams).eval_params(state.inner_state, params)
 
-    def handle(self, call: Call, state: ScheduledState):
+    def handle(self, call: Call, state: ScheduledState) -> tuple[Any, State]:
         self._check_keys(state)
         stateful = self._stateful()
         values = self._values(state.count, state.hyperparams_states, call.extra)

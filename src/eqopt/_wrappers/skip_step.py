@@ -74,7 +74,7 @@ class ApplyIfFinite(AbstractWrapper):
     inner: AbstractTransformation
     max_consecutive_errors: CountOrZero
 
-    def init(self, params) -> ApplyIfFiniteState:
+    def init(self, params: Params) -> ApplyIfFiniteState:
         return ApplyIfFiniteState(
             notfinite_count=jnp.zeros((), jnp.int32),
             last_finite=jnp.ones((), bool),
@@ -82,7 +82,7 @@ class ApplyIfFinite(AbstractWrapper):
             inner_state=self.inner.init(params),
         )
 
-    def handle(self, call: Call, state: ApplyIfFiniteState):
+    def handle(self, call: Call, state: ApplyIfFiniteState) -> tuple[Any, State]:
         finite = are_finite(self, call)
         limit = jnp.asarray(self.max_consecutive_errors, jnp.int32)
         in_a_row = jnp.where(
@@ -386,7 +386,7 @@ class SkipStep(AbstractWrapper):
     inner: AbstractTransformation
     rule: Callable[..., Any]
 
-    def init(self, params) -> SkipStepState:
+    def init(self, params: Params) -> SkipStepState:
         return SkipStepState(
             skipped_last=jnp.zeros((), bool),
             total_skipped=jnp.zeros((), jnp.int32),
@@ -396,7 +396,7 @@ class SkipStep(AbstractWrapper):
             inner_state=self.inner.init(params),
         )
 
-    def handle(self, call: Call, state: SkipStepState):
+    def handle(self, call: Call, state: SkipStepState) -> tuple[Any, State]:
         value = call.extra.get("value")
         if value is not None:
             check_number(self, "value", value)
@@ -461,12 +461,14 @@ class ConditionallyTransform(AbstractWrapper):
     should_transform_fn: Callable[..., Any]
     forward_extra_args: bool = False
 
-    def init(self, params) -> ConditionallyTransformState:
+    def init(self, params: Params) -> ConditionallyTransformState:
         return ConditionallyTransformState(
             self.inner.init(params), jnp.zeros((), jnp.int32)
         )
 
-    def handle(self, call: Call, state: ConditionallyTransformState):
+    def handle(
+        self, call: Call, state: ConditionallyTransformState
+    ) -> tuple[Any, State]:
         due = _is_due(self, call, state)
         if call.is_step:
             # Two conditionals in sequence: if both sides of one changed the parameters,
@@ -518,10 +520,10 @@ class ConditionallyMask(AbstractWrapper):
     should_transform_fn: Callable[..., Any]
     forward_extra_args: bool = False
 
-    def init(self, params) -> ConditionallyMaskState:
+    def init(self, params: Params) -> ConditionallyMaskState:
         return ConditionallyMaskState(jnp.zeros((), jnp.int32), self.inner.init(params))
 
-    def handle(self, call: Call, state: ConditionallyMaskState):
+    def handle(self, call: Call, state: ConditionallyMaskState) -> tuple[Any, State]:
         due = _is_due(self, call, state)
         result, inner_state = call.run_if(due, self.inner, state.inner_state)
         return result, ConditionallyMaskState(safe_increment(state.step), inner_state)

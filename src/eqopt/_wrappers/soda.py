@@ -1,5 +1,7 @@
 """Pulls the parameters towards those at the start, less and less, instead of a decay."""
 
+from typing import Any
+
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Int
@@ -100,14 +102,14 @@ class SODA(AbstractWrapper):
     inner: AbstractTransformation
     state_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params) -> SODAState:
+    def init(self, params: Params) -> SODAState:
         return SODAState(
             count=jnp.zeros((), jnp.int32),
             inner_state=self.inner.init(params),
             z=wide_copy(params, self.state_dtype),
         )
 
-    def handle(self, call: Call, state: SODAState):
+    def handle(self, call: Call, state: SODAState) -> tuple[Any, State]:
         new, inner_state = as_update(call).run(self.inner, state.inner_state)
         count = safe_increment(state.count)
         share = 1 / (count.astype(float) + 1)

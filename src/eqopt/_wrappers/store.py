@@ -108,7 +108,7 @@ class StoreState(AbstractWrapper):
     storage: AbstractStateStorage
     where: Mask | None = static_choice(default=None)
 
-    def init(self, params) -> StoreStateState:
+    def init(self, params: Params) -> StoreStateState:
         state = self.inner.init(params)
         leaves, treedef = jtu.tree_flatten(parameters(params), is_leaf=is_leaf)
         if self.where is None:
@@ -148,7 +148,7 @@ class StoreState(AbstractWrapper):
         imag = slot._replace(place=2**31 + slot.place)
         return Complex(keep(x.real, slot), keep(x.imag, imag))
 
-    def handle(self, call: Call, state: StoreStateState):
+    def handle(self, call: Call, state: StoreStateState) -> tuple[Any, State]:
         is_other = lambda x: isinstance(x, StoreStateState) or is_stored(x)
         leaves = jtu.tree_leaves_with_path(state.inner_state, is_leaf=is_other)
         made = [
@@ -266,7 +266,7 @@ class StoreParams(AbstractWrapper):
     inner: AbstractTransformation
     storage: AbstractParamStorage
 
-    def init(self, params) -> StoreParamsState:
+    def init(self, params: Params) -> StoreParamsState:
         hidden = self._hidden(params)
         return StoreParamsState(hidden, self.inner.init(load(joined(params, hidden))))
 
@@ -311,7 +311,7 @@ class StoreParams(AbstractWrapper):
             for p, x, y in zip(given, leaves, evaluated, strict=True)
         )
 
-    def handle(self, call: Call, state: StoreParamsState):
+    def handle(self, call: Call, state: StoreParamsState) -> tuple[Any, State]:
         if not call.is_step:
             check_wide(call.updates)
         is_hidden = lambda x: isinstance(x, AbstractHidden)

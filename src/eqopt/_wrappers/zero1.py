@@ -1,6 +1,7 @@
 """Optimizer state that is sharded while the parameters are replicated."""
 
 import math
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -16,7 +17,7 @@ from .._trees.leaves import is_parameter
 from .._trees.sharding import on_automatic_axes, sharded_like, shardings_of
 from .._trees.states import check_state
 from .._trees.stored import is_elsewhere
-from .._types import Model, PyTree, State
+from .._types import Model, Params, PyTree, State
 from .meshes import axis_names, mesh_with
 
 
@@ -123,7 +124,7 @@ class ZeRO1(AbstractWrapper):
     axis_name: str | tuple[str, ...] = eqx.field(static=True, default="data")
     mesh: Mesh | AbstractMesh | None = eqx.field(static=True, default=None)
 
-    def init(self, params) -> ZeRO1State:
+    def init(self, params: Params) -> ZeRO1State:
         axis = _Axis.of(self)
 
         def init(inner, params):
@@ -144,7 +145,7 @@ class ZeRO1(AbstractWrapper):
         )
         return ZeRO1State(state, tuple(map(np.shape, jtu.tree_leaves(shapes))))
 
-    def handle(self, call: Call, state: ZeRO1State):
+    def handle(self, call: Call, state: ZeRO1State) -> tuple[Any, State]:
         updates, params, extra, is_step, _ = call
         axis, stored = _Axis.of(self), state.inner_state
         axis.check(state)

@@ -1,12 +1,14 @@
 """ACProp: AdaBelief that divides a gradient by moments of earlier gradients only."""
 
+from typing import Any
+
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import DTypeLike
 
 from ..._arguments.fields import static_choice
-from ..._core import AbstractLeafwise, equation
-from ..._types import Mask, ScalarOrSchedule, Unit, ZeroOrMore
+from ..._core import AbstractLeafwise, Leafwise, equation
+from ..._types import Mask, Params, ScalarOrSchedule, Unit, ZeroOrMore
 from ...numerics._numerics import (
     abs_sq,
     as_float,
@@ -106,10 +108,12 @@ class ScaleByACProp(AbstractLeafwise):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params) -> ScaleByACPropState:
+    def init(self, params: Params) -> ScaleByACPropState:
         return init_moments(self, ScaleByACPropState, params)
 
-    def leafwise(self, state: ScaleByACPropState, params=None, **extra):
+    def leafwise(
+        self, state: ScaleByACPropState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         count = safe_increment(state.count)
         b2 = as_float(self.b2)
         return counted(

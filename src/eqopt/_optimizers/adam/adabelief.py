@@ -1,11 +1,13 @@
 """AdaBelief: long steps where gradients are as expected."""
 
+from typing import Any
+
 import equinox as eqx
 from jaxtyping import DTypeLike
 
 from ..._arguments.fields import static_choice
-from ..._core import AbstractLeafwise, equation
-from ..._types import Mask, ScalarOrSchedule, Unit, ZeroOrMore
+from ..._core import AbstractLeafwise, Leafwise, equation
+from ..._types import Mask, Params, ScalarOrSchedule, Unit, ZeroOrMore
 from ...numerics._numerics import abs_sq
 from ..moments import AbstractMomentsState, counted, init_moments, root_plus, unbiased
 from ..recipe import AbstractRecipe, AddDecayedWeights, ScaleByLearningRate, WeightDecay
@@ -84,10 +86,12 @@ class ScaleByBelief(AbstractLeafwise):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params) -> ScaleByBeliefState:
+    def init(self, params: Params) -> ScaleByBeliefState:
         return init_moments(self, ScaleByBeliefState, params)
 
-    def leafwise(self, state: ScaleByBeliefState, params=None, **extra):
+    def leafwise(
+        self, state: ScaleByBeliefState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return counted(self, belief, state)
 
 

@@ -1,6 +1,7 @@
 """Adam, AdamW with decoupled weight decay, and both with Nesterov momentum."""
 
 import math
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -9,8 +10,8 @@ from jaxtyping import Array, DTypeLike
 
 from ..._arguments.checks import check_needs
 from ..._arguments.fields import static_choice
-from ..._core import AbstractLeafwise, equation
-from ..._types import Mask, Scalar, ScalarOrSchedule, Unit, ZeroOrMore
+from ..._core import AbstractLeafwise, Leafwise, equation
+from ..._types import Mask, Params, Scalar, ScalarOrSchedule, Unit, ZeroOrMore
 from ...numerics._numerics import abs_sq, as_float, safe_increment
 from ..moments import AbstractMomentsState, counted, init_moments, root_plus, unbiased
 from ..recipe import AbstractRecipe, AddDecayedWeights, ScaleByLearningRate, WeightDecay
@@ -144,10 +145,12 @@ class ScaleByAdam(AbstractLeafwise):
         is_met = self.nesterov or self.momentum_decay is None
         check_needs(self, "momentum_decay", "nesterov=True", is_met)
 
-    def init(self, params) -> ScaleByAdamState:
+    def init(self, params: Params) -> ScaleByAdamState:
         return init_moments(self, ScaleByAdamState, params)
 
-    def leafwise(self, state: ScaleByAdamState, params=None, **extra):
+    def leafwise(
+        self, state: ScaleByAdamState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         if self.momentum_decay is None:
             return counted(self, adam, state)
         count = safe_increment(state.count)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -10,10 +10,10 @@ import jax.tree_util as jtu
 from jaxtyping import Array, DTypeLike, Float
 
 from ..._arguments.fields import static_choice
-from ..._core import AbstractLeafwise, equation
+from ..._core import AbstractLeafwise, Leafwise, equation
 from ..._trees.leaves import is_leaf, parameters
 from ..._trees.sharding import unsharded
-from ..._types import Leaf, Mask, RealLeaf, ScalarOrSchedule, Unit, ZeroOrMore
+from ..._types import Leaf, Mask, Params, RealLeaf, ScalarOrSchedule, Unit, ZeroOrMore
 from ...groups._blocks import Blocks, block_shapes, layer_blocks
 from ...numerics._numerics import abs_sq, safe_sqrt
 from ...tree._like import real_full_like_leaf, wide_zeros_like
@@ -141,7 +141,7 @@ class ScaleByAdamMini(AbstractLeafwise):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params) -> ScaleByAdamMiniState:
+    def init(self, params: Params) -> ScaleByAdamMiniState:
         def zeros(x, shape):  # sharded like the remaining axes
             return _block_means(real_full_like_leaf(x, 0, self.nu_dtype), shape)
 
@@ -157,7 +157,9 @@ class ScaleByAdamMini(AbstractLeafwise):
             nu=treedef.unflatten(nu),
         )
 
-    def leafwise(self, state: ScaleByAdamMiniState, params=None, **extra):
+    def leafwise(
+        self, state: ScaleByAdamMiniState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return counted(self, adam_mini, state)
 
 

@@ -1,13 +1,15 @@
 """Adamax: Adam with the largest gradient instead of the mean square."""
 
+from typing import Any
+
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import DTypeLike
 
 from ..._arguments.fields import static_choice
-from ..._core import AbstractLeafwise, equation
+from ..._core import AbstractLeafwise, Leafwise, equation
 from ..._trees.precision import or_tiny
-from ..._types import Mask, ScalarOrSchedule, Unit, ZeroOrMore
+from ..._types import Mask, Params, ScalarOrSchedule, Unit, ZeroOrMore
 from ..moments import AbstractMomentsState, counted, init_moments
 from ..recipe import AbstractRecipe, AddDecayedWeights, ScaleByLearningRate, WeightDecay
 
@@ -70,10 +72,12 @@ class ScaleByAdamax(AbstractLeafwise):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params) -> ScaleByAdamaxState:
+    def init(self, params: Params) -> ScaleByAdamaxState:
         return init_moments(self, ScaleByAdamaxState, params)
 
-    def leafwise(self, state: ScaleByAdamaxState, params=None, **extra):
+    def leafwise(
+        self, state: ScaleByAdamaxState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return counted(self, adamax, state)
 
 

@@ -1,5 +1,7 @@
 """Adan: momentum of the gradients, and of their differences."""
 
+from typing import Any
+
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Int
@@ -8,7 +10,15 @@ from ..._arguments.fields import static_choice
 from ..._core import AbstractLeafwise, Leafwise, equation
 from ..._transforms.scale import ScaleByLearningRate, at, same
 from ..._transforms.weight_decay import is_off
-from ..._types import Mask, Nonnegative, ScalarOrSchedule, Unit, Updates, ZeroOrMore
+from ..._types import (
+    Mask,
+    Nonnegative,
+    Params,
+    ScalarOrSchedule,
+    Unit,
+    Updates,
+    ZeroOrMore,
+)
 from ...numerics._numerics import abs_sq, safe_increment
 from ...tree._like import real_full_like, wide_zeros_like, zeros_like
 from ..moments import counted, root_plus
@@ -127,7 +137,7 @@ class ScaleByAdan(AbstractLeafwise):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params) -> ScaleByAdanState:
+    def init(self, params: Params) -> ScaleByAdanState:
         return ScaleByAdanState(
             count=jnp.zeros((), jnp.int32),
             m=wide_zeros_like(params, self.mu_dtype),
@@ -137,7 +147,9 @@ class ScaleByAdan(AbstractLeafwise):
             previous_gradient=zeros_like(params, self.mu_dtype),
         )
 
-    def leafwise(self, state: ScaleByAdanState, params=None, **extra):
+    def leafwise(
+        self, state: ScaleByAdanState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return counted(self, adan, state, is_first=state.count == 0)
 
 
@@ -163,10 +175,12 @@ class ProximalDecay(AbstractLeafwise):
     weight_decay: ScalarOrSchedule = 0.0
     mask: Mask | None = static_choice(default=None)
 
-    def init(self, params) -> ProximalDecayState:
+    def init(self, params: Params) -> ProximalDecayState:
         return ProximalDecayState(count=jnp.zeros((), jnp.int32))
 
-    def leafwise(self, state: ProximalDecayState, params=None, **extra):
+    def leafwise(
+        self, state: ProximalDecayState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         names = "weight_decay", "learning_rate"
         shared = {name: at(self, name, state.count) for name in names}
         state = ProximalDecayState(safe_increment(state.count))

@@ -1,18 +1,19 @@
 """AdEMAMix: a fast and a slow momentum."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Int
 
 from ..._arguments.fields import static_choice
-from ..._core import AbstractLeafwise, equation
+from ..._core import AbstractLeafwise, Leafwise, equation
 from ..._transforms.scale import ScaleByLearningRate, at
 from ..._types import (
     Interval,
     Mask,
     Nonnegative,
+    Params,
     ScalarOrSchedule,
     Unit,
     Updates,
@@ -113,7 +114,7 @@ class ScaleByAdEMAMix(AbstractLeafwise):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params) -> ScaleByAdEMAMixState:
+    def init(self, params: Params) -> ScaleByAdEMAMixState:
         return ScaleByAdEMAMixState(
             count=jnp.zeros((), jnp.int32),
             m1=wide_zeros_like(params, self.mu_dtype),
@@ -121,7 +122,9 @@ class ScaleByAdEMAMix(AbstractLeafwise):
             nu=real_full_like(params, 0, self.nu_dtype),
         )
 
-    def leafwise(self, state: ScaleByAdEMAMixState, params=None, **extra):
+    def leafwise(
+        self, state: ScaleByAdEMAMixState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         b3, alpha = (at(self, name, state.count) for name in ("b3", "alpha"))
         return counted(self, ademamix, state, b3=b3, alpha=alpha)
 

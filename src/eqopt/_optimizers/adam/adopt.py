@@ -7,12 +7,12 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Int
 
-from ..._core import AbstractLeafwise, equation
+from ..._core import AbstractLeafwise, Leafwise, equation
 from ..._transforms.clip import clip
 from ..._transforms.scale import ScaleByLearningRate, at
 from ..._trees.precision import or_tiny
 from ..._typecheck import checked
-from ..._types import Scalar, ScalarOrSchedule, Unit, ZeroOrMore
+from ..._types import Params, Scalar, ScalarOrSchedule, Unit, ZeroOrMore
 from ...numerics._numerics import abs_sq, safe_sqrt
 from ..moments import AbstractMomentsState, counted, init_moments
 from ..recipe import AbstractRecipe
@@ -111,10 +111,12 @@ class ScaleByADOPT(AbstractLeafwise):
     clip_value_fn: Callable[[Int[Array, ""]], Any] = fourth_root
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params) -> ScaleByADOPTState:
+    def init(self, params: Params) -> ScaleByADOPTState:
         return init_moments(self, ScaleByADOPTState, params)
 
-    def leafwise(self, state: ScaleByADOPTState, params=None, **extra):
+    def leafwise(
+        self, state: ScaleByADOPTState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         clip_value = None
         if self.use_clipping:
             clip_value = jnp.asarray(at(self, "clip_value_fn", state.count), float)

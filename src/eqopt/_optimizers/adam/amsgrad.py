@@ -1,11 +1,13 @@
 """AMSGrad: Adam whose second moment never shrinks."""
 
+from typing import Any
+
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import DTypeLike
 
-from ..._core import AbstractLeafwise, equation
-from ..._types import Nonnegative, ScalarOrSchedule, Unit, ZeroOrMore
+from ..._core import AbstractLeafwise, Leafwise, equation
+from ..._types import Nonnegative, Params, ScalarOrSchedule, Unit, ZeroOrMore
 from ...numerics._numerics import abs_sq
 from ...tree._like import real_full_like
 from ..moments import AbstractMomentsState, counted, init_moments, root_plus
@@ -86,11 +88,13 @@ class ScaleByAMSGrad(AbstractLeafwise):
     bias_correction_nu: bool = True
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params) -> ScaleByAMSGradState:
+    def init(self, params: Params) -> ScaleByAMSGradState:
         nu_max = real_full_like(params, 0, self.nu_dtype)
         return init_moments(self, ScaleByAMSGradState, params, nu_max=nu_max)
 
-    def leafwise(self, state: ScaleByAMSGradState, params=None, **extra):
+    def leafwise(
+        self, state: ScaleByAMSGradState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         corrects = {"mu": self.bias_correction_mu, "nu": self.bias_correction_nu}
         off = {f"{x}_correction": None for x, is_on in corrects.items() if not is_on}
         return counted(self, amsgrad, state, **off)

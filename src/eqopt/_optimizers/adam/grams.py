@@ -1,12 +1,14 @@
 """Grams: Adam's step length, in the direction of the gradient."""
 
+from typing import Any
+
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import DTypeLike
 
 from ..._arguments.fields import static_choice
-from ..._core import AbstractLeafwise, equation
-from ..._types import Mask, ScalarOrSchedule, Unit, ZeroOrMore
+from ..._core import AbstractLeafwise, Leafwise, equation
+from ..._types import Mask, Params, ScalarOrSchedule, Unit, ZeroOrMore
 from ...numerics._numerics import abs_sq
 from ..moments import AbstractMomentsState, counted, init_moments, root_plus
 from ..recipe import AbstractRecipe, AddDecayedWeights, ScaleByLearningRate, WeightDecay
@@ -82,10 +84,12 @@ class ScaleByGrams(AbstractLeafwise):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params) -> ScaleByGramsState:
+    def init(self, params: Params) -> ScaleByGramsState:
         return init_moments(self, ScaleByGramsState, params)
 
-    def leafwise(self, state: ScaleByGramsState, params=None, **extra):
+    def leafwise(
+        self, state: ScaleByGramsState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return counted(self, grams, state)
 
 

@@ -1,11 +1,13 @@
 """LaProp: Adam that normalizes before it averages."""
 
+from typing import Any
+
 import equinox as eqx
 from jaxtyping import DTypeLike
 
 from ..._arguments.fields import static_choice
-from ..._core import AbstractLeafwise, equation
-from ..._types import Mask, ScalarOrSchedule, Unit, ZeroOrMore
+from ..._core import AbstractLeafwise, Leafwise, equation
+from ..._types import Mask, Params, ScalarOrSchedule, Unit, ZeroOrMore
 from ...numerics._numerics import abs_sq
 from ..moments import AbstractMomentsState, counted, init_moments, root_plus
 from ..recipe import AbstractRecipe, AddDecayedWeights, ScaleByLearningRate, WeightDecay
@@ -75,10 +77,12 @@ class ScaleByLaProp(AbstractLeafwise):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params) -> ScaleByLaPropState:
+    def init(self, params: Params) -> ScaleByLaPropState:
         return init_moments(self, ScaleByLaPropState, params)
 
-    def leafwise(self, state: ScaleByLaPropState, params=None, **extra):
+    def leafwise(
+        self, state: ScaleByLaPropState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return counted(self, laprop, state)
 
 

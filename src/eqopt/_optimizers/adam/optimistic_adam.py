@@ -1,12 +1,14 @@
 """Optimistic Adam: expects the next update to change like the last one."""
 
+from typing import Any
+
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Int
 
-from ..._core import AbstractLeafwise
+from ..._core import AbstractLeafwise, Leafwise
 from ..._transforms.scale import at, negative, recorded, take_rate
-from ..._types import Recorded, ScalarOrSchedule, Unit, Updates, ZeroOrMore
+from ..._types import Params, Recorded, ScalarOrSchedule, Unit, Updates, ZeroOrMore
 from ...tree._like import wide_zeros_like
 from ..moments import counted
 from ..recipe import AbstractRecipe
@@ -34,12 +36,17 @@ class DescendOptimistically(AbstractLeafwise):
     learning_rate: ScalarOrSchedule
     optimism: ScalarOrSchedule | None = None
 
-    def init(self, params) -> DescendOptimisticallyState:
+    def init(self, params: Params) -> DescendOptimisticallyState:
         count = jnp.zeros((), jnp.int32)
         eta = recorded(at(self, "learning_rate", count))
         return DescendOptimisticallyState(count, eta, wide_zeros_like(params))
 
-    def leafwise(self, state: DescendOptimisticallyState, params=None, **extra):
+    def leafwise(
+        self,
+        state: DescendOptimisticallyState,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> Leafwise:
         eta, state = take_rate(self, state)
         optimism = eta if self.optimism is None else at(self, "optimism", state.count)
         return counted(

@@ -7,8 +7,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Int
 
-from ..._core import AbstractLeafwise, equation
-from ..._types import Hyperparameter, Interval, ScalarOrSchedule, Unit, ZeroOrMore
+from ..._core import AbstractLeafwise, Leafwise, equation
+from ..._types import (
+    Hyperparameter,
+    Interval,
+    Params,
+    ScalarOrSchedule,
+    Unit,
+    ZeroOrMore,
+)
 from ...numerics._numerics import abs_sq, as_float, safe_increment, safe_sqrt
 from ..moments import AbstractMomentsState, counted, init_moments, root_plus, unbiased
 from ..recipe import AbstractRecipe, ScaleByLearningRate
@@ -140,10 +147,12 @@ class ScaleByRAdam(AbstractLeafwise):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params) -> ScaleByRAdamState:
+    def init(self, params: Params) -> ScaleByRAdamState:
         return init_moments(self, ScaleByRAdamState, params)
 
-    def leafwise(self, state: ScaleByRAdamState, params=None, **extra):
+    def leafwise(
+        self, state: ScaleByRAdamState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         count = safe_increment(state.count)
         r = rectification(as_float(self.b2), count, as_float(self.threshold))
         return counted(self, radam, state, count=count, r=r)

@@ -1,12 +1,14 @@
 """Simplified AdEMAMix: one momentum, and the gradient itself."""
 
+from typing import Any
+
 import equinox as eqx
 from jaxtyping import DTypeLike
 
 from ..._arguments.fields import static_choice
-from ..._core import AbstractLeafwise, equation
+from ..._core import AbstractLeafwise, Leafwise, equation
 from ..._transforms.scale import ScaleByLearningRate, at
-from ..._types import Mask, ScalarOrSchedule, Unit, ZeroOrMore
+from ..._types import Mask, Params, ScalarOrSchedule, Unit, ZeroOrMore
 from ...numerics._numerics import abs_sq
 from ..moments import AbstractMomentsState, counted, init_moments, root_plus
 from ..recipe import AbstractRecipe, AddDecayedWeights, WeightDecay
@@ -82,10 +84,15 @@ class ScaleBySimplifiedAdEMAMix(AbstractLeafwise):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params) -> ScaleBySimplifiedAdEMAMixState:
+    def init(self, params: Params) -> ScaleBySimplifiedAdEMAMixState:
         return init_moments(self, ScaleBySimplifiedAdEMAMixState, params)
 
-    def leafwise(self, state: ScaleBySimplifiedAdEMAMixState, params=None, **extra):
+    def leafwise(
+        self,
+        state: ScaleBySimplifiedAdEMAMixState,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> Leafwise:
         alpha = at(self, "alpha", state.count)
         return counted(self, simplified_ademamix, state, alpha=alpha)
 

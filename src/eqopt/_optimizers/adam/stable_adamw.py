@@ -1,16 +1,18 @@
 """StableAdamW: AdamW with shorter steps if the second moment is out of date."""
 
+from typing import Any
+
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import DTypeLike
 
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._core import AbstractLeafwise, AbstractOptimizer, equation
+from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import WeightDecay, decayed
 from ..._trees.precision import or_tiny
-from ..._types import Leaf, Mask, RealLeaf, ScalarOrSchedule, Unit, ZeroOrMore
+from ..._types import Leaf, Mask, Params, RealLeaf, ScalarOrSchedule, Unit, ZeroOrMore
 from ...numerics._numerics import abs_sq, safe_sqrt
 from ..moments import AbstractMomentsState, counted, init_moments
 from ..recipe import Decays, decay_of, read_decay, shared_decay, with_own_decay
@@ -116,11 +118,13 @@ class ScaleByStableAdam(AbstractLeafwise):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params) -> ScaleByStableAdamState:
+    def init(self, params: Params) -> ScaleByStableAdamState:
         decay_of(self).init(params)  # raises an error without a rate that it needs
         return init_moments(self, ScaleByStableAdamState, params)
 
-    def leafwise(self, state: ScaleByStableAdamState, params=None, **extra):
+    def leafwise(
+        self, state: ScaleByStableAdamState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         reads = read_decay(self, state, params)
         shared = shared_decay(self, state.count)
         return counted(self, stable_adam, state, reads=reads, **shared)

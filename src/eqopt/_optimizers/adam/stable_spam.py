@@ -1,13 +1,23 @@
 """Stable-SPAM: Adam with gradient spikes removed, and with resets of its moments."""
 
+from typing import Any
+
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import DTypeLike
 
 from ..._arguments.fields import static_choice
-from ..._core import AbstractLeafwise, equation
+from ..._core import AbstractLeafwise, Leafwise, equation
 from ..._transforms.block import AdaClipGN, cosine_factor
-from ..._types import ClosedUnit, Count, Mask, ScalarOrSchedule, Unit, ZeroOrMore
+from ..._types import (
+    ClosedUnit,
+    Count,
+    Mask,
+    Params,
+    ScalarOrSchedule,
+    Unit,
+    ZeroOrMore,
+)
 from ...numerics._numerics import abs_sq, as_float, bias_correction, safe_increment
 from ..moments import AbstractMomentsState, counted, init_moments, root_plus
 from ..recipe import AbstractRecipe, AddDecayedWeights, ScaleByLearningRate, WeightDecay
@@ -85,10 +95,15 @@ class ScaleByAdamWithReset(AbstractLeafwise):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params) -> ScaleByAdamWithResetState:
+    def init(self, params: Params) -> ScaleByAdamWithResetState:
         return init_moments(self, ScaleByAdamWithResetState, params)
 
-    def leafwise(self, state: ScaleByAdamWithResetState, params=None, **extra):
+    def leafwise(
+        self,
+        state: ScaleByAdamWithResetState,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> Leafwise:
         count = safe_increment(state.count)
         is_reset, since = jnp.zeros((), bool), count
         if self.reset_every is not None:

@@ -1,11 +1,13 @@
 """Yogi: Adam with a second moment that changes by at most the squared gradient."""
 
+from typing import Any
+
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import DTypeLike
 
-from ..._core import AbstractLeafwise, equation
-from ..._types import ScalarOrSchedule, Unit, ZeroOrMore
+from ..._core import AbstractLeafwise, Leafwise, equation
+from ..._types import Params, ScalarOrSchedule, Unit, ZeroOrMore
 from ...numerics._numerics import abs_sq
 from ..moments import AbstractMomentsState, counted, init_moments, root_plus
 from ..recipe import AbstractRecipe, ScaleByLearningRate
@@ -87,11 +89,13 @@ class ScaleByYogi(AbstractLeafwise):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params) -> ScaleByYogiState:
+    def init(self, params: Params) -> ScaleByYogiState:
         start = self.initial_accumulator_value
         return init_moments(self, ScaleByYogiState, params, start)
 
-    def leafwise(self, state: ScaleByYogiState, params=None, **extra):
+    def leafwise(
+        self, state: ScaleByYogiState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return counted(self, yogi, state)
 
 

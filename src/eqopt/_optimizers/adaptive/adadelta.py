@@ -1,11 +1,13 @@
 """Adadelta: steps in the units of the parameters."""
 
+from typing import Any
+
 import equinox as eqx
 from jaxtyping import DTypeLike
 
 from ..._arguments.fields import static_choice
 from ..._core import AbstractLeafwise, Leafwise, equation
-from ..._types import Mask, Nonnegative, Positive, ScalarOrSchedule, Unit
+from ..._types import Mask, Nonnegative, Params, Positive, ScalarOrSchedule, Unit
 from ...numerics._numerics import abs_sq, safe_sqrt
 from ...tree._like import real_full_like
 from ..recipe import AbstractRecipe, AddDecayedWeights, ScaleByLearningRate
@@ -74,13 +76,15 @@ class ScaleByAdadelta(AbstractLeafwise):
     eps: Positive = 1e-6  # with zero, the parameters would never move
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params) -> ScaleByAdadeltaState:
+    def init(self, params: Params) -> ScaleByAdadeltaState:
         return ScaleByAdadeltaState(
             e_g=real_full_like(params, 0, self.nu_dtype),
             e_x=real_full_like(params, 0, self.nu_dtype),
         )
 
-    def leafwise(self, state: ScaleByAdadeltaState, params=None, **extra):
+    def leafwise(
+        self, state: ScaleByAdadeltaState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return Leafwise(adadelta, state)
 
 

@@ -1,10 +1,12 @@
 """Adagrad: gradients over the root of the sum of all their squares."""
 
+from typing import Any
+
 import equinox as eqx
 from jaxtyping import DTypeLike
 
 from ..._core import AbstractLeafwise, Leafwise, equation
-from ..._types import Nonnegative, ScalarOrSchedule, ZeroOrMore
+from ..._types import Nonnegative, Params, ScalarOrSchedule, ZeroOrMore
 from ...numerics._numerics import abs_sq
 from ...tree._like import real_full_like
 from ..recipe import AbstractRecipe, ScaleByLearningRate
@@ -63,11 +65,13 @@ class ScaleByRSS(AbstractLeafwise):
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     eps_in_sqrt: bool = True
 
-    def init(self, params) -> ScaleByRSSState:
+    def init(self, params: Params) -> ScaleByRSSState:
         start = self.initial_accumulator_value
         return ScaleByRSSState(real_full_like(params, start, self.nu_dtype))
 
-    def leafwise(self, state: ScaleByRSSState, params=None, **extra):
+    def leafwise(
+        self, state: ScaleByRSSState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return Leafwise(rss, state)
 
 

@@ -1,12 +1,14 @@
 """MADGRAD: dual averaging with momentum and a cube root."""
 
+from typing import Any
+
 import equinox as eqx
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, DTypeLike, Int
 
 from ..._arguments.fields import static_choice
-from ..._core import AbstractLeafwise, equation
+from ..._core import AbstractLeafwise, Leafwise, equation
 from ..._transforms.scale import at, recorded, take_rate
 from ..._types import (
     Mask,
@@ -120,7 +122,7 @@ class ScaleByMADGRAD(AbstractLeafwise):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params) -> ScaleByMADGRADState:
+    def init(self, params: Params) -> ScaleByMADGRADState:
         count = jnp.zeros((), jnp.int32)
         return ScaleByMADGRADState(
             count=count,
@@ -130,7 +132,9 @@ class ScaleByMADGRAD(AbstractLeafwise):
             x0=copy(params),
         )
 
-    def leafwise(self, state: ScaleByMADGRADState, params=None, **extra):
+    def leafwise(
+        self, state: ScaleByMADGRADState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         eta, state = take_rate(self, state)
         return counted(
             self,

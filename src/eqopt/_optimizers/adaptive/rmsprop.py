@@ -7,11 +7,18 @@ import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Int
 
 from ..._combinators.chain import Chain
-from ..._core import AbstractLeafwise, AbstractOptimizer, Equation, equation
+from ..._core import AbstractLeafwise, AbstractOptimizer, Equation, Leafwise, equation
 from ..._transforms.normalize import or_1
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.trace import Trace
-from ..._types import Hyperparameter, Nonnegative, ScalarOrSchedule, Unit, ZeroOrMore
+from ..._types import (
+    Hyperparameter,
+    Nonnegative,
+    Params,
+    ScalarOrSchedule,
+    Unit,
+    ZeroOrMore,
+)
 from ...numerics._numerics import abs_sq, bias_correction, safe_increment, safe_sqrt
 from ...tree._like import real_full_like
 from ..moments import AbstractMomentsState, counted, init_moments
@@ -93,11 +100,13 @@ class ScaleByRMS(AbstractLeafwise):
     bias_correction: bool = False
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params) -> ScaleByRMSState:
+    def init(self, params: Params) -> ScaleByRMSState:
         nu = real_full_like(params, self.initial_scale, self.nu_dtype)
         return ScaleByRMSState(count=jnp.zeros((), jnp.int32), nu=nu)
 
-    def leafwise(self, state: ScaleByRMSState, params=None, **extra):
+    def leafwise(
+        self, state: ScaleByRMSState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return _corrected(self, rms, state)
 
 
@@ -179,10 +188,12 @@ class ScaleByStddev(AbstractLeafwise):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params) -> ScaleByStddevState:
+    def init(self, params: Params) -> ScaleByStddevState:
         return init_moments(self, ScaleByStddevState, params, self.initial_scale)
 
-    def leafwise(self, state: ScaleByStddevState, params=None, **extra):
+    def leafwise(
+        self, state: ScaleByStddevState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return _corrected(self, stddev, state)
 
 

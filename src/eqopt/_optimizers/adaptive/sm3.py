@@ -16,6 +16,7 @@ from ..._trees.leaves import is_leaf, parameters
 from ..._types import (
     Leaf,
     Nonnegative,
+    Params,
     RealLeaf,
     ScalarOrSchedule,
     Unit,
@@ -133,7 +134,7 @@ class ScaleBySM3(AbstractLeafwise):
     weight_dimension_numbers: DimensionNumbers | None = None
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params) -> ScaleBySM3State:
+    def init(self, params: Params) -> ScaleBySM3State:
         leaves, treedef = jtu.tree_flatten(parameters(params), is_leaf=is_leaf)
         axes = resolve_dimension_numbers(
             self.weight_dimension_numbers,
@@ -149,7 +150,9 @@ class ScaleBySM3(AbstractLeafwise):
         mu = None if self.b1 is None else wide_zeros_like(params, self.mu_dtype)
         return ScaleBySM3State(mu=mu, nu=treedef.unflatten(covers))
 
-    def leafwise(self, state: ScaleBySM3State, params=None, **extra):
+    def leafwise(
+        self, state: ScaleBySM3State, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return Leafwise(sm3 if self.b1 is None else sm3_momentum, state)
 
 

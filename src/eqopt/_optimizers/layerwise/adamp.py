@@ -1,17 +1,20 @@
 """AdamP: Adam without steps along weights whose norm has no effect."""
 
+from typing import Any
+
 import equinox as eqx
 from jaxtyping import DTypeLike
 
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._core import AbstractLeafwise, AbstractOptimizer, equation
+from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
 from ..._matrices import DimensionNumbers
 from ..._transforms.weight_decay import WeightDecay, decayed
 from ..._types import (
     Hyperparameter,
     Leaf,
     Mask,
+    Params,
     RealLeaf,
     ScalarOrSchedule,
     Unit,
@@ -145,12 +148,14 @@ class ScaleByAdamP(AbstractLeafwise):
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_dimension_numbers: DimensionNumbers | None = None
 
-    def init(self, params) -> ScaleByAdamPState:
+    def init(self, params: Params) -> ScaleByAdamPState:
         leaves_of(self, params, is_required=True)  # raises if they do not fit
         decay_of(self).init(params)  # raises an error without a rate that it needs
         return init_moments(self, ScaleByAdamPState, params)
 
-    def leafwise(self, state: ScaleByAdamPState, params=None, **extra):
+    def leafwise(
+        self, state: ScaleByAdamPState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         reads = {"leaf": leaves_of(self, params)}
         shared = shared_decay(self, state.count)
         return counted(self, adamp, state, reads=reads, **shared)

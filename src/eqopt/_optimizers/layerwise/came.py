@@ -17,6 +17,7 @@ from ..._types import (
     Leaf,
     Mask,
     Nonnegative,
+    Params,
     Positive,
     PyTree,
     ScalarOrSchedule,
@@ -192,7 +193,7 @@ class ScaleByCAME(AbstractLeafwise):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params) -> ScaleByCAMEState:
+    def init(self, params: Params) -> ScaleByCAMEState:
         zeros = functools.partial(self._zeros, params)
         rows = lambda v, axes: jnp.sum(v, axes.output, keepdims=True) if axes else ()
         cols = lambda v, axes: jnp.sum(v, axes.reduction, keepdims=True) if axes else ()
@@ -220,7 +221,9 @@ class ScaleByCAME(AbstractLeafwise):
             takes_blocks=False,
         )
 
-    def leafwise(self, state: ScaleByCAMEState, params=None, **extra):
+    def leafwise(
+        self, state: ScaleByCAMEState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return Leafwise(came, state)
 
 

@@ -1,11 +1,13 @@
 """Fromage: steps of a fixed length, relative to each layer."""
 
+from typing import Any
+
 import jax.numpy as jnp
 
-from ..._core import AbstractLeafwise, equation
+from ..._core import AbstractLeafwise, Leafwise, equation
 from ..._transforms.block import ScaleByTrustRatio
 from ..._transforms.scale import ScaleByLearningRate, ScaleByScheduleState, at
-from ..._types import ScalarOrSchedule, ZeroOrMore
+from ..._types import Params, ScalarOrSchedule, ZeroOrMore
 from ..moments import counted
 from ..recipe import AbstractRecipe
 
@@ -22,10 +24,12 @@ class _Contract(AbstractLeafwise):
 
     learning_rate: ScalarOrSchedule
 
-    def init(self, params) -> ScaleByScheduleState:
+    def init(self, params: Params) -> ScaleByScheduleState:
         return ScaleByScheduleState(count=jnp.zeros((), jnp.int32))
 
-    def leafwise(self, state: ScaleByScheduleState, params=None, **extra):
+    def leafwise(
+        self, state: ScaleByScheduleState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         eta = at(self, "learning_rate", state.count)
         return counted(self, contract, state, learning_rate=eta)
 

@@ -1,5 +1,7 @@
 """NovoGrad: one second moment for each layer."""
 
+from typing import Any
+
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import DTypeLike
@@ -12,7 +14,18 @@ from ..._transforms.weight_decay import AddDecayedWeights, AddDecayedWeightsStat
 from ..._trees.leaves import map_parameters
 from ..._trees.precision import compute_dtype
 from ..._trees.states import check_state
-from ..._types import Leaf, Mask, PerLeaf, Scalar, ScalarOrSchedule, Unit, ZeroOrMore
+from ..._types import (
+    Leaf,
+    Mask,
+    Params,
+    PerLeaf,
+    Scalar,
+    ScalarOrSchedule,
+    State,
+    Unit,
+    Updates,
+    ZeroOrMore,
+)
 from ...numerics._numerics import abs_sq, as_float, safe_increment, safe_sqrt
 from ...tree._like import wide_zeros_like
 from ..moments import AbstractMomentsState
@@ -101,7 +114,7 @@ class ScaleByNovoGrad(AbstractTransformation):
     mask: Mask | None = static_choice(default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params) -> ScaleByNovoGradState:
+    def init(self, params: Params) -> ScaleByNovoGradState:
         zero = lambda x: jnp.zeros((), self.nu_dtype or compute_dtype(x))
         return ScaleByNovoGradState(
             count=jnp.zeros((), jnp.int32),
@@ -109,7 +122,13 @@ class ScaleByNovoGrad(AbstractTransformation):
             nu=map_parameters(zero, params),
         )
 
-    def update(self, updates, state, params=None, **extra):
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, State]:
         check_state(self, state)
         b2 = jnp.where(state.count == 0, 0.0, as_float(self.b2))
         u, nu = leafwise(

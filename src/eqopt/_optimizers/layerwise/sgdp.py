@@ -1,12 +1,14 @@
 """SGDP: momentum without steps along weights whose norm has no effect."""
 
+from typing import Any
+
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Int
 
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._core import AbstractLeafwise, AbstractOptimizer, equation
+from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
 from ..._matrices import DimensionNumbers
 from ..._transforms.weight_decay import WeightDecay, decayed
 from ..._types import (
@@ -14,6 +16,7 @@ from ..._types import (
     Hyperparameter,
     Leaf,
     Mask,
+    Params,
     ScalarOrSchedule,
     Unit,
     Updates,
@@ -118,14 +121,16 @@ class ScaleBySGDP(AbstractLeafwise):
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_dimension_numbers: DimensionNumbers | None = None
 
-    def init(self, params) -> ScaleBySGDPState:
+    def init(self, params: Params) -> ScaleBySGDPState:
         leaves_of(self, params, is_required=True)
         decay_of(self).init(params)  # raises an error without a rate that it needs
         return ScaleBySGDPState(
             jnp.zeros((), jnp.int32), wide_zeros_like(params, self.accumulator_dtype)
         )
 
-    def leafwise(self, state: ScaleBySGDPState, params=None, **extra):
+    def leafwise(
+        self, state: ScaleBySGDPState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         reads = {"leaf": leaves_of(self, params)}
         shared = shared_decay(self, state.count)
         return counted(self, sgdp, state, reads=reads, **shared)

@@ -1,6 +1,7 @@
 """AdaMuon: orthogonal steps, divided elementwise by the root of a second moment."""
 
 import math
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -10,7 +11,15 @@ from ..._arguments.fields import static_choice
 from ..._core import AbstractTransformation, Leafwise, equation
 from ..._matrices import DimensionNumbers
 from ..._transforms.normalize import or_1
-from ..._types import Mask, Nonnegative, ScalarOrSchedule, Size, Unit, ZeroOrMore
+from ..._types import (
+    Mask,
+    Nonnegative,
+    Params,
+    ScalarOrSchedule,
+    Size,
+    Unit,
+    ZeroOrMore,
+)
 from ...numerics._numerics import abs_sq, safe_norm
 from ..moments import root_plus
 from .orthogonalize import AbstractMomentumState, AbstractOrthogonal
@@ -149,13 +158,15 @@ class ScaleByAdaMuon(AbstractOrthogonal):
 
     _rows = "first"
 
-    def init(self, params) -> ScaleByAdaMuonState:
+    def init(self, params: Params) -> ScaleByAdaMuonState:
         return ScaleByAdaMuonState(
             mu=self.for_matrices(params, lambda x: x, self.mu_dtype),
             nu=self.for_matrices(params, abs_sq),
         )
 
-    def matrixwise(self, state: ScaleByAdaMuonState, params=None, **extra):
+    def matrixwise(
+        self, state: ScaleByAdaMuonState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return Leafwise(adamuon, state, {"newton_schulz": self._newton_schulz()})
 
 

@@ -9,7 +9,7 @@ import jax.random as jr
 from jaxtyping import Array, Float, Inexact
 
 from ..._arguments.fields import static_choice
-from ..._core import AbstractTransformation, equation
+from ..._core import AbstractTransformation, Leafwise, equation
 from ..._matrices import AbstractMatrixwise, DimensionNumbers, Pieces, map_layouts
 from ..._trees.control import cond
 from ..._trees.keys import as_key
@@ -221,7 +221,7 @@ class ScaleByAPOLLO(AbstractMatrixwise):
     _sized = (("mu", "_low"), ("projector", "_projector"))
     _work = "decompositions"
 
-    def init(self, params) -> ScaleByAPOLLOState:
+    def init(self, params: Params) -> ScaleByAPOLLOState:
         return ScaleByAPOLLOState(
             jnp.zeros((), jnp.int32),
             mu=self.for_matrices(params, self._low),
@@ -237,7 +237,9 @@ class ScaleByAPOLLO(AbstractMatrixwise):
         (low,) = self._low(x)
         return (_wide(x) @ jnp.conj(low.T) if self.proj == "svd" else None,)
 
-    def matrixwise(self, state: ScaleByAPOLLOState, params=None, **extra):
+    def matrixwise(
+        self, state: ScaleByAPOLLOState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         count = safe_increment(state.count)
         every = jnp.asarray(self.update_proj_gap, jnp.int32)
         root = jnp.sqrt(bias_correction(self.b2, count))

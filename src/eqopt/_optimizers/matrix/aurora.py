@@ -9,7 +9,7 @@ from jaxtyping import DTypeLike
 from ..._arguments.fields import static_choice
 from ..._core import AbstractTransformation, Leafwise, equation
 from ..._matrices import DimensionNumbers
-from ..._types import ClosedUnit, Mask, ScalarOrSchedule, Size, Unit, ZeroOrMore
+from ..._types import ClosedUnit, Mask, Params, ScalarOrSchedule, Size, Unit, ZeroOrMore
 from ...numerics._numerics import abs_sq, safe_norm
 from .orthogonalize import AbstractMomentumState, AbstractOrthogonal
 from .parts.eigenbasis import Matrix, short_side
@@ -168,13 +168,15 @@ class ScaleByAurora(AbstractOrthogonal):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_dimension_numbers: DimensionNumbers | None = None
 
-    def init(self, params) -> ScaleByAuroraState:
+    def init(self, params: Params) -> ScaleByAuroraState:
         return ScaleByAuroraState(self.for_matrices(params, lambda x: x, self.mu_dtype))
 
     def _factor(self, outputs: int, inputs: int) -> float:
         return SCALES[self.scale](outputs, inputs)
 
-    def matrixwise(self, state: ScaleByAuroraState, params=None, **extra):
+    def matrixwise(
+        self, state: ScaleByAuroraState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         balanced = Balanced(self._newton_schulz(), self.pp_iterations)
         return Leafwise(aurora, state, {"balanced": balanced})
 

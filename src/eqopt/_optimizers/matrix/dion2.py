@@ -15,6 +15,7 @@ from ..._types import (
     Interval,
     Mask,
     Nonnegative,
+    Params,
     ScalarOrSchedule,
     Size,
     Unit,
@@ -242,7 +243,7 @@ class ScaleByDion2(AbstractOrthogonal):
 
     _work = "few products"
 
-    def init(self, params) -> ScaleByDion2State:
+    def init(self, params: Params) -> ScaleByDion2State:
         squares = lambda x: jnp.sum(abs_sq(x), 1, keepdims=True)
         return ScaleByDion2State(
             mu=self.for_matrices(params, lambda x: x, self.mu_dtype),
@@ -252,7 +253,9 @@ class ScaleByDion2(AbstractOrthogonal):
     def _factor(self, outputs: int, inputs: int) -> float:
         return SCALES[self.scale](outputs, inputs)
 
-    def matrixwise(self, state: ScaleByDion2State, params=None, **extra):
+    def matrixwise(
+        self, state: ScaleByDion2State, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         by_row = self.b2 is not None
         shared = {
             "newton_schulz": self._newton_schulz(),

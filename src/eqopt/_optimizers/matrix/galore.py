@@ -268,7 +268,7 @@ class ScaleByGaLore(AbstractContracting):
         super()._route(report, params)
         self.inner._route(report, params)
 
-    def init(self, params) -> ScaleByGaLoreState:
+    def init(self, params: Params) -> ScaleByGaLoreState:
         params = parameters(params)
         zeros, layouts = wide_zeros_like(params), self._layouts(params, params)
 

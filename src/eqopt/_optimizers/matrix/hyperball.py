@@ -1,6 +1,6 @@
 """Controls the norms of steps and weights: how far a matrix turns, and how it grows."""
 
-from typing import Annotated, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -18,7 +18,14 @@ from ..._matrices import (
     map_matrices,
 )
 from ..._transforms.scale import ScaleByLearningRate, has_learning_rate
-from ..._types import Interval, PerLeaf, RealScalarLike, ScalarOrSchedule, ZeroOrMore
+from ..._types import (
+    Interval,
+    Params,
+    PerLeaf,
+    RealScalarLike,
+    ScalarOrSchedule,
+    ZeroOrMore,
+)
 from ...numerics._numerics import abs_sq, safe_sqrt
 from ...tree import zeros_like
 from .parts.eigenbasis import Matrix
@@ -130,7 +137,7 @@ class _NormControl(AbstractMatrixwise):
 
 
 class _Stateless(_NormControl):
-    def init(self, params) -> None:
+    def init(self, params: Params) -> None:
         self._layouts(params, params)  # raises an error if they do not fit
 
 
@@ -172,7 +179,9 @@ class RelativeUpdate(_Stateless):
     per: Per = eqx.field(static=True, default="matrix")
     weight_dimension_numbers: DimensionNumbers | None = None
 
-    def matrixwise(self, state: None, params=None, **extra):
+    def matrixwise(
+        self, state: None, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return self._leafwise(relative_update, state, params)
 
 
@@ -216,7 +225,9 @@ class UpdateNormFloor(_Stateless):
     per: Per = eqx.field(static=True, default="matrix")
     weight_dimension_numbers: DimensionNumbers | None = None
 
-    def matrixwise(self, state: None, params=None, **extra):
+    def matrixwise(
+        self, state: None, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return self._leafwise(floor_norm, state, params)
 
 
@@ -270,7 +281,9 @@ class RadialBrake(_Stateless):
     of: Brake = eqx.field(static=True, default="norm")
     weight_dimension_numbers: DimensionNumbers | None = None
 
-    def matrixwise(self, state: None, params=None, **extra):
+    def matrixwise(
+        self, state: None, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return Leafwise(_BRAKES[self.of])
 
 
@@ -325,7 +338,7 @@ class KeepNorm(_NormControl):
     per: Per = eqx.field(static=True, default="matrix")
     weight_dimension_numbers: DimensionNumbers | None = None
 
-    def init(self, params) -> KeepNormState:
+    def init(self, params: Params) -> KeepNormState:
         layouts = self._layouts(params, params)
         if self.radius != "initial":
             return KeepNormState(None)
@@ -333,7 +346,9 @@ class KeepNorm(_NormControl):
         norms = self._norms(params, params)
         return KeepNormState(map_layouts(start, layouts, norms, zeros_like(params)))
 
-    def matrixwise(self, state: KeepNormState, params=None, **extra):
+    def matrixwise(
+        self, state: KeepNormState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         radius = None if isinstance(self.radius, str) else self.radius
         is_first = radius is None and self.radius == "initial"
         if is_first == (state.radius is None):

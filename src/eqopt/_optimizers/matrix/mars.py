@@ -1,6 +1,6 @@
 """MARS: variance reduction of the gradients, for AdamW, Lion and Shampoo."""
 
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -25,9 +25,11 @@ from ..._transforms.weight_decay import AddDecayedWeights, WeightDecay
 from ..._types import (
     Leaf,
     Mask,
+    Params,
     Positive,
     ScalarOrSchedule,
     Size,
+    State,
     Unit,
     Updates,
     ZeroOrMore,
@@ -134,14 +136,16 @@ class CorrectByMARS(AbstractLeafwise):
     is_approx: bool = True
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params) -> CorrectByMARSState:
+    def init(self, params: Params) -> CorrectByMARSState:
         is_kept = self.is_approx
         # A copy of a gradient is exact in the dtype of the parameter.
         return CorrectByMARSState(
             zeros_like(params, self.mu_dtype) if is_kept else None
         )
 
-    def leafwise(self, state: CorrectByMARSState, params=None, **extra):
+    def leafwise(
+        self, state: CorrectByMARSState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         if self.is_approx:
             return Leafwise(mars, state)
         previous_grad = required(self, extra, "previous_grad")
@@ -156,11 +160,17 @@ class _KnowsMatrices(AbstractTransformation):
 
     weight_dimension_numbers: DimensionNumbers | None = None
 
-    def init(self, params) -> None:
+    def init(self, params: Params) -> None:
         given = self.weight_dimension_numbers
         resolve_dimension_numbers(given, params, params, is_required=True)
 
-    def update(self, updates, state, params=None, **extra):
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, State]:
         return updates, state
 
 

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Inexact
 
 from ..._arguments.fields import static_choice
-from ..._core import AbstractTransformation, equation
+from ..._core import AbstractTransformation, Leafwise, equation
 from ..._matrices import AbstractMatrixwise, DimensionNumbers
-from ..._types import Count, Mask, PerLeaf, ScalarOrSchedule, Unit, ZeroOrMore
+from ..._types import Count, Mask, Params, PerLeaf, ScalarOrSchedule, Unit, ZeroOrMore
 from ...numerics._numerics import abs_sq, safe_increment
 from ..moments import AbstractMomentsState, counted, root_plus
 from .parts.eigenbasis import (
@@ -147,7 +147,7 @@ class ScaleByMOSO(AbstractMatrixwise):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_dimension_numbers: DimensionNumbers | None = None
 
-    def init(self, params) -> ScaleByMOSOState:
+    def init(self, params: Params) -> ScaleByMOSOState:
         return ScaleByMOSOState(
             jnp.zeros((), jnp.int32),
             mu=self.for_matrices(params, lambda x: x, self.mu_dtype),
@@ -159,7 +159,9 @@ class ScaleByMOSO(AbstractMatrixwise):
     def _grams(self, x: Any) -> PerSide:
         return grams(x, one_sided=True)
 
-    def matrixwise(self, state: ScaleByMOSOState, params=None, **extra):
+    def matrixwise(
+        self, state: ScaleByMOSOState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         count = safe_increment(state.count)
         is_due = count % jnp.int32(self.precondition_frequency) == 0
         is_first = state.count == 0

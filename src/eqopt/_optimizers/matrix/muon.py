@@ -249,11 +249,13 @@ class ScaleByMuon(AbstractMatrixwise):
 
     _rows = "first"
 
-    def init(self, params) -> ScaleByMuonState:
+    def init(self, params: Params) -> ScaleByMuonState:
         mu = self.for_matrices(params, lambda x: x, self.mu_dtype)
         return ScaleByMuonState(jnp.zeros((), jnp.int32), mu)
 
-    def matrixwise(self, state: ScaleByMuonState, params=None, **extra):
+    def matrixwise(
+        self, state: ScaleByMuonState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         count = safe_increment(state.count)
         beta = jnp.asarray(self.beta, float)
         if self.nesterov:
@@ -285,7 +287,9 @@ class _ScaleByShape(AbstractStateless):
     consistent_rms: Hyperparameter | None = None
     weight_dimension_numbers: DimensionNumbers | None = None
 
-    def leafwise(self, state: None, params=None, **extra):
+    def leafwise(
+        self, state: None, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return Leafwise(
             stretch,
             shared={"rms": 1.0 if self.consistent_rms is None else self.consistent_rms},

@@ -1,6 +1,6 @@
 """Muown: Muon turns the rows of a matrix, and Adam changes their norms."""
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -9,12 +9,13 @@ from jaxtyping import Array, DTypeLike, Float, Int
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._combinators.masked import Masked
-from ..._core import AbstractOptimizer, AbstractTransformation, equation
+from ..._core import AbstractOptimizer, AbstractTransformation, Leafwise, equation
 from ..._matrices import DimensionNumbers
 from ..._transforms.normalize import or_1
 from ..._transforms.scale import at, recorded, take_rate
 from ..._types import (
     Nonnegative,
+    Params,
     Recorded,
     ScalarOrSchedule,
     Size,
@@ -215,7 +216,7 @@ class ScaleByMuown(AbstractOrthogonal):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_dimension_numbers: DimensionNumbers | None = None
 
-    def init(self, params) -> ScaleByMuownState:
+    def init(self, params: Params) -> ScaleByMuownState:
         count = jnp.zeros((), jnp.int32)
         of_rows = lambda: self.for_matrices(params, _norms)
         return ScaleByMuownState(
@@ -227,7 +228,9 @@ class ScaleByMuown(AbstractOrthogonal):
             gain_nu=of_rows(),
         )
 
-    def matrixwise(self, state: ScaleByMuownState, params=None, **extra):
+    def matrixwise(
+        self, state: ScaleByMuownState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         eta, state = take_rate(self, state)
         shared = {"newton_schulz": self._newton_schulz(), "learning_rate": eta}
         return counted(self, muown, state, **shared)

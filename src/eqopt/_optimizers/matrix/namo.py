@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ from ..._transforms.normalize import or_1, zero_if_infinite
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import WeightDecay, decayed
 from ..._trees.masks import both
-from ..._types import Mask, ScalarOrSchedule, Size, Unit, UpToOne, ZeroOrMore
+from ..._types import Mask, Params, ScalarOrSchedule, Size, Unit, UpToOne, ZeroOrMore
 from ...numerics._numerics import (
     abs_sq,
     bias_correction,
@@ -223,7 +223,7 @@ class ScaleByNAMO(AbstractOrthogonal):
     def _squares(self, x: Matrix) -> Factor:
         return jnp.sum(abs_sq(x), _AXES[self.per], keepdims=True)
 
-    def init(self, params) -> ScaleByNAMOState:
+    def init(self, params: Params) -> ScaleByNAMOState:
         decay_of(self).init(params)  # raises an error without a rate that it needs
         return ScaleByNAMOState(
             count=jnp.zeros((), jnp.int32),
@@ -231,7 +231,9 @@ class ScaleByNAMO(AbstractOrthogonal):
             nu=self.for_matrices(params, self._squares),
         )
 
-    def matrixwise(self, state: ScaleByNAMOState, params=None, **extra):
+    def matrixwise(
+        self, state: ScaleByNAMOState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         count = safe_increment(state.count)
         root = safe_sqrt(bias_correction(self.b2, count))
         shared = {

@@ -114,10 +114,12 @@ class ScaleByRowRMS(AbstractMatrixwise):
     side: Side = static_choice(static=True, default="rows")
     weight_dimension_numbers: DimensionNumbers | None = None
 
-    def init(self, params) -> ScaleByRowRMSState:
+    def init(self, params: Params) -> ScaleByRowRMSState:
         return ScaleByRowRMSState(moments_of_rows(self, params))
 
-    def matrixwise(self, state: ScaleByRowRMSState, params=None, **extra):
+    def matrixwise(
+        self, state: ScaleByRowRMSState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return Leafwise(scale_by_row_rms, state)
 
 
@@ -267,7 +269,7 @@ class ScaleByNorMuon(AbstractOrthogonal):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_dimension_numbers: DimensionNumbers | None = None
 
-    def init(self, params) -> ScaleByNorMuonState:
+    def init(self, params: Params) -> ScaleByNorMuonState:
         return ScaleByNorMuonState(
             mu=self.for_matrices(params, lambda x: x, self.mu_dtype),
             nu=moments_of_rows(self, params),
@@ -276,7 +278,9 @@ class ScaleByNorMuon(AbstractOrthogonal):
     def _factor(self, outputs: int, inputs: int) -> float:
         return SCALES[self.scale](outputs, inputs)
 
-    def matrixwise(self, state: ScaleByNorMuonState, params=None, **extra):
+    def matrixwise(
+        self, state: ScaleByNorMuonState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return Leafwise(normuon, state, {"newton_schulz": self._newton_schulz()})
 
 

@@ -1,6 +1,7 @@
 """The nearest orthogonal matrix, using only matrix products."""
 
 import math
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ from ..._arguments.fields import static_choice
 from ..._core import Leafwise, equation
 from ..._matrices import AbstractMatrixwise, DimensionNumbers
 from ..._transforms.normalize import zero_if_infinite
-from ..._types import Size, Updates, ZeroOrMore
+from ..._types import Params, Size, Updates, ZeroOrMore
 from ...numerics._numerics import safe_norm
 from .parts.eigenbasis import Matrix
 from .parts.newton_schulz import (
@@ -191,13 +192,15 @@ class Orthogonalize(AbstractMatrixwise):
             self, "dtype", by_gram=self.gram, restarts=self.restarts
         )
 
-    def init(self, params) -> None:
+    def init(self, params: Params) -> None:
         self._layouts(params, params)  # raises an error if they do not fit
 
     def _factor(self, outputs: int, inputs: int) -> float:
         return SCALES[self.scale](outputs, inputs)
 
-    def matrixwise(self, state: None, params=None, **extra):
+    def matrixwise(
+        self, state: None, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         shared = {"newton_schulz": self.newton_schulz()}
         return Leafwise(orthogonalize, state, shared)
 

@@ -10,13 +10,14 @@ from jax import lax
 from jaxtyping import Array, DTypeLike, Int
 
 from ..._arguments.fields import static_choice
-from ..._core import AbstractTransformation, equation
+from ..._core import AbstractTransformation, Leafwise, equation
 from ..._matrices import AbstractMatrixwise, DimensionNumbers
 from ..._transforms.normalize import power_of_two
 from ..._trees.control import cond
 from ..._types import (
     Count,
     Mask,
+    Params,
     PerLeaf,
     Positive,
     ScalarOrSchedule,
@@ -320,7 +321,7 @@ class ScaleByPSGDKron(AbstractMatrixwise):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     weight_dimension_numbers: DimensionNumbers | None = None
 
-    def init(self, params) -> ScaleByPSGDKronState:
+    def init(self, params: Params) -> ScaleByPSGDKronState:
         return ScaleByPSGDKronState(
             jnp.zeros((), jnp.int32),
             mu=self.for_matrices(params, lambda x: x, self.mu_dtype),
@@ -339,7 +340,9 @@ class ScaleByPSGDKron(AbstractMatrixwise):
             made.append(jnp.sum(x.real, 1 - i) if is_diagonal else gram(x, i))
         return tuple(made)
 
-    def matrixwise(self, state: ScaleByPSGDKronState, params=None, **extra):
+    def matrixwise(
+        self, state: ScaleByPSGDKronState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         every = jnp.asarray(self.precondition_frequency, jnp.int32)
         reads = {"shift": functools.partial(shifts, self, params)}
         return counted(self, psgd_kron, state, reads=reads, steps=state.count % every)

@@ -180,10 +180,12 @@ class ScaleByLMO(AbstractOrthogonal):
         is_met = self.norm == "spectral" or not self.at_least_one
         check_needs(self, "at_least_one", "norm='spectral'", is_met)
 
-    def init(self, params) -> ScaleByLMOState:
+    def init(self, params: Params) -> ScaleByLMOState:
         return ScaleByLMOState(self.for_matrices(params, lambda x: x, self.mu_dtype))
 
-    def matrixwise(self, state: ScaleByLMOState, params=None, **extra):
+    def matrixwise(
+        self, state: ScaleByLMOState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return Leafwise(lmo, state, {"newton_schulz": self._newton_schulz()})
 
 

@@ -11,13 +11,14 @@ from jaxtyping import DTypeLike
 from ..._arguments.checks import check_fields, check_interval
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._core import AbstractOptimizer, AbstractTransformation, equation
+from ..._core import AbstractOptimizer, AbstractTransformation, Leafwise, equation
 from ..._matrices import AbstractMatrixwise, DimensionNumbers, Rows, Work
 from ..._transforms.normalize import zero_if_infinite
 from ..._types import (
     ClosedUnit,
     Count,
     Mask,
+    Params,
     PerLeaf,
     Positive,
     ScalarOrSchedule,
@@ -326,7 +327,7 @@ class ScaleByShampoo(AbstractMatrixwise):
         if self.kl:
             check_interval("ScaleByShampoo", "eps", self.eps, 0, includes_low=False)
 
-    def init(self, params) -> ScaleByShampooState:
+    def init(self, params: Params) -> ScaleByShampooState:
         return ScaleByShampooState(
             jnp.zeros((), jnp.int32),
             mu=self.for_matrices(params, lambda x: x, self.mu_dtype),
@@ -341,7 +342,9 @@ class ScaleByShampoo(AbstractMatrixwise):
     def _grams(self, x: Any) -> PerSide:
         return grams(x, one_sided=self.one_sided)
 
-    def matrixwise(self, state: ScaleByShampooState, params=None, **extra):
+    def matrixwise(
+        self, state: ScaleByShampooState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         count = safe_increment(state.count)
         every = jnp.asarray(self.precondition_frequency, jnp.int32)
         start: Any = self.start_preconditioning_step

@@ -10,12 +10,13 @@ from jaxtyping import Array, DTypeLike, Inexact
 from ..._arguments.checks import check_needs
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._core import AbstractOptimizer, AbstractTransformation, equation
+from ..._core import AbstractOptimizer, AbstractTransformation, Leafwise, equation
 from ..._matrices import AbstractMatrixwise, DimensionNumbers, Rows
 from ..._trees.control import cond
 from ..._types import (
     Count,
     Mask,
+    Params,
     PerLeaf,
     ScalarOrSchedule,
     Size,
@@ -275,7 +276,7 @@ class ScaleBySOAP(AbstractMatrixwise):
     def _rows(self) -> Rows:
         return "outputs" if self.one_sided else "first"  # if so, sides are not alike
 
-    def init(self, params) -> ScaleBySOAPState:
+    def init(self, params: Params) -> ScaleBySOAPState:
         return ScaleBySOAPState(
             jnp.zeros((), jnp.int32),
             mu=self.for_matrices(params, lambda x: x, self.mu_dtype),
@@ -287,7 +288,9 @@ class ScaleBySOAP(AbstractMatrixwise):
     def _grams(self, x: Any) -> PerSide:
         return grams(x, self.max_precond_dim, self.one_sided)
 
-    def matrixwise(self, state: ScaleBySOAPState, params=None, **extra):
+    def matrixwise(
+        self, state: ScaleBySOAPState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         count = safe_increment(state.count)
         steps = state.count if self.skip_first else count
         step_size: Any = 1.0

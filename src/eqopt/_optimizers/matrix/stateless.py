@@ -21,6 +21,7 @@ from ..._trees.states import check_state
 from ..._types import (
     Hyperparameter,
     Mask,
+    Params,
     PerLeaf,
     Positive,
     PyTree,
@@ -166,10 +167,12 @@ class ScaleByRowNorm(AbstractMatrixwise):
     eps: ZeroOrMore = 1e-8
     weight_dimension_numbers: DimensionNumbers | None = None
 
-    def init(self, params) -> None:
+    def init(self, params: Params) -> None:
         self._layouts(params, params)  # raises an error if they do not fit
 
-    def matrixwise(self, state: None, params=None, **extra):
+    def matrixwise(
+        self, state: None, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return Leafwise(row_norm)
 
 
@@ -254,13 +257,15 @@ class ScaleBySinkhorn(AbstractMatrixwise):
 
     _work = "few products"
 
-    def init(self, params) -> ScaleBySinkhornState | None:
+    def init(self, params: Params) -> ScaleBySinkhornState | None:
         if self.spectral_target is not None:
             return ScaleBySinkhornState(self.for_matrices(params, lambda x: x[:1]))
         self._layouts(params, params)  # raises an error if they do not fit
         return None
 
-    def matrixwise(self, state: State, params=None, **extra):
+    def matrixwise(
+        self, state: State, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         has_target = self.spectral_target is not None
         check_state(self, state, ScaleBySinkhornState if has_target else type(None))
         shared: dict[str, Any] = {"iteration": Sinkhorn(self.steps)}

@@ -1,5 +1,7 @@
 """COCOB: each element bets on its own gradients, and needs no learning rate."""
 
+from typing import Any
+
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import DTypeLike
@@ -117,7 +119,7 @@ class ScaleByCOCOB(AbstractLeafwise):
     eps: ZeroOrMore = 1e-8
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params) -> ScaleByCOCOBState:
+    def init(self, params: Params) -> ScaleByCOCOBState:
         zeros = lambda: real_full_like(params, 0, self.accumulator_dtype)
         return ScaleByCOCOBState(
             init_particles=copy(params),
@@ -127,7 +129,9 @@ class ScaleByCOCOB(AbstractLeafwise):
             reward=zeros(),
         )
 
-    def leafwise(self, state: ScaleByCOCOBState, params=None, **extra):
+    def leafwise(
+        self, state: ScaleByCOCOBState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         reads = {"init_particles": state.init_particles}
         return Leafwise(cocob, state, reads=reads)
 

@@ -23,11 +23,13 @@ from ..._types import (
     Leaf,
     Mask,
     Nonnegative,
+    Params,
     Positive,
     RealLeaf,
     Recorded,
     Scalar,
     ScalarOrSchedule,
+    State,
     Unit,
     Updates,
     ZeroOrMore,
@@ -177,7 +179,7 @@ class DAdaptAdamW(AbstractTransformation):
     def __check_init__(self) -> None:
         decay_of(self)  # raises an error if it cannot be one
 
-    def init(self, params) -> DAdaptAdamWState:
+    def init(self, params: Params) -> DAdaptAdamWState:
         count, estim_lr = jnp.zeros((), jnp.int32), scalar(self.estim_lr0, params)
         return DAdaptAdamWState(
             exp_avg=wide_zeros_like(params, self.mu_dtype),
@@ -189,7 +191,13 @@ class DAdaptAdamW(AbstractTransformation):
             learning_rate=corrected_step(self, estim_lr, count),
         )
 
-    def update(self, updates, state, params=None, **extra):
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, State]:
         check_state(self, state)
         params = required_params("DAdaptAdamW", params)
         d, count = state.estim_lr, state.count

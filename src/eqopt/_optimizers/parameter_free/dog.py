@@ -1,6 +1,6 @@
 """Distance over gradients: step sizes from the distance that parameters have moved."""
 
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -29,6 +29,8 @@ from ..._types import (
     RealScalarLike,
     Scalar,
     ScalarOrSchedule,
+    State,
+    Updates,
     ZeroOrMore,
 )
 from ...numerics._numerics import abs_sq, safe_sqrt
@@ -71,7 +73,7 @@ class ScaleByDoG(AbstractTransformation):
     init_step: Positive
     eps: ZeroOrMore
 
-    def init(self, params) -> DoGState:
+    def init(self, params: Params) -> DoGState:
         return DoGState(
             is_init_step=jnp.ones((), bool),
             init_params=copy(params),
@@ -79,7 +81,13 @@ class ScaleByDoG(AbstractTransformation):
             sum_sq_norm_grads=scalar(0, params),
         )
 
-    def update(self, updates, state, params=None, **extra):
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, State]:
         check_state(self, state)
         params = required_params("ScaleByDoG", params)
         now = lambda value: jnp.asarray(value, state.max_dist.dtype)
@@ -222,7 +230,7 @@ class ScaleByDoWG(AbstractTransformation):
             check_fields(self)
             check_interval("ScaleByDoWG", "eps", self.eps, 0, includes_low=False)
 
-    def init(self, params) -> DoWGState:
+    def init(self, params: Params) -> DoWGState:
         first = self.init_estim_sq_dist
         return DoWGState(
             init_params=copy(params),
@@ -230,7 +238,13 @@ class ScaleByDoWG(AbstractTransformation):
             estim_sq_dist=scalar(self.eps if first is None else first, params),
         )
 
-    def update(self, updates, state, params=None, **extra):
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, State]:
         check_state(self, state)
         params = required_params("ScaleByDoWG", params)
         now = lambda value: jnp.asarray(value, state.estim_sq_dist.dtype)

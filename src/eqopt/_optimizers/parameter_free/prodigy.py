@@ -1,5 +1,7 @@
 """Prodigy: Adam with an estimate of the distance to the solution."""
 
+from typing import Any
+
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Int
@@ -29,6 +31,7 @@ from ..._types import (
     Recorded,
     Scalar,
     ScalarOrSchedule,
+    State,
     Unit,
     Updates,
     ZeroOrMore,
@@ -198,7 +201,7 @@ class Prodigy(AbstractTransformation):
     def __check_init__(self) -> None:
         decay_of(self)  # raises an error if it cannot be one
 
-    def init(self, params) -> ProdigyState:
+    def init(self, params: Params) -> ProdigyState:
         count, estim_lr = jnp.zeros((), jnp.int32), scalar(self.estim_lr0, params)
         return ProdigyState(
             exp_avg=wide_zeros_like(params, self.mu_dtype),
@@ -211,7 +214,13 @@ class Prodigy(AbstractTransformation):
             learning_rate=corrected_step(self, estim_lr, count),
         )
 
-    def update(self, updates, state, params=None, **extra):
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, State]:
         check_state(self, state)
         params = required_params("Prodigy", params)
         d, count = state.estim_lr, state.count

@@ -136,7 +136,15 @@ class AbstractMoMo(AbstractTransformation):
     def _momentum(self, state: Any) -> tuple[dict[str, Updates], dict[str, Any], Any]:
         """The old averages by name, values for the equation, and the sum of weights."""
 
-    def update(self, updates, state, params=None, *, value: RealScalarLike, **extra):
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        *,
+        value: RealScalarLike,
+        **extra: Any,
+    ) -> tuple[Updates, State]:
         check_state(self, state)
         params = required_params(self, params)
         check_number(self, "value", value)
@@ -297,7 +305,7 @@ class MoMo(AbstractMoMo):
     mask: Mask | None = static_choice(default=None)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params) -> MoMoState:
+    def init(self, params: Params) -> MoMoState:
         exp_avg = wide_zeros_like(params, self.mu_dtype)
         return MoMoState(exp_avg=exp_avg, **_initial_scalars(params, self.lower_bound))
 
@@ -408,7 +416,7 @@ class MoMoAdam(AbstractMoMo):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params) -> MoMoAdamState:
+    def init(self, params: Params) -> MoMoAdamState:
         return MoMoAdamState(
             exp_avg=wide_zeros_like(params, self.mu_dtype),
             exp_avg_sq=real_full_like(params, 0, self.nu_dtype),

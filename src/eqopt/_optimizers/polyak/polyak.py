@@ -1,6 +1,6 @@
 """Polyak's step size, from the value of the loss."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -14,9 +14,12 @@ from ..._trees.states import check_state
 from ..._types import (
     Hyperparameter,
     Interval,
+    Params,
     RealScalarLike,
     Scalar,
     ScalarOrSchedule,
+    State,
+    Updates,
     ZeroOrMore,
 )
 from ...numerics._numerics import safe_increment
@@ -100,11 +103,19 @@ class ScaleByPolyak(AbstractTransformation):
     eps: ZeroOrMore = 0.0
     variant: Literal["sps", "sps+"] = eqx.field(static=True, default="sps")
 
-    def init(self, params) -> ScaleByPolyakState:
+    def init(self, params: Params) -> ScaleByPolyakState:
         is_scheduled = callable(self.max_learning_rate)
         return ScaleByPolyakState(jnp.zeros((), jnp.int32) if is_scheduled else None)
 
-    def update(self, updates, state, params=None, *, value: RealScalarLike, **extra):
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        *,
+        value: RealScalarLike,
+        **extra: Any,
+    ) -> tuple[Updates, State]:
         check_state(self, state)
         check_number(self, "value", value)
         cap = at(self, "max_learning_rate", state.count)

@@ -1,6 +1,7 @@
 """Schedule-Free+: AdamW without a schedule, and with a step size from the loss."""
 
 import math
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -226,7 +227,7 @@ class ScheduleFreePlus(AbstractTransformation):
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     state_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params) -> ScheduleFreePlusState:
+    def init(self, params: Params) -> ScheduleFreePlusState:
         names = "learning_rate", "max_lr", "weight_sum", "grad_norm"
         return ScheduleFreePlusState(
             count=jnp.zeros((), jnp.int32),
@@ -247,7 +248,15 @@ class ScheduleFreePlus(AbstractTransformation):
         check_state(self, state)
         return with_average(state, params, state.beta)
 
-    def update(self, updates, state, params=None, *, value: RealScalarLike, **extra):
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        *,
+        value: RealScalarLike,
+        **extra: Any,
+    ) -> tuple[Updates, State]:
         check_state(self, state)
         params = required_params("ScheduleFreePlus", params)
         check_number(self, "value", value)

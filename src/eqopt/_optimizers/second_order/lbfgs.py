@@ -24,7 +24,16 @@ from ..._transforms.scale import Scale, ScaleByLearningRate
 from ..._trees.leaves import align, flatten_updates, map_parameters, parameters
 from ..._trees.precision import compute_dtype, widen
 from ..._trees.states import check_size, check_state
-from ..._types import PerLeaf, PyTree, Scalar, ScalarOrSchedule, Size
+from ..._types import (
+    Params,
+    PerLeaf,
+    PyTree,
+    Scalar,
+    ScalarOrSchedule,
+    Size,
+    State,
+    Updates,
+)
 from ..._wrappers.averages.copies import check_kept
 from ...numerics._numerics import safe_increment, safe_sqrt
 from ...tree._like import wide_zeros_like, zeros_like
@@ -266,7 +275,7 @@ class ScaleByLBFGS(AbstractTransformation):
     memory_size: Size = static_choice(static=True, default=10)
     scale_init_precond: bool = eqx.field(static=True, default=True)
 
-    def init(self, params) -> ScaleByLBFGSState:
+    def init(self, params: Params) -> ScaleByLBFGSState:
         # A stack of arrays that are all sharded like the parameter.
         stacked = lambda x: jnp.stack([x] * self.memory_size)
         return ScaleByLBFGSState(
@@ -279,7 +288,13 @@ class ScaleByLBFGS(AbstractTransformation):
             map_parameters(lambda x: jnp.zeros((), bool), parameters(params)),
         )
 
-    def update(self, updates, state, params=None, **extra):
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, State]:
         check_state(self, state)
         check_size(self, "memory_size", len(state.weights_memory))
         params = required_params("ScaleByLBFGS", params)

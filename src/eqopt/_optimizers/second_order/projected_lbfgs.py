@@ -20,7 +20,7 @@ from ..._linesearch.backtracking import (
 from ..._linesearch.line import Trial, choose, kept, make_line, move, stopped
 from ..._trees.leaves import parameters, restrict
 from ..._trees.precision import compute_dtype, widen
-from ..._types import Count, Params, PyTree, Scalar, Size, Updates
+from ..._types import Count, Params, PyTree, Scalar, Size, State, Updates
 from ..._wrappers.project import towards
 from ...projections import box
 from ...tree._like import scalar
@@ -158,7 +158,7 @@ class ProjectedLBFGS(AbstractComposite):
     memory_size: Size = static_choice(static=True, default=10)
     max_linesearch_steps: Count = 20
 
-    def init(self, params) -> ProjectedLBFGSState:
+    def init(self, params: Params) -> ProjectedLBFGSState:
         with naming_recipe(self):
             self._projected(parameters(params))  # checks the bounds
         return ProjectedLBFGSState(
@@ -167,7 +167,7 @@ class ProjectedLBFGS(AbstractComposite):
             scalar(jnp.inf, params),
         )
 
-    def handle(self, call: Call, state: ProjectedLBFGSState):
+    def handle(self, call: Call, state: ProjectedLBFGSState) -> tuple[Any, State]:
         params = required_params("ProjectedLBFGS", call.params)
         grads, start = widened(call.updates), restrict(params, call.updates)
         check_real(self, grads, params, "params")

@@ -1,5 +1,7 @@
 """Sophia: momentum, divided by an estimate of the curvature and clipped."""
 
+from typing import Any
+
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float
@@ -16,6 +18,7 @@ from ..._types import (
     Count,
     Leaf,
     Mask,
+    Params,
     RealLeaf,
     Scalar,
     ScalarOrSchedule,
@@ -86,7 +89,7 @@ class ScaleBySophia(AbstractTransformation):
     track_win_rate: bool = False
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params) -> SophiaState:
+    def init(self, params: Params) -> SophiaState:
         return init_moments(
             self,
             SophiaState,
@@ -95,7 +98,13 @@ class ScaleBySophia(AbstractTransformation):
             win_rate=jnp.zeros((), jnp.float32) if self.track_win_rate else None,
         )
 
-    def update(self, updates, state, params=None, **extra):
+    def update(
+        self,
+        updates: Updates,
+        state: State,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> tuple[Updates, State]:
         check_state(self, state)
         nu, hessian_state = filter_cond(
             state.count % jnp.asarray(self.update_interval, jnp.int32) == 0,

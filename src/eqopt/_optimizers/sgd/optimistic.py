@@ -1,12 +1,14 @@
 """Optimistic gradients: expects the next gradient to change like the last one."""
 
+from typing import Any
+
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from ..._core import AbstractLeafwise, equation
+from ..._core import AbstractLeafwise, Leafwise, equation
 from ..._transforms.scale import ScaleByLearningRate, at
-from ..._types import ScalarOrSchedule, Updates
+from ..._types import Params, ScalarOrSchedule, Updates
 from ...tree import zeros_like
 from ..moments import counted
 from ..recipe import AbstractRecipe
@@ -64,13 +66,18 @@ class ScaleByOptimisticGradient(AbstractLeafwise):
     alpha: ScalarOrSchedule = 1.0
     beta: ScalarOrSchedule = 1.0
 
-    def init(self, params) -> ScaleByOptimisticGradientState:
+    def init(self, params: Params) -> ScaleByOptimisticGradientState:
         # A copy of a gradient is exact in the dtype of the parameter.
         return ScaleByOptimisticGradientState(
             count=jnp.zeros((), jnp.int32), previous_gradient=zeros_like(params)
         )
 
-    def leafwise(self, state: ScaleByOptimisticGradientState, params=None, **extra):
+    def leafwise(
+        self,
+        state: ScaleByOptimisticGradientState,
+        params: Params | None = None,
+        **extra: Any,
+    ) -> Leafwise:
         return counted(
             self,
             optimistic,

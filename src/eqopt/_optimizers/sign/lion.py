@@ -1,15 +1,15 @@
 """Lion: the sign of an interpolated momentum."""
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Int
 
 from ..._arguments.fields import static_choice
-from ..._core import AbstractLeafwise, equation
-from ..._types import Hyperparameter, Mask, ScalarOrSchedule, Unit, Updates
+from ..._core import AbstractLeafwise, Leafwise, equation
+from ..._types import Hyperparameter, Mask, Params, ScalarOrSchedule, Unit, Updates
 from ...tree._like import wide_zeros_like
 from ..moments import counted
 from ..recipe import AbstractRecipe, AddDecayedWeights, ScaleByLearningRate, WeightDecay
@@ -87,11 +87,13 @@ class ScaleByLion(AbstractLeafwise):
     mode: Literal["hard", "smooth", "refined"] = eqx.field(static=True, default="hard")
     smooth_beta: Hyperparameter = 1.0
 
-    def init(self, params) -> ScaleByLionState:
+    def init(self, params: Params) -> ScaleByLionState:
         mu = wide_zeros_like(params, self.mu_dtype)
         return ScaleByLionState(count=jnp.zeros((), jnp.int32), mu=mu)
 
-    def leafwise(self, state: ScaleByLionState, params=None, **extra):
+    def leafwise(
+        self, state: ScaleByLionState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return counted(self, lion, state, sign=_SIGNS[self.mode])
 
 

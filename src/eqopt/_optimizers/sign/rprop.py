@@ -8,13 +8,14 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from ..._arguments.checks import check_fields, check_interval
-from ..._core import AbstractLeafwise, equation
+from ..._core import AbstractLeafwise, Leafwise, equation
 from ..._transforms.scale import Scale, at
 from ..._types import (
     Hyperparameter,
     Interval,
     Nonnegative,
     OpenUnit,
+    Params,
     Positive,
     ScalarOrSchedule,
     Updates,
@@ -148,7 +149,7 @@ class ScaleByRprop(AbstractLeafwise):
             advice="It is the first step size, also of a schedule.",
         )
 
-    def init(self, params) -> ScaleByRpropState:
+    def init(self, params: Params) -> ScaleByRpropState:
         low, initial, high = (
             jnp.asarray(x, float)
             for x in (self.min_step_size, self._initial(), self.max_step_size)
@@ -159,7 +160,9 @@ class ScaleByRprop(AbstractLeafwise):
             count=jnp.zeros((), jnp.int32),
         )
 
-    def leafwise(self, state: ScaleByRpropState, params=None, **extra):
+    def leafwise(
+        self, state: ScaleByRpropState, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         ratio = 1.0
         if callable(self.learning_rate):
             ratio = at(self, "learning_rate", state.count) / self._initial()

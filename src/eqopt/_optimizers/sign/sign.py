@@ -1,5 +1,7 @@
 """The sign of the gradient, or of its running mean."""
 
+from typing import Any
+
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import DTypeLike
@@ -7,7 +9,7 @@ from jaxtyping import DTypeLike
 from ..._combinators.chain import Chain
 from ..._core import AbstractOptimizer, AbstractStateless, Leafwise, equation
 from ..._transforms.trace import EMA
-from ..._types import ScalarOrSchedule, Unit
+from ..._types import Params, ScalarOrSchedule, Unit
 from ..recipe import AbstractRecipe, ScaleByLearningRate
 
 
@@ -23,7 +25,9 @@ class ScaleBySign(AbstractStateless):
     is $g / |g|$.
     """
 
-    def leafwise(self, state: None, params=None, **extra):
+    def leafwise(
+        self, state: None, params: Params | None = None, **extra: Any
+    ) -> Leafwise:
         return Leafwise(sign)
 
 

@@ -257,7 +257,7 @@ class DiLoCo(AbstractWrapper):
                 f"{self.fragments}, with a quotient larger than `delay`, {self.delay}.",
             )
 
-    def init(self, params) -> DiLoCoState:
+    def init(self, params: Params) -> DiLoCoState:
         slow, compressor = wide_copy(params), self.compressor
         parts = divide_into_fragments(slow, int(self.fragments))
         return DiLoCoState(
@@ -280,7 +280,7 @@ class DiLoCo(AbstractWrapper):
         check_state(self, state)
         return take_slow_params(state, params)
 
-    def handle(self, call: Call, state: DiLoCoState):
+    def handle(self, call: Call, state: DiLoCoState) -> tuple[Any, State]:
         check_kept("slow", state.slow, call.updates)
         result, inner_state = call.run(self.inner, state.inner_state)
         check_size(self, "fragments", len(state.outer_state))

@@ -150,7 +150,7 @@ class ScheduleFree(AbstractWrapper):
     weight_lr_power: ZeroOrMore = 2.0
     state_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params) -> ScheduleFreeState:
+    def init(self, params: Params) -> ScheduleFreeState:
         return ScheduleFreeState(
             b1=scalar(self.b1, params),
             weight_sum=scalar(0, params),
@@ -171,7 +171,7 @@ class ScheduleFree(AbstractWrapper):
         check_state(self, state)
         return with_average(state, params, state.b1)
 
-    def handle(self, call: Call, state: ScheduleFreeState):
+    def handle(self, call: Call, state: ScheduleFreeState) -> tuple[Any, State]:
         new, inner_state = as_update(call).run(self.inner, state.inner_state)
         dtype = state.max_lr.dtype
         eta = jnp.asarray(at(self, "learning_rate", state.step_count), dtype)
@@ -289,7 +289,7 @@ class GPA(AbstractWrapper):
     sees: Place = eqx.field(static=True, default="z")
     state_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params) -> GPAState:
+    def init(self, params: Params) -> GPAState:
         return GPAState(
             mu_y=scalar(self.mu_y, params),
             inner_state=self.inner.init(params),
@@ -307,7 +307,7 @@ class GPA(AbstractWrapper):
         check_state(self, state)
         return with_average(state, params, state.mu_y)
 
-    def handle(self, call: Call, state: GPAState):
+    def handle(self, call: Call, state: GPAState) -> tuple[Any, State]:
         update = as_update(call)
         if self.sees == "z":
             # A whole model, because `inner` may call the loss.
@@ -407,7 +407,7 @@ class EMANesterov(AbstractWrapper):
     start: CountOrZero = 0
     stop: CountOrZero | None = None
 
-    def init(self, params) -> EMANesterovState:
+    def init(self, params: Params) -> EMANesterovState:
         return EMANesterovState(
             count=jnp.zeros((), jnp.int32),
             beta=scalar(0, params),
@@ -426,7 +426,7 @@ class EMANesterov(AbstractWrapper):
         check_state(self, state)
         return replace_params(state, params, behind, "velocity", beta=state.beta)
 
-    def handle(self, call: Call, state: EMANesterovState):
+    def handle(self, call: Call, state: EMANesterovState) -> tuple[Any, State]:
         new, inner_state = as_update(call).run(self.inner, state.inner_state)
         count = safe_increment(state.count)
         next_beta = self._beta(count).astype(state.beta.dtype)

@@ -147,7 +147,7 @@ class ParamEMA(AbstractWrapper):
     debias: bool = True
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params) -> ParamEMAState:
+    def init(self, params: Params) -> ParamEMAState:
         return ParamEMAState(
             count=jnp.zeros((), jnp.int32),
             weight_sum=scalar(0 if self.debias else 1, params),
@@ -166,7 +166,7 @@ class ParamEMA(AbstractWrapper):
         weight_sum = state.weight_sum
         return replace_params(state, params, choose, "average", weight_sum=weight_sum)
 
-    def handle(self, call: Call, state: ParamEMAState):
+    def handle(self, call: Call, state: ParamEMAState) -> tuple[Any, State]:
         result, inner_state = call.run(self.inner, state.inner_state)
         # Not `1 - jnp.asarray(decay)`: a Python number still has all its digits here.
         new: Any = 1 - at(self, "decay", state.count)
@@ -252,7 +252,7 @@ class SWA(AbstractWrapper):
     period: Count = 1
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params) -> SWAState:
+    def init(self, params: Params) -> SWAState:
         return SWAState(
             count=jnp.zeros((), jnp.int32),
             n_averaged=jnp.zeros((), jnp.int32),
@@ -271,7 +271,7 @@ class SWA(AbstractWrapper):
         weight_sum = state.n_averaged
         return replace_params(state, params, choose, "average", weight_sum=weight_sum)
 
-    def handle(self, call: Call, state: SWAState):
+    def handle(self, call: Call, state: SWAState) -> tuple[Any, State]:
         result, inner_state = call.run(self.inner, state.inner_state)
         count = safe_increment(state.count)
         start, period = (jnp.asarray(n, jnp.int32) for n in (self.start, self.period))

@@ -115,7 +115,7 @@ class Lookahead(AbstractWrapper):
     slow_step_size: ClosedUnit
     reset_state: bool = False
 
-    def init(self, params) -> LookaheadState:
+    def init(self, params: Params) -> LookaheadState:
         fast = params.fast if isinstance(params, LookaheadParams) else params
         is_pair = fast is not params
         return LookaheadState(
@@ -124,7 +124,7 @@ class Lookahead(AbstractWrapper):
             slow=None if is_pair else wide_copy(params),
         )
 
-    def handle(self, call: Call, state: LookaheadState):
+    def handle(self, call: Call, state: LookaheadState) -> tuple[Any, State]:
         params = call.params if call.is_step else load(call.params)
         fast, slow = self._split(state, params)
         check_kept("slow", slow, call.updates)
@@ -305,7 +305,7 @@ class OuterNesterov(AbstractWrapper):
     learning_rate: ZeroOrMore = 0.7
     momentum: Unit = 0.9
 
-    def init(self, params) -> OuterNesterovState:
+    def init(self, params: Params) -> OuterNesterovState:
         return OuterNesterovState(
             inner_state=self.inner.init(params),
             steps_since_sync=jnp.zeros((), jnp.int32),
@@ -324,7 +324,7 @@ class OuterNesterov(AbstractWrapper):
         check_state(self, state)
         return take_slow_params(state, params)
 
-    def handle(self, call: Call, state: OuterNesterovState):
+    def handle(self, call: Call, state: OuterNesterovState) -> tuple[Any, State]:
         check_kept("slow", state.slow, call.updates)
         result, inner_state = call.run(self.inner, state.inner_state)
         due, count = count_step(state.steps_since_sync, self.period)

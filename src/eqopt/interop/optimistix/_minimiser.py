@@ -82,10 +82,20 @@ class Minimiser(optx.AbstractMinimiser[PyTree, PyTree, MinimiserState]):
     # Optimistix declares `float`, but also accepts arrays.
     rtol: Annotated[RealScalarLike, Interval(0)]  # type: ignore
     atol: Annotated[RealScalarLike, Interval(0)]  # type: ignore
-    norm: Callable[[PyTree], Any] = eqx.field(default=optx.max_norm)
-    verbose: bool | Callable[..., Any] = eqx.field(static=True, default=False)
+    norm: Callable[[PyTree], Any]
+    verbose: bool | Callable[..., Any] = eqx.field(static=True)
 
-    def __check_init__(self) -> None:
+    # Type checkers see `rtol` and `atol` of the base class before `opt`.
+    def __init__(
+        self,
+        opt: AbstractTransformation,
+        rtol: RealScalarLike,
+        atol: RealScalarLike,
+        norm: Callable[[PyTree], Any] = optx.max_norm,
+        verbose: bool | Callable[..., Any] = False,
+    ):
+        self.opt, self.norm, self.verbose = opt, norm, verbose
+        self.rtol, self.atol = rtol, atol  # type: ignore
         check_fields(self)
 
     # The types of these arguments are as in Optimistix.
