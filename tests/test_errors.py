@@ -26,6 +26,7 @@ MODEL = mlp()
 GRADS = grads_of(MODEL)
 ADAM = eqopt.Adam(1e-3)
 CLIPPED = eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), eqopt.AdamW(1e-3))
+LOOKAHEAD = eqopt.Lookahead(ADAM, 2, 0.5)
 
 
 class Trainer(eqx.Module):
@@ -111,6 +112,10 @@ CASES = {
     "no parameters to step": (
         lambda: ADAM.step(GRADS, ADAM.init(MODEL), None),
         "the parameters are needed, but `params` is None",
+    ),
+    "the other kind of parameters for Lookahead": (
+        lambda: update(LOOKAHEAD, params=eqopt.LookaheadParams.init_synced(MODEL)),
+        "Lookahead: `params` is LookaheadParams, but `init` got plain parameters",
     ),
     "state of another building block": (
         lambda: update(eqopt.ScaleByAdam(), state=eqopt.ScaleByLion().init(MODEL)),

@@ -16,7 +16,7 @@ from . import typed_script
 
 SCRIPT = pathlib.Path(typed_script.__file__).read_text()
 SOURCES = pathlib.Path(eqopt.__file__).parents[1]
-# Where pyright looks for an interpreter, and for the packages beside it.
+# Where pyright looks for an interpreter and its packages.
 PATH = os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ["PATH"]])
 
 

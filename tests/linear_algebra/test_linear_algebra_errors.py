@@ -17,6 +17,7 @@ WRONG = [
     (lambda: power_iteration(jnp.ones((2, 2), int)), ["`matrix`", "int32"]),
     (lambda: power_iteration(I2, v0=jnp.ones(2, int)), ["`v0`", "floating", "[1, 1]"]),
     (lambda: power_iteration(lambda v: v, v0=[1]), ["`v0`", "floating", "[1]"]),
+    (lambda: power_iteration(lambda v: v @ v, v0=ONES), ["`matrix(v0)`", "()", "(2,)"]),
     (
         lambda: power_iteration(
             lambda v: {"a": v["a"].astype(complex)}, v0={"a": ONES}

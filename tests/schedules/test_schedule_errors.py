@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from eqopt.schedules import (
+    SGDR,
     Clipped,
     Constant,
     Join,
@@ -50,6 +51,7 @@ WRONG = [
         ["`warmup` and `decay`", "100000", "floats are"],
     ),
     (lambda: WarmupDecay(1000, cycles=[0.5, 1.5]), ["`cycles`", "[0, 500, 1500]"]),
+    (lambda: SGDR([ONE]), ["`cosine_kwargs`", "Constant", "Join"]),
     (lambda: WarmupDecay(1000, cycles=0), ["`cycles`", "at least 1", "0"]),
     (
         lambda: WarmupDecay(1000, cycles=[500, 0.4]),

@@ -136,7 +136,9 @@ def test_an_array_is_a_sequence():
         assert eqx.tree_equal(eqopt.AddCorrelatedNoise(1.0, array, 0), tuple_)
 
 
-@pytest.mark.parametrize("coefficients", [(1.0, float("inf")), "abc", np.ones((2, 2))])
+@pytest.mark.parametrize(
+    "coefficients", [(), [0.0, 1.0], (1.0, float("inf")), "abc", np.ones((2, 2)), 1.0]
+)
 def test_wrong_coefficients(coefficients):
     for make in (
         lambda: eqopt.AddCorrelatedNoise(1.0, coefficients, 0),

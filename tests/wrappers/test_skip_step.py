@@ -208,7 +208,6 @@ def test_skips_only_after_half_of_the_window():
 
 
 def test_errors():
-
     opt = eqopt.SkipStep(eqopt.SGD(0.1), LARGE)
     message = r"SkipStep: `value` must be one real number, .* \(3,\)"
     with pytest.raises(ValueError, match=message):

@@ -50,7 +50,6 @@ def _input_axes(shape: tuple[int, ...]) -> tuple[int, ...]:
     ndim = len(shape)
     if sum(length != 1 for length in shape) <= 1:
         return tuple(range(ndim))
-
     return (0,) if ndim < 4 else tuple(range(ndim - 1))
 
 

@@ -212,10 +212,13 @@ def _as_numbers(owner: str, given: Any) -> tuple[Any, ...]:
     """The coefficients in a tuple; raises an error unless they are such numbers."""
     if isinstance(given, jax.Array | np.ndarray) and not is_traced(given):
         given = given.tolist()
-    numbers = tuple(given) if isinstance(given, Iterable) else (given,)
+    numbers = tuple(given) if isinstance(given, Iterable) else ()
     finite = Interval(includes_low=False, includes_high=False)
     for x in numbers:
         check_number_in(owner, "coefficients", x, finite)
+    if not numbers or (not is_traced(numbers[0]) and numbers[0] == 0):
+        expected = "one or more numbers, and the first one must not be 0"
+        raise InputError(owner, f"`coefficients` must be {expected}, but is {given!r}.")
     return tuple(x.item() if isinstance(x, np.generic) else x for x in numbers)
 
 
@@ -321,8 +324,9 @@ class AddCorrelatedNoise(AbstractLeafwise):
 
     **Raises:**
 
-    A `ValueError` if `stddev` is negative, or if a coefficient is not finite. In
-    `update`, a `ValueError` if the state was made for another number of coefficients.
+    A `ValueError` if `stddev` is negative, if a coefficient is not finite, if the first
+    one is 0 or if there is none. In `update`, a `ValueError` if the state was made for
+    another number of coefficients.
 
     ??? cite "Reference"
 

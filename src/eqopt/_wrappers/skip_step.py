@@ -226,7 +226,9 @@ class SigmaRule(AbstractSkipRule):
         zero = lambda: jnp.zeros((), jnp.int32)
         return SigmaRuleState(zeros(), zero(), zeros(), zero())
 
-    def __call__(self, value, norm, state):
+    def __call__(
+        self, value: Scalar | None, norm: Scalar, state: State
+    ) -> tuple[Bool[Array, ""], SigmaRuleState]:
         skip, *seen = self._judge(norm, state.norms, state.norm_count)
         values = state.values, state.value_count
         if value is not None:

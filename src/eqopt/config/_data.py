@@ -561,13 +561,18 @@ _JOINS: dict[str, Callable[[Any], Any]] = {
 
 def _read_function(x: Mapping[str, Any]) -> Any:
     name, fn = x["function"], named_by(x["function"])
+    if isinstance(fn, type) or not callable(fn):
+        raise ValueError(f'`{name}` is no function. Write {{"name": {name!r}}}')
     named = each(((key, x[key]) for key in x if key != "function"), _loaded)
     _check_keys(named, parameters(fn), name)
     return functools.partial(fn, **named) if named else fn
 
 
 def _read_dtype(x: Mapping[str, Any]) -> Any:
-    return getattr(jnp, x["dtype"])
+    found = getattr(jnp, str(x["dtype"]), None)
+    if not isinstance(getattr(found, "dtype", None), np.dtype):
+        raise ValueError(f"{x['dtype']!r} is no dtype, such as 'bfloat16'")
+    return found
 
 
 def _read_array(x: Mapping[str, Any]) -> Any:

@@ -266,14 +266,16 @@ _MADE = {
 }
 
 
-def how_selected(selector: Selector) -> tuple[str, dict[str, Any]]:
+def how_selected(selector: Selector) -> tuple[str, dict[str, Any]] | None:
     """The function that makes an equal selector, and its arguments.
 
     For a selector that is joined from others, it is `"all"`, `"any"` or `"not"`, and
-    the argument `of`.
+    the argument `of`. It is `None` for a selector with a rule that is not from here.
     """
     if selector == everything:
         return "everything", {}
+    if selector.rule not in _MADE:
+        return None
     maker, argument = _MADE[selector.rule]
     if argument == "of":
         return maker, {"of": selector.arguments}

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Inexact
 from .._arguments.checks import check_integer, check_number_in
 from .._errors import InputError
 from .._trees.keys import as_key
-from .._trees.leaves import map_parameters, parameters
+from .._trees.leaves import disagreement, map_parameters, parameters
 from .._types import IntegerLike, Interval, Key, PyTree, RealScalarLike
 from ..numerics._numerics import common_dtype, wide_dtype
 from ..tree._reductions import largest, norm
@@ -121,11 +121,15 @@ def _random(matrix, key):
 
 
 def _checked(product: Callable, start: PyTree) -> Callable:
-    """`product` of a tree in the wide dtypes."""
+    """`product` of a tree in the wide dtypes; raises if the structure changes."""
 
     def checked(v):
         narrow = jtu.tree_map(lambda x, y: x.astype(y.dtype), v, start)
         out = parameters(product(narrow))
+        shapes = lambda tree: jtu.tree_map(jnp.shape, tree)
+        if shapes(out) != shapes(v):
+            problem = disagreement("matrix(v0)", out, "v0", v)
+            raise InputError("power_iteration", problem)
         return jtu.tree_map_with_path(_in_dtype_of, out, v)
 
     return checked

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from .._arguments.checks import check_fields
+from .._errors import InputError
 from .._types import Interval, RealScalarLike
 from ._decay import between, half_wave
 from ._dtypes import (
@@ -216,6 +217,16 @@ class SGDR(AbstractSchedule):
     """
 
     cosine_kwargs: tuple[WarmupCosineDecay, ...] = eqx.field(converter=_as_cycles)
+
+    def __check_init__(self) -> None:
+        is_cycle = lambda x: isinstance(x, WarmupCosineDecay)
+        if not self.cosine_kwargs or not all(map(is_cycle, self.cosine_kwargs)):
+            raise InputError(
+                self,
+                "`cosine_kwargs` must have a dictionary or a `WarmupCosineDecay` for at "
+                f"least one cycle, but is {self.cosine_kwargs}. For other schedules, use "
+                "`Join`.",
+            )
 
     @of_counts
     def __call__(self, count: IntScalarLike) -> Float[Array, ""]:

@@ -159,6 +159,14 @@ def test_scales(shape, x64):
             np.testing.assert_allclose(updates, factor * plain, rtol=1e-12)
 
 
+@pytest.mark.parametrize("given", [(1.0, 2.0), ((1.0, 2.0),), np.ones((0, 3))])
+def test_coefficients_of_another_shape(given):
+    message = r"must have shape \(3,\), or \(steps, 3\)"
+    for make in (eqopt.Orthogonalize, lambda x: eqopt.Muon(0.1, ns_coeffs=x)):
+        with pytest.raises(ValueError, match=message):
+            make(given)
+
+
 def test_cans_in_bfloat16():
     message = "Orthogonalize: `dtype` must not be bfloat16 with `coefficients='cans'`"
     with pytest.raises(ValueError, match=message):

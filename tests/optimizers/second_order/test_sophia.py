@@ -92,3 +92,8 @@ def test_sophia_by_hand():
     jax.effects_barrier()
     assert len(calls) == 2
     assert 0 < eqopt.tree.get(state, "win_rate") == np.mean(np.abs(u) < 1)
+
+
+def test_a_win_rate_needs_a_threshold():
+    with pytest.raises(ValueError, match=r"Sophia.*: `track_win_rate` needs `clip_thr"):
+        eqopt.Sophia(0.1, clip_threshold=None, track_win_rate=True)

@@ -11,6 +11,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, DTypeLike, Float, Int
 
+from ..._arguments.checks import check_fields
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core import (
@@ -45,7 +46,7 @@ from ..._types import (
 from ...numerics._numerics import abs_sq, bias_correction, safe_increment, safe_sqrt
 from ..adam.adam import ScaleByAdam
 from .parts.eigenbasis import Matrix, gram, short_side
-from .parts.newton_schulz import STANDARD, TABLES, iterate
+from .parts.newton_schulz import STANDARD, TABLES, check_rows, iterate
 from .parts.recipe import WeightDecay, are_matrices, matrices_and_others
 
 
@@ -203,9 +204,10 @@ class ScaleByMuon(AbstractMatrixwise):
 
     **Raises:**
 
-    A `ValueError` if a hyperparameter is out of its range. In `init` and `update`, a
-    `ValueError` with the key path if the dimension numbers do not fit the parameters, or
-    if they are needed but not given.
+    A `ValueError` if a hyperparameter is out of its range, or if `ns_coeffs` is not of
+    shape `(3,)` or `(steps, 3)`. In `init` and `update`, a `ValueError` with the key
+    path if the dimension numbers do not fit the parameters, or if they are needed but not
+    given.
 
     ??? cite "References"
 
@@ -248,6 +250,10 @@ class ScaleByMuon(AbstractMatrixwise):
     weight_dimension_numbers: DimensionNumbers | None = None
 
     _rows = "first"
+
+    def __check_init__(self) -> None:
+        check_fields(self)
+        check_rows(self, "ns_coeffs")
 
     def init(self, params: Params) -> ScaleByMuonState:
         mu = self.for_matrices(params, lambda x: x, self.mu_dtype)

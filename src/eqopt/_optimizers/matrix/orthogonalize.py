@@ -21,7 +21,7 @@ from .parts.newton_schulz import (
     Coefficients,
     NewtonSchulz,
     Scale,
-    check_precision,
+    check_iteration,
     newton_schulz_of,
 )
 
@@ -184,7 +184,7 @@ class Orthogonalize(AbstractMatrixwise):
     def __check_init__(self) -> None:
         check_fields(self)
         check_real_dtype("Orthogonalize", "dtype", self.dtype)
-        check_precision(self, "dtype")
+        check_iteration(self, "dtype")
 
     def newton_schulz(self) -> NewtonSchulz:
         """The iteration, as a function of a matrix."""
@@ -220,7 +220,7 @@ class AbstractOrthogonal(AbstractMatrixwise):
 
     def __check_init__(self) -> None:
         check_fields(self)
-        check_precision(self)
+        check_iteration(self)
 
     def _newton_schulz(self) -> NewtonSchulz:
         """The iteration, as a function of a matrix."""

@@ -679,5 +679,6 @@ class SOAPMuon(AbstractOptimizer):
     @property
     def chain(self) -> Chain:
         soap = self.part(ScaleBySOAP, correct_bias=False)
+        # `eps` of this recipe is SOAP's.
         orthogonalize = self.part(Orthogonalize, eps=NS_EPS, dtype=self.ns_dtype)
         return matrices_and_others(self, soap, orthogonalize)

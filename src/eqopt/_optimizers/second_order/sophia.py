@@ -6,6 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float
 
+from ..._arguments.checks import check_needs
 from ..._arguments.fields import static_choice
 from ..._core import AbstractTransformation, equation, leafwise, sum_over_leaves
 from ..._transforms.clip import clip
@@ -88,6 +89,10 @@ class ScaleBySophia(AbstractTransformation):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     track_win_rate: bool = False
     nu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self) -> None:
+        is_met = not self.track_win_rate or self.clip_threshold is not None
+        check_needs(self, "track_win_rate", "clip_threshold", is_met)
 
     def init(self, params: Params) -> SophiaState:
         return init_moments(

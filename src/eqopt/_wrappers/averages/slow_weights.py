@@ -18,6 +18,7 @@ from ..._core import (
     leafwise,
     widened,
 )
+from ..._errors import InputError
 from ..._trees.control import filter_cond
 from ..._trees.leaves import is_leaf, parameters, restrict
 from ..._trees.states import check_state
@@ -161,9 +162,14 @@ class Lookahead(AbstractWrapper):
     def _split(self, state, params):
         """The fast and the slow parameters, wherever they are."""
         check_state(self, state)
-        if state.slow is None:
-            return params.fast, params.slow
-        return params, state.slow
+        is_pair = isinstance(params, LookaheadParams)
+        if is_pair == (state.slow is not None):
+            kinds = ("plain parameters", "LookaheadParams")
+            raise InputError(
+                "Lookahead",
+                f"`params` is {kinds[is_pair]}, but `init` got {kinds[not is_pair]}.",
+            )
+        return (params.fast, params.slow) if is_pair else (params, state.slow)
 
     def _moved(self, updates, fast, slow, fast_state):
         """A synchronization: the updates of the fast and the slow parameters."""

@@ -265,8 +265,24 @@ class NewtonSchulz(AbstractWhole):
         return times_side(q, x, side)
 
 
-def check_precision(owner: Any, name: str = "ns_dtype") -> None:
-    """Raises if the coefficients of `owner` diverge in its dtype, the field `name`."""
+def check_rows(owner: Any, name: str = "coefficients") -> None:
+    """Raises unless there are three coefficients, or three for each of several steps."""
+    given = getattr(owner, name)
+    shape = (3,) if isinstance(given, str) else np.shape(given)
+    if len(shape) not in (1, 2) or shape[-1] != 3 or shape[0] == 0:
+        raise InputError(
+            owner,
+            f"`{name}` must have shape (3,), or (steps, 3) for one row per step, but has "
+            f"shape {shape}.",
+        )
+
+
+def check_iteration(owner: Any, name: str = "ns_dtype") -> None:
+    """Raises if `owner` has other coefficients than an iteration has, or if they diverge.
+
+    `name` is the field with the dtype of the iteration.
+    """
+    check_rows(owner)
     coefficients, dtype = owner.coefficients, getattr(owner, name)
     is_cans = isinstance(coefficients, str) and coefficients == "cans"
     if is_cans and dtype is not None and jnp.dtype(dtype) == jnp.bfloat16:
