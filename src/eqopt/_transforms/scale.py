@@ -26,7 +26,7 @@ from .._core import (
 from .._errors import InputError
 from .._jax_internals import is_traced
 from .._trees.leaves import is_none, parameters
-from .._trees.masks import check_broadcasts, resolve
+from .._trees.masks import resolve
 from .._trees.precision import compute_dtype
 from .._trees.routes import Report
 from .._trees.sharding import has_explicit_axes, is_in_shard_map
@@ -50,6 +50,7 @@ from .._types import (
 )
 from ..numerics._numerics import as_float, safe_increment, wide_dtype
 from ..schedules._plateau import AbstractPlateauState, after_one_more, no_losses_yet
+from ..tree._arithmetic import check_broadcasts
 
 
 @equation(elementwise=True)

@@ -15,10 +15,10 @@ from .._arguments.checks import check_number_in
 from .._errors import InputError
 from .._jax_internals import is_traced
 from .._trees.leaves import briefly, disagreement, is_inexact, is_none, keystr
-from .._trees.masks import check_broadcasts, resolve
+from .._trees.masks import resolve
 from .._types import Interval, PyTree, RealScalarLike
 from ..numerics._numerics import as_float, common_dtype, max_or_nan, wide_dtype
-from ..tree._arithmetic import check_real
+from ..tree._arithmetic import check_broadcasts, check_real
 from ..tree._reductions import largest, norm
 
 

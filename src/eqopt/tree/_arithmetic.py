@@ -57,6 +57,27 @@ def together(trees: Mapping[str, PyTree], *, may_lack: bool) -> tuple[list, list
     return leaves, rows, treedef
 
 
+def check_broadcasts(
+    owner: str | None,
+    name: str,
+    value: Any,
+    tree: PyTree,
+    index: int,
+    shape: tuple[int, ...],
+) -> None:
+    """Raises unless a value in `name` broadcasts to the shape of a leaf of `tree`."""
+    found = np.shape(value)
+    # Counted from the right, each axis must be 1 or equal the axis of the leaf, and the
+    # value must not have more axes.
+    axes = zip(found[::-1], shape[::-1], strict=False)
+    if len(found) > len(shape) or any(n not in (1, m) for n, m in axes):
+        raise InputError(
+            owner,
+            f"`{name}` must broadcast to the shape {shape} at `{keystr(tree, index)}`, "
+            f"but has shape {found}.",
+        )
+
+
 def _fits(y: Any, x: Any, may_lack: bool) -> bool:
     """Whether another tree may have `y` where the first one has `x`."""
     if is_parameter(x):
