@@ -4,9 +4,6 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import jax.numpy as jnp
-import numpy as np
-
 from .._errors import InputError
 from .checks import check_scalar
 
@@ -36,16 +33,6 @@ def required(owner: object, extra: Mapping[str, Any], name: str) -> Any:
 def check_number(owner: object, name: str, value: Any) -> None:
     """Raises an error unless the extra argument `name` is one real number."""
     check_scalar(owner, f"`{name}` must be one real number, but is", value)
-
-
-def check_flag(owner: object, name: str, value: Any) -> Any:
-    """Returns what the function `name` returned; raises unless it is a 0-d bool."""
-    if np.shape(value) != () or jnp.result_type(value) != np.bool_:
-        raise InputError(
-            owner,
-            f"`{name}` must return a bool or a 0-d bool array, but returned {value!r}.",
-        )
-    return jnp.asarray(value)
 
 
 def given_norm(owner: object, extra: Mapping[str, Any]) -> Any:

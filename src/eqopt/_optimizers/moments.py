@@ -1,6 +1,7 @@
 """Moments, their bias corrections, and numbers in a state."""
 
 import dataclasses
+import math
 from typing import Any
 
 import equinox as eqx
@@ -9,7 +10,6 @@ from jaxtyping import Array, Int
 
 from .._core import Leafwise
 from .._transforms.scale import at
-from .._trees.precision import or_tiny
 from .._types import Leaf, Nonnegative, Scalar, Updates
 from ..numerics._numerics import bias_correction, safe_increment, safe_sqrt
 from ..tree._like import real_full_like, wide_zeros_like
@@ -75,6 +75,16 @@ def unbiased(mu, g, b1, mu_correction, g_correction) -> Leaf:
     if g_correction is None:
         return mu_hat
     return b1 * mu_hat + (1 - b1) * g / g_correction
+
+
+def or_tiny(eps: Scalar) -> Scalar:
+    """`eps`, or the root of the smallest number if it is 0: zero over zero is zero.
+
+    For each element of a leaf: to choose each divisor takes a tenth of the time of a step
+    of Adam on a CPU, and on a GPU, XLA would store the direction of LAMB.
+    """
+    tiny = math.sqrt(jnp.finfo(jnp.result_type(eps)).tiny)
+    return jnp.where(eps == 0, tiny, eps)
 
 
 def root_plus(nu, eps) -> Leaf:

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import itertools
 from collections.abc import Generator, Sequence
 from typing import Any
 
@@ -29,15 +28,6 @@ class Found:
     axes: Any = None
     weight_decay: Any = None
     factor: Any = None
-
-    @property
-    def taken_by(self) -> str:
-        """Such as `Hyperball > ScaleByAdam + KeepNorm`."""
-        texts = []
-        for place, parts in itertools.groupby(self.parts, key=lambda part: part[0]):
-            names = dict.fromkeys(name for _, name in parts if name)
-            texts.append(" > ".join([*place, *([" + ".join(names)] if names else [])]))
-        return " + ".join(texts)
 
 
 class Report:
@@ -93,14 +83,6 @@ class Report:
                 # A schedule stays: its product with a number is no number.
                 if _is_known(old):
                     found.factor = old * new if _is_known(new) else new
-
-    def leave_out_shared(self) -> None:
-        """Forgets parts that take all parameters, if each has a part that does not."""
-        found = [set(x.parts) for x in self.found if x is not None]
-        shared = set.intersection(*found) if found else set()
-        if all(x - shared for x in found):
-            for x in filter(None, self.found):
-                x.parts = [part for part in x.parts if part not in shared]
 
     def _seen(self, tree: PyTree) -> list[tuple[int, Found]]:
         leaves = jtu.tree_leaves(shapes_if_stored(tree), is_leaf=is_leaf)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, DTypeLike, Float, Int
 
 from .._arguments.checks import check_interval
-from .._arguments.extra import check_flag, check_number
+from .._arguments.extra import check_number
 from .._core import AbstractTransformation, AbstractWrapper, Call, equation, leafwise
 from .._transforms.scale import at
 from .._trees.control import filter_cond
@@ -20,6 +20,7 @@ from .._types import AtLeast, IntegerLike, Params, PyTree, Schedule, State, Upda
 from ..numerics._numerics import safe_increment
 from ..tree._like import wide_zeros_like, zeros_like
 from .collecting import fill_missing, run_collected
+from .skip_step import check_flag
 
 
 class MultiStepsState(eqx.Module):

@@ -7,13 +7,15 @@ from typing import Annotated, Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from .._arguments.checks import check_no_schedule
 from .._arguments.construction import Module
-from .._arguments.extra import check_flag, check_number, given_norm
+from .._arguments.extra import check_number, given_norm
 from .._arguments.fields import static_choice
 from .._core import AbstractTransformation, AbstractWrapper, Call, global_norm
+from .._errors import InputError
 from .._transforms.clip import is_known, mark_present, remember
 from .._trees.control import filter_cond
 from .._trees.leaves import flatten_updates, parameters
@@ -535,3 +537,13 @@ def _is_due(wrapper: ConditionallyTransform | ConditionallyMask, call, state):
     forwarded = call.extra if wrapper.forward_extra_args else {}
     due = wrapper.should_transform_fn(state.step, **forwarded)
     return check_flag(wrapper, "should_transform_fn", due)
+
+
+def check_flag(owner: object, name: str, value: Any) -> Any:
+    """Returns what the function `name` returned; raises unless it is a 0-d bool."""
+    if np.shape(value) != () or jnp.result_type(value) != np.bool_:
+        raise InputError(
+            owner,
+            f"`{name}` must return a bool or a 0-d bool array, but returned {value!r}.",
+        )
+    return jnp.asarray(value)

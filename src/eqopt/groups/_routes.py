@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import itertools
 import math
 import re
 from collections.abc import Callable
@@ -15,7 +16,7 @@ import numpy as np
 from .._matrices import size
 from .._trees.leaves import check_parameters, is_leaf, is_parameter, parameters
 from .._trees.masks import resolve
-from .._trees.routes import Report, known
+from .._trees.routes import Found, Report, known
 from .._trees.stored import is_stored, shapes_if_stored
 from .._types import Params, PyTree
 from ..tree._slots import aligned, bytes_of, owners_of
@@ -190,7 +191,7 @@ def routes(opt: Any, params: Params) -> Routes:
     report = Report(shapes)
     state = eqx.filter_eval_shape(opt.init, params)
     opt._route(report, shapes)
-    report.leave_out_shared()
+    _leave_out_shared(report.found)
     leaves, _ = jtu.tree_flatten_with_path(shapes, is_leaf=is_leaf)
     nbytes = [0] * len(leaves)
     values = jtu.tree_leaves(state, is_leaf=is_stored)
@@ -211,8 +212,26 @@ def _route(path: str, x: Any, found: Any, nbytes: int) -> Route:
         blocks = collections.Counter((m, n) for _, m, n in axes.matrices(shape))
         made = tuple((count * n, *sides) for sides, n in blocks.items())
         of_matrices = made, axes.output, axes.reduction
-    named = path or "(the root)", shape, str(x.dtype), found.taken_by or "-"
+    named = path or "(the root)", shape, str(x.dtype), _taken_by(found) or "-"
     return Route(*named, *of_matrices, found.weight_decay, found.factor, nbytes)
+
+
+def _leave_out_shared(found: list[Found | None]) -> None:
+    """Forgets parts that take all parameters, if each has a part that does not."""
+    parts = [{*x.parts} for x in found if x is not None]
+    shared = set.intersection(*parts) if parts else set()
+    if all(x - shared for x in parts):
+        for x in filter(None, found):
+            x.parts = [part for part in x.parts if part not in shared]
+
+
+def _taken_by(found: Found) -> str:
+    """Such as `Hyperball > ScaleByAdam + KeepNorm`."""
+    texts = []
+    for place, parts in itertools.groupby(found.parts, key=lambda part: part[0]):
+        names = dict.fromkeys(name for _, name in parts if name)
+        texts.append(" > ".join([*place, *([" + ".join(names)] if names else [])]))
+    return " + ".join(texts)
 
 
 def _cells(route: Route) -> list[str]:

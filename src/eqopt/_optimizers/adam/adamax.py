@@ -8,9 +8,8 @@ from jaxtyping import DTypeLike
 
 from ..._arguments.fields import static_choice
 from ..._core import AbstractLeafwise, Leafwise, equation
-from ..._trees.precision import or_tiny
 from ..._types import Mask, Params, ScalarOrSchedule, Unit, ZeroOrMore
-from ..moments import AbstractMomentsState, counted, init_moments
+from ..moments import AbstractMomentsState, counted, init_moments, or_tiny
 from ..recipe import AbstractRecipe, AddDecayedWeights, ScaleByLearningRate, WeightDecay
 
 

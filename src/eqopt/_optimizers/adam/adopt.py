@@ -10,11 +10,10 @@ from jaxtyping import Array, DTypeLike, Int
 from ..._core import AbstractLeafwise, Leafwise, equation
 from ..._transforms.clip import clip
 from ..._transforms.scale import ScaleByLearningRate, at
-from ..._trees.precision import or_tiny
 from ..._typecheck import checked
 from ..._types import Params, Scalar, ScalarOrSchedule, Unit, ZeroOrMore
 from ...numerics._numerics import abs_sq, safe_sqrt
-from ..moments import AbstractMomentsState, counted, init_moments
+from ..moments import AbstractMomentsState, counted, init_moments, or_tiny
 from ..recipe import AbstractRecipe
 
 

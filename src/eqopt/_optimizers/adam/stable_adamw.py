@@ -11,10 +11,9 @@ from ..._combinators.chain import Chain
 from ..._core import AbstractLeafwise, AbstractOptimizer, Leafwise, equation
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.weight_decay import WeightDecay, decayed
-from ..._trees.precision import or_tiny
 from ..._types import Leaf, Mask, Params, RealLeaf, ScalarOrSchedule, Unit, ZeroOrMore
 from ...numerics._numerics import abs_sq, safe_sqrt
-from ..moments import AbstractMomentsState, counted, init_moments
+from ..moments import AbstractMomentsState, counted, init_moments, or_tiny
 from ..recipe import Decays, decay_of, read_decay, shared_decay, with_own_decay
 
 

@@ -13,7 +13,6 @@ from ..._transforms.clip import clip
 from ..._transforms.hutchinson import HutchinsonDiagHessian
 from ..._trees.control import filter_cond
 from ..._trees.leaves import restrict
-from ..._trees.precision import or_tiny
 from ..._trees.states import check_state
 from ..._types import (
     Count,
@@ -29,7 +28,7 @@ from ..._types import (
     ZeroOrMore,
 )
 from ...numerics._numerics import bias_correction, safe_increment
-from ..moments import AbstractMomentsState, init_moments
+from ..moments import AbstractMomentsState, init_moments, or_tiny
 from ..recipe import AbstractRecipe, AddDecayedWeights, ScaleByLearningRate, WeightDecay
 
 
