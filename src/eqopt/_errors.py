@@ -26,6 +26,8 @@ class InputError(ValueError, TypeError):
         super().__init__(owner, problem)
         self.owners = [] if owner is None else [name_of(owner)]
         self.problem = problem
+        # A function that another one calls gives its name only until that one has it.
+        self._names_function = False
 
     def __str__(self) -> str:
         if not self.owners:
@@ -58,12 +60,12 @@ class naming:  # it reads as a statement: `with naming(self):`
             name_error(error, self.owner)
 
 
-def name_error(error: BaseException, owner: object) -> None:
+def name_error(error: BaseException, owner: object, is_function: bool = False) -> None:
     """Does what `naming` does with an error, for calls that are made in each step."""
     trace = error.__traceback__
     if isinstance(error, InputError):
-        if owner is not None and not error.owners:
-            error.owners = [name_of(owner)]
+        if owner is not None and (not error.owners or error._names_function):
+            error.owners, error._names_function = [name_of(owner)], is_function
         error.__traceback__ = _without(trace, _is_of_a_library)
     else:
         error.__traceback__ = _without(trace, _is_a_check)

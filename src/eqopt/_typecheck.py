@@ -51,7 +51,7 @@ def checked(fn: Callable, owner: str | None = None) -> Callable:
                 raise wrong from None
             raise
         except Exception as error:
-            name_error(error, owner)
+            name_error(error, owner, is_function=True)
             raise
 
     setattr(check, "_is_checked", True)  # noqa: B010

@@ -102,7 +102,7 @@ WRONG = [
     ),
     (
         lambda: _variates(estimate_cv_coeffs=True, estimate_cv_coeffs_num_samples=1),
-        ["estimate_control_variate_coefficients: `num_samples`", "at least 2", "1"],
+        ["control_variates_jacobians: `num_samples`", "at least 2", "1"],
     ),
     (lambda: _coefficients(eps=-1.0), ["`eps`", "[0, inf)", "-1.0"]),
     (
