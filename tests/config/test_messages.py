@@ -69,6 +69,11 @@ WRONG = {
         {**ADAMW, "mask": {"name": "groups.module", "types": ["LayerNorm"]}},
         "there is no 'LayerNorm'. Did you mean `eqx.nn.LayerNorm`?",
     ),
+    "layer as a part": ({"name": "eqx.nn.Identity"}, "there is no 'eqx.nn.Identity'."),
+    "class as a function": (
+        {**ADAMW, "learning_rate": {"function": "schedules.Linear"}},
+        "`schedules.Linear` is no function. Write {\"name\": 'schedules.Linear'}",
+    ),
     "schedule": ({"name": "schedules.Constant", "value": 1.0}, "is no transformation"),
     "version": (
         {"version": 2, **ADAMW},

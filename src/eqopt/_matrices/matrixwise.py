@@ -55,11 +55,7 @@ class AbstractContracting(AbstractTransformation):
         """The work of `update`, where no axis of the mesh is explicit."""
 
     def update(
-        self,
-        updates: Updates,
-        state: State,
-        params: Params | None = None,
-        **extra: Any,
+        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, State]:
         check_state(self, state)
         arguments = updates, state, params, extra

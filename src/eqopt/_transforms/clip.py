@@ -200,11 +200,7 @@ class ClipByHistory(AbstractTransformation):
         return ClipByHistoryState(zeros, jnp.zeros((), jnp.int32))
 
     def update(
-        self,
-        updates: Updates,
-        state: State,
-        params: Params | None = None,
-        **extra: Any,
+        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, State]:
         check_state(self, state)
         check_size(self, "window", len(state.norms))

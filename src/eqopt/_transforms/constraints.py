@@ -119,11 +119,7 @@ class Overwrite(AbstractTransformation):
         return None
 
     def update(
-        self,
-        updates: Updates,
-        state: State,
-        params: Params | None = None,
-        **extra: Any,
+        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, State]:
         check_state(self, state)
         check_real(self, updates, required_params("Overwrite", params), "params")

@@ -60,11 +60,7 @@ class Snapshot(AbstractTransformation):
         return SnapshotState({self.measure_name: _blank(self.measure, params)})
 
     def update(
-        self,
-        updates: Updates,
-        state: State,
-        params: Params | None = None,
-        **extra: Any,
+        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, State]:
         check_state(self, state)
         check_keys(self, state.measurement, [self.measure_name], ".measurement")
@@ -206,11 +202,7 @@ class Monitor(AbstractTransformation):
         return MonitorState(measurements, tuple(states))
 
     def update(
-        self,
-        updates: Updates,
-        state: State,
-        params: Params | None = None,
-        **extra: Any,
+        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, State]:
         check_state(self, state)
         check_keys(self, state.measurements, self.names, ".measurements")

@@ -18,15 +18,7 @@ from .._core import (
     leafwise,
 )
 from .._trees.states import check_state
-from .._types import (
-    Hyperparameter,
-    Leaf,
-    Params,
-    Scalar,
-    State,
-    Updates,
-    ZeroOrMore,
-)
+from .._types import Hyperparameter, Leaf, Params, Scalar, State, Updates, ZeroOrMore
 from .scale import scale
 
 
@@ -106,11 +98,7 @@ class AbstractScaleByNorm(AbstractTransformation):
         return None
 
     def update(
-        self,
-        updates: Updates,
-        state: State,
-        params: Params | None = None,
-        **extra: Any,
+        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, State]:
         check_state(self, state)
         share = self._share(global_norm(self, updates, extra))

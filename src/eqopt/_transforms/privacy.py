@@ -323,11 +323,7 @@ class DifferentiallyPrivateAggregate(AbstractTransformation):
         return DifferentiallyPrivateAggregateState(key_data(self.key))
 
     def update(
-        self,
-        updates: Updates,
-        state: State,
-        params: Params | None = None,
-        **extra: Any,
+        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, State]:
         check_state(self, state)
         sums, divisor = self._sums(updates, params)

@@ -209,7 +209,9 @@ class AbstractBlocks(AbstractCompressor):
         self, codes: UInt8[Array, "*blocks bytes"], scales: Float[Array, "*blocks 1"]
     ) -> Float[Array, "*blocks size"]: ...
 
-    def mean(self, x, memory, workers):
+    def mean(
+        self, x: Float[Array, "..."], memory: Array | None, workers: Workers
+    ) -> tuple[Float[Array, "..."], Float[Array, "..."], Array | None]:
         share = math.ceil(x.size / workers.count)
         # Eight bits are a byte.
         size = 8 * math.ceil(min(int(self.block_size), share) / 8)
@@ -377,7 +379,9 @@ class TopK(AbstractCompressor):
         static=True, default=0.01
     )
 
-    def mean(self, x, memory, workers):
+    def mean(
+        self, x: Float[Array, "..."], memory: Array | None, workers: Workers
+    ) -> tuple[Float[Array, "..."], Float[Array, "..."], Array | None]:
         count = max(1, round(self.fraction * x.size))
         mean, own = _largest(x.reshape(1, -1), count, workers)
         return mean.reshape(x.shape), own.reshape(x.shape), memory
@@ -430,7 +434,9 @@ class DCTTopK(AbstractCompressor):
         static=True, default=64
     )
 
-    def mean(self, x, memory, workers):
+    def mean(
+        self, x: Float[Array, "..."], memory: Array | None, workers: Workers
+    ) -> tuple[Float[Array, "..."], Float[Array, "..."], Array | None]:
         m, n = (1, 1, *x.shape)[-2:]
         rows, columns = (_divisor(size, int(self.chunk_size)) for size in (m, n))
         left, right = (jnp.asarray(_dct(size), x.dtype) for size in (rows, columns))
@@ -520,13 +526,15 @@ class PowerSGD(AbstractCompressor):
         m, n = shape[0], math.prod(shape[1:])
         return None if 2 * self.rank * (m + n) > m * n else (m, n)
 
-    def init(self, x):
+    def init(self, x: Float[Array, "..."] | jax.ShapeDtypeStruct) -> Array | None:
         sides = self._sides(x.shape)
         if sides is None:
             return None
         return jr.normal(as_key(self.key), (sides[1], int(self.rank)), jnp.float32)
 
-    def mean(self, x, memory, workers):
+    def mean(
+        self, x: Float[Array, "..."], memory: Array | None, workers: Workers
+    ) -> tuple[Float[Array, "..."], Float[Array, "..."], Array | None]:
         sides = self._sides(x.shape)
         if sides is None or memory is None:
             return workers.mean(x), x, memory

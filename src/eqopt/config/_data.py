@@ -150,8 +150,6 @@ def named_by(name: str) -> Any:
     """What a name stands for."""
     if name in _REGISTERED:
         return _REGISTERED[name]
-    if name in _LAYERS:
-        return _LAYERS[name]
     if name in _names():
         root = importlib.import_module("eqopt")
         return functools.reduce(getattr, name.split("."), root)
@@ -503,7 +501,8 @@ def _argument(x: Any, fn: Any, key: str) -> Any:
     field = getattr(fn, "__dataclass_fields__", {}).get(key)
     if field is None:
         is_layers = fn is named_by("groups.module") and key == "types"
-        return [named_by(name) for name in x] if is_layers else _loaded(x)
+        named = lambda name: _LAYERS.get(name) or named_by(name)
+        return [*map(named, x)] if is_layers else _loaded(x)
     rule, texts = rules(fn).get(key), [x] if isinstance(x, str) else x
     is_number = isinstance(x, str) and re.fullmatch(r"[-+.\d]+(e[-+]?\d+)?", x, re.I)
     if is_number and rule is not None and (rule.is_scalar or rule.bounds):

@@ -123,11 +123,7 @@ class ScaleByNovoGrad(AbstractTransformation):
         )
 
     def update(
-        self,
-        updates: Updates,
-        state: State,
-        params: Params | None = None,
-        **extra: Any,
+        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, State]:
         check_state(self, state)
         b2 = jnp.where(state.count == 0, 0.0, as_float(self.b2))

@@ -165,11 +165,7 @@ class _KnowsMatrices(AbstractTransformation):
         resolve_dimension_numbers(given, params, params, is_required=True)
 
     def update(
-        self,
-        updates: Updates,
-        state: State,
-        params: Params | None = None,
-        **extra: Any,
+        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, State]:
         return updates, state
 

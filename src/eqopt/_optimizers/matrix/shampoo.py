@@ -224,7 +224,7 @@ class ScaleByShampoo(AbstractMatrixwise):
     **Arguments:**
 
     - `b1`: $\beta_1 \in [0, 1)$. Defaults to 0.9.
-    - `b2`: $\beta_2 \in [0, 1]$. Use less than 1 with `kl`. Defaults to 0.999.
+    - `b2`: $\beta_2 \in [0, 1]$; below 1 with `kl`. Defaults to 0.999.
     - `b3`: $\beta_3 \in [0, 1)$. Defaults to $\beta_1$. Then $\bar G_t$ is $\mu_t$ with
         bias correction.
     - `eps`: $\varepsilon \ge 0$; above 0 with `kl`. With 0, directions without a

@@ -13,12 +13,7 @@ from jaxtyping import Array, Bool, Float, Inexact, Int
 from ..._arguments.extra import required_params
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
-from ..._core import (
-    AbstractOptimizer,
-    AbstractTransformation,
-    check_real,
-    inner,
-)
+from ..._core import AbstractOptimizer, AbstractTransformation, check_real, inner
 from ..._linesearch.zoom import ScaleByZoomLinesearch
 from ..._transforms.scale import Scale, ScaleByLearningRate
 from ..._trees.leaves import align, flatten_updates, map_parameters, parameters
@@ -289,11 +284,7 @@ class ScaleByLBFGS(AbstractTransformation):
         )
 
     def update(
-        self,
-        updates: Updates,
-        state: State,
-        params: Params | None = None,
-        **extra: Any,
+        self, updates: Updates, state: State, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, State]:
         check_state(self, state)
         check_size(self, "memory_size", len(state.weights_memory))
