@@ -57,13 +57,13 @@ def test_no_gradient_at_all(name):
     with pytest.raises(ValueError, match="Differentiate") as error:
         opt.step(NOTHING, state, MODEL)
     assert str(error.value) == (
-        f"{name}.step: `grads` has no array, so nothing would be trained, but `params` "
+        f"{name}: `grads` has no array, so nothing would be trained, but `params` "
         "has parameters, such as `.layers[0].weight`. Differentiate the loss with "
         "respect to the model, or to its trained part: `eqx.filter_grad(loss_fn)(model)`."
     )
-    with pytest.raises(ValueError, match=f"{name}.update: `updates` has no array"):
+    with pytest.raises(ValueError, match=f"{name}: `updates` has no array"):
         opt.update(updates=NOTHING, state=state, params=MODEL, value=1.0)
-    with pytest.raises(ValueError, match=f"{name}.step: `grads` has no array"):
+    with pytest.raises(ValueError, match=f"{name}: `grads` has no array"):
         eqx.filter_jit(opt.step)(None, state, MODEL)
 
 

@@ -1,5 +1,6 @@
 """What users call checks the types of its arguments; what the library calls does not."""
 
+import functools
 import inspect
 import pickle
 import sys
@@ -19,7 +20,7 @@ from eqopt._typecheck import _PROTOCOL, checked, needs_check
 from .laws.registry import concrete_transformations
 
 
-@checked
+@functools.partial(checked, owner="add")
 def add(x: Float[Array, "n"], y: Float[Array, "n"]) -> Float[Array, "n"]:
     return x + y
 
@@ -29,7 +30,7 @@ def twice(x: Float[Array, "n"]) -> Float[Array, "n"]:
     return jnp.concatenate([x, x])
 
 
-@checked
+@functools.partial(checked, owner="sum_of")
 def sum_of(x: Float[Array, "n"], y: Float[Array, "m"]) -> Float[Array, ""]:
     return add(x, y).sum()
 
@@ -47,7 +48,7 @@ def test_what_fits_passes():
             ["add: shapes do not fit", "`y` has [3]"],
         ),
         (lambda: add(jnp.ones(2), 1), ["add: `y` must be", "but is 1 of type int."]),
-        (lambda: sum_of(jnp.ones(2), jnp.ones(3)), [".add: shapes do not fit"]),
+        (lambda: sum_of(jnp.ones(2), jnp.ones(3)), ["add: shapes do not fit"]),
     ],
 )
 def test_message(call, parts):

@@ -22,9 +22,9 @@ class InputError(ValueError, TypeError):
     - `problem`: the argument or key path, what was found, what was expected, and the fix.
     """
 
-    def __init__(self, owner: object, problem: str):
-        super().__init__(owner, problem)
-        self.owners = [] if owner is None else [name_of(owner)]
+    def __init__(self, problem: str):
+        super().__init__(problem)
+        self.owners: list[str] = []
         self.problem = problem
         # A function that another one calls gives its name only until that one has it.
         self._names_function = False

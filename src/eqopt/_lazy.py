@@ -37,7 +37,7 @@ def attach_stub(
             return module
         found = getattr(module, name)
         if needs_check(found):
-            found = checked(found, name)
+            found = checked(found, f"{package}.{name}")
             setattr(module, name, found)  # it is the same function the next time
         return found
 

@@ -48,6 +48,7 @@ def checked(fn: Callable, owner: str | None = None) -> Callable:
             from ._wrong_calls import wrong_argument  # imported only for an error
 
             if (wrong := wrong_argument(fn, args, kwargs)) is not None:
+                name_error(wrong, owner)
                 raise wrong from None
             raise
         except Exception as error:
@@ -87,6 +88,6 @@ def checked_methods(namespace: Mapping[str, Any]) -> dict[str, Any]:
         return is_method and not is_private and name not in _PROTOCOL
 
     return {
-        name: checked(x) if needs_check(x) and is_public(name, x) else x
+        name: checked(x, x.__qualname__) if needs_check(x) and is_public(name, x) else x
         for name, x in namespace.items()
     }

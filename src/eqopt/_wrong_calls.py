@@ -1,7 +1,6 @@
 """Messages for arguments of wrong types: what they must be, and what they are."""
 
 import inspect
-import itertools
 import re
 import types
 import typing
@@ -25,7 +24,7 @@ def wrong_argument(
 
     It is `None` if all arguments fit: then something inside `fn` does not.
     """
-    owner, signature = _owner(fn), inspect.signature(fn, eval_str=True)
+    signature = inspect.signature(fn, eval_str=True)
     rows = [
         (name, x, signature.parameters[name].annotation)
         for name, value in signature.bind_partial(*args, **kwargs).arguments.items()
@@ -35,21 +34,13 @@ def wrong_argument(
     for name, x, annotation in rows:
         with jaxtyping.jaxtyped("context"):
             if not is_bearable(x, annotation):
-                return InputError(owner, wrong_value(name, x, annotation))
+                return InputError(wrong_value(name, x, annotation))
     with jaxtyping.jaxtyped("context"):  # the sizes of axes must be the same in all
         if all(is_bearable(x, annotation) for _, x, annotation in rows):
             return None
     shapes = [(name, x.shape) for name, x, _ in rows if hasattr(x, "shape")]
     shown = ", ".join(f"`{name}` has {[*shape]}" for name, shape in shapes)
-    return InputError(owner, f"shapes do not fit: {shown}.")
-
-
-def _owner(fn: Callable) -> str:
-    """What users call a function or a constructor: `eqopt.tree.get`, `Adam`."""
-    if fn.__qualname__.endswith(".__init__"):
-        return fn.__qualname__.removesuffix(".__init__")
-    names = itertools.takewhile(lambda x: x[0] != "_", fn.__module__.split("."))
-    return ".".join([*names, fn.__qualname__])
+    return InputError(f"shapes do not fit: {shown}.")
 
 
 def _values(kind: Any, value: Any) -> Iterable[Any]:

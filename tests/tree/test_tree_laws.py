@@ -130,7 +130,7 @@ def test_all_else_is_none(name):
 
 @pytest.mark.parametrize("name", COUNTING)
 def test_numbers_alone_are_an_error(name):
-    expected = rf"^{name}: .*3\.0 .*`\[0\]\['a'\]`, but only arrays count"
+    expected = rf"^eqopt.tree.{name}: .*3\.0 .*`\[0\]\['a'\]`, but only arrays count"
     with pytest.raises(TypeError, match=expected):
         CALLS[name](({"a": 3.0},))
 

@@ -32,48 +32,47 @@ def check_fields(owner: object) -> None:
             continue
         is_plain = type(value) in rule.plain
         if not is_plain or (rule.bounds and not rule.bounds.holds(value)):
-            _check_field(type(owner).__name__, name, value, rule)
+            _check_field(name, value, rule)
 
 
-def _check_field(owner: str, name: str, value: Any, rule: Rule) -> None:
+def _check_field(name: str, value: Any, rule: Rule) -> None:
     if rule.is_dtype:
-        return check_real_dtype(owner, name, value)
+        return check_real_dtype(name, value)
     if isinstance(value, type) or (rule.is_closed and not rule.choices):
         names = " | ".join(x.__name__ for x in rule.others if x is not NoneType)
         expected = f"of type `{names}`" if rule.is_closed else "a number"
         problem = f"`{name}` must be {expected}, but is {described(value)}"
-        raise InputError(owner, problem)
+        raise InputError(problem)
     if rule.is_closed or (rule.choices and isinstance(value, str)):
         if not any(isinstance(value, type(x)) and value == x for x in rule.choices):
             problem = f"`{name}` must be one of {[*rule.choices]}, but is {value!r}."
-            raise InputError(owner, problem)
+            raise InputError(problem)
         return None
     is_module = isinstance(value, eqx.Module)
     if name == "learning_rate" and is_module and may_be_model(value):
         raise InputError(
-            owner,
             f"`{name}` is a module with matrices, `{type(value).__name__}`. Make the "
             "optimizer without the model, and its state with it: `state = "
-            "opt.init(model)`. A schedule is an `eqopt.schedules.AbstractSchedule`.",
+            "opt.init(model)`. A schedule is an `eqopt.schedules.AbstractSchedule`."
         )
     if rule.takes_functions and callable(value):
         return None
     if rule.is_static and not isinstance(value, int | float | np.generic):
         why = "because it determines the compiled program"
         problem = f"`{name}` must be a Python number, {why}, but is {value!r}."
-        raise InputError(owner, problem)
+        raise InputError(problem)
     if isinstance(rule.bounds, AtLeast):
-        return _check_count(owner, name, value, rule.bounds)
+        return _check_count(name, value, rule.bounds)
     if rule.is_scalar:
         or_schedule = rule.takes_functions * " or a schedule"
         expected = f"a real number or a 0-d array{or_schedule}"
-        check_scalar(owner, f"`{name}` must be {expected}, but is", value)
+        check_scalar(f"`{name}` must be {expected}, but is", value)
     # The learning rate in a class of a user may be any array, or something else.
     if rule.bounds is not None and _is_real(value):
-        check_bounds(owner, name, value, rule.bounds)
+        check_bounds(name, value, rule.bounds)
 
 
-def check_scalar(owner: object, start: str, value: Any) -> None:
+def check_scalar(start: str, value: Any) -> None:
     """Raises an error that begins with `start` unless `value` is one real number."""
     is_number = isinstance(value, int | float) or hasattr(value, "dtype")
     if isinstance(value, bool) or not is_number:
@@ -85,44 +84,42 @@ def check_scalar(owner: object, start: str, value: Any) -> None:
         found = f"an array of dtype {_dtype(value)}."
     else:
         return
-    raise InputError(owner, f"{start} {found}")
+    raise InputError(f"{start} {found}")
 
 
 _FROM_ZERO = Interval(0, includes_high=False)
 
 
-def check_number_in(
-    owner: str | None, name: str, value: Any, bounds: Interval = _FROM_ZERO
-) -> None:
+def check_number_in(name: str, value: Any, bounds: Interval = _FROM_ZERO) -> None:
     """Raises an error unless `value` is one real number within bounds.
 
     By default, it must be finite and not negative. A traced value is not checked.
     """
-    check_scalar(owner, f"`{name}` must be a real number or a 0-d array, but is", value)
-    check_bounds(owner, name, value, bounds)
+    check_scalar(f"`{name}` must be a real number or a 0-d array, but is", value)
+    check_bounds(name, value, bounds)
 
 
-def _check_count(owner: str, name: str, value: Any, bounds: AtLeast) -> None:
+def _check_count(name: str, value: Any, bounds: AtLeast) -> None:
     start = f"`{name}` must be an integer of at least {bounds.low}, but is"
-    check_scalar(owner, start, value)
+    check_scalar(start, value)
     if not (isinstance(value, int) or jnp.issubdtype(_dtype(value), np.integer)):
         advice = "Round it with `int(...)`, or divide with `//`."
-        raise InputError(owner, f"{start} {value!r}. {advice}")
+        raise InputError(f"{start} {value!r}. {advice}")
     if is_traced(value) or bounds.holds(int(value)):
         return
     if int(value) > bounds.at_most:
         start = f"`{name}` must be at most {bounds.at_most}, but is"
-    raise InputError(owner, f"{start} {value!r}.")
+    raise InputError(f"{start} {value!r}.")
 
 
 def check_interval(
-    owner: str | None, name: str, value: Any, low: float, *bounds: Any, **more: Any
+    name: str, value: Any, low: float, *bounds: Any, **more: Any
 ) -> None:
     """Does `check_bounds` for `Interval(low, *bounds, **more)`."""
-    check_bounds(owner, name, value, Interval(low, *bounds, **more))
+    check_bounds(name, value, Interval(low, *bounds, **more))
 
 
-def check_bounds(owner: str | None, name: str, value: Any, bounds: Interval) -> None:
+def check_bounds(name: str, value: Any, bounds: Interval) -> None:
     """Raises an error unless the number is within the bounds. NaN is in none.
 
     The values of schedules and traced values are not checked.
@@ -132,10 +129,10 @@ def check_bounds(owner: str | None, name: str, value: Any, bounds: Interval) -> 
     # An array's comparison would be traced under `jit`, and a bound in half precision.
     if not np.all(bounds.holds(np.asarray(value, float))):
         problem = f"`{name}` must be in {bounds}, but is {value}. {bounds.advice}"
-        raise InputError(owner, problem.rstrip())
+        raise InputError(problem.rstrip())
 
 
-def check_integer(owner: str | None, name: str, value: Any, low: int) -> int:
+def check_integer(name: str, value: Any, low: int) -> int:
     """`value` as a Python integer; raises unless it is an integer of at least `low`."""
     try:
         number = operator.index(value)
@@ -143,26 +140,23 @@ def check_integer(owner: str | None, name: str, value: Any, low: int) -> int:
         number = None
     if number is None or isinstance(value, bool) or number < low:
         raise InputError(
-            owner,
             f"`{name}` must be a Python integer of at least {low}, but is "
             f"{value!r}. It determines the compiled program, so it must be static "
-            "under `jax.jit`.",
+            "under `jax.jit`."
         )
     return number
 
 
-def check_needs(
-    owner: object, option: str, needed: str, is_met: bool, advice: str = ""
-) -> None:
+def check_needs(option: str, needed: str, is_met: bool, advice: str = "") -> None:
     """Raises an error unless an option has the other option that it needs."""
     if not is_met:
-        raise InputError(owner, f"`{option}` needs `{needed}`. {advice}".rstrip())
+        raise InputError(f"`{option}` needs `{needed}`. {advice}".rstrip())
 
 
-def check_returned(owner: object, name: str, value: Any) -> Any:
+def check_returned(name: str, value: Any) -> Any:
     """The result of the schedule `name` of `owner`; raises unless it is a number."""
     expected = "a real number or a 0-d array, but returned"
-    check_scalar(owner, f"the schedule `{name}` must return {expected}", value)
+    check_scalar(f"the schedule `{name}` must return {expected}", value)
     return value
 
 
@@ -177,7 +171,7 @@ def _dtype(value: Any) -> Any:
     return getattr(value, "dtype", np.dtype(object))
 
 
-def check_real_dtype(owner: str, name: str, dtype: Any) -> None:
+def check_real_dtype(name: str, dtype: Any) -> None:
     """Raises an error unless it is `None` or a real dtype from 16 bits on."""
     if dtype is None:
         return
@@ -188,8 +182,7 @@ def check_real_dtype(owner: str, name: str, dtype: Any) -> None:
         found, is_fit = dtype, False
     if not is_fit:
         raise InputError(
-            owner,
-            f"`{name}` must be float16, bfloat16, float32 or float64, but is {found}.",
+            f"`{name}` must be float16, bfloat16, float32 or float64, but is {found}."
         )
 
 
@@ -211,10 +204,9 @@ def check_no_schedule(owner: object, in_any_field: bool = False) -> None:
     for name in names:
         if callable(getattr(owner, name)):
             raise InputError(
-                owner,
                 f"`{name}` is a schedule, which {type(owner).__name__} does not "
                 "evaluate. Wrap the whole optimizer in `eqopt.Scheduled(optimizer)`, "
-                "which does.",
+                "which does."
             )
 
 

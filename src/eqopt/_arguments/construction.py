@@ -36,7 +36,7 @@ else:
                         from .._names import unknown_argument  # only for an error
 
                         advice = unknown_argument(name, names)
-                        raise InputError(None, f"no argument `{name}`. {advice}")
+                        raise InputError(f"no argument `{name}`. {advice}")
                 return super().__call__(*args, **kwargs)
             except Exception as error:
                 name_error(error, cls.__name__)

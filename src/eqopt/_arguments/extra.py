@@ -8,38 +8,36 @@ from .._errors import InputError
 from .checks import check_scalar
 
 
-def required_params(owner: object, params: Any) -> Any:
+def required_params(params: Any) -> Any:
     """Returns `params`; raises an error if they are missing."""
     if params is None:
         raise InputError(
-            owner,
             "the parameters are needed, but `params` is None. Pass the model as the "
-            "third argument: `update(updates, state, model)`.",
+            "third argument: `update(updates, state, model)`."
         )
     return params
 
 
-def required(owner: object, extra: Mapping[str, Any], name: str) -> Any:
+def required(extra: Mapping[str, Any], name: str) -> Any:
     """Returns the extra argument `name` of a call; raises an error if it is missing."""
     if extra.get(name) is None:
         raise InputError(
-            owner,
             f"the extra argument `{name}` is needed. Pass it by name: `step(grads, "
-            f"state, model, {name}=...)`; chains and wrappers pass it on.",
+            f"state, model, {name}=...)`; chains and wrappers pass it on."
         )
     return extra[name]
 
 
-def check_number(owner: object, name: str, value: Any) -> None:
+def check_number(name: str, value: Any) -> None:
     """Raises an error unless the extra argument `name` is one real number."""
-    check_scalar(owner, f"`{name}` must be one real number, but is", value)
+    check_scalar(f"`{name}` must be one real number, but is", value)
 
 
-def given_norm(owner: object, extra: Mapping[str, Any]) -> Any:
+def given_norm(extra: Mapping[str, Any]) -> Any:
     """Returns the extra argument `grad_norm`, or `None` if it is not given."""
     found = extra.get("grad_norm")
     if found is not None:
-        check_number(owner, "grad_norm", found)
+        check_number("grad_norm", found)
     return found
 
 

@@ -72,7 +72,7 @@ class AbstractChain(AbstractTransformation):
     ) -> tuple[Model, SameState]:
         states = self._states(state)
         if not self.transformations:
-            required_params(self, params)
+            required_params(params)
             return add_updates(params, grads), state
         *parts, last = self.transformations
         updates, new, more = _apply(parts, grads, states[:-1], params, extra)
@@ -154,7 +154,7 @@ class Chain(AbstractChain):
         return self.transformations[index]
 
     def _states(self, state: State) -> Sequence[State]:
-        return checked_states(self, self.transformations, state)
+        return checked_states(self.transformations, state)
 
     def _joined(self, states: Sequence[State]) -> tuple[State, ...]:
         return tuple(states)
@@ -208,15 +208,13 @@ def checked_parts(
             from .._wrong_calls import described  # imported only for an error
 
             raise InputError(
-                whole,
                 f"{name} must be an eqopt transformation, but is {described(t)}"
-                + (" Unpack it: `Chain(*parts)`." if type(t) in (list, tuple) else ""),
+                + (" Unpack it: `Chain(*parts)`." if type(t) in (list, tuple) else "")
             )
     return tuple(transformations.values())
 
 
 def checked_states(
-    owner: AbstractTransformation,
     transformations: Sequence[AbstractTransformation],
     state: State,
 ) -> tuple[State, ...]:
@@ -226,9 +224,8 @@ def checked_states(
         is_tuple = isinstance(state, tuple)
         found = f"a tuple of {len(state)}" if is_tuple else f"a {type(state).__name__}"
         raise InputError(
-            owner,
             f"`state` must be a tuple of {count} states, one for each of "
             f"{[type(t).__name__ for t in transformations]}, but is {found}. Pass the "
-            "state that `init` or `update` of this optimizer returned.",
+            "state that `init` or `update` of this optimizer returned."
         )
     return state

@@ -193,7 +193,7 @@ def check_has_shapes(owner: AbstractTransformation, given: Any, call: Call) -> N
         one = jax.tree.map(lambda g: g.sum(0) if g.ndim else g, call.updates)
         flags, expected = (resolve("mask", given, x, None) for x in (call.updates, one))
         if flags != expected:
-            required_params(owner, None)
+            required_params(None)
 
 
 def extra_of_part(

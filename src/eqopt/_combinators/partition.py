@@ -186,12 +186,11 @@ class Partition(AbstractComposite):
                 strays.setdefault(has, []).append(keystr(tree, i))
         if strays:
             raise InputError(
-                "Partition",
                 "every parameter needs one of the labels "
                 f"{[*self.names]}, but "
                 + "; ".join(f"{listed(paths)} {has}" for has, paths in strays.items())
                 + ". End `eqopt.groups.label` with a rule for the rest, "
-                "`eqopt.groups.everything`, or call `init` with the labelled part.",
+                "`eqopt.groups.everything`, or call `init` with the labelled part."
             )
 
     def _split(self, tree: PyTree, params: Params | None) -> dict[Hashable, PyTree]:

@@ -34,7 +34,7 @@ def apply_updates(params: Model, updates: Updates) -> Model:
     is an update for an integer array, which is not a parameter, or if `updates` has no
     array and `params` has parameters.
     """
-    check_has_updates("apply_updates", params, updates)
+    check_has_updates(params, updates)
     return add_updates(params, updates)
 
 
@@ -131,16 +131,15 @@ def periodic_update(
         }
         ```
     """
-    check_interval("periodic_update", "update_period", update_period, 1)
+    check_interval("update_period", update_period, 1)
     trees = {"old_tensors": old_tensors, "new_tensors": new_tensors}
     leaves, rows, _ = together(trees, may_lack=False)
     for i, (x, row) in enumerate(zip(leaves, rows, strict=True)):
         if row and row[0].dtype != x.dtype:
             raise InputError(
-                "periodic_update",
                 f"dtypes differ at `{keystr(old_tensors, i)}`: "
                 f"`old_tensors` has {x.dtype}, `new_tensors` has {row[0].dtype}. Pass "
-                "`eqopt.tree.cast_like(new_tensors, old_tensors)`.",
+                "`eqopt.tree.cast_like(new_tensors, old_tensors)`."
             )
     new, old = parameters(new_tensors), parameters(old_tensors)
     due = jnp.mod(steps, update_period) == 0

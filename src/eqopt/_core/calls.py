@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 import jax.tree_util as jtu
 import numpy as np
 
-from .._errors import InputError, name_error, name_of
+from .._errors import InputError, name_error
 from .._trees.leaves import is_leaf, is_parameter, keystr
 from .._trees.stored import of_jax
 from .._types import PyTree
@@ -37,8 +37,7 @@ def check_call(method: _Method) -> _Method:
             if given.get("params") is not None:
                 _check_no_loss(given[updates], updates, given["params"])
                 if not jtu.tree_leaves(given[updates]):
-                    owner = f"{name_of(given[own])}.{name}"
-                    check_has_updates(owner, given["params"], given[updates], updates)
+                    check_has_updates(given["params"], given[updates], updates)
                     return given["params" if name == "step" else updates], given[state]
             types = {*map(type, jtu.tree_leaves(given[state]))}
             if any(issubclass(x, _OF_NUMPY) for x in types):
@@ -63,9 +62,8 @@ def _check_no_loss(updates: PyTree, argument: str, params: PyTree) -> None:
         is_pair = isinstance(updates, tuple)
         found = "a pair of a number and a tree" if is_pair else "one number"
         raise InputError(
-            None,
             f"`{argument}` is {found}, but must be the gradients alone: `loss, grads = "
-            "eqx.filter_value_and_grad(loss_fn)(model)`.",
+            "eqx.filter_value_and_grad(loss_fn)(model)`."
         )
 
 
@@ -75,7 +73,7 @@ def _is_with_loss(x: PyTree) -> bool:
 
 
 def check_has_updates(
-    owner: str, params: PyTree, updates: PyTree, argument: str = "updates"
+    params: PyTree, updates: PyTree, argument: str = "updates"
 ) -> None:
     """Raises an error if there are parameters, but no update."""
     if jtu.tree_leaves(updates):
@@ -83,9 +81,8 @@ def check_has_updates(
     for i, x in enumerate(jtu.tree_leaves(params, is_leaf=is_leaf)):
         if is_parameter(x):
             raise InputError(
-                owner,
                 f"`{argument}` has no array, so nothing would be trained, but `params` "
                 f"has parameters, such as `{keystr(params, i)}`. Differentiate the loss "
                 "with respect to the model, or to its trained part: "
-                "`eqx.filter_grad(loss_fn)(model)`.",
+                "`eqx.filter_grad(loss_fn)(model)`."
             )

@@ -88,9 +88,8 @@ def leafwise(
     names = [name for name in equation.leaves if name not in reads]
     if len(names) != len(slots):
         raise InputError(
-            "leafwise",
             f"the equation `{equation.name}` takes the slots {listed(names)}, but "
-            f"{len(slots)} trees were passed. Pass one tree for each.",
+            f"{len(slots)} trees were passed. Pass one tree for each."
         )
     named = dict(zip(names, slots, strict=True))
     step = Leafwise(equation, None, shared, reads, mask)
@@ -136,7 +135,7 @@ def run_leafwise(
         if name in reads:
             continue
         if name == "p":
-            reads["p"] = required_params(owner, params)
+            reads["p"] = required_params(params)
         else:
             slots[name] = getattr(step.state, name)
     updates, new = _map(step._replace(reads=reads), updates, slots, params)
@@ -147,9 +146,8 @@ def filled(owner: object, step: Leafwise) -> Leafwise:
     """`step` with missing shared values taken from the fields of `owner`."""
     if not isinstance(step, Leafwise) or not isinstance(step.equation, Equation):
         raise InputError(
-            owner,
             "`leafwise` and `matrixwise` must return an `eqopt.Leafwise` with an "
-            f"`eqopt.equation`, but returned {briefly(step)}.",
+            f"`eqopt.equation`, but returned {briefly(step)}."
         )
     fields = vars(owner)
     own = {x: fields[x] for x in step.equation.shared if x in fields}
@@ -204,7 +202,7 @@ def check_names(
     for names, known in (reads, equation.leaves), (shared, equation.shared):
         for name in names:
             if name not in known:
-                raise InputError(None, f"`{equation.name}` has no argument `{name}`.")
+                raise InputError(f"`{equation.name}` has no argument `{name}`.")
 
 
 def run_rows(
@@ -262,9 +260,8 @@ def bind(
     for name in equation.shared:
         if name not in given:
             raise InputError(
-                None,
                 f"the equation `{equation.name}` needs `{name}`. Pass it by name, or "
-                f"give the transformation a field `{name}`.",
+                f"give the transformation a field `{name}`."
             )
         value = given[name]
         if name in equation.modules:
@@ -288,10 +285,9 @@ def _as_scalar(name: str, value: Any) -> Any:
         return np.asarray(value, float)
     if getattr(value, "shape", None) != ():
         raise InputError(
-            None,
             f"`{name}` is {briefly(value)}, but an equation takes numbers and 0-d arrays "
             "after the `*`. Pass trees of arrays in `reads`, and use the optimizer of a "
-            "population under `eqx.filter_vmap`.",
+            "population under `eqx.filter_vmap`."
         )
     is_integer = jnp.issubdtype(value.dtype, jnp.integer)
     return jnp.asarray(value, float) if is_integer else value
@@ -338,7 +334,7 @@ def _check_shapes(equation: Equation, row: Sequence[Any]) -> None:
             shape = getattr(x, "shape", g.shape)
             is_number = shape == () and name != "p"
             if shape != g.shape and not is_number:
-                raise ShapeMismatch(None, f"`{name}` has another shape than the update")
+                raise ShapeMismatch(f"`{name}` has another shape than the update")
 
 
 def load_row(
@@ -376,7 +372,7 @@ def store_row(
 def stored_like(new: Array, slot: Any) -> Any:
     """`new`, stored like `slot`."""
     if jnp.iscomplexobj(new) and not jnp.issubdtype(slot.dtype, jnp.complexfloating):
-        raise ShapeMismatch(None, "a complex value for a real slot")
+        raise ShapeMismatch("a complex value for a real slot")
     if is_stored(slot):
         return slot.store(new if slot._is_differentiable else lax.stop_gradient(new))
     new = new.astype(slot.dtype)
@@ -396,10 +392,9 @@ def _check_outputs(
     name = operation.equation.name
     if len(new) != len(old):
         raise InputError(
-            None,
             f"the equation `{name}` must return the update and the new "
             f"{operation.slots}, but returned {1 + len(new)} values. A tree that it only "
-            "reads belongs in `reads`.",
+            "reads belongs in `reads`."
         )
     for x, like in zip((u, *new), (before, *old), strict=True):
         if isinstance(x, jax.Array) and x.shape == getattr(like, "shape", None):
@@ -410,9 +405,8 @@ def _check_outputs(
         )
         if found != expected:
             raise InputError(
-                None,
                 f"the equation `{name}` turned {expected} into {found}, but must return "
-                "the update and the new slots in the shapes of the old ones.",
+                "the update and the new slots in the shapes of the old ones."
             )
 
 

@@ -37,15 +37,15 @@ def misfit(path: str, arrays: Mapping[str, Any], error: Exception) -> Exception:
     # Other slots, such as the sums of rows, may be real for each update.
     alike = [jnp.iscomplexobj(x) for x in arrays.values() if x.shape == g.shape]
     if jnp.iscomplexobj(g) and not all(alike):
-        return InputError(None, _complex_for_real(path, found))
+        return InputError(_complex_for_real(path, found))
     if len(shapes) == 1:
         if missing:
             return stateless(missing[0], path)
         problem = getattr(error, "problem", error)
-        return InputError(None, f"at `{path}`, {problem}")
+        return InputError(f"at `{path}`, {problem}")
     is_about_results = type(error) is InputError
     reason = f"{error.problem} {ANOTHER_MODEL}" if is_about_results else ONE_MODEL
-    return InputError(None, f"shapes do not fit at `{path}`: {found}. {reason}")
+    return InputError(f"shapes do not fit at `{path}`: {found}. {reason}")
 
 
 def _type(x: Any) -> str:
@@ -61,7 +61,7 @@ def _pairs(updates: PyTree, like: PyTree, name: str) -> Iterator[tuple[int, Any,
             yield i, u, x
 
 
-def check_shapes(owner: object, updates: PyTree, like: PyTree, name: str) -> None:
+def check_shapes(updates: PyTree, like: PyTree, name: str) -> None:
     """Raises an error if an update has another shape than the array in `like`.
 
     For transformations that compute new updates before an equation could check them.
@@ -69,13 +69,12 @@ def check_shapes(owner: object, updates: PyTree, like: PyTree, name: str) -> Non
     for i, u, x in _pairs(updates, like, name):
         if u.shape != x.shape:
             raise InputError(
-                owner,
                 f"shapes do not fit at `{keystr(updates, i)}`: `updates` is {_type(u)}, "
-                f"`{name}` is {_type(x)}. {ONE_MODEL}",
+                f"`{name}` is {_type(x)}. {ONE_MODEL}"
             )
 
 
-def check_real(owner: object, updates: PyTree, like: PyTree, name: str) -> None:
+def check_real(updates: PyTree, like: PyTree, name: str) -> None:
     """Raises an error if a complex update meets a real array in `like`.
 
     For transformations that read gradients before an equation could check them.
@@ -83,7 +82,7 @@ def check_real(owner: object, updates: PyTree, like: PyTree, name: str) -> None:
     for i, u, x in _pairs(updates, like, name):
         if jnp.iscomplexobj(u) and not jnp.iscomplexobj(x):
             found = f"`updates` is {_type(u)}, `{name}` is {_type(x)}"
-            raise InputError(owner, _complex_for_real(keystr(updates, i), found))
+            raise InputError(_complex_for_real(keystr(updates, i), found))
 
 
 def check_wide(updates: PyTree) -> None:
@@ -91,10 +90,9 @@ def check_wide(updates: PyTree) -> None:
     for i, g in enumerate(jtu.tree_leaves(updates, is_leaf=is_leaf)):
         if is_parameter(g) and g.dtype.itemsize < 4:
             raise InputError(
-                "StoreParams",
                 f"the update at `{keystr(updates, i)}` has dtype {g.dtype}, which is too "
                 "coarse to reach the new parameter. Call `step`, or cast the gradients: "
-                "`eqopt.tree.cast(grads, jnp.float32)`.",
+                "`eqopt.tree.cast(grads, jnp.float32)`."
             )
 
 
@@ -118,15 +116,14 @@ def no_parameter(path: str, p: Any) -> Exception:
         found = f"no array, but {briefly(p)}"
         fix = "Pass the model whose gradients these are."
     problem = f"`updates` has a value at `{path}`, where `params` has {found}. {fix}"
-    return InputError(None, problem)
+    return InputError(problem)
 
 
 def stateless(slot: str, path: str) -> Exception:
     """The error for an update at `path`, where the state has nothing."""
     return InputError(
-        None,
         f"`updates` has a value at `{path}`, which has no optimizer state (`{slot}`). "
         "Was the parameter frozen, masked or missing in `init`? Call `init` with the "
         "model whose gradients you pass, or remove this gradient: "
-        "`eqx.filter(grads, is_trained)`.",
+        "`eqx.filter(grads, is_trained)`."
     )

@@ -19,11 +19,9 @@ from .equation import Equation, cached
 from .leafwise import Operation, bind, check_names, load_row, run_rows
 
 
-def global_norm(
-    owner: object, updates: Updates, extra: Mapping[str, Any]
-) -> Float[Array, ""]:
+def global_norm(updates: Updates, extra: Mapping[str, Any]) -> Float[Array, ""]:
     """The norm of all updates: the extra argument `grad_norm` if it is given."""
-    given = given_norm(owner, extra)
+    given = given_norm(extra)
     return norm(updates) if given is None else at_least_float32(jnp.asarray(given))
 
 
@@ -76,7 +74,7 @@ def sum_over_leaves(
     leaves, treedef = flatten_updates(updates)
     check_names(equation, reads, shared)
     if missing := [name for name in equation.leaves if name not in reads]:
-        raise InputError(None, f"`{equation.name}` needs {listed(missing)} in `reads`.")
+        raise InputError(f"`{equation.name}` needs {listed(missing)} in `reads`.")
     columns = [align(treedef, reads[k], k, updates) for k in equation.leaves]
     rows = {
         i: row

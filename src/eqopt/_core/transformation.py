@@ -33,7 +33,7 @@ def _check_init(init: Callable) -> Callable:
     @functools.wraps(init)
     def checked_init(self: Any, params: Any) -> Any:
         with naming(self):
-            check_parameters(type(self).__name__, params)
+            check_parameters(params)
             # The schedules of an optimizer belong to its parts, which may evaluate them.
             check_no_schedule(self, not isinstance(self, AbstractOptimizer))
             for name, kind in kinds(type(self)).items():
@@ -135,7 +135,7 @@ class AbstractTransformation(Module):
 
         The new parameters, with all other leaves of `params`, and the new state.
         """
-        required_params(self, params)
+        required_params(params)
         # A class that handles trees itself gets its gradients as they are.
         grads = grads if self._loads == "all" else widened(grads)
         updates, state = self.update(grads, state, params, **extra)

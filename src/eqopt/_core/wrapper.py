@@ -179,7 +179,7 @@ class AbstractComposite(AbstractTransformation):
 
     def _handled(self, call: Call, state: State) -> tuple[Any, State]:
         if call.is_step or self._needs_params:
-            required_params(self, call.params)
+            required_params(call.params)
         check_state(self, state)
         if self._loads == "nothing":
             return self.handle(call, state)

@@ -103,19 +103,18 @@ def make_line(owner, direction, params, extra: Mapping[str, Any], last_value) ->
     A `ValueError` if an argument is missing, or if trees do not fit; an error at run
     time if gradients of complex parameters are not conjugated.
     """
-    name = type(owner).__name__
-    value_fn = required(owner, extra, "value_fn")
-    value = required(owner, extra, "value")
-    check_number(owner, "value", value)
-    grad = required(owner, extra, "grad")
-    params = load(required_params(name, params))
-    check_real(owner, direction, params, "params")
-    _check_covers(name, grad, direction)
+    value_fn = required(extra, "value_fn")
+    value = required(extra, "value")
+    check_number("value", value)
+    grad = required(extra, "grad")
+    params = load(required_params(params))
+    check_real(direction, params, "params")
+    _check_covers(grad, direction)
     start = restrict(params, grad, like_name="grad")
     dtype = compute_dtype(start)
     arrays, others = eqx.partition(params, eqx.is_array)
     loss = eqx.filter_closure_convert(
-        loss_of_arrays(name, "value_fn", value_fn, params, ()), start
+        loss_of_arrays("value_fn", value_fn, params, ()), start
     )
     arrays, loss, direction, value, grad = stopped(
         (arrays, loss, direction, jnp.asarray(value), grad)
@@ -125,6 +124,7 @@ def make_line(owner, direction, params, extra: Mapping[str, Any], last_value) ->
     slope = slope_along(direction, grad).astype(dtype)
     value = value.astype(dtype)
     if any(map(jnp.iscomplexobj, jtu.tree_leaves(grad))):
+        name = type(owner).__name__
         is_first = jnp.isinf(last_value)
         is_wrong = filter_cond(
             is_first,
@@ -167,15 +167,14 @@ def kept(grad: Updates, old: Updates) -> Updates:
     return store_like(old, load(new))
 
 
-def _check_covers(owner: str, grad: Updates, direction: Updates) -> None:
+def _check_covers(grad: Updates, direction: Updates) -> None:
     leaves, treedef = flatten_updates(direction)
     column = align(treedef, grad, "grad", direction)
     for i, (u, g) in enumerate(zip(leaves, column, strict=True)):
         if u is not None and g is None:
             raise InputError(
-                owner,
                 f"`grad` has no value at `{keystr(direction, i)}`, but there is an "
-                "update. Pass the whole gradient, as from `eqx.filter_grad`.",
+                "update. Pass the whole gradient, as from `eqx.filter_grad`."
             )
 
 

@@ -103,9 +103,8 @@ def _stored(state: State) -> tuple[Scalar, Updates]:
     if len(found) != 1 or found[0].grad is None:
         number = sum(x.grad is not None for x in found)
         raise InputError(
-            "value_and_grad_from_state",
             "`state` must have one line search, and it must store the gradient, like "
             "`eqopt.ScaleByBacktrackingLinesearch(..., store_grad=True)`, but there are "
-            f"{len(found)}, and {number} store it.",
+            f"{len(found)}, and {number} store it."
         )
     return found[0].value, load(found[0].grad)

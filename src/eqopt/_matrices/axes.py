@@ -92,11 +92,10 @@ def check_known(owner: str, tree: PyTree, leaves: list, numbers: list) -> None:
     axes = "" if named is None else f" and the axes {named.names}"
     more = f", like {listed([keystr(tree, i) for i in others])}" if others else ""
     raise InputError(
-        None,
         f"`{keystr(tree, first)}` has shape {leaves[first].shape}{axes}, and no layer of "
         f"Equinox says which axes are a matrix{more}. Pass `{owner}=eqopt.groups."
         "matrices(selector, inputs=-2, outputs=-1)`, or "
-        "`eqopt.groups.no_matrices(selector)`.",
+        "`eqopt.groups.no_matrices(selector)`."
     )
 
 
@@ -165,7 +164,7 @@ def axes_of(numbers: Any, x: Any, path: str, takes_blocks: bool = True) -> Axes:
 
     def reject(reason: str) -> NoReturn:
         misfit = f"{numbers!r} does not fit `{path}`, which has shape {x.shape}."
-        raise InputError(None, f"{misfit} {reason}")
+        raise InputError(f"{misfit} {reason}")
 
     if not isinstance(numbers, MatrixDimensionNumbers):
         reject(

@@ -61,9 +61,8 @@ class MatrixDimensionNumbers(metaclass=Explained):
             blocks = getattr(self, name)
             if not as_tuple(blocks) or min(as_tuple(blocks)) < 1:
                 raise InputError(
-                    "MatrixDimensionNumbers",
                     f"`{name}` must be a positive number of "
-                    f"equal blocks, or their sizes, but is {blocks}.",
+                    f"equal blocks, or their sizes, but is {blocks}."
                 )
 
 

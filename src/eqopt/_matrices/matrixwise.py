@@ -257,9 +257,8 @@ class AbstractMatrixwise(AbstractContracting):
 
     def _reject_state(self) -> None:
         raise InputError(
-            self,
             "the state was made with other arguments, and keeps its shapes. Pass the "
-            "same arguments, or make a new state: `opt.init(model)`.",
+            "same arguments, or make a new state: `opt.init(model)`."
         )
 
 
@@ -272,8 +271,7 @@ def _check_are_matrices(mask: PyTree[bool], updates, slots: Mapping[str, PyTree]
         for i, (is_matrix, g, x) in enumerate(zip(flags, leaves, column, strict=True)):
             if not is_matrix and g is not None and x is not None:
                 raise InputError(
-                    None,
                     f"`{keystr(updates, i)}` was a matrix in `init` (`{name}`), but is "
                     "not one now. Pass the same model to `init`, whose layers say what "
-                    "is a matrix, or `weight_dimension_numbers`.",
+                    "is a matrix, or `weight_dimension_numbers`."
                 )

@@ -67,7 +67,7 @@ class _OnMatrices(BatchedEquation):
         wide = [x for x, is_real in pairs if not is_real]
         slots = jax.tree.leaves([x for x in wide if not isinstance(x, eqx.Module)])
         if slots and not any(map(jnp.iscomplexobj, slots)):
-            raise ShapeMismatch(None, "a complex update for real slots")
+            raise ShapeMismatch("a complex update for real slots")
 
     def batch_key(self, g: Any, *leaves: Any) -> Hashable:
         """A key that two leaves share if their matrices can be in one batch.

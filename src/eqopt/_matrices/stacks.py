@@ -157,9 +157,8 @@ def check_stacks(self: Any, state: State, division: Division | None) -> None:
     if bool(_slots(state)) == (division is None):
         made = "with" if division is None else "without"
         raise InputError(
-            self,
             f"`state` was made {made} `eqopt.DistributeMatrices`. Make it with the same "
-            "wrapper, or call `eqopt.tree.migrate`.",
+            "wrapper, or call `eqopt.tree.migrate`."
         )
 
 
@@ -168,17 +167,15 @@ def _check_fits(self, state, stacks: Sequence[_Stack], division: Division) -> No
     for slot in _slots(state):
         if slot.leaves != expected:
             raise InputError(
-                self,
                 f"`updates` has stacks of the leaves {expected}, but `state` has "
                 f"{slot.leaves}. In `eqopt.DistributeMatrices`, each matrix needs an "
-                "update.",
+                "update."
             )
         for stack, own in zip(stacks, slot.arrays, strict=True):
             for x in jax.tree.leaves(own):
                 if len(x) != (padded := division.pad(stack.size)):
                     raise InputError(
-                        self,
                         f"`state` has a stack of {len(x)} matrices, but on "
                         f"{division.size} devices it has {padded}. Call "
-                        "`eqopt.tree.migrate`.",
+                        "`eqopt.tree.migrate`."
                     )

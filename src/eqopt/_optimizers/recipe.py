@@ -83,7 +83,7 @@ def read_decay(owner: Any, state: Any, params: Params | None) -> dict[str, PyTre
     if is_off(decay):
         # The equation does not use `p`, so the parameters may be missing.
         return {"p": state.mu, "decays": which_decay(False, state.mu)}
-    params = required_params(owner, params)
+    params = required_params(params)
     return {"p": params, "decays": which_decay(decay.mask, params)}
 
 

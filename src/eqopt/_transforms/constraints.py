@@ -122,15 +122,15 @@ class Overwrite(AbstractTransformation):
         self, updates: Updates, state: State, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, State]:
         check_state(self, state)
-        check_real(self, updates, required_params("Overwrite", params), "params")
+        check_real(updates, required_params(params), "params")
         return leafwise(overwrite, updates, reads={"p": params}), state
 
     def step(
         self, grads: Updates, state: State, params: Model, **extra: Any
     ) -> tuple[Model, State]:
         check_state(self, state)
-        check_real(self, grads, required_params("Overwrite", params), "params")
-        check_shapes(self, grads, params, "params")
+        check_real(grads, required_params(params), "params")
+        check_shapes(grads, params, "params")
         leaves, treedef = flatten_updates(grads)
         pairs = zip(leaves, treedef.flatten_up_to(params), strict=True)
         # Copies: the gradients may be donated.

@@ -123,9 +123,8 @@ def _average(decay, old, new):
     if getattr(old, "shape", None) != new.shape:
         found = getattr(old, "shape", None)
         raise ShapeMismatch(
-            None,
             f"the state has statistics of shape {found}, but these gradients need "
-            f"{new.shape}. Make a new state: `opt.init(model)`.",
+            f"{new.shape}. Make a new state: `opt.init(model)`."
         )
     # The decay of the first step is zero, which times infinity would be NaN.
     return jnp.where(decay == 0, 0, decay * old) + (1 - decay) * new
@@ -239,7 +238,7 @@ class ScaleByFactoredRMS(AbstractLeafwise):
     def leafwise(
         self, state: ScaleByFactoredRMSState, params: Params | None = None, **extra: Any
     ) -> Leafwise:
-        params = required_params("ScaleByFactoredRMS", params)
+        params = required_params(params)
         _, treedef = jtu.tree_flatten(params, is_leaf=is_leaf)
         # Before the offset, every step counts as the first: at t = 0, there is no
         # decay.

@@ -83,9 +83,9 @@ class HutchinsonDiagHessian(AbstractTransformation):
         **extra: Any,
     ) -> tuple[Updates, State]:
         check_state(self, state)
-        required_params("HutchinsonDiagHessian", params)
-        check_shapes(self, updates, params, "params")
-        check_real(self, updates, params, "params")
+        required_params(params)
+        check_shapes(updates, params, "params")
+        check_real(updates, params, "params")
         chosen = restrict(params, updates)
         now, later = next_key(state.key, self.key)
         slope = jax.grad(lambda arrays: value_fn(eqx.combine(arrays, params)))

@@ -66,7 +66,7 @@ class Snapshot(AbstractTransformation):
         check_keys(self, state.measurement, [self.measure_name], ".measurement")
         new, name = self.measure(updates), self.measure_name
         old = state.measurement[name]
-        return updates, SnapshotState({name: _recorded(self, name, new, old)})
+        return updates, SnapshotState({name: _recorded(name, new, old)})
 
 
 class MeasureWithEMA(Module):
@@ -212,7 +212,7 @@ class Monitor(AbstractTransformation):
         ):
             value, new = _measure(measure, updates, old, params, extra)
             like = state.measurements[name]
-            measurements[name] = _recorded(self, name, value, like)
+            measurements[name] = _recorded(name, value, like)
             states.append(new)
         return updates, MonitorState(measurements, tuple(states))
 
@@ -235,16 +235,15 @@ def _blank(measure: Callable[[Any], PyTree], params: Params) -> PyTree:
     return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
 
 
-def _recorded(owner: object, name: str, new: PyTree, old: PyTree) -> PyTree:
+def _recorded(name: str, new: PyTree, old: PyTree) -> PyTree:
     """`new` in separate buffers, with the dtypes of `old`."""
     kind = lambda x: (jnp.shape(x), jnp.iscomplexobj(x))
     found, expected = (list(map(kind, jax.tree.leaves(tree))) for tree in (new, old))
     if jax.tree.structure(new) != jax.tree.structure(old) or found != expected:
         shown = lambda x: type_name(jnp.result_type(x), jnp.shape(x))
         raise InputError(
-            owner,
             f"the measure {name!r} returned {jax.tree.map(shown, new)}, but "
             f"{jax.tree.map(shown, old)} in `init`. A state keeps its shapes: reduce the "
-            "arrays, for example to their sums.",
+            "arrays, for example to their sums."
         )
     return jax.tree.map(lambda x, like: jnp.array(x, like.dtype, copy=True), new, old)

@@ -3,7 +3,6 @@
 For independent noise for privacy, see `privacy.py`.
 """
 
-import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -141,7 +140,7 @@ def square_root_coefficients(bands: int, inverse: bool = False) -> tuple[float, 
     A `ValueError` if `bands` is less than 1 or not an integer.
     """
     found = [1.0]
-    for k in range(1, check_integer("square_root_coefficients", "bands", bands, 1)):
+    for k in range(1, check_integer("bands", bands, 1)):
         found.append(found[-1] * (2 * k - (3 if inverse else 1)) / (2 * k))
     return tuple(found)
 
@@ -181,13 +180,12 @@ def correlated_noise_sensitivity(
 
     A `ValueError` if an argument is out of its range.
     """
-    owner = "correlated_noise_sensitivity"
-    numbers = _as_numbers(owner, coefficients)
-    n = check_integer(owner, "steps", steps, 1)
-    s = check_integer(owner, "separation", separation, 1)
+    numbers = _as_numbers(coefficients)
+    n = check_integer("steps", steps, 1)
+    s = check_integer("separation", separation, 1)
     k = -(-n // s)
     if participations is not None:
-        k = min(k, check_integer(owner, "participations", participations, 1))
+        k = min(k, check_integer("participations", participations, 1))
     given = np.array(numbers, float)
     column = np.abs(_inverted(given, n) if inverse else given)
     if k > 1 and s < len(column):
@@ -208,17 +206,17 @@ def _inverted(d: np.ndarray, size: int) -> np.ndarray:
     return c
 
 
-def _as_numbers(owner: str, given: Any) -> tuple[Any, ...]:
+def _as_numbers(given: Any) -> tuple[Any, ...]:
     """The coefficients in a tuple; raises an error unless they are such numbers."""
     if isinstance(given, jax.Array | np.ndarray) and not is_traced(given):
         given = given.tolist()
     numbers = tuple(given) if isinstance(given, Iterable) else ()
     finite = Interval(includes_low=False, includes_high=False)
     for x in numbers:
-        check_number_in(owner, "coefficients", x, finite)
+        check_number_in("coefficients", x, finite)
     if not numbers or (not is_traced(numbers[0]) and numbers[0] == 0):
         expected = "one or more numbers, and the first one must not be 0"
-        raise InputError(owner, f"`coefficients` must be {expected}, but is {given!r}.")
+        raise InputError(f"`coefficients` must be {expected}, but is {given!r}.")
     return tuple(x.item() if isinstance(x, np.generic) else x for x in numbers)
 
 
@@ -253,7 +251,7 @@ def correlated_noise(
     first, rest = coefficients[0], coefficients[1:]
     bands = len(past)
     if len(rest) != bands:
-        raise InputError(None, f"The state was made for {bands + 1} coefficients.")
+        raise InputError(f"The state was made for {bands + 1} coefficients.")
     z = jr.normal(key, g.shape, g.dtype)
     if jnp.iscomplexobj(z):
         # As in `DifferentiallyPrivateAggregate`: a variance of 1 for each part.
@@ -353,9 +351,7 @@ class AddCorrelatedNoise(AbstractLeafwise):
     """
 
     stddev: ZeroOrMore
-    coefficients: Sequence[Any] | Array | np.ndarray = eqx.field(
-        converter=functools.partial(_as_numbers, "AddCorrelatedNoise")
-    )
+    coefficients: Sequence[Any] | Array | np.ndarray = eqx.field(converter=_as_numbers)
     key: Key
     inverse: bool = False
 

@@ -101,7 +101,7 @@ class AbstractScaleByNorm(AbstractTransformation):
         self, updates: Updates, state: State, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, State]:
         check_state(self, state)
-        share = self._share(global_norm(self, updates, extra))
+        share = self._share(global_norm(updates, extra))
         return leafwise(scale, updates, step_size=share), None
 
 

@@ -75,9 +75,9 @@ def per_example_global_norm_clip(
         }
         ```
     """
-    check_interval("per_example_global_norm_clip", "l2_norm_clip", l2_norm_clip, 0)
+    check_interval("l2_norm_clip", l2_norm_clip, 0)
     leaves, treedef = flatten_updates(grads)
-    batch = batch_size("per_example_global_norm_clip", grads)
+    batch = batch_size(grads)
     factors = factors_of(leaves, l2_norm_clip, batch)
     total = treedef.unflatten(
         None if g is None else weighted_sum(factors, g) for g in leaves
@@ -126,11 +126,9 @@ def per_example_layer_norm_clip(
         }
         ```
     """
-    check_interval(
-        "per_example_layer_norm_clip", "global_l2_norm_clip", global_l2_norm_clip, 0
-    )
+    check_interval("global_l2_norm_clip", global_l2_norm_clip, 0)
     leaves, treedef = flatten_updates(grads)
-    batch = batch_size("per_example_layer_norm_clip", grads)
+    batch = batch_size(grads)
     size_of = lambda g: 1 if uniform else math.prod(g.shape[1:])
     total = sum(size_of(g) for g in leaves if g is not None)
     sums, numbers = list(leaves), list(leaves)
@@ -142,7 +140,7 @@ def per_example_layer_norm_clip(
     return treedef.unflatten(sums), treedef.unflatten(numbers)
 
 
-def batch_size(owner, grads, params=None, axes: tuple[int, ...] = (0,), hint="") -> int:
+def batch_size(grads, params=None, axes: tuple[int, ...] = (0,), hint="") -> int:
     """The number of examples in `grads`; raises a `ValueError` unless all leaves agree.
 
     `axes` are the axes of the examples; all other axes are the axes of the parameters.
@@ -164,10 +162,9 @@ def batch_size(owner, grads, params=None, axes: tuple[int, ...] = (0,), hint="")
             path, n = keystr(grads, first[0]), first[1]
             others = f", and `{path}` has {n} examples" if i > first[0] else ""
             raise InputError(
-                owner,
                 f"it takes per-example gradients, with the same examples along {where}, "
                 f"but the array at `{keystr(grads, i)}` has shape {g.shape}"
-                f"{of_parameters}{others}. {_HOW_TO}{hint}",
+                f"{of_parameters}{others}. {_HOW_TO}{hint}"
             )
     return 1 if first is None else first[1]
 
@@ -313,7 +310,7 @@ class DifferentiallyPrivateAggregate(AbstractTransformation):
     def __check_init__(self) -> None:
         is_met = self.batch_size is not None or not self.clipped
         fix = "Pass the expected number of examples, which sums do not have."
-        check_needs(self, "clipped=True", "batch_size", is_met, fix)
+        check_needs("clipped=True", "batch_size", is_met, fix)
 
     @property
     def _takes_examples(self) -> bool:
@@ -344,10 +341,10 @@ class DifferentiallyPrivateAggregate(AbstractTransformation):
         leaves, _ = flatten_updates(updates)
         if self.clipped:
             if params is not None:
-                check_shapes(self, updates, params, "params")
+                check_shapes(updates, params, "params")
             return leaves, self.batch_size
         hint = " For the sum that `clipped_grad` returns, pass `clipped=True`."
-        batch = batch_size(type(self).__name__, updates, params, hint=hint)
+        batch = batch_size(updates, params, hint=hint)
         factors = factors_of(leaves, self.l2_norm_clip, batch)
         sums = [None if g is None else weighted_sum(factors, g) for g in leaves]
         return sums, batch if self.batch_size is None else self.batch_size

@@ -112,9 +112,8 @@ class QKClip(AbstractLeafwise):
         is_split = self.qkv is None or self.unrotated is None
         if given[0] != given[1] or not any(given) or not is_split:
             raise InputError(
-                "QKClip",
                 "pass both `query` and `key`, functions such as `lambda model: "
-                "model.attention.query_proj`, or `qkv`, which takes no `unrotated`.",
+                "model.attention.query_proj`, or `qkv`, which takes no `unrotated`."
             )
 
     def init(self, params: Params) -> None:
@@ -126,9 +125,8 @@ class QKClip(AbstractLeafwise):
             found = [leaves[i] for i in jtu.tree_leaves(nodes)]
             if not any(x is None or is_parameter(x) for x in found):
                 raise InputError(
-                    "QKClip",
                     f"`{name}` must return layers or arrays of the model, but selects no "
-                    "parameter.",
+                    "parameter."
                 )
 
     def leafwise(
@@ -178,11 +176,10 @@ class QKClip(AbstractLeafwise):
         size = self._features_per_head(name, shape, heads, keys)
         if size is None or [*x.shape[: len(stack)]] != stack:
             raise InputError(
-                "QKClip",
                 f"`{path}`, selected by `{name}`, is {type_name(x.dtype, x.shape)}, "
                 "which does not have the heads of its `max_logits`, of shape "
                 f"{logits.shape}. This must be `(heads,)`, or `(layers, heads)` for "
-                "stacked layers. Set `key_heads` for fewer keys, `axis` for others.",
+                "stacked layers. Set `key_heads` for fewer keys, `axis` for others."
             )
         of_keys = _gammas(at_least_float32(logits), jnp.asarray(self.threshold), keys)
         of_queries = jnp.repeat(of_keys, heads // keys, -1)
@@ -219,9 +216,8 @@ def _with_logits(name, nodes: PyTree[int], max_logits) -> Iterator[tuple[int, An
         subtrees = treedef.flatten_up_to(nodes)
     except (ValueError, TypeError):
         raise InputError(
-            "QKClip",
             f"`max_logits` must be a tree like the result of `{name}`, or a prefix of "
-            f"it: {disagreement('max_logits', max_logits, name, nodes)}",
+            f"it: {disagreement('max_logits', max_logits, name, nodes)}"
         ) from None
     for of_layer, subtree in zip(logits, subtrees, strict=True):
         for place in jtu.tree_leaves(subtree):

@@ -71,11 +71,10 @@ def at(owner: object, name: str, count: Int[Array, ""] | None) -> Any:
     value: Any = getattr(owner, name)
     if callable(value) and count is None:
         raise InputError(
-            owner,
             f"`{name}` is a schedule, but the state was made for a number. Take it over: "
-            "`state = eqopt.tree.migrate(opt, state, model)`.",
+            "`state = eqopt.tree.migrate(opt, state, model)`."
         )
-    return check_returned(owner, name, value(count)) if callable(value) else value
+    return check_returned(name, value(count)) if callable(value) else value
 
 
 class Identity(AbstractStateless):
@@ -173,7 +172,7 @@ class ScaleByTree(AbstractLeafwise):
                 factors[i] = None
                 continue
             real = jnp.finfo(wide_dtype(g.dtype)).dtype
-            check_broadcasts("ScaleByTree", "factors", factor, updates, i, g.shape)
+            check_broadcasts("factors", factor, updates, i, g.shape)
             factors[i] = jnp.asarray(1 if factor is None else factor, real)
         return treedef.unflatten(factors)
 
@@ -393,7 +392,7 @@ class ReduceLROnPlateau(AbstractLeafwise):
         value: RealScalarLike,
         **extra: Any,
     ) -> Leafwise:
-        check_number(self, "value", value)
+        check_number("value", value)
         new = after_one_more(self, state, value)
         return Leafwise(
             scale, ReduceLROnPlateauState(**new), {"step_size": new["scale"]}

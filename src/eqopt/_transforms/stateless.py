@@ -61,10 +61,10 @@ class Stateless(AbstractTransformation):
         if params is not None:
             params = restrict(params, updates)
         new = self.f(updates, params)
-        return cast_like(self, "f(updates, params)", new, updates), None
+        return cast_like("f(updates, params)", new, updates), None
 
 
-def cast_like(owner: object, name: str, new: PyTree, old: PyTree) -> PyTree:
+def cast_like(name: str, new: PyTree, old: PyTree) -> PyTree:
     """The result of a user's function in the dtypes of its argument, `old`.
 
     **Raises:**
@@ -74,7 +74,7 @@ def cast_like(owner: object, name: str, new: PyTree, old: PyTree) -> PyTree:
     leaves, treedef = flatten_updates(old)
     new_leaves, structure = jtu.tree_flatten(new, is_leaf=is_leaf)
     if structure != treedef:
-        raise InputError(owner, disagreement(name, new, "its argument", old))
+        raise InputError(disagreement(name, new, "its argument", old))
     for i, (x, like) in enumerate(zip(new_leaves, leaves, strict=True)):
         if not _fits(x, like):
             found, expected = (
@@ -82,9 +82,8 @@ def cast_like(owner: object, name: str, new: PyTree, old: PyTree) -> PyTree:
                 for y in (x, like)
             )
             raise InputError(
-                owner,
                 f"`{name}` has {found} at `{keystr(old, i)}`, but its argument has "
-                f"{expected}. It must keep shapes and `None`.",
+                f"{expected}. It must keep shapes and `None`."
             )
         new_leaves[i] = None if x is None else jnp.asarray(x, like.dtype)
     return treedef.unflatten(new_leaves)

@@ -216,7 +216,7 @@ class AddDecayedWeights(AbstractLeafwise):
 def _check_given(decay: AddDecayedWeights, name: str, modes: tuple[str, ...]) -> None:
     is_met = decay.mode not in modes or getattr(decay, name) is not None
     fix = "Optimizers fill in their `learning_rate` themselves."
-    check_needs(decay, f"mode={decay.mode!r}", name, is_met, fix)
+    check_needs(f"mode={decay.mode!r}", name, is_met, fix)
 
 
 def complete(decay: AddDecayedWeights) -> AddDecayedWeights:
@@ -233,9 +233,8 @@ def complete(decay: AddDecayedWeights) -> AddDecayedWeights:
         and (decay.mask is None or given.mask is None)
     ):
         raise InputError(
-            "AddDecayedWeights",
             "`weight_decay` must be a number, a schedule, or an `AddDecayedWeights` that "
-            f"alone defines the decay and its mask, but is {given!r}.",
+            f"alone defines the decay and its mask, but is {given!r}."
         )
     missing = {
         name: getattr(decay, name)

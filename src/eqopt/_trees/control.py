@@ -76,10 +76,9 @@ def _check_same(tree, other):
     for (path, x), y in zip(leaves, jtu.tree_leaves(other, is_leaf), strict=True):
         if x is not y and (type(x) is not type(y) or x != y):
             raise InputError(
-                None,
                 f"at `{jtu.keystr(path)}`, the tree is {x!r} if a step is applied, and "
                 f"{y!r} if not. A value that changes between steps must be an array from "
-                "`init` on, such as `jnp.zeros((), jnp.int32)`.",
+                "`init` on, such as `jnp.zeros((), jnp.int32)`."
             )
 
 
@@ -105,9 +104,8 @@ def cond(
 def _check_is_on_device(tree):
     if any(map(is_elsewhere, jtu.tree_leaves(tree, is_leaf=is_elsewhere))):
         raise InputError(
-            None,
             "XLA has no branches for arrays in the memory of the host. Put `Offload` "
-            "outside: `eqopt.Offload(eqopt.SkipStep(opt, rule))`.",
+            "outside: `eqopt.Offload(eqopt.SkipStep(opt, rule))`."
         )
 
 

@@ -49,7 +49,7 @@ def is_inexact(x: Any) -> bool:
 _ARRAYS = jax.Array, np.ndarray, np.generic, jax.ShapeDtypeStruct
 
 
-def check_parameters(owner: str, params: PyTree) -> None:
+def check_parameters(params: PyTree) -> None:
     """Raises an error if `params` has leaves, but no parameter among them.
 
     A part of a model may be without parameters, and so may be a tree without leaves.
@@ -58,10 +58,9 @@ def check_parameters(owner: str, params: PyTree) -> None:
     if leaves and not (sees_part() or any(map(is_parameter, leaves))):
         path, leaf = jtu.tree_leaves_with_path(params)[0]
         raise InputError(
-            owner,
             f"`params` has no parameters: it has {_found(leaf)} at "
             f"`{jtu.keystr(path) or '(the root)'}`. Pass a model, or another tree with "
-            "floating-point or complex arrays.",
+            "floating-point or complex arrays."
         )
 
 
@@ -76,7 +75,7 @@ def flatten_updates(updates: PyTree) -> tuple[list, Any]:
     leaves, treedef = jtu.tree_flatten(updates, is_leaf=is_leaf)
     for i, leaf in enumerate(leaves):
         if leaf is not None and not is_parameter(leaf):
-            raise InputError(None, _not_inexact(keystr(updates, i), leaf))
+            raise InputError(_not_inexact(keystr(updates, i), leaf))
         if isinstance(leaf, np.ndarray | np.generic):
             leaves[i] = jnp.asarray(leaf)
     return leaves, treedef
@@ -126,7 +125,7 @@ def align(
         return treedef.flatten_up_to(tree)
     except (ValueError, TypeError):
         problem = f"{disagreement(name, tree, other_name, updates)} {ONE_MODEL}"
-        raise InputError(None, problem) from None
+        raise InputError(problem) from None
 
 
 ANOTHER_MODEL = (
@@ -224,9 +223,8 @@ def selected(tree: PyTree, fn: Callable[[Any], Any], name: str) -> PyTree[int]:
     for x in jtu.tree_leaves(found):
         if not isinstance(x, _Place):
             raise InputError(
-                None,
                 f"{name} must return parts of the model, such as `lambda m: m.layers`, "
-                f"but returned {_found(x)}. Static fields are no parameters.",
+                f"but returned {_found(x)}. Static fields are no parameters."
             )
     return jtu.tree_map(lambda x: x.index, found)
 

@@ -32,17 +32,15 @@ def resolve_mask(mask: Mask | None, tree: PyTree, params: Params | None) -> list
         return [is_parameter(leaf) for leaf in leaves]
     if isinstance(mask, str):
         raise InputError(
-            None,
             f"`mask` is the string {mask!r}. To choose parameters by their key paths, "
-            f"pass `eqopt.groups.path({mask!r})`.",
+            f"pass `eqopt.groups.path({mask!r})`."
         )
     flags = resolve("mask", mask, tree, params)
     for i, (flag, leaf) in enumerate(zip(flags, leaves, strict=True)):
         if is_parameter(leaf) and not _is_bool(flag):
             raise InputError(
-                None,
                 f"`mask` has {flag!r} at `{keystr(tree, i)}`, but must hold `True` or "
-                "`False`, because it determines which leaves have state.",
+                "`False`, because it determines which leaves have state."
             )
     return [
         bool(flag) if is_parameter(leaf) else False
@@ -103,10 +101,9 @@ def resolve(name: str, given: Any, tree: PyTree, params: Params | None) -> list:
             if error.obj is not None and error.obj is not whole:
                 raise
             raise InputError(
-                None,
                 f"`{name}` is called once, with the tree of all parameters, and `None` "
                 f"elsewhere: {error}. For a condition on each array, pass "
-                "`eqopt.groups.leaf(condition)`.",
+                "`eqopt.groups.leaf(condition)`."
             ) from error
     spread = []
     try:
@@ -120,9 +117,8 @@ def resolve(name: str, given: Any, tree: PyTree, params: Params | None) -> list:
         )
     except (ValueError, TypeError):
         raise InputError(
-            None,
             f"{disagreement(name, given, 'params', tree)} `{name}` must have the "
             "structure of the parameters, or a prefix of it, in which one value "
-            "stands for a whole subtree.",
+            "stands for a whole subtree."
         ) from None
     return spread

@@ -42,9 +42,8 @@ def check_state(transformation: Any, state: Any, expected: type | None = None) -
         if found == own:
             found = f"another class of this name, in {type(state).__module__}"
         raise InputError(
-            transformation,
             f"`state` must be of type {own}, but is of type {found}. Pass the state that "
-            "`init` or `update` of this optimizer returned.",
+            "`init` or `update` of this optimizer returned."
         )
     check_dtypes(transformation, state)
 
@@ -61,9 +60,8 @@ def check_keys(
         return
     found = [*state] if isinstance(state, dict) else type(state).__name__
     raise InputError(
-        transformation,
         f"`state{place}` must be a dictionary with the keys {expected}, but is {found}. "
-        "Pass the state of this optimizer, or call `eqopt.tree.migrate`.",
+        "Pass the state of this optimizer, or call `eqopt.tree.migrate`."
     )
 
 
@@ -92,11 +90,10 @@ def check_dtypes(transformation: Any, state: Any) -> None:
             for i, x in enumerate(jtu.tree_leaves(tree, is_leaf=is_leaf)):
                 if not _fits(x, expected):
                     raise InputError(
-                        transformation,
                         f"`{name}` is {expected}, but the state has {x.dtype} at "
                         f"`.{slot}{keystr(tree, i)}`. A state keeps the dtypes with "
                         f"which it was made. Pass the same `{name}`, or make a new "
-                        "state: `opt.init(model)`.",
+                        "state: `opt.init(model)`."
                     )
 
 
@@ -110,9 +107,8 @@ def check_size(
     expected = getattr(transformation, name)
     if found != min(expected, most):
         raise InputError(
-            transformation,
             f"`{name}` is {expected}, but the state was made with {found}, and keeps its "
-            f"shapes. Pass the same `{name}`, or make a new state: `opt.init(model)`.",
+            f"shapes. Pass the same `{name}`, or make a new state: `opt.init(model)`."
         )
 
 

@@ -234,10 +234,9 @@ def check_nothing_hidden(owner: str, state: PyTree) -> None:
     """Raises an error if parts inside `owner`, with this state, hide parameters."""
     if hides_params(state):
         raise InputError(
-            owner,
             f"`StoreParams` is inside, but {owner} would change the parameters "
             "without their hidden parts. Put `StoreParams` outside: "
-            f"`eqopt.StoreParams(eqopt.{owner}(...), storage)`.",
+            f"`eqopt.StoreParams(eqopt.{owner}(...), storage)`."
         )
 
 

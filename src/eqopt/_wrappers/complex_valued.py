@@ -60,7 +60,7 @@ class SplitRealAndImaginary(AbstractWrapper):
         self, call: Call, state: SplitRealAndImaginaryState
     ) -> tuple[Any, State]:
         if call.params is not None:
-            check_real(self, call.updates, call.params, "params")
+            check_real(call.updates, call.params, "params")
         of_pairs = Call(
             _split(call.updates),
             _split(call.params),

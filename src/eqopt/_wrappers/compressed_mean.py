@@ -5,6 +5,7 @@ from typing import Any
 import equinox as eqx
 
 from .._core import AbstractTransformation, AbstractWrapper, Call, check_real
+from .._errors import naming_recipe
 from .._types import ClosedUnit, Params, State
 from ..compression._compressors import (
     AbstractCompressor,
@@ -103,13 +104,15 @@ class CompressedMean(AbstractWrapper):
 
     def handle(self, call: Call, state: CompressedMeanState) -> tuple[Any, State]:
         check_kept("error", state.error, call.updates)
-        check_real(self, call.updates, state.error, "state.error")
+        check_real(call.updates, state.error, "state.error")
+        with naming_recipe(self):
+            workers = Workers(self.axis_name)
         means, error, memory = compressed(
             self.compressor,
             call.updates,
             state.error,
             state.memory,
-            Workers(self.axis_name, "CompressedMean"),
+            workers,
             self.decay,
         )
         means = call._replace(updates=means)

@@ -99,6 +99,6 @@ class DistributeMatrices(AbstractWrapper):
 
     def _division(self) -> Division | None:
         name, purpose = self.axis_name, "the matrices are sharded"
-        mesh = mesh_with(self, name, self.mesh, purpose)
+        mesh = mesh_with(name, self.mesh, purpose)
         division = Division(mesh, axis_names(name))
         return division if division.size > 1 else None

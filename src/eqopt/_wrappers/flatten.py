@@ -164,10 +164,9 @@ def _check_shapes(name: str, tree: PyTree, leaves: list, shapes: Sequence) -> No
     else:
         return
     raise InputError(
-        "Flatten",
         f"`{name}` has {here}, but the parameters given to `init` had {there}. "
         "To train a part, call `init(eqx.filter(model, is_trained))`, or put `Flatten` "
-        "inside `eqopt.SelectiveTransform(opt, freeze_mask=...)`.",
+        "inside `eqopt.SelectiveTransform(opt, freeze_mask=...)`."
     )
 
 

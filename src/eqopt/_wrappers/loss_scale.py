@@ -147,9 +147,7 @@ class DynamicLossScale(AbstractWrapper):
         if not (callable(low) or is_traced(low)):
             # An overflow would not reduce a smaller scale.
             fix, first = "Lower `min_scale`, too.", self.init_scale
-            check_interval(
-                "DynamicLossScale", "init_scale", first, low, _MAX_SCALE, advice=fix
-            )
+            check_interval("init_scale", first, low, _MAX_SCALE, advice=fix)
 
     def init(self, params: Params) -> DynamicLossScaleState:
         return DynamicLossScaleState(
@@ -177,7 +175,7 @@ class DynamicLossScale(AbstractWrapper):
         return loss * state.loss_scale.astype(loss.dtype)
 
     def handle(self, call: Call, state: DynamicLossScaleState) -> tuple[Any, State]:
-        finite = are_finite(self, call)
+        finite = are_finite(call)
         result, inner_state = filter_cond(
             finite,
             lambda: self._unscaled(call, state),
@@ -208,7 +206,7 @@ class DynamicLossScale(AbstractWrapper):
         for name in ("grad", "previous_grad"):
             if extra.get(name) is not None:
                 extra[name] = unscaled(extra[name])
-        length = given_norm(self, extra)
+        length = given_norm(extra)
         if length is not None:
             extra["grad_norm"] = length / scale
         updates = unscaled(call.updates)

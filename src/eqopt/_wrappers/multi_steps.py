@@ -138,8 +138,8 @@ class MultiSteps(AbstractWrapper):
 
     def handle(self, call: Call, state: MultiStepsState) -> tuple[Any, State]:
         weight = call.extra.get("weight", 1.0)
-        check_number(self, "weight", weight)
-        check_interval("MultiSteps", "weight", weight, 0)
+        check_number("weight", weight)
+        check_interval("weight", weight, 0)
         weight = jnp.asarray(weight, jnp.float32)
         accumulated = lambda: self._accumulated(call, state, weight)
         if self.should_skip_update_fn is None:
@@ -222,5 +222,5 @@ class MultiSteps(AbstractWrapper):
         # state.
         kept = lambda x, like: jnp.array(x, like.dtype) if eqx.is_array(x) else x
         like = diagnostics if old is None else old
-        skip = check_flag(self, "should_skip_update_fn", skip)
+        skip = check_flag("should_skip_update_fn", skip)
         return jnp.array(skip, copy=True), jax.tree.map(kept, diagnostics, like)

@@ -114,7 +114,7 @@ class Project(AbstractWrapper):
     def handle(self, call: Call, state: ProjectState) -> tuple[Any, State]:
         params = call.params
         if not call.is_step:
-            check_real(self, call.updates, params, "params")
+            check_real(call.updates, params, "params")
         new, inner_state = call.run(self.inner, state.inner_state)
         moved = new if call.is_step else add_updates(params, new)
         like = call.updates if call.is_step else new
@@ -145,4 +145,4 @@ class Project(AbstractWrapper):
             part = mask_out(part, self.mask, params)
         if not jtu.tree_leaves(part):
             return part
-        return cast_like(self, "projection(params)", self.projection(part), part)
+        return cast_like("projection(params)", self.projection(part), part)

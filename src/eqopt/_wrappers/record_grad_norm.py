@@ -69,7 +69,7 @@ class RecordGradNorm(AbstractWrapper):
         return RecordGradNormState(scalar(0, params), self.inner.init(params))
 
     def handle(self, call: Call, state: RecordGradNormState) -> tuple[Any, State]:
-        length = global_norm(self, call.updates, call.extra)
+        length = global_norm(call.updates, call.extra)
         call = call._replace(extra={**call.extra, "grad_norm": length})
         result, inner_state = call.run(self.inner, state.inner_state)
         # A copy: the state must not share a buffer with a norm that the caller passed.

@@ -171,7 +171,7 @@ class SAM(AbstractWrapper):
     def __check_init__(self) -> None:
         is_met = self.opaque_mode or self.batch_axis_name is None
         fix = "Without it, average the gradients before `step`."
-        check_needs(self, "batch_axis_name", "opaque_mode=True", is_met, fix)
+        check_needs("batch_axis_name", "opaque_mode=True", is_met, fix)
 
     def init(self, params: Params) -> SAMState:
         return SAMState(
@@ -200,7 +200,7 @@ class SAM(AbstractWrapper):
 
     def _openly(self, call: Call, state: SAMState) -> tuple[Any, SAMState]:
         # Two conditionals in sequence: with `sync_period=1`, both are true.
-        here = match_params("SAM", "cache", state.cache, call.params)
+        here = match_params("cache", state.cache, call.params)
         check_kept("cache", state.cache, call.updates)
         cache = filter_cond(
             state.steps_since_sync == 0, lambda: copy(here), lambda: state.cache
@@ -221,7 +221,7 @@ class SAM(AbstractWrapper):
         return result, SAMState(count, opt_state, adv_state, cache)
 
     def _opaquely(self, call: Call, state: SAMState) -> tuple[Any, SAMState]:
-        grad_fn = required(self, call.extra, "grad_fn")
+        grad_fn = required(call.extra, "grad_fn")
         climb, adv_state = call, state.adv_state
         for i in range(int(self.sync_period) - 1):
             updates, adv_state = self._ascent(climb, adv_state)

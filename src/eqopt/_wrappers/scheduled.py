@@ -135,7 +135,7 @@ class Scheduled(AbstractWrapper):
         for name, schedule in self._schedules().items():
             is_stateful = name in states
             value = schedule(states[name], **extra) if is_stateful else schedule(count)
-            values[name] = jnp.asarray(check_returned(self, name, value))
+            values[name] = jnp.asarray(check_returned(name, value))
         return values
 
     def _at(self, values: Mapping[str, Array]) -> AbstractTransformation:

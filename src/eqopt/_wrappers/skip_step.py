@@ -85,7 +85,7 @@ class ApplyIfFinite(AbstractWrapper):
         )
 
     def handle(self, call: Call, state: ApplyIfFiniteState) -> tuple[Any, State]:
-        finite = are_finite(self, call)
+        finite = are_finite(call)
         limit = jnp.asarray(self.max_consecutive_errors, jnp.int32)
         in_a_row = jnp.where(
             finite, 0, safe_increment(jnp.minimum(state.notfinite_count, limit))
@@ -101,9 +101,9 @@ class ApplyIfFinite(AbstractWrapper):
         )
 
 
-def are_finite(owner: object, call: Call) -> Bool[Array, ""]:
+def are_finite(call: Call) -> Bool[Array, ""]:
     """Whether all updates of a call are finite, by `grad_norm` if that is enough."""
-    length = given_norm(owner, call.extra)
+    length = given_norm(call.extra)
     if length is None:
         return all_finite(call.updates)
     # The norm of large gradients overflows, although they are finite.
@@ -403,14 +403,14 @@ class SkipStep(AbstractWrapper):
     def handle(self, call: Call, state: SkipStepState) -> tuple[Any, State]:
         value = call.extra.get("value")
         if value is not None:
-            check_number(self, "value", value)
+            check_number("value", value)
             value = at_least_float32(jnp.asarray(value))
-        size = global_norm(self, call.updates, call.extra)
+        size = global_norm(call.updates, call.extra)
         if isinstance(self.rule, AbstractSkipRule):
             skip, rule_state = self.rule(value, size, state.rule_state)
         else:
             skip, rule_state = self.rule(value, size), None
-        skip = check_flag(self, "rule", skip)
+        skip = check_flag("rule", skip)
         result, inner_state = call.run_if(~skip, self.inner, state.inner_state)
         total = state.total_skipped
         return result, SkipStepState(
@@ -536,14 +536,13 @@ class ConditionallyMask(AbstractWrapper):
 def _is_due(wrapper: ConditionallyTransform | ConditionallyMask, call, state):
     forwarded = call.extra if wrapper.forward_extra_args else {}
     due = wrapper.should_transform_fn(state.step, **forwarded)
-    return check_flag(wrapper, "should_transform_fn", due)
+    return check_flag("should_transform_fn", due)
 
 
-def check_flag(owner: object, name: str, value: Any) -> Any:
+def check_flag(name: str, value: Any) -> Any:
     """Returns what the function `name` returned; raises unless it is a 0-d bool."""
     if np.shape(value) != () or jnp.result_type(value) != np.bool_:
         raise InputError(
-            owner,
-            f"`{name}` must return a bool or a 0-d bool array, but returned {value!r}.",
+            f"`{name}` must return a bool or a 0-d bool array, but returned {value!r}."
         )
     return jnp.asarray(value)

@@ -127,10 +127,9 @@ class StoreState(AbstractWrapper):
                 is_vector = owner == "Flatten" and is_large and x.ndim > 0
                 if (not is_chosen and is_vector) or (is_chosen and owner in _OUTSIDE):
                     raise InputError(
-                        "StoreState",
                         f"`{jtu.keystr(path)}` in the state of `inner` cannot be stored, "
                         f"because it is inside `{owner}`. Put `{owner}` outside: "
-                        f"`eqopt.{owner}(eqopt.StoreState(opt, storage), ...)`.",
+                        f"`eqopt.{owner}(eqopt.StoreState(opt, storage), ...)`."
                     )
                 if is_chosen and place is not None:
                     # Parts of a model have states with the same numbers.
@@ -158,7 +157,7 @@ class StoreState(AbstractWrapper):
         ]
         fix = ", or convert the state: `eqopt.tree.migrate(opt, state, model)`"
         may_have_kept = self.storage._may_have_kept
-        check_made_by("StoreState", self.storage, made, may_have_kept, fix)
+        check_made_by(self.storage, made, may_have_kept, fix)
         result, inner_state = call.run(self.inner, state.inner_state)
         return result, StoreStateState(inner_state)
 
@@ -280,14 +279,13 @@ class StoreParams(AbstractWrapper):
                     hidden.append(None if p is None else hide(of_jax(p), Slot(i)))
             except TypeError as error:
                 path = keystr(params, i)
-                raise InputError("StoreParams", f"at `{path}`: {error}") from None
+                raise InputError(f"at `{path}`: {error}") from None
         found = dict.fromkeys(str(p.dtype) for p in leaves if p is not None)
         if found and not any(h is not None for h in hidden):
             raise InputError(
-                "StoreParams",
                 f"{type(self.storage).__name__} leaves parameters of dtype "
                 f"{' and '.join(found)} unchanged. Cast the model: "
-                "`eqopt.tree.cast(model, jnp.bfloat16)`.",
+                "`eqopt.tree.cast(model, jnp.bfloat16)`."
             )
         return treedef.unflatten(hidden)
 
@@ -317,7 +315,7 @@ class StoreParams(AbstractWrapper):
         is_hidden = lambda x: isinstance(x, AbstractHidden)
         made = jtu.tree_leaves_with_path(state.hidden, is_leaf=is_hidden)
         may_have_hidden = self.storage._may_have_hidden
-        check_made_by("StoreParams", self.storage, made, may_have_hidden, "")
+        check_made_by(self.storage, made, may_have_hidden, "")
         own = call._replace(params=_joined(call.params, state.hidden), is_step=True)
         new, inner_state = own.run(self.inner, state.inner_state)
         new, hidden = taken_apart(new)
@@ -334,8 +332,7 @@ def _joined(params: Params, hidden: PyTree) -> PyTree:
     for i, (p, h) in enumerate(zip(leaves, parts, strict=True)):
         if h is not None and not (is_parameter(p) and h.fits(of_jax(p))):
             raise InputError(
-                "StoreParams",
                 f"at `{keystr(params, i)}`, {eqx.tree_pformat(h)} in the state does not "
-                f"belong to {eqx.tree_pformat(p)}. {ANOTHER_MODEL}",
+                f"belong to {eqx.tree_pformat(p)}. {ANOTHER_MODEL}"
             )
     return joined(params, hidden)

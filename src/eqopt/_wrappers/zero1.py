@@ -136,9 +136,8 @@ class ZeRO1(AbstractWrapper):
         shapes = eqx.filter_eval_shape(self.inner.init, shapes)
         if any(map(is_elsewhere, jtu.tree_leaves(shapes, is_leaf=is_elsewhere))):
             raise InputError(
-                "ZeRO1",
                 "`inner` has an `Offload`, which keeps its state on the host. Put "
-                "`Offload` outside: `eqopt.Offload(eqopt.ZeRO1(opt, ...))`.",
+                "`Offload` outside: `eqopt.Offload(eqopt.ZeRO1(opt, ...))`."
             )
         state = on_automatic_axes(
             init, self.inner, params, shardings=axis.shardings(shapes)
@@ -186,7 +185,7 @@ class _Axis(eqx.Module):
     @staticmethod
     def of(owner: ZeRO1) -> "_Axis":
         name, purpose = owner.axis_name, "the batch is sharded"
-        mesh = mesh_with(owner, name, owner.mesh, purpose)
+        mesh = mesh_with(name, owner.mesh, purpose)
         return _Axis(name, mesh, math.prod(mesh.shape[one] for one in axis_names(name)))
 
     def split(self, tree: PyTree) -> PyTree:
@@ -204,10 +203,9 @@ class _Axis(eqx.Module):
             expected = self._padded_shape(shape)
             if _is_divided(x) and x.shape != expected:
                 raise InputError(
-                    "ZeRO1",
                     f"`state.inner_state{jtu.keystr(path)}` has shape "
                     f"{[*x.shape]}, but {[*expected]} on {self.size} devices. A state is "
-                    "for one number of devices: `eqopt.tree.migrate(opt, state, model)`.",
+                    "for one number of devices: `eqopt.tree.migrate(opt, state, model)`."
                 )
 
     def restored(self, stored: State, shapes: tuple[tuple[int, ...], ...]) -> State:

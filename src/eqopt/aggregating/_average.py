@@ -358,7 +358,7 @@ class PerElementMeanAndSumSqDiffGrads(AbstractAggregator):
         self, updates: Updates, state: State, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, dict[str, Any], PerElementMeanAndSumSqDiffGradsState | None]:
         axes = _as_tuple(self.per_elt_axis)
-        size = batch_size(type(self).__name__, updates, params, axes)
+        size = batch_size(updates, params, axes)
         mean, sum_sq_diff = _moments_of(updates, axes)
         if not _is_accumulating(self):
             check_state(self, state, type(None))
@@ -408,8 +408,7 @@ def get_batch_size_from_per_elt_updates(
     A `ValueError` that names the key path if an array has no such axis, another number
     of elements than the others, or no elements.
     """
-    owner = "get_batch_size_from_per_elt_updates"
-    return batch_size(owner, per_elt_updates, None, _as_tuple(per_elt_axis))
+    return batch_size(per_elt_updates, None, _as_tuple(per_elt_axis))
 
 
 def _as_tuple(axes: Axes) -> tuple[Any, ...]:
@@ -419,7 +418,7 @@ def _as_tuple(axes: Axes) -> tuple[Any, ...]:
 def _element_means(owner: Any, updates: Updates, params: Params | None):
     """Takes the means over the elements, and counts the elements."""
     axes = _as_tuple(owner.per_elt_axis)
-    size = batch_size(type(owner).__name__, updates, params, axes)
+    size = batch_size(updates, params, axes)
     leaves, treedef = flatten_updates(updates)
     means = [None if g is None else _mean(g, axes) for g in leaves]
     return treedef.unflatten(means), size

@@ -115,14 +115,13 @@ def gradient_noise_scale(
         }
         ```
     """
-    owner = "gradient_noise_scale"
     if (variance_grads is None) == (mean_squared_norm is None):
         problem = "pass exactly one of `variance_grads` and `mean_squared_norm`."
-        raise InputError(owner, problem)
+        raise InputError(problem)
     if not is_traced(batch_size):
         size = np.asarray(batch_size).item()
         inside = Interval(0, size, includes_low=False, includes_high=False)
-        check_number_in(owner, "small_batch_size", small_batch_size, inside)
+        check_number_in("small_batch_size", small_batch_size, inside)
     square = norm(mean_grads, squared=True)
     as_array = lambda n: jnp.asarray(n, square.dtype)
     large, small = as_array(batch_size), as_array(small_batch_size)

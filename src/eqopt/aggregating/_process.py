@@ -121,8 +121,7 @@ class TrackPerElementMeanAndVarianceWithEMA(AbstractLeafwise):
     ) -> Leafwise:
         if isinstance(sample_size, int):
             fix = "Use larger batches or `accumulation_steps`."
-            owner = type(self).__name__
-            check_interval(owner, "sample_size", sample_size, 2, advice=fix)
+            check_interval("sample_size", sample_size, 2, advice=fix)
         # If there turns out to be a single one at run time, the variance is zero.
         degrees = jnp.maximum(jnp.asarray(sample_size, jnp.float32) - 1, 1)
         state = dataclasses.replace(
@@ -157,11 +156,10 @@ def get_unbiased_mean_and_variance_ema(state: State) -> tuple[Updates, Updates]:
     name = PerElementMeanAndVarianceEMAState.__name__
     found = get(state, name, None)
     if found is None:
-        owner = "get_unbiased_mean_and_variance_ema"
         fix = (
             "`eqopt.aggregating.add_mean_variance_to_opt` makes an optimizer with one."
         )
-        raise InputError(owner, f"`state` has no {name}. {fix}")
+        raise InputError(f"`state` has no {name}. {fix}")
     correction = bias_correction(found.ema_decay, found.count)
     correction = jnp.where(found.count > 0, correction, 1)
     debiased = lambda tree: jax.tree.map(lambda x: x / correction.astype(x.dtype), tree)
@@ -240,7 +238,7 @@ class Process(AbstractComposite):
         return self.preprocessor, self.aggregator, self.postprocessor
 
     def _states(self, state):
-        return checked_states(self, self._parts, state)
+        return checked_states(self._parts, state)
 
     def _aggregate(self, call, before, middle):
         """Updates in at least the precision of `grads`, extra arguments, two states."""

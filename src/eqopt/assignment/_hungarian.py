@@ -119,9 +119,8 @@ def _checked(costs: Array | np.ndarray) -> Array:
             i, j = np.argwhere(wrong)[0]
             fix = "For a forbidden pair, use inf."
             raise InputError(
-                None,
                 f"`cost_matrix` must not have NaN or -inf, but has {costs[i, j]} at "
-                f"[{i}, {j}]. {fix}",
+                f"[{i}, {j}]. {fix}"
             )
     return jnp.asarray(costs)
 

@@ -147,5 +147,5 @@ def _factors(weights: Decay | Sequence[float | int], n: int) -> list[float]:
     factors = [float(x) for x in weights]
     if len(factors) != n or not abs(sum(factors) - 1) < 1e-6:  # NaN is not 1
         problem = f"`weights` must be {n} numbers with the sum 1, but is {factors}."
-        raise InputError("merge", problem)
+        raise InputError(problem)
     return factors

@@ -30,7 +30,6 @@ class Workers(Module):
     **Arguments:**
 
     - `axis_name`: the name of the axis, or several names. `None` means one worker.
-    - `owner`: the class to name in errors. Defaults to `"Workers"`.
 
     **Raises:**
 
@@ -38,17 +37,15 @@ class Workers(Module):
     """
 
     axis_name: str | tuple[str, ...] | None
-    owner: str = "Workers"
 
     def __check_init__(self) -> None:
         try:
             self.count  # noqa: B018
         except NameError:
             raise InputError(
-                self.owner,
                 f"`axis_name` is {self.axis_name!r}, but no such axis is mapped here. "
                 "Call `step` inside `jax.shard_map` or `jax.vmap` over this axis. For "
-                "one worker, pass `axis_name=None`.",
+                "one worker, pass `axis_name=None`."
             ) from None
 
     @property

@@ -50,7 +50,7 @@ def at(step: str) -> Generator[None, None, None]:
 
 
 @contextlib.contextmanager
-def as_input_error(owner: str) -> Generator[None, None, None]:
+def as_input_error() -> Generator[None, None, None]:
     """Turns an error inside into an `InputError` that begins with its path."""
     try:
         with at(""):
@@ -59,7 +59,7 @@ def as_input_error(owner: str) -> Generator[None, None, None]:
         place, problem = error.args
         end = "" if problem.endswith((".", "?")) else "."
         start = f"at `{place}`: " * bool(place)
-        raise InputError(owner, f"{start}{problem}{end}") from None
+        raise InputError(f"{start}{problem}{end}") from None
 
 
 def each(
@@ -132,7 +132,7 @@ def register(named: Named, name: str | None = None) -> Named:
     if name in _names() or _origin(_REGISTERED.get(name, named)) != _origin(named):
         of = "eqopt" if name in _names() else "other code that registered it"
         problem = f"the name {name!r} belongs to {of}. Pass another `name`."
-        raise InputError("eqopt.config.register", problem)
+        raise InputError(problem)
     _REGISTERED[name] = named
     return named
 
@@ -254,7 +254,7 @@ def dump(opt: AbstractTransformation) -> dict[str, Any]:
     axes, typed keys, complex numbers and traced values; lists in place of tuples;
     meshes; transformations of Optax. Arrays belong into checkpoints.
     """
-    with as_input_error("eqopt.config.dump"):
+    with as_input_error():
         return {"version": VERSION, **_dumped(opt)}
 
 
@@ -449,7 +449,7 @@ def load(data: Mapping[str, Any]) -> AbstractTransformation:
     the optimizer raises one if a pattern matches no parameter, if earlier rows match
     all of its parameters, or if no row matches a parameter.
     """
-    with as_input_error("eqopt.config.load"):
+    with as_input_error():
         opt = _loaded(data)
         if not isinstance(opt, AbstractTransformation):
             raise ValueError(f"a {type(opt).__name__} is no transformation")

@@ -194,9 +194,8 @@ def _shape_of(blocks: Any, x: Any, params: Params, index: int) -> tuple[int, ...
         return _of_matrix(blocks, x, keystr(params, index))
     if not isinstance(blocks, BlockAxes):
         raise InputError(
-            None,
             f"`block_axes` has {blocks!r} at `{keystr(params, index)}`, but must hold "
-            "`eqopt.groups.BlockAxes`.",
+            "`eqopt.groups.BlockAxes`."
         )
     given = range(x.ndim) if blocks.axes is None else blocks.axes
     given = (given,) if isinstance(given, int) else tuple(given)
@@ -205,10 +204,9 @@ def _shape_of(blocks: Any, x: Any, params: Params, index: int) -> tuple[int, ...
     size = x.shape[axes[0]] if is_distinct and axes else 1
     if not is_distinct or size % blocks.groups:
         raise InputError(
-            None,
             f"{blocks} does not fit `{keystr(params, index)}` of shape {x.shape}: `axes` "
             "must be distinct axes of the array, and `groups` must divide the size of "
-            "the first one.",
+            "the first one."
         )
     shape = [1 if axis in axes else n for axis, n in enumerate(x.shape)]
     if blocks.groups > 1:
@@ -223,9 +221,8 @@ def _of_matrix(numbers: MatrixDimensionNumbers, x: Any, path: str) -> tuple[int,
     for axis, sizes in axes.blocks:
         if len({*sizes}) > 1:
             raise InputError(
-                None,
                 f"{numbers} has blocks of several sizes for `{path}`, but `block_axes` "
-                "needs equal blocks. Pass their number, such as the number of heads.",
+                "needs equal blocks. Pass their number, such as the number of heads."
             )
         if axis in axes.output:
             shape = [1 if i in axes.output else n for i, n in enumerate(shape)]

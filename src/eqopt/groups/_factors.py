@@ -87,7 +87,7 @@ class LayerwiseDecay:
         if names:
             expected = "each parameter must belong to exactly one part"
             found = f"{listed(names)} belong to none or to several"
-            raise InputError("layerwise_decay", f"{expected}, but {found}.")
+            raise InputError(f"{expected}, but {found}.")
         base = jnp.asarray(self.decay, float)
 
         def factor(x: Any, first: int, height: int | None) -> Any:
@@ -254,7 +254,7 @@ def mup(
         ```
     """
     base_model, model = shapes_if_stored(base_model), shapes_if_stored(model)
-    check_parameters("mup", model)
+    check_parameters(model)
     bases = _leaves_like(base_model, model)
     axes = resolve_dimension_numbers(weight_dimension_numbers, model, model)
     by_muon = [optimizer == "muon" and a is not None for a in axes]
@@ -297,14 +297,13 @@ def _leaves_like(base_model: Params, model: Params) -> list:
     here, there = flat(base_model), flat(model)
     if [path for path, _ in here] != [path for path, _ in there]:
         differ = disagreement("base_model", base_model, "model", model)
-        raise InputError("mup", f"{differ} {_FIX}")
+        raise InputError(f"{differ} {_FIX}")
     axes = lambda x: len(x.shape) if is_parameter(x) else None
     for i, ((_, base), (_, x)) in enumerate(zip(here, there, strict=True)):
         if axes(base) != axes(x):
             raise InputError(
-                "mup",
                 f"`{keystr(model, i)}` must have as many axes in `base_model` as in "
-                f"`model`, but has {axes(base)} and {axes(x)}. {_FIX}",
+                f"`model`, but has {axes(base)} and {axes(x)}. {_FIX}"
             )
     return [base for _, base in here]
 
@@ -318,11 +317,10 @@ def _ratios(model: Params, index: int, base: Any, x: Any, axes: Axes | None):
     infinite = [[axis for axis in side if axis in ratios] for side in sides]
     if len(ratios) > sum(map(len, infinite)) or any(len(side) > 1 for side in infinite):
         raise InputError(
-            "mup",
             f"`{keystr(model, index)}` has shape {base.shape} in `base_model` and "
             f"{x.shape} in `model`, but only one input axis and one output axis of a "
             "matrix may differ, or one axis of another array. Describe matrices with "
-            "`weight_dimension_numbers`.",
+            "`weight_dimension_numbers`."
         )
     inputs, outputs = (ratios[side[0]] if side else None for side in infinite)
     return inputs, outputs

@@ -38,7 +38,7 @@ def table(groups: PyTree | Callable[[Params], PyTree], params: Params) -> str:
 
     A `ValueError` if `params` has no parameters, or if `groups` does not fit it.
     """
-    check_parameters("table", params)
+    check_parameters(params)
     values = resolve("groups", groups, params, params)
     leaves, _ = jtu.tree_flatten_with_path(params, is_leaf=is_leaf)
     rows: list[list[str]] = []
@@ -186,7 +186,7 @@ def routes(opt: Any, params: Params) -> Routes:
     The errors of `opt.init`, such as a `ValueError` that names an array for which it is
     not known whether it is a matrix.
     """
-    check_parameters("routes", params)
+    check_parameters(params)
     shapes = shapes_if_stored(parameters(params))
     report = Report(shapes)
     state = eqx.filter_eval_shape(opt.init, params)

@@ -126,7 +126,7 @@ class MatrixRules:
         for selector, rule in self.rules:
             chosen = _chosen(selector, params, leaves)
             new = open_ & {*chosen}
-            check_in_time("MatrixRules", selector.description, new)
+            check_in_time(selector.description, new)
             if new and isinstance(rule, Stack):
                 check_stack(rule.axes, [(paths[i], leaves[i]) for i in chosen])
             for i in new:
@@ -174,7 +174,7 @@ def stacked(part: Callable[[Any], Any] | Selector, axes: int = 1) -> MatrixRules
 
     An [`eqopt.groups.MatrixRules`][].
     """
-    check_integer("stacked", "axes", axes, 1)
+    check_integer("axes", axes, 1)
     selector = part if isinstance(part, Selector) else where(part, required=False)
     return MatrixRules(((selector, Stack(axes)),))
 
@@ -258,10 +258,9 @@ def check_stack(axes: int, arrays: list[tuple[tuple, Any]]) -> tuple[int, ...]:
     for other, x in arrays:
         if len(size) < axes or tuple(x.shape[:axes]) != size:
             raise InputError(
-                "stacked",
                 f"all arrays of a stack must have the same first axes (here {axes}), but "
                 f"`{jtu.keystr(other)}` has shape {tuple(x.shape)}, and "
-                f"`{jtu.keystr(path)}` has shape {tuple(like.shape)}.",
+                f"`{jtu.keystr(path)}` has shape {tuple(like.shape)}."
             )
     return size
 
@@ -284,7 +283,7 @@ def _by_position(axes: Any, names: Any, path: str) -> Any:
     if missing:
         has = "no names" if names is None else f"the axes {names}"
         raise InputError(
-            "matrices", f"there is no axis {missing[0]!r} in `{path}`, which has {has}."
+            f"there is no axis {missing[0]!r} in `{path}`, which has {has}."
         )
     return tuple(names.index(axis) for axis in given)
 

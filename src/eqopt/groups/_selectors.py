@@ -6,7 +6,7 @@ from typing import Any
 
 import jax.tree_util as jtu
 
-from .._errors import InputError
+from .._errors import InputError, naming
 from .._trees.leaves import is_leaf, is_parameter, listed, selected
 from .._trees.parts import sees_part
 from .._types import Params, PyTree
@@ -56,7 +56,7 @@ class Selector:
         # Python has no other hook: `not rule` would be `False`, a mask of nothing.
         problem = f"`{self.description}` is neither true nor false."
         fix = "Combine rules with `&`, `|` and `~`, not with `and`, `or` and `not`."
-        raise InputError("groups", f"{problem} {fix}")
+        raise InputError(f"{problem} {fix}")
 
     def choose(self, params: Params) -> list[bool]:
         """One bool for each leaf of `params`, `None`s included."""
@@ -289,19 +289,18 @@ def check_matches(
     if not (has_matches or sees_part()):
         names = [name for name, x in _leaves(params) if is_parameter(x)]
         fix = f"The parameters are {listed(names) or 'none'}.{advice}"
-        raise InputError("groups", f"`{description}` matches no parameter. {fix}")
+        raise InputError(f"`{description}` matches no parameter. {fix}")
 
 
-def check_in_time(owner: str, rule: str, new: Collection[int]) -> None:
+def check_in_time(rule: str, new: Collection[int]) -> None:
     """Raises an error if earlier rules match all that a rule matches in a whole model.
 
     `new`: the leaves that only this rule matches.
     """
     if not (new or sees_part()):
         raise InputError(
-            owner,
             f"the rule `{rule}` comes too late: earlier rules match all of its "
-            "parameters, and the first one counts.",
+            "parameters, and the first one counts."
         )
 
 
@@ -355,7 +354,8 @@ class Labels:
             chosen = selector.choose(params)
             taken = [i for i, flag in enumerate(chosen) if flag and labels[i] is None]
             if any(chosen):
-                check_in_time("label", str(name), taken)
+                with naming("eqopt.groups.label"):
+                    check_in_time(str(name), taken)
             for i in taken:
                 labels[i] = name
         return treedef.unflatten(labels)

@@ -50,7 +50,7 @@ def with_rate(node: Any, rate: ScaleByLearningRate | None) -> Any:
 
 def checked_count(given: Any) -> Array:
     """The `count` that the user passed, as an array for a state."""
-    check_interval(None, "count", given, 0)
+    check_interval("count", given, 0)
     return jnp.asarray(given, jnp.int32)
 
 

@@ -88,14 +88,14 @@ def power_iteration(
         }
         ```
     """
-    check_number_in("power_iteration", "error_tolerance", error_tolerance)
+    check_number_in("error_tolerance", error_tolerance)
     tolerance = jnp.asarray(error_tolerance, jnp.float32)
     if v0 is None and not callable(matrix):
         v0 = _random(jnp.asarray(matrix), 0 if key is None else key)
     start = map_parameters(jnp.asarray, v0)
     if not jtu.tree_leaves(start):
         problem = f"`v0` must have floating-point or complex arrays, but is {v0!r}."
-        raise InputError("power_iteration", problem)
+        raise InputError(problem)
     if callable(matrix):
         return _iterate(_checked(matrix, start), start, num_iters, tolerance)
     return _of_matrix(jnp.asarray(matrix), start, num_iters, tolerance, precision)
@@ -129,7 +129,7 @@ def _checked(product: Callable, start: PyTree) -> Callable:
         shapes = lambda tree: jtu.tree_map(jnp.shape, tree)
         if shapes(out) != shapes(v):
             problem = disagreement("matrix(v0)", out, "v0", v)
-            raise InputError("power_iteration", problem)
+            raise InputError(problem)
         return jtu.tree_map_with_path(_in_dtype_of, out, v)
 
     return checked
@@ -139,8 +139,7 @@ def _in_dtype_of(path: Any, x: Array, like: Array) -> Array:
     if jnp.iscomplexobj(x) and not jnp.iscomplexobj(like):
         why = f"because `matrix(v0)` has dtype {x.dtype} there"
         raise InputError(
-            "power_iteration",
-            f"`v0` must be complex at `{jtu.keystr(path) or '(the root)'}`, {why}.",
+            f"`v0` must be complex at `{jtu.keystr(path) or '(the root)'}`, {why}."
         )
     return x.astype(like.dtype)
 
@@ -264,10 +263,9 @@ def matrix_inverse_pth_root(
         }
         ```
     """
-    owner = "matrix_inverse_pth_root"
-    p = check_integer(owner, "p", p, 1)
-    check_number_in(owner, "ridge_epsilon", ridge_epsilon)
-    check_number_in(owner, "error_tolerance", error_tolerance)
+    p = check_integer("p", p, 1)
+    check_number_in("ridge_epsilon", ridge_epsilon)
+    check_number_in("error_tolerance", error_tolerance)
     matrix = jnp.asarray(matrix)
     dtype = wide_dtype(matrix.dtype)
     numbers = (jnp.asarray(x, dtype) for x in (ridge_epsilon, error_tolerance))
@@ -385,12 +383,12 @@ def nnls(
         }
         ```
     """
-    iters = check_integer("nnls", "iters", iters, 0)
+    iters = check_integer("iters", iters, 0)
     matrix, columns = jnp.asarray(A), jnp.asarray(b)
     dtype = wide_dtype(matrix.dtype, columns.dtype)
     if L is not None:
         positive = Interval(0, includes_low=False, includes_high=False)
-        check_number_in("nnls", "L", L, positive)
+        check_number_in("L", L, positive)
     given = None if L is None else jnp.asarray(L, dtype)
     x = _nnls(matrix.astype(dtype), columns.astype(dtype), given, iters, unroll)
     return x.astype(columns.dtype)

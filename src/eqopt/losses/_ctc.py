@@ -166,7 +166,7 @@ def _in_range(x, logits, high=np.inf):
 
 def _ctc(inputs, blank_id, log_epsilon):
     logits, logit_paddings, labels, label_paddings = inputs
-    check_interval(None, "blank_id", blank_id, 0, logits.shape[2], includes_high=False)
+    check_interval("blank_id", blank_id, 0, logits.shape[2], includes_high=False)
     (x,) = widen(logits)
     negative = Interval(-np.inf, 0, includes_low=False, includes_high=False)
     floor = as_scalar("log_epsilon", log_epsilon, x.dtype, negative)

@@ -36,7 +36,7 @@ def as_scalar(
     name: str, value: RealScalarLike, dtype: Any, *bounds: Interval
 ) -> Float[Array, ""]:
     """A number within bounds as an array, by default one that is not negative."""
-    check_number_in(None, name, value, *bounds)
+    check_number_in(name, value, *bounds)
     return jnp.asarray(value).astype(dtype)
 
 
@@ -51,9 +51,8 @@ def check_shape(
         fix = f"Convert integers with `jax.nn.one_hot(labels, {shape[-1]})`."
     fix = fix or f"Nothing is broadcast: insert or drop axes, as in `{name}[:, None]`."
     raise InputError(
-        None,
         f"`{name}` must have the shape of {like}, {shape}, but has shape "
-        f"{jnp.shape(x)}. {fix}",
+        f"{jnp.shape(x)}. {fix}"
     )
 
 
@@ -101,9 +100,8 @@ def as_mask(
         m not in (1, n) for m, n in zip(mask.shape, shape, strict=True)
     ):
         raise InputError(
-            None,
             f"`where` must have shape {shape}, with 1 instead of any of these numbers, "
-            f"or {reduced}, but has shape {mask.shape}.",
+            f"or {reduced}, but has shape {mask.shape}."
         )
     return jnp.broadcast_to(mask, shape)
 

@@ -284,9 +284,8 @@ def make_fenchel_young_loss(
         best = jax.vmap(lambda row: max_fun(row, *args, **kwargs))(rows)
         if best.ndim != 1:
             raise InputError(
-                "fenchel_young_loss",
                 "`max_fun` must return the maximum, one number for a vector, such as "
-                f"`logsumexp`, but returned an array of shape {best.shape[1:]}.",
+                f"`logsumexp`, but returned an array of shape {best.shape[1:]}."
             )
         best = best.astype(s.dtype).reshape(s.shape[:-1])
         return one_value_each(best - jnp.sum(weighted(y, s), -1), scores)

@@ -109,7 +109,7 @@ def dice_loss(
     axes = as_axes(axis, p.ndim) if axis is not None else range(1, p.ndim - 1)
     if p.ndim - 1 in axes:
         raise InputError(
-            None, f"`axis` must not contain the last axis, the classes, but is {axis}."
+            f"`axis` must not contain the last axis, the classes, but is {axis}."
         )
     numbers = {"smooth": smooth, "alpha": alpha, "beta": beta}
     s, a, b = (as_scalar(k, x, p.dtype) for k, x in numbers.items())
@@ -249,9 +249,8 @@ def _prepared(predictions: Any, targets: Any, apply_softmax: bool):
         t = t[..., None]
     if x.ndim < 2:
         raise InputError(
-            None,
             "`predictions` must have axes for the batch and the classes, but has "
-            f"shape {x.shape}.",
+            f"shape {x.shape}."
         )
     check_shape("targets", t, x.shape, "`predictions`")
     if not apply_softmax:

@@ -191,7 +191,7 @@ def _check_weights(weights: Any, split: Split) -> None:
     if np.shape(weights) != (split.rows,) or jnp.iscomplexobj(weights):
         expected = f"real numbers of shape ({split.rows},), one for each row"
         found = eqx.tree_pformat(weights)
-        raise InputError(None, f"`weights` must be {expected}, but is {found}.")
+        raise InputError(f"`weights` must be {expected}, but is {found}.")
     check_shards("weights", weights, 0, split)
 
 
@@ -420,10 +420,9 @@ def _check_output(where, kind, out, rest, weights) -> None:
     skip = 1 if kind is AccumulationType.CONCAT or has_rows else 0
     if out.shape[skip:] != rest.shape[skip:]:
         raise InputError(
-            None,
             f"{kind.name} cannot combine `{where}`, which has shape {rest.shape} "
             f"instead of {out.shape} for the last {split.rest} rows. Use CONCAT for "
-            "rows.",
+            "rows."
         )
     fits = jnp.issubdtype(out.dtype, jnp.inexact) or (
         kind is AccumulationType.SUM and not jnp.issubdtype(out.dtype, bool)
@@ -431,4 +430,4 @@ def _check_output(where, kind, out, rest, weights) -> None:
     if not (kind is AccumulationType.CONCAT or has_rows or fits):
         problem = f"{kind.name} cannot combine `{where}`, which has dtype {out.dtype}."
         fix = "Cast it in the function, or use another `AccumulationType`."
-        raise InputError(None, f"{problem} {fix}")
+        raise InputError(f"{problem} {fix}")

@@ -51,7 +51,7 @@ def reshape_batch_axis(
     `ValueError` if `axis` is out of range for an array, or if `microbatch_size` is not
     positive or does not divide a batch axis.
     """
-    size = check_integer(None, "microbatch_size", microbatch_size, 1)
+    size = check_integer("microbatch_size", microbatch_size, 1)
 
     def reshape(path: Any, x: Any) -> Any:
         if not eqx.is_array(x):
@@ -61,9 +61,8 @@ def reshape_batch_axis(
         split = Split(x.shape[i], size)
         if split.rest != 0:
             raise InputError(
-                None,
                 f"`microbatch_size={size}` does not divide the {split.rows} rows of "
-                f"`{where}`. Pad the batch.",
+                f"`{where}`. Pad the batch."
             )
         check_shards(where, x, i, split)
         return jnp.swapaxes(_columns(x, i, split), i, i + 1)
@@ -97,9 +96,8 @@ class Split(eqx.Module):
             return jnp.clip(jnp.asarray(num_real).astype(jnp.int32), 0, self.total)
         if not 0 <= num_real <= self.total:
             raise InputError(
-                None,
                 f"`num_real_microbatches` must be at most {self.total}, the number of "
-                f"microbatches, but is {num_real}.",
+                f"microbatches, but is {num_real}."
             )
         return num_real
 
@@ -137,7 +135,7 @@ def resolve_axis(where: str, x: Any, axis: int) -> int:
     if not -x.ndim <= axis < x.ndim:
         problem = f"`{where}` of shape {x.shape} has no axis {axis}."
         fix = "If it is no batch, pass it in another argument."
-        raise InputError(None, f"{problem} {fix}")
+        raise InputError(f"{problem} {fix}")
     return axis % x.ndim
 
 
@@ -151,10 +149,9 @@ def check_shards(where: str, x: Any, axis: int, split: Split) -> None:
     shards = x.shape[axis] // local
     if shards > 1 and (split.rest or split.size % shards):
         raise InputError(
-            None,
             f"`{where}` has its {split.rows} rows explicitly sharded {shards} ways, so "
             f"`microbatch_size={split.size}` must divide {split.rows} and be a "
-            f"multiple of {shards}.",
+            f"multiple of {shards}."
         )
 
 
@@ -212,10 +209,9 @@ class Call(NamedTuple):
         for x in wanted:
             if x not in places:
                 raise InputError(
-                    None,
                     f"there is no argument {x!r} in this call, which has "
                     f"{len(self.args)} positional arguments and the keyword arguments "
-                    f"{sorted(self.kwargs)}.",
+                    f"{sorted(self.kwargs)}."
                 )
         return tuple(places[x] for x in wanted)
 
@@ -337,9 +333,8 @@ def find_batch(
     if len(states) > 1:
         fix = "Make one model with one State."
         raise InputError(
-            None,
             f"the arguments {states} are all an `eqx.nn.State`, but microbatches pass "
-            f"on only one. {fix}",
+            f"on only one. {fix}"
         )
     call = call.replaced(dict.fromkeys(states))
     if key is not None and not is_single_key(given[key]):
@@ -372,23 +367,19 @@ def find_batch(
 def _split(found: dict[str, tuple[Any, int]], size: int | None) -> Split:
     if not found:
         raise InputError(
-            None,
             "no batch argument has an array. Name the arguments that are batches, "
-            "and convert numbers with `jnp.asarray`.",
+            "and convert numbers with `jnp.asarray`."
         )
     lengths = {where: x.shape[axis] for where, (x, axis) in found.items()}
     first, rows = next(iter(lengths.items()))
     for where, length in lengths.items():
         if length != rows:
-            raise InputError(
-                None, f"`{first}` has {rows} rows, but `{where}` has {length}."
-            )
+            raise InputError(f"`{first}` has {rows} rows, but `{where}` has {length}.")
     if size is not None and 0 < rows < size:
         fix = "Use `None` for one microbatch."
         raise InputError(
-            None,
             f"`microbatch_size={size}` is larger than the batch, as `{first}` has "
-            f"{rows} rows. {fix}",
+            f"{rows} rows. {fix}"
         )
     return Split(rows, max(rows, 1) if size is None else size)
 
@@ -429,9 +420,8 @@ def match_axes(
     if len(axes) != len(places):
         fix = "Pass an axis for each, or a single int for all."
         raise InputError(
-            None,
             f"`in_axes={in_axes}` has length {len(axes)}, but there are {len(places)} "
-            f"such arguments. {fix}",
+            f"such arguments. {fix}"
         )
     return dict(zip(places, axes, strict=True))
 

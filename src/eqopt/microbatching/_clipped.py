@@ -166,7 +166,7 @@ def clipped_grad(
     if isinstance(l2_norm_clip, Mapping):
         l2_norm_clip = label_dict(dict(l2_norm_clip))
     for x in jtu.tree_leaves(l2_norm_clip):
-        check_number_in(None, "l2_norm_clip", x, Interval(0))
+        check_number_in("l2_norm_clip", x, Interval(0))
     options = make_options(microbatch_size, accumulator, weights, num_real_microbatches)
     of_loss = has_aux, argnums, batch_argnums, keep_batch_dim
     arguments = of_loss, groups, method, l2_norm_clip, options
@@ -315,8 +315,7 @@ def _limits_of(l2_norm_clip: Any, labels: list[Any]) -> dict[Any, Any]:
         return dict.fromkeys(labels or [None], l2_norm_clip)
     if missing := [*(set(labels) - set(l2_norm_clip))]:
         raise InputError(
-            None,
-            f"`l2_norm_clip` has no entry for {missing}, only for {[*l2_norm_clip]}.",
+            f"`l2_norm_clip` has no entry for {missing}, only for {[*l2_norm_clip]}."
         )
     return l2_norm_clip
 
@@ -375,10 +374,9 @@ class _Gradients(NamedTuple):
             paths = zip(self.names, traced.paths, strict=True)
             large = [name for name, path in paths if path == "per_example"]
             raise InputError(
-                None,
                 "`method` is 'ghost', but the per-example gradients with respect to "
                 f"{listed(large)} do not factor. Use 'auto', with microbatches that fit "
-                "into memory.",
+                "into memory."
             )
         return traced
 
@@ -389,7 +387,7 @@ def _find_gradients(call, of_loss, groups=None, method: Any = "auto", size=None)
     if both:
         problem = f"`argnums` and `batch_argnums` both contain argument {both[0]!r}."
         fix = "For gradients with respect to the batch, use `micro_grad`."
-        raise InputError(None, f"{problem} {fix}")
+        raise InputError(f"{problem} {fix}")
     params, static = eqx.partition(loss.wrt(call), eqx.is_inexact_array)
     leaves, treedef = jtu.tree_flatten_with_path(params)
     return _Gradients(
@@ -413,9 +411,8 @@ def _labels_of(groups: Groups, params: PyTree) -> list[Any]:
     for label, (path, _) in zip(labels, jtu.tree_leaves_with_path(params), strict=True):
         if not is_label(label):
             raise InputError(
-                None,
                 f"`groups` has {label!r} at `{jtu.keystr(path)}`, not a label such as a "
-                "string.",
+                "string."
             )
     return labels
 

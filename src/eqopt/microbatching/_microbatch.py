@@ -252,9 +252,8 @@ def micro_value_and_grad(
     batches = *as_tuple(batch_argnums), *as_tuple(batch_argnames)
     if 0 in batches:
         raise InputError(
-            None,
             f"`batch_argnums={batch_argnums}` contains the first argument, but the "
-            "gradient is with respect to it. Pass the model first, then the batch.",
+            "gradient is with respect to it. Pass the model first, then the batch."
         )
     # Without the microbatches that `num_real_microbatches` omits.
     mean = AccumulationType.RUNNING_MEAN
@@ -497,11 +496,11 @@ def make_options(
 ) -> Options:
     """Checks what is known before a call."""
     if microbatch_size is not None:
-        microbatch_size = check_integer(None, "microbatch_size", microbatch_size, 1)
+        microbatch_size = check_integer("microbatch_size", microbatch_size, 1)
     is_known = not is_traced(weights) and getattr(weights, "is_fully_addressable", True)
     if weights is not None and is_known:
         lowest = np.min(np.real(weights), initial=0)
-        check_interval(None, "weights", lowest, 0, advice="To ignore a row, use 0.")
+        check_interval("weights", lowest, 0, advice="To ignore a row, use 0.")
     return Options(microbatch_size, accumulator, weights, num_real)
 
 
@@ -614,10 +613,9 @@ def _passes_state(batch: Batch, output: PyTree) -> bool:
     found, expected = types(states), types([batch.state])
     if not eqx.tree_equal(found, expected):
         raise InputError(
-            None,
             "the output must have one `eqx.nn.State` with the arrays "
             f"{jtu.tree_leaves(expected)}, but has {jtu.tree_leaves(found)}. For a "
-            "substate, return `state.update(substate)`.",
+            "substate, return `state.update(substate)`."
         )
     return True
 

@@ -199,7 +199,7 @@ def estimate_control_variate_coefficients(
     The errors of [`eqopt.monte_carlo.control_variates_jacobians`][], and a `ValueError`
     if `num_samples` is less than 2 or `eps` is negative, not finite, or has axes.
     """
-    check_number_in(None, "eps", eps)
+    check_number_in("eps", eps)
     cv, _, _ = control_variate_from_function(function)
     key, state = as_key(key), control_variate_state
     estimator = grad_estimator, params, dist_builder, key, num_samples
@@ -235,7 +235,7 @@ def _estimates(function, cv, estimator_and_arguments, state, low=1):
         found = grad_estimator(function, *arguments)
         if shapes(found) != shapes(like):
             difference = disagreement("grad_estimator(...)", found, "params", like)
-            raise InputError(None, f"{difference} Return a row for each sample.")
+            raise InputError(f"{difference} Return a row for each sample.")
         return jtu.tree_map(lambda j: at_least_float32(jnp.asarray(j)), found)
 
     by_params = lambda x: jax.grad(lambda a: value(eqx.combine(a, params), x))(arrays)
@@ -453,7 +453,7 @@ def moving_avg_baseline(
         }
         ```
     """
-    check_interval(None, "decay", decay, 0, 1)
+    check_interval("decay", decay, 0, 1)
     value = real_function(function)
 
     def baseline(state: MovingAvgBaselineState | None) -> Array:

@@ -165,7 +165,7 @@ class MultiNormalDiag(AbstractDistribution):
 
 def sample_keys(key: Key, num_samples: Any, low: int = 1) -> Any:
     """A key for each sample."""
-    return jr.split(as_key(key), check_integer(None, "num_samples", num_samples, low))
+    return jr.split(as_key(key), check_integer("num_samples", num_samples, low))
 
 
 def real_parameters(params: PyTree) -> PyTree:
@@ -175,9 +175,8 @@ def real_parameters(params: PyTree) -> PyTree:
     if not leaves or any(map(jnp.iscomplexobj, leaves)):
         fix = "Convert numbers with `jnp.asarray(x, jnp.float32)`."
         raise InputError(
-            None,
             "`params` must have floating-point arrays, and none that is complex, but "
-            f"is {briefly(params)}. {fix}",
+            f"is {briefly(params)}. {fix}"
         )
     return arrays
 
@@ -192,7 +191,7 @@ def real_number(name: str, y: Any) -> Array:
     """`y` in at least float32; raises an error unless it is one real number."""
     if not eqx.is_array_like(y) or np.shape(y) != () or jnp.iscomplexobj(y):
         raise InputError(
-            None, f"{name} must be one real number, but is {eqx.tree_pformat(y)}."
+            f"{name} must be one real number, but is {eqx.tree_pformat(y)}."
         )
     return jnp.asarray(y, wide_dtype(jnp.result_type(y)))
 
@@ -220,17 +219,16 @@ def check_smooth(name: str, x: PyTree) -> None:
     if not any(map(is_smooth, jtu.tree_leaves(x))):
         problem = f"{name} must be differentiated, but gives {eqx.tree_pformat(x)}."
         fix = "Use `score_function_jacobians`, which needs no derivatives."
-        raise InputError(None, f"{problem} {fix}")
+        raise InputError(f"{problem} {fix}")
 
 
 def check_normal(dist: Any) -> MultiNormalDiag:
     """`dist`; raises an error if it is another distribution."""
     if not isinstance(dist, MultiNormalDiag):
         raise InputError(
-            None,
             f"the distribution must be a `MultiNormalDiag`, but is {briefly(dist)}. For "
             "others, use `score_function_jacobians` or `pathwise_jacobians`, and the "
-            "control variate `moving_avg_baseline`.",
+            "control variate `moving_avg_baseline`."
         )
     return dist
 

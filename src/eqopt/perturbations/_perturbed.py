@@ -130,16 +130,15 @@ def make_perturbed_fun(
         }
         ```
     """
-    check_integer(None, "num_samples", num_samples, 1)
-    check_interval(None, "sigma", sigma, 0, includes_low=False, includes_high=False)
+    check_integer("num_samples", num_samples, 1)
+    check_interval("sigma", sigma, 0, includes_low=False, includes_high=False)
 
     def perturbed(key: Key, x: PyTree) -> PyTree:
         arrays = map_parameters(jnp.asarray, x)
         if not jtu.tree_leaves(arrays):
             raise InputError(
-                "make_perturbed_fun",
                 f"the argument of the perturbed function is {briefly(x)}, without "
-                "floating-point arrays. Convert it with `jnp.asarray(x, jnp.float32)`.",
+                "floating-point arrays. Convert it with `jnp.asarray(x, jnp.float32)`."
             )
         key = as_key(key)
         fixed = lax.stop_gradient(arrays)

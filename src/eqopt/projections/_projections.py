@@ -42,7 +42,7 @@ def take(name: str, tree: PyTree, complex_too: bool = False) -> Parts:
     if not any(x.size for x in arrays):
         problem = f"`{name}` must have floating-point arrays, but is {briefly(tree)}."
         fix = "Convert numbers with `jnp.asarray(x, float)`."
-        raise InputError(None, f"{problem} {fix}")
+        raise InputError(f"{problem} {fix}")
     if not complex_too:
         check_real(name, tree, "Project `x.real` and `x.imag`.")
 
@@ -60,14 +60,12 @@ def aligned(name: str, given: PyTree, tree: PyTree, parts: Parts) -> list:
     try:
         column = parts.treedef.flatten_up_to(given)
     except (ValueError, TypeError):
-        raise InputError(None, f"{disagreement(name, given, 'x', tree)}") from None
+        raise InputError(f"{disagreement(name, given, 'x', tree)}") from None
     found = [column[i] for i in parts.places]
     for i, x, y in zip(parts.places, parts.arrays, found, strict=True):
         if y is not None and np.shape(y) != x.shape:
             found = f"{np.shape(y)} instead of {x.shape} at `{keystr(tree, i)}`"
-            raise InputError(
-                None, f"`{name}` must have the shapes of `x`, but is {found}."
-            )
+            raise InputError(f"`{name}` must have the shapes of `x`, but is {found}.")
     return [None if y is None else jnp.asarray(y) for y in found]
 
 
@@ -76,7 +74,7 @@ def scalar(name: str, value: RealScalarLike, *bounds: Interval) -> RealScalarLik
 
     Traced values are not checked.
     """
-    check_number_in(None, name, value, *bounds)
+    check_number_in(name, value, *bounds)
     number = float(value) if isinstance(value, int) else value
     # A compiled function converts it to an array; without `jit`, for debugging, this
     # does.
@@ -491,9 +489,8 @@ def _between(tree: PyTree, parts: Parts, low: list, high: list) -> PyTree:
     for i, a, b in zip(parts.places, low, high, strict=True):
         if not _ascend(a, b):
             raise InputError(
-                None,
                 f"the lower bound {a} is above the upper bound {b} at "
-                f"`{keystr(tree, i)}`.",
+                f"`{keystr(tree, i)}`."
             )
     return parts.put(_clip(parts.arrays, low, high))
 
@@ -522,7 +519,7 @@ def _bounds(name: str, given: PyTree, tree: PyTree, parts: Parts) -> list:
     column = resolve(name, given, tree, tree)
     found = [column[i] for i in parts.places]
     for i, x, bound in zip(parts.places, parts.arrays, found, strict=True):
-        check_broadcasts(None, name, bound, tree, i, x.shape)
+        check_broadcasts(name, bound, tree, i, x.shape)
     wide = lambda bound: float(bound) if isinstance(bound, int) else bound
     return [bound if bound is None else jnp.asarray(wide(bound)) for bound in found]
 

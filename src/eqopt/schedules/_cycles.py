@@ -222,16 +222,15 @@ class SGDR(AbstractSchedule):
         is_cycle = lambda x: isinstance(x, WarmupCosineDecay)
         if not self.cosine_kwargs or not all(map(is_cycle, self.cosine_kwargs)):
             raise InputError(
-                self,
                 "`cosine_kwargs` must have a dictionary or a `WarmupCosineDecay` for at "
                 f"least one cycle, but is {self.cosine_kwargs}. For other schedules, use "
-                "`Join`.",
+                "`Join`."
             )
 
     @of_counts
     def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
         boundaries = accumulate((x.decay_steps for x in self.cosine_kwargs[:-1]), later)
-        return one_after_the_other(self, self.cosine_kwargs, boundaries, count)
+        return one_after_the_other(self.cosine_kwargs, boundaries, count)
 
 
 @partial(compiled, static_argnames="kind")

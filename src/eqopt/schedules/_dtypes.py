@@ -80,9 +80,8 @@ def as_count(count):
     """The count, or an array of counts, as an array of the default integer dtype."""
     if not _holds_integers(count):
         raise InputError(
-            None,
             f"the count must be an integer, but is {count!r}. Convert it with "
-            "`int(count)` or `count.astype(jnp.int32)`.",
+            "`int(count)` or `count.astype(jnp.int32)`."
         )
     dtype, largest = _int_dtype(), largest_count()
     if isinstance(count, int):
@@ -164,9 +163,8 @@ def _widened(x):
 def _check_is_one(value):
     if np.ndim(value) != 0:
         raise InputError(
-            None,
             f"with numbers of shape {np.shape(value)}, this is a population. Call each: "
-            "`eqx.filter_vmap(lambda schedule: schedule(count))(population)`.",
+            "`eqx.filter_vmap(lambda schedule: schedule(count))(population)`."
         )
 
 

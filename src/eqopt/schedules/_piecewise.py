@@ -73,10 +73,10 @@ def _sorted_pairs(given: Mapping[Any, Any] | Iterable[Any] | None) -> tuple[Any,
 
 def _check_pairs(owner: "PiecewiseConstant | PiecewiseInterpolate") -> None:
     name, pairs = "boundaries_and_scales", owner.boundaries_and_scales
-    check_boundaries(owner, name, tuple(boundary for boundary, _ in pairs))
+    check_boundaries(name, tuple(boundary for boundary, _ in pairs))
     for boundary, scale in pairs:
         place = f"{name}[{boundary}]"
-        check_interval(type(owner).__name__, place, scale, 0, includes_high=False)
+        check_interval(place, scale, 0, includes_high=False)
 
 
 def _arrays(owner: "PiecewiseConstant | PiecewiseInterpolate") -> tuple[Any, ...]:
@@ -188,7 +188,7 @@ class MultiStep(AbstractSchedule):
     gamma: Annotated[RealScalarLike, Interval(0)] = 0.1
 
     def __check_init__(self) -> None:
-        check_boundaries(self, "milestones", self.milestones)
+        check_boundaries("milestones", self.milestones)
 
     @of_counts
     def __call__(self, count: IntScalarLike) -> Float[Array, ""]:

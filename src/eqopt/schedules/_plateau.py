@@ -159,7 +159,7 @@ class ReduceOnPlateau(AbstractStatefulSchedule):
     def update(
         self, state: ReduceOnPlateauState, *, value: RealScalarLike, **extra: Any
     ) -> ReduceOnPlateauState:
-        check_number(self, "value", value)
+        check_number("value", value)
         return ReduceOnPlateauState(**after_one_more(self, state, value))
 
     def __call__(self, state: ReduceOnPlateauState, **extra: Any) -> Float[Array, ""]:

@@ -248,13 +248,13 @@ class _AbstractReduction(AbstractSchedule):
     _operator: ClassVar[Callable[[Any, Any], Any]]
 
     def __check_init__(self) -> None:
-        _check_schedules(self, self.schedules)
+        _check_schedules(self.schedules)
 
     @of_counts
     def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
         count = as_count(count)
         values = (
-            _checked_value(self, f"schedules[{i}]", schedule(count))
+            _checked_value(f"schedules[{i}]", schedule(count))
             for i, schedule in enumerate(self.schedules)
         )
         return reduce(self._operator, values)
@@ -323,13 +323,13 @@ class Clipped(AbstractSchedule):
 
     def __check_init__(self) -> None:
         check_fields(self)
-        _check_schedule(self, "schedule", self.schedule)
+        _check_schedule("schedule", self.schedule)
         if self.min_value is not None and self.max_value is not None:
             check_order(self, "min_value", "max_value")
 
     @of_counts
     def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
-        value = _checked_value(self, "schedule", self.schedule(as_count(count)))
+        value = _checked_value("schedule", self.schedule(as_count(count)))
         if self.min_value is not None:
             value = jnp.maximum(value, as_real(self.min_value))
         if self.max_value is not None:
@@ -378,21 +378,20 @@ class Join(AbstractSchedule):
     boundaries: tuple[IntScalarLike, ...] = eqx.field(converter=as_tuple)
 
     def __check_init__(self) -> None:
-        _check_schedules(self, self.schedules)
+        _check_schedules(self.schedules)
         if len(self.schedules) != len(self.boundaries) + 1:
             raise InputError(
-                self,
                 "`boundaries` must have one entry fewer than `schedules`, but there are "
-                f"{len(self.boundaries)} for {len(self.schedules)} schedules.",
+                f"{len(self.boundaries)} for {len(self.schedules)} schedules."
             )
-        check_boundaries(self, "boundaries", self.boundaries)
+        check_boundaries("boundaries", self.boundaries)
 
     @of_counts
     def __call__(self, count: IntScalarLike) -> Float[Array, ""]:
-        return one_after_the_other(self, self.schedules, self.boundaries, count)
+        return one_after_the_other(self.schedules, self.boundaries, count)
 
 
-def one_after_the_other(owner, schedules, boundaries, count) -> Float[Array, ""]:
+def one_after_the_other(schedules, boundaries, count) -> Float[Array, ""]:
     """The value of the active schedule; each counts from its own beginning."""
     count = as_count(count)
     starts = reachable((0, *boundaries))
@@ -400,7 +399,7 @@ def one_after_the_other(owner, schedules, boundaries, count) -> Float[Array, ""]
     for i, schedule in enumerate(schedules[: len(starts)]):
         own = jnp.minimum(count, starts[i + 1] - 1) if starts[i + 1 :] else count
         value = schedule(jnp.maximum(own, starts[i]) - starts[i])
-        values.append(_checked_value(owner, f"schedules[{i}]", value))
+        values.append(_checked_value(f"schedules[{i}]", value))
     joined = values[0]
     for start, value in zip(starts[1:], values[1:], strict=True):
         joined = jnp.where(count < start, joined, value)
@@ -422,39 +421,37 @@ def check_order(owner: object, low: str, high: str, strictly: bool = False) -> N
     a, b = getattr(owner, low), getattr(owner, high)
     if not ascend(a, b, strictly=strictly):
         than = "more than" if strictly else "at least"
-        raise InputError(owner, f"`{high}` must be {than} `{low}`, {a}, but is {b}.")
+        raise InputError(f"`{high}` must be {than} `{low}`, {a}, but is {b}.")
 
 
-def check_boundaries(owner: object, name: str, counts: tuple[Any, ...]) -> None:
+def check_boundaries(name: str, counts: tuple[Any, ...]) -> None:
     """Raises unless these are integers that ascend strictly, from 0 on."""
     if not (all(map(is_integer, counts)) and ascend(-1, *counts)):
         raise InputError(
-            owner,
             f"`{name}` must be integers that ascend strictly, of at least 0, but is "
             f"{counts}. They count from the start: add up lengths with "
-            "`itertools.accumulate`.",
+            "`itertools.accumulate`."
         )
 
 
-def _check_schedules(owner: object, schedules: tuple[Any, ...]) -> None:
+def _check_schedules(schedules: tuple[Any, ...]) -> None:
     for i, schedule in enumerate(schedules):
-        _check_schedule(owner, f"schedules[{i}]", schedule)
+        _check_schedule(f"schedules[{i}]", schedule)
 
 
-def _check_schedule(owner: object, place: str, schedule: Any) -> None:
+def _check_schedule(place: str, schedule: Any) -> None:
     no_function = type, AbstractStatefulSchedule
     if not callable(schedule) or isinstance(schedule, no_function):
         raise InputError(
-            owner,
             f"`{place}` must be a function of the count, but is {schedule!r}. For a "
             "fixed value, use `Constant(...)`. A schedule with a state must be the "
-            "hyperparameter itself.",
+            "hyperparameter itself."
         )
 
 
-def _checked_value(owner: object, place: str, value: Any) -> Float[Array, ""]:
+def _checked_value(place: str, value: Any) -> Float[Array, ""]:
     """What a schedule returned, as an array; raises unless it is a number."""
-    return jnp.asarray(check_returned(owner, place, value), real_dtype())
+    return jnp.asarray(check_returned(place, value), real_dtype())
 
 
 def _combined(kind: type[Sum] | type[Product], *operands: Any) -> Any:

@@ -246,9 +246,8 @@ class WarmupStableDecay(AbstractFormula):
         warmup, cooldown, total = map(int, steps)
         if warmup + cooldown > total:
             raise InputError(
-                self,
                 "`total_steps` must be at least `warmup_steps` + `cooldown_steps`, "
-                f"{warmup} + {cooldown}, but is {total}.",
+                f"{warmup} + {cooldown}, but is {total}."
             )
 
     def _formula(self: Any, count: Int[Array, ""]) -> Float[Array, ""]:
@@ -325,7 +324,7 @@ def _beginnings(cycles: int | Iterable[Any]) -> tuple[Any, ...]:
     """Where each cycle but the first begins."""
     if isinstance(cycles, Iterable) and getattr(cycles, "ndim", 1) == 1:
         return tuple(cycles)
-    number = check_integer("WarmupDecay", "cycles", cycles, 1)
+    number = check_integer("cycles", cycles, 1)
     return tuple(i / number for i in range(1, number))
 
 
@@ -404,10 +403,9 @@ class WarmupDecay(AbstractSchedule):
         starts = self._starts()
         if not ascend(*starts, self.total_steps):
             raise InputError(
-                self,
                 "`cycles` must ascend, above 0 and below `total_steps`, "
                 f"{self.total_steps}, but the cycles begin at steps {starts}. List where "
-                "each cycle but the first begins, not the lengths.",
+                "each cycle but the first begins, not the lengths."
             )
         for i, (length, warmup, decay) in enumerate(self._lengths()):
             _check_fits(self, i, length, warmup, decay)
@@ -428,7 +426,7 @@ class WarmupDecay(AbstractSchedule):
             )
             for i, (length, warmup, decay) in enumerate(self._lengths())
         )
-        return one_after_the_other(self, cycles, self._starts()[1:], count)
+        return one_after_the_other(cycles, self._starts()[1:], count)
 
     def _starts(self) -> list[Any]:
         return [0, *(_steps(x, _whole(self.total_steps)) for x in self.cycles)]
@@ -459,10 +457,9 @@ def _check_fits(owner: WarmupDecay, i, length, warmup, decay) -> None:
     if warmup > length or warmup + decay > length + slack:
         name = "rewarmup" if i else "warmup"
         raise InputError(
-            owner,
             f"`{name}` and `decay` must fit into a cycle, but are {warmup} and "
             f"{max(decay, 0)} steps in cycle {i}, which has {length}. Integers are "
-            "steps, and floats are fractions.",
+            "steps, and floats are fractions."
         )
 
 

@@ -72,7 +72,7 @@ def hvp(loss: Callable[..., Any], v: PyTree, params: Params, *args: Any) -> Upda
         ```
     """
     arrays = map_parameters(jnp.asarray, params)
-    slope = jax.grad(loss_of_arrays("hvp", "loss", loss, params, args))
+    slope = jax.grad(loss_of_arrays("loss", loss, params, args))
     return jax.jvp(slope, (arrays,), (_like(v, arrays),))[1]
 
 
@@ -85,9 +85,8 @@ def _like(v: PyTree, arrays: PyTree) -> PyTree:
     )
     if here != there:
         raise InputError(
-            "hvp",
             f"{disagreement('v', v, 'params', arrays)} It must be like the gradient: "
-            "`jax.flatten_util.ravel_pytree(params)[1]` makes one of a vector.",
+            "`jax.flatten_util.ravel_pytree(params)[1]` makes one of a vector."
         )
     leaves, treedef = jtu.tree_flatten(arrays)
     pairs = zip(jtu.tree_leaves(v), leaves, strict=True)
@@ -95,13 +94,11 @@ def _like(v: PyTree, arrays: PyTree) -> PyTree:
 
 
 def loss_of_arrays(
-    owner: str, name: str, loss: Callable[..., Any], params: Params, args: tuple
+    name: str, loss: Callable[..., Any], params: Params, args: tuple
 ) -> Callable[[PyTree], Any]:
     """`loss` at `args`, with the given arrays instead of the arrays in `params`.
 
-    **Arguments:**
-
-    - `owner`, `name`: the called function, and the name of `loss` among its arguments.
+    Its errors call it `name`.
     """
 
     def value(arrays: PyTree) -> Any:
@@ -111,7 +108,7 @@ def loss_of_arrays(
             found = eqx.tree_pformat(out)
             expected = f"`{name}` must return a real floating-point number"
             fix = "Return only the loss, the mean over a batch."
-            raise InputError(owner, f"{expected}, but returned {found}. {fix}")
+            raise InputError(f"{expected}, but returned {found}. {fix}")
         return out
 
     return value
@@ -210,15 +207,15 @@ def hessian_diag(
         ```
     """
     arrays = map_parameters(jnp.asarray, params)
-    value = loss_of_arrays("hessian_diag", "loss", loss, params, args)
-    check_integer("hessian_diag", "batch_size", batch_size, 1)
+    value = loss_of_arrays("loss", loss, params, args)
+    check_integer("batch_size", batch_size, 1)
     if (num_samples is None) != (key is None):
         problem = f"`num_samples` is {num_samples}, and `key` is {key}."
         fix = "Pass both for the estimate, or neither for the exact diagonal."
-        raise InputError("hessian_diag", f"{problem} {fix}")
+        raise InputError(f"{problem} {fix}")
     if num_samples is None or key is None:
         return _exact(value, arrays, batch_size)
-    check_integer("hessian_diag", "num_samples", num_samples, 1)
+    check_integer("num_samples", num_samples, 1)
     return _estimate(value, arrays, jr.split(as_key(key), num_samples))
 
 
@@ -334,15 +331,15 @@ def fisher_diag(
     arrays = map_parameters(jnp.asarray, params)
 
     def squares(*example: Any) -> PyTree:
-        owner, name = "fisher_diag", "negative_log_likelihood"
-        value = loss_of_arrays(owner, name, negative_log_likelihood, params, example)
+        name = "negative_log_likelihood"
+        value = loss_of_arrays(name, negative_log_likelihood, params, example)
         return jtu.tree_map(_square, jax.grad(value)(arrays))
 
     if not per_example:
         if microbatch_size is not None:
             problem = f"`microbatch_size` is {microbatch_size}, but without"
             fix = "`per_example=True` there is no batch to divide."
-            raise InputError("fisher_diag", f"{problem} {fix}")
+            raise InputError(f"{problem} {fix}")
         return _narrow(squares(*args), arrays)
     is_numpy = lambda x: isinstance(x, np.ndarray | np.generic)
     batch = jtu.tree_map(lambda x: jnp.asarray(x) if is_numpy(x) else x, args)

@@ -77,7 +77,7 @@ class AbstractParamStorage(Module):
 
 
 def check_made_by(
-    owner: str, storage: Any, made: Sequence[tuple[Any, Any]], fits: Callable, fix: str
+    storage: Any, made: Sequence[tuple[Any, Any]], fits: Callable, fix: str
 ) -> None:
     """Raises if none of the stored leaves `made` is from this storage.
 
@@ -88,8 +88,7 @@ def check_made_by(
         return
     path, x = made[0]
     raise InputError(
-        owner,
         f"`storage` is {storage}, but {getattr(x, '_made_by', 'another one')} made the "
         f"{type(x).__name__} at `{jtu.keystr(path)}` in the state, which keeps its form. "
-        f"Pass the storage of that run{fix}.",
+        f"Pass the storage of that run{fix}."
     )

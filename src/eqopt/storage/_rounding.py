@@ -60,7 +60,7 @@ class Cast(AbstractStateStorage):
     dtype: DTypeLike = eqx.field(static=True, default=jnp.bfloat16)
 
     def __check_init__(self) -> None:
-        check_real_dtype("Cast", "dtype", self.dtype)
+        check_real_dtype("dtype", self.dtype)
 
     def keep(self, x: Inexact[Array, "..."], slot: Slot) -> Rounded:
         return Rounded(jnp.array(x, self.dtype, copy=True), x.dtype)
@@ -374,10 +374,9 @@ class SplitMasterWeights(AbstractParamStorage):
             return None
         if p.dtype != jnp.bfloat16:
             raise InputError(
-                self,
                 "the first half of a float32 number is a bfloat16 number, but this "
                 f"parameter has dtype {p.dtype}. Cast it with `eqopt.tree.cast(model, "
-                "jnp.bfloat16)`, or use `eqopt.storage.MasterWeights()`.",
+                "jnp.bfloat16)`, or use `eqopt.storage.MasterWeights()`."
             )
         return LowBits(_zeros(p, jnp.uint16 if self.bits == 16 else jnp.uint8))
 

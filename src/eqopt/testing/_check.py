@@ -102,9 +102,8 @@ def check_laws(
     trial.state  # noqa: B018  # an error about the model is not about a law
     if not jax.tree.leaves(parameters(model)):
         raise InputError(
-            "check_laws",
             "`model` must have floating-point or complex arrays, but is "
-            f"{briefly(model)}.",
+            f"{briefly(model)}."
         )
     check(trial, [name for name in asked if name not in skipped])
 
@@ -115,7 +114,7 @@ def names(argument: str, given: str | Collection[str]) -> tuple[str, ...]:
     for name in found:
         if name not in BY_NAME:
             problem = f"`{argument}` has {name!r}, which is not the name of a law."
-            raise InputError("check_laws", f"{problem} The laws are {', '.join(LAWS)}.")
+            raise InputError(f"{problem} The laws are {', '.join(LAWS)}.")
     return found
 
 

@@ -49,9 +49,8 @@ class Plan(Module):
         if self.batch_tokens > self.tokens:
             fix = "Count tokens in both."
             raise InputError(
-                "Plan",
                 f"`batch_tokens` must be at most `tokens`, {self.tokens}, but is "
-                f"{self.batch_tokens}. {fix}",
+                f"{self.batch_tokens}. {fix}"
             )
 
     @property
@@ -59,14 +58,14 @@ class Plan(Module):
         return self.tokens / self.batch_tokens
 
 
-def ratio(owner: str, name: str, base: Plan, plan: Plan) -> float:
+def ratio(name: str, base: Plan, plan: Plan) -> float:
     """`plan.name / base.name`; 1 if neither has it."""
     before, after = getattr(base, name), getattr(plan, name)
     if before is None and after is None:
         return 1.0
     if before is None or after is None:
         problem = f"one plan has `{name}`, and the other does not. Pass it to both."
-        raise InputError(owner, problem)
+        raise InputError(problem)
     return after / before
 
 
@@ -148,9 +147,7 @@ class PowerLaw(Module):
     def ratio(self, base: Plan, plan: Plan) -> float:
         """The value at `plan` divided by the value at `base`."""
         powers = {name: a for name in FIELDS if (a := getattr(self, name)) != 0}
-        return math.prod(
-            ratio("PowerLaw", name, base, plan) ** a for name, a in powers.items()
-        )
+        return math.prod(ratio(name, base, plan) ** a for name, a in powers.items())
 
 
 def hyper_p() -> PowerLaw:
@@ -214,7 +211,7 @@ class Fit(Module):
 
     def spread(self, plan: Plan) -> float:
         """The factor by which the law may be wrong at a plan: one standard error."""
-        ratios = [ratio("Fit", name, self.law.base, plan) for name in self.errors]
+        ratios = [ratio(name, self.law.base, plan) for name in self.errors]
         at = np.array([1.0, *map(math.log, ratios)])
         return math.exp(math.sqrt(at @ np.array(self.covariance) @ at))
 
@@ -255,13 +252,12 @@ def fit(
     names = over or [name for name, column in columns.items() if len({*column}) > 1]
     if len(values) != len(plans) or not all(0 < y < math.inf for y in values):
         problem = f"`values` must be {len(plans)} positive numbers, but is {values}."
-        raise InputError("fit", problem)
+        raise InputError(problem)
     if len(plans) < len(names) + 2 or not names:
         fix = "Pass at least two points more than fields."
         raise InputError(
-            "fit",
             f"{len(plans)} points that differ in {len(names)} fields do not give "
-            f"exponents and errors. {fix}",
+            f"exponents and errors. {fix}"
         )
     columns = {name: column for name, column in columns.items() if None not in column}
 
@@ -270,7 +266,7 @@ def fit(
     if np.linalg.matrix_rank(x, tol=1e-9) < len(names):
         problem = f"the plans do not tell {' and '.join(names)} apart."
         fix = "Pass fewer as `over`, or add a plan in which only one of them differs."
-        raise InputError("fit", f"{problem} {fix}")
+        raise InputError(f"{problem} {fix}")
     x, y = np.insert(x, 0, 1.0, axis=1), np.log(np.asarray(values, float))
     inverse = np.linalg.inv(x.T @ x)
     solution = inverse @ x.T @ y
@@ -318,11 +314,11 @@ def find_best(values: Numbers, losses: Numbers) -> float:
         problem = (
             f"`values` must be {len(y)} increasing positive numbers, but is {values}."
         )
-        raise InputError("find_best", problem)
+        raise InputError(problem)
     i = int(np.argmin(np.where(np.isfinite(y), y, np.inf)))
     if i in (0, len(y) - 1):
         problem = f"the loss is lowest at an end, {values[i]}. Extend the sweep there."
-        raise InputError("find_best", problem)
+        raise InputError(problem)
     near = slice(i - 1, i + 2)
     if not np.isfinite(y[near]).all():
         return float(values[i])
@@ -451,21 +447,20 @@ def rescale(
         }
         ```
     """
-    k = ratio("rescale", "batch_tokens", base, plan)
+    k = ratio("batch_tokens", base, plan)
     powers = _RULES[batch_rule]
     of_rate = k**powers.learning_rate if rate is None else rate.ratio(base, plan)
     of_decay = k**powers.weight_decay
     if weight_decay == "timescale":
-        of_decay = k / of_rate / ratio("rescale", "tokens", base, plan)
+        of_decay = k / of_rate / ratio("tokens", base, plan)
 
     def beta(name, power):
         old = getattr(settings, name)
         new = old if power == 0 else 1 - k**power * (1 - old)
         if new < 1e-9 and new < old:
             raise InputError(
-                "rescale",
                 f"with `batch_rule={batch_rule!r}`, `{name}={old}` becomes {new:.3g} "
-                f"for {k:.3g} times the batch. Use `batch_rule='half_life'`.",
+                f"for {k:.3g} times the batch. Use `batch_rule='half_life'`."
             )
         return new
 
@@ -527,7 +522,7 @@ def marin(
         ```
     """
     if plan.width is None:
-        raise InputError("marin", "the plan must have a `width`.")
+        raise InputError("the plan must have a `width`.")
     root = math.sqrt(plan.batch_tokens)
     rate = min(0.05, 0.06602 * plan.tokens**-0.395 * plan.width**-0.15 * root)
     return Settings(
@@ -676,7 +671,7 @@ def complete_p(
         }
         ```
     """
-    n, depth = (ratio("complete_p", name, base, plan) for name in ("width", "depth"))
+    n, depth = (ratio(name, base, plan) for name in ("width", "depth"))
     of_width = 1 / n if optimizer == "adam" else 1.0
     product = 0.0 if optimizer == "sphere" else 1.0
     of_depth, eps = depth ** (alpha - 1), depth**-alpha / n

@@ -48,17 +48,15 @@ def together(trees: Mapping[str, PyTree], *, may_lack: bool) -> tuple[list, list
         for (other, _), y in zip(others, ys, strict=True):
             if not _fits(y, x, may_lack):
                 raise InputError(
-                    None,
                     f"`{name}` has {_shown(x)} at `{keystr(tree, i)}`, but `{other}` "
                     f"has {_shown(y)}. Arrays must have the same shapes, without "
-                    "broadcasting, and everything else must be equal.",
+                    "broadcasting, and everything else must be equal."
                 )
         rows[i] = ys if is_parameter(x) else None
     return leaves, rows, treedef
 
 
 def check_broadcasts(
-    owner: str | None,
     name: str,
     value: Any,
     tree: PyTree,
@@ -72,9 +70,8 @@ def check_broadcasts(
     axes = zip(found[::-1], shape[::-1], strict=False)
     if len(found) > len(shape) or any(n not in (1, m) for n, m in axes):
         raise InputError(
-            owner,
             f"`{name}` must broadcast to the shape {shape} at `{keystr(tree, index)}`, "
-            f"but has shape {found}.",
+            f"but has shape {found}."
         )
 
 
@@ -99,7 +96,7 @@ def column_of(treedef: Any, other: str, given: PyTree, name: str, tree: PyTree) 
     try:
         return treedef.flatten_up_to(given)
     except (ValueError, TypeError):
-        raise InputError(None, disagreement(other, given, name, tree)) from None
+        raise InputError(disagreement(other, given, name, tree)) from None
 
 
 def loaded(x: Any) -> Any:
@@ -126,9 +123,8 @@ def check_numbers(name: str, tree: PyTree) -> None:
         if is_plain and isinstance(x, int | float | complex):
             fix = f"Convert it: `jnp.asarray({x!r}, float)`."
             raise InputError(
-                None,
                 f"`{name}` has {_shown(x)} at `{jtu.keystr(path) or '(the root)'}`, "
-                f"but only arrays count. {fix}",
+                f"but only arrays count. {fix}"
             )
 
 
@@ -167,9 +163,8 @@ def _stored(value: Any, x: Any, trees: Mapping, i: int) -> Any:
         name, tree = next(iter(trees.items()))
         fix = f"Cast it first: `eqopt.tree.cast({name}, jnp.complex64)`."
         raise InputError(
-            None,
             f"the result is complex at `{keystr(tree, i)}`, but `{name}` is "
-            f"{x.dtype}. {fix}",
+            f"{x.dtype}. {fix}"
         )
     return value.astype(own_dtype(x))
 
@@ -207,7 +202,7 @@ def check_real(name: str, tree: PyTree, instead: str) -> None:
         if jnp.issubdtype(x.dtype, jnp.complexfloating):
             where = jtu.keystr(path) or "(the root)"
             problem = f"`{name}` must be real, but is complex at `{where}`."
-            raise InputError(None, f"{problem} {instead}")
+            raise InputError(f"{problem} {instead}")
 
 
 def number(name: str, value: Any, complex_too: bool = False) -> Any:
@@ -217,7 +212,7 @@ def number(name: str, value: Any, complex_too: bool = False) -> Any:
     """
     kind = "number" if complex_too else "real number"
     start = f"`{name}` must be a {kind} or a 0-d array, but is"
-    check_scalar(None, start, value.real if complex_too else value)
+    check_scalar(start, value.real if complex_too else value)
     if hasattr(value, "dtype"):
         return jnp.asarray(value, wide_dtype(jnp.result_type(value)))
     return float(value) if isinstance(value, int) else value
@@ -450,7 +445,7 @@ def update_moment_per_elem_norm(
 
 def _averaged(power, updates, moments, decay, order) -> PyTree:
     decay = _within("decay", decay)
-    check_interval(None, "order", order, 0, includes_low=False)
+    check_interval("order", order, 0, includes_low=False)
     return elementwise(
         lambda m, g: decay * m + (1 - decay) * power(g),
         {"moments": moments, "updates": updates},
@@ -548,7 +543,7 @@ def bias_correction(
         ```
     """
     decay = _within("decay", decay, includes_high=False)
-    check_interval(None, "count", count, 1)
+    check_interval("count", count, 1)
     divisor = _numerics.bias_correction(decay, jnp.asarray(count))
     return elementwise(lambda m: m / divisor, {"moment": moment})
 
@@ -556,5 +551,5 @@ def bias_correction(
 def _within(name: str, value: Any, high: float = 1, includes_high: bool = True):
     """`value` in at least float32; raises unless it is in range."""
     value = number(name, value)
-    check_interval(None, name, value, 0, high, includes_high=includes_high)
+    check_interval(name, value, 0, high, includes_high=includes_high)
     return value

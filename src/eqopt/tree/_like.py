@@ -275,10 +275,9 @@ def dtype(
                 return dtype
     mixed = listed([f"{dtype} (as at `{path}`)" for dtype, path in places.items()], "")
     raise InputError(
-        "dtype",
         f"`tree` has arrays of several dtypes: {mixed}. Pass another "
         f"`mixed_dtype_handler` than {mixed_dtype_handler!r}, such as 'promote', or cast "
-        "the arrays with `eqopt.tree.cast`.",
+        "the arrays with `eqopt.tree.cast`."
     )
 
 
@@ -340,7 +339,7 @@ def clip(
         for name, value in (("min_value", min_value), ("max_value", max_value))
     )
     if low is not None and high is not None and not is_traced(low):
-        check_interval("clip", "max_value", high, np.asarray(low).item())
+        check_interval("max_value", high, np.asarray(low).item())
     return elementwise(lambda x: _clipped(x, low, high), {"tree": tree})
 
 

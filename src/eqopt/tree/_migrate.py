@@ -143,9 +143,8 @@ def _dropped(old: Sequence[Part], drop: Drop) -> dict[tuple, Any]:
             slots = {_slot(part, path) for part in old for path in part.values}
             names = sorted(x for x in slots if x.endswith(f".{name}")) or names
             raise InputError(
-                "migrate",
                 f"`drop` has {name!r}, but the old state has no such class, field or "
-                f"path.{hint(name, names)}",
+                f"path.{hint(name, names)}"
             )
         found |= here
     return found
@@ -177,10 +176,9 @@ def _check_nothing_left(old: Sequence[Part], left: Sequence[Part]) -> None:
     lost = [f"{name} at `{path or ROOT}`" for path, name in _summary(old, left)]
     if lost:
         raise InputError(
-            "migrate",
             "the new optimizer has no place for these values of the old state: "
             f"{listed(lost, quote='')}. To omit them, pass `{_advice(old, left)}`. To "
-            "move them, pass `take`.",
+            "move them, pass `take`."
         )
 
 
@@ -214,11 +212,10 @@ def _check_types(new, old, sources) -> None:
         some = [part.without(part.values.keys() - places) for part in old]
         more = f", and {len(misfits) - 1} more differ" if len(misfits) > 1 else ""
         raise InputError(
-            "migrate",
             f"the old state has {type_name(*there[other])} at `{jtu.keystr(other)}`, "
             f"but the new one has {type_name(*here[path])} at `{jtu.keystr(path)}`{more}"
             ". Pass the old model and dtypes, or initialise what differs: "
-            f"`{_advice(old, some)}`.",
+            f"`{_advice(old, some)}`."
         )
 
 
@@ -255,10 +252,9 @@ def matched(
         found = _pairs(here, there, (len(start), len(other)))
         if not found:
             raise InputError(
-                "migrate",
                 f"`take` has {path!r}: {source!r}, but these have no class in common: "
                 f"{_kinds(here.values())} in the new state, and {_kinds(there)} in the "
-                f"old one. To initialise: `take={{{path!r}: None}}`.",
+                f"old one. To initialise: `take={{{path!r}: None}}`."
             )
         pairs |= found
     used = {part.path for part in pairs.values()}
@@ -307,10 +303,9 @@ def _paired(new: New, old: Old) -> Pairs:
         return {i: by_place[place] for i, place in places.items()}
     paths, others = ([jtu.keystr(x.path) for x in xs] for xs in (new.values(), old))
     raise InputError(
-        "migrate",
         f"it is unclear which {old[0].name} to take: the new state has {listed(paths)}, "
         f"and the old one {listed(others)}. Say which, `take={{{paths[0]!r}: "
-        f"{others[0]!r}}}`, or `None` instead of the second path to initialise.",
+        f"{others[0]!r}}}`, or `None` instead of the second path to initialise."
     )
 
 
@@ -335,9 +330,8 @@ def _place(path: str, whose: str, parts: Sequence[Part]) -> tuple:
     if path not in places:
         paths = [jtu.keystr(part.path) for part in parts]
         raise InputError(
-            "migrate",
             f"`take` has the path {path!r}, but the {whose} state has no part "
-            f"there.{hint(path, paths)}",
+            f"there.{hint(path, paths)}"
         )
     return places[path]
 

@@ -50,7 +50,7 @@ def norm(
     A `ValueError` for any other `ord`.
     """
     if ord not in _REDUCTIONS:
-        raise InputError("norm", f"`ord` must be 1, 2 or 'inf', but is {ord!r}.")
+        raise InputError(f"`ord` must be 1, 2 or 'inf', but is {ord!r}.")
     leaf, combine = _REDUCTIONS[ord]
     value = total(combine, [leaf(x) for x in arrays_of(tree)])
     if ord == 2:

@@ -13,7 +13,7 @@ from jaxtyping import Array, Integer
 from .._arguments.annotations import kinds
 from .._arguments.checks import check_fields
 from .._arguments.construction import Module
-from .._errors import InputError
+from .._errors import InputError, naming
 from .._trees.leaves import listed, type_name
 from .._trees.routes import is_optimizer
 from .._types import PyTree, State, Tree
@@ -265,9 +265,8 @@ def set(
         if not settable:
             advice = "Change the optimizer: `eqopt.tree.set(opt, learning_rate=...)`."
             raise InputError(
-                "tree.set",
                 f"`{jtu.keystr(found[0][0])}` only records the value of the last "
-                f"step. {advice}",
+                f"step. {advice}"
             )
         if len(settable) > 1 and not (all or filtering):
             path = jtu.keystr(settable[-1][0])
@@ -301,7 +300,8 @@ def _replaced(path, node, places, in_optimizer=False) -> Any:
         _replaced((*path, entry), child, places, is_inside) for entry, child in children
     )
     if is_inside and isinstance(new, Module) and not _is_population(new):
-        check_fields(new)
+        with naming(new):
+            check_fields(new)
     return new
 
 
@@ -319,9 +319,8 @@ def _like(old: Any, new: Any, path: tuple) -> Any:
     if found.shape != old.shape or is_flag or _rank(found) > _rank(old):
         before, after = (type_name(x.dtype, x.shape) for x in (old, found))
         raise InputError(
-            "tree.set",
             f"`{jtu.keystr(path)}` is {before}, so the new value must have this shape "
-            f"and kind, but it is {after}.",
+            f"and kind, but it is {after}."
         )
     return jnp.full_like(old, new)  # weakly typed if the old one is
 

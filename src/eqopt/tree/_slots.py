@@ -298,11 +298,9 @@ def nbytes(
     together.
     """
     if groups is not None and params is None:
-        raise InputError(
-            "nbytes", "`groups` needs the model: `nbytes(state, model, groups)`."
-        )
+        raise InputError("`groups` needs the model: `nbytes(state, model, groups)`.")
     if params is not None:
-        check_parameters("nbytes", params)
+        check_parameters(params)
     leaves = jtu.tree_leaves_with_path(state, is_leaf=is_stored)
     names, count = [""] * len(leaves), None
     if params is not None:
@@ -440,9 +438,8 @@ def _inferred(init: Callable, state: State) -> Params:
     if slots:
         fix = "Pass the model: `params=model`."
         raise InputError(
-            "map_params",
             "the parameters cannot be inferred from this `state` of this optimizer. "
-            f"{fix}",
+            f"{fix}"
         )
     return None
 

@@ -143,7 +143,7 @@ class ScaleByAdam(AbstractLeafwise):
 
     def __check_init__(self) -> None:
         is_met = self.nesterov or self.momentum_decay is None
-        check_needs(self, "momentum_decay", "nesterov=True", is_met)
+        check_needs("momentum_decay", "nesterov=True", is_met)
 
     def init(self, params: Params) -> ScaleByAdamState:
         return init_moments(self, ScaleByAdamState, params)

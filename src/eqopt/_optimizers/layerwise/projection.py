@@ -39,7 +39,7 @@ def leaves_of(owner, params, is_required=False) -> PyTree[Weight]:
 
     With `is_required`, there is an error if it is not known whether a leaf is a weight.
     """
-    params = required_params(owner, params)
+    params = required_params(params)
     treedef = jtu.tree_structure(params, is_leaf=is_leaf)
     given = owner.weight_dimension_numbers
     axes = resolve_dimension_numbers(

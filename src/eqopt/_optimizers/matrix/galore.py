@@ -141,7 +141,7 @@ def subspace(
     is_of_others = jnp.iscomplexobj(g) != jnp.iscomplexobj(projector)
     shape = jax.eval_shape(layout.split, g).shape
     if is_of_others or shape[:-1] != projector.shape[:-1]:
-        raise ShapeMismatch(None, "a projector of other matrices")
+        raise ShapeMismatch("a projector of other matrices")
     # Splits in the branch: outside, XLA on a CPU would transpose all leaves first.
     leading_now = lambda: leading(layout.split(g), projector.shape[-1])
     renewed = lambda: jnp.where(
@@ -306,7 +306,7 @@ class ScaleByGaLore(AbstractContracting):
 
     def _projectors(self, updates, state, layouts, matrices) -> Updates:
         """The projectors of this step."""
-        check_real(self, updates, state.projector, "state.projector")
+        check_real(updates, state.projector, "state.projector")
         for p in jtu.tree_leaves(shapes_if_stored(state.projector)):
             check_size(self, "rank", p.shape[-1], p.shape[-2])
         is_due = state.count % jnp.asarray(self.update_proj_gap, jnp.int32) == 0

@@ -456,10 +456,9 @@ class Hyperball(AbstractOptimizer):
     def __check_init__(self) -> None:
         if has_learning_rate(self.inner):
             raise InputError(
-                "Hyperball",
                 "`inner` must not have a learning rate, but "
                 f"{type(self.inner).__name__} has one. Pass `eqopt.ScaleByAdam()` "
-                "instead of `eqopt.Adam`, for example.",
+                "instead of `eqopt.Adam`, for example."
             )
 
     @property

@@ -148,7 +148,7 @@ class CorrectByMARS(AbstractLeafwise):
     ) -> Leafwise:
         if self.is_approx:
             return Leafwise(mars, state)
-        previous_grad = required(self, extra, "previous_grad")
+        previous_grad = required(extra, "previous_grad")
         return Leafwise(exact_mars, state, reads={"previous_grad": previous_grad})
 
 

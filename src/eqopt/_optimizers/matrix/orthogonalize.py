@@ -183,7 +183,7 @@ class Orthogonalize(AbstractMatrixwise):
 
     def __check_init__(self) -> None:
         check_fields(self)
-        check_real_dtype("Orthogonalize", "dtype", self.dtype)
+        check_real_dtype("dtype", self.dtype)
         check_iteration(self, "dtype")
 
     def newton_schulz(self) -> NewtonSchulz:

@@ -178,7 +178,7 @@ class ScaleByLMO(AbstractOrthogonal):
 
     def __check_init__(self) -> None:
         is_met = self.norm == "spectral" or not self.at_least_one
-        check_needs(self, "at_least_one", "norm='spectral'", is_met)
+        check_needs("at_least_one", "norm='spectral'", is_met)
 
     def init(self, params: Params) -> ScaleByLMOState:
         return ScaleByLMOState(self.for_matrices(params, lambda x: x, self.mu_dtype))

@@ -325,8 +325,8 @@ class ScaleByShampoo(AbstractMatrixwise):
     def __check_init__(self) -> None:
         check_fields(self)
         if self.kl:
-            check_interval("ScaleByShampoo", "b2", self.b2, 0, 1, includes_high=False)
-            check_interval("ScaleByShampoo", "eps", self.eps, 0, includes_low=False)
+            check_interval("b2", self.b2, 0, 1, includes_high=False)
+            check_interval("eps", self.eps, 0, includes_low=False)
 
     def init(self, params: Params) -> ScaleByShampooState:
         return ScaleByShampooState(

@@ -270,7 +270,7 @@ class ScaleBySOAP(AbstractMatrixwise):
 
     def __check_init__(self) -> None:
         is_met = self.skip_first or not self.fresh
-        check_needs(self, "fresh=True", "skip_first=True", is_met)
+        check_needs("fresh=True", "skip_first=True", is_met)
 
     @property
     def _rows(self) -> Rows:

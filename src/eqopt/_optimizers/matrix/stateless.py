@@ -404,9 +404,8 @@ class SinkGD(AbstractOptimizer):
     def __check_init__(self) -> None:
         if self.base_width is not None and self.spectral_target == "unit_rms":
             raise InputError(
-                "SinkGD",
                 "`base_width` and `spectral_target='unit_rms'` both correct for the "
-                "width. Omit one, or use `spectral_target='unit'`.",
+                "width. Omit one, or use `spectral_target='unit'`."
             )
 
     @property

@@ -195,7 +195,7 @@ class DAdaptAdamW(AbstractTransformation):
         self, updates: Updates, state: State, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, State]:
         check_state(self, state)
-        params = required_params("DAdaptAdamW", params)
+        params = required_params(params)
         d, count = state.estim_lr, state.count
         now = lambda value: jnp.asarray(value, d.dtype)
         step, b3 = corrected_step(self, d, count), safe_sqrt(now(self.b2))

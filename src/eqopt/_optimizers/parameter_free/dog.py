@@ -85,7 +85,7 @@ class ScaleByDoG(AbstractTransformation):
         self, updates: Updates, state: State, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, State]:
         check_state(self, state)
-        params = required_params("ScaleByDoG", params)
+        params = required_params(params)
         now = lambda value: jnp.asarray(value, state.max_dist.dtype)
         sq_dist, sq_norm = map(now, _squares(updates, state.init_params, params))
         max_dist = jnp.maximum(state.max_dist, safe_sqrt(sq_dist))
@@ -224,7 +224,7 @@ class ScaleByDoWG(AbstractTransformation):
     def __check_init__(self) -> None:
         if self.init_estim_sq_dist is None:
             check_fields(self)
-            check_interval("ScaleByDoWG", "eps", self.eps, 0, includes_low=False)
+            check_interval("eps", self.eps, 0, includes_low=False)
 
     def init(self, params: Params) -> DoWGState:
         first = self.init_estim_sq_dist
@@ -238,7 +238,7 @@ class ScaleByDoWG(AbstractTransformation):
         self, updates: Updates, state: State, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, State]:
         check_state(self, state)
-        params = required_params("ScaleByDoWG", params)
+        params = required_params(params)
         now = lambda value: jnp.asarray(value, state.estim_sq_dist.dtype)
         sq_dist, sq_norm = map(now, _squares(updates, state.init_params, params))
         sq_dist = jnp.maximum(state.estim_sq_dist, sq_dist)

@@ -218,7 +218,7 @@ class Prodigy(AbstractTransformation):
         self, updates: Updates, state: State, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, State]:
         check_state(self, state)
-        params = required_params("Prodigy", params)
+        params = required_params(params)
         d, count = state.estim_lr, state.count
         now = lambda value: jnp.asarray(value, d.dtype)
         step = corrected_step(self, d, count)

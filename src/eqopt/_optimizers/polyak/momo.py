@@ -146,8 +146,8 @@ class AbstractMoMo(AbstractTransformation):
         **extra: Any,
     ) -> tuple[Updates, State]:
         check_state(self, state)
-        params = required_params(self, params)
-        check_number(self, "value", value)
+        params = required_params(params)
+        check_number("value", value)
         now = lambda name: value_at(self, name, state.count, state.barf)
         decay = now("learning_rate") * now("weight_decay")
         averages, shared, rho = self._momentum(state)

@@ -117,7 +117,7 @@ class ScaleByPolyak(AbstractTransformation):
         **extra: Any,
     ) -> tuple[Updates, State]:
         check_state(self, state)
-        check_number(self, "value", value)
+        check_number("value", value)
         cap = at(self, "max_learning_rate", state.count)
         squared_norm = norm(updates, squared=True)
         value, f_min, eps, cap = (

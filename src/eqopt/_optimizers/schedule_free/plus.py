@@ -258,8 +258,8 @@ class ScheduleFreePlus(AbstractTransformation):
         **extra: Any,
     ) -> tuple[Updates, State]:
         check_state(self, state)
-        params = required_params("ScheduleFreePlus", params)
-        check_number(self, "value", value)
+        params = required_params(params)
+        check_number("value", value)
         dtype, t = state.max_lr.dtype, safe_increment(state.count)
         now = lambda name: value_at(self, name, state.count, state.max_lr)
         sums = sum_over_leaves(norm_and_slope, updates, {"z": state.z, "p": params})

@@ -58,7 +58,7 @@ class ScaleByLBFGSState(eqx.Module):
     trained: PerLeaf
 
 
-def times_inverse(owner, updates, state, params, scales, free: PyTree | None = None):
+def times_inverse(updates, state, params, scales, free: PyTree | None = None):
     """The updates times the inverse of the Hessian, and the state with one more pair.
 
     `free` is a tree of bools like the updates, for the inverse of a part of the Hessian:
@@ -72,7 +72,7 @@ def times_inverse(owner, updates, state, params, scales, free: PyTree | None = N
         for name in names
     }
     check_kept("params", state.params, updates)
-    check_real(owner, updates, state.params, "state.params")
+    check_real(updates, state.params, "state.params")
     of = lambda column: [column[i] for i in places]
     last_trained, flags = jax.tree.flatten(state.trained)
     parts = align(treedef, state.trained, "state.trained", updates)
@@ -288,8 +288,8 @@ class ScaleByLBFGS(AbstractTransformation):
     ) -> tuple[Updates, State]:
         check_state(self, state)
         check_size(self, "memory_size", len(state.weights_memory))
-        params = required_params("ScaleByLBFGS", params)
-        return times_inverse(self, updates, state, params, self.scale_init_precond)
+        params = required_params(params)
+        return times_inverse(updates, state, params, self.scale_init_precond)
 
 
 class LBFGS(AbstractOptimizer):

@@ -168,13 +168,11 @@ class ProjectedLBFGS(AbstractComposite):
         )
 
     def handle(self, call: Call, state: ProjectedLBFGSState) -> tuple[Any, State]:
-        params = required_params("ProjectedLBFGS", call.params)
+        params = required_params(call.params)
         grads, start = widened(call.updates), restrict(params, call.updates)
-        check_real(self, grads, params, "params")
+        check_real(grads, params, "params")
         to_bound, is_free = self._bounds(start, grads)
-        inside, memory = times_inverse(
-            self, grads, state.memory, params, True, free=is_free
-        )
+        inside, memory = times_inverse(grads, state.memory, params, True, free=is_free)
         direction = jtu.tree_map(
             lambda free, r, d: jnp.where(free, -r, d.astype(r.dtype)),
             is_free,

@@ -91,7 +91,7 @@ class ScaleBySophia(AbstractTransformation):
 
     def __check_init__(self) -> None:
         is_met = not self.track_win_rate or self.clip_threshold is not None
-        check_needs(self, "track_win_rate", "clip_threshold", is_met)
+        check_needs("track_win_rate", "clip_threshold", is_met)
 
     def init(self, params: Params) -> SophiaState:
         return init_moments(

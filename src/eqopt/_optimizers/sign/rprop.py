@@ -139,9 +139,8 @@ class ScaleByRprop(AbstractLeafwise):
         check_fields(self)
         most = self.max_step_size
         if isinstance(most, float | int):
-            check_interval("ScaleByRprop", "min_step_size", self.min_step_size, 0, most)
+            check_interval("min_step_size", self.min_step_size, 0, most)
         check_interval(
-            "ScaleByRprop",
             "learning_rate",
             self._initial(),
             0,

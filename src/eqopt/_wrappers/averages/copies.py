@@ -41,13 +41,13 @@ def take_slow_params(state: Any, params: Params) -> Params:
 
 def replace_params(state, params, equation: Equation, slot, **shared) -> Params:
     """Replaces `params` by an equation of them and of `slot`, a field of the state."""
-    owner, tree = type(state).__name__.removesuffix("State"), getattr(state, slot)
-    here = match_params(owner, slot, tree, params)
+    tree = getattr(state, slot)
+    here = match_params(slot, tree, params)
     new = leafwise(equation, here, reads={slot: tree}, **shared)
     return eqx.combine(new, params, is_leaf=is_leaf)
 
 
-def match_params(owner: str, slot: str, tree: Params, params: Params) -> Params:
+def match_params(slot: str, tree: Params, params: Params) -> Params:
     """The parameters that have a value in `tree`, a field of the state."""
     part = restrict(params, tree, like_name=f"state.{slot}")
     leaves, treedef = flatten_updates(tree)
@@ -55,10 +55,9 @@ def match_params(owner: str, slot: str, tree: Params, params: Params) -> Params:
         found = f"shape {p.shape}" if is_parameter(p) else briefly(p)
         if x is not None and found != f"shape {x.shape}":
             raise InputError(
-                owner,
                 f"`params` has {found} at `{keystr(tree, i)}`, but `state.{slot}` has "
                 f"shape {x.shape}. Pass the state and the parameters that the last "
-                "`step` returned, of one worker.",
+                "`step` returned, of one worker."
             )
     return part
 

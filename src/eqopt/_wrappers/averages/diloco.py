@@ -15,7 +15,7 @@ from ..._arguments.checks import check_fields
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._core import AbstractTransformation, AbstractWrapper, Call, equation, leafwise
-from ..._errors import InputError
+from ..._errors import InputError, naming_recipe
 from ..._jax_internals import is_traced
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.trace import Trace
@@ -252,9 +252,8 @@ class DiLoCo(AbstractWrapper):
         between, rest = divmod(int(self.sync_every), self.fragments)
         if rest or self.delay >= between:
             raise InputError(
-                "DiLoCo",
                 f"`sync_every`, {self.sync_every}, must be divisible by `fragments`, "
-                f"{self.fragments}, with a quotient larger than `delay`, {self.delay}.",
+                f"{self.fragments}, with a quotient larger than `delay`, {self.delay}."
             )
 
     def init(self, params: Params) -> DiLoCoState:
@@ -284,7 +283,8 @@ class DiLoCo(AbstractWrapper):
         check_kept("slow", state.slow, call.updates)
         result, inner_state = call.run(self.inner, state.inner_state)
         check_size(self, "fragments", len(state.outer_state))
-        workers = Workers(self.axis_name, "DiLoCo")
+        with naming_recipe(self):
+            workers = Workers(self.axis_name)
         count, period = state.phase + 1, jnp.asarray(self.sync_every, jnp.int32)
         # Not modulo H at first, because a delayed value does not exist yet.
         phase = jnp.where(count >= 2 * period, count - period, count)

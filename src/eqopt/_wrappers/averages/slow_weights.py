@@ -156,7 +156,7 @@ class Lookahead(AbstractWrapper):
         """
         fast, slow = self._split(state, params)
         slow = load(slow)
-        here = match_params("Lookahead", "slow", parameters(slow), fast)
+        here = match_params("slow", parameters(slow), fast)
         return eqx.combine(_rounded(slow, here), slow, fast)
 
     def _split(self, state, params):
@@ -166,8 +166,7 @@ class Lookahead(AbstractWrapper):
         if is_pair == (state.slow is not None):
             kinds = ("plain parameters", "LookaheadParams")
             raise InputError(
-                "Lookahead",
-                f"`params` is {kinds[is_pair]}, but `init` got {kinds[not is_pair]}.",
+                f"`params` is {kinds[is_pair]}, but `init` got {kinds[not is_pair]}."
             )
         return (params.fast, params.slow) if is_pair else (params, state.slow)
 

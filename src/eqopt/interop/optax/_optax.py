@@ -64,7 +64,7 @@ class FromOptax(AbstractTransformation):
         part = None
         if params is not None:
             part = parameters(restrict(params, updates))
-            check_real(self, updates, part, "params")
+            check_real(updates, part, "params")
         extra = dict(extra_of_part(extra, part, params))
         tx = optax.with_extra_args_support(self.tx)
         with noting(_NOTE, TypeError, ValueError), _as_optax_needs_it():
@@ -410,11 +410,10 @@ def _paired(ours: list, theirs: list) -> Iterator[tuple[str, Any, str, Any]]:
         choices = _choices(mine, others, i, j)
         if not choices:
             raise InputError(
-                None,
                 f"eqopt has {_shown(ours[i:])}, but Optax has {_shown(theirs[j:])}. Both "
                 "optimizers must have the same parts in the same order, except for "
                 "learning rates, schedules and parts without state. `state_from_optax` "
-                "lists the states that can be converted.",
+                "lists the states that can be converted."
             )
         # Without a way to the end, continue up to what does not fit.
         after = next((x for x in choices if x in fitting), choices[0])
@@ -498,20 +497,18 @@ def taken(expected: PyTree, given: PyTree, path: str, given_path: str) -> PyTree
     surplus = [given_path + p for p in there if p not in {*here, *unused}]
     if missing or surplus:
         raise InputError(
-            None,
             f"The state to convert does not fit the parameters at `{path or _ROOT}`. It "
             f"has no array at {listed(missing) or '-'}, and only it has one at "
-            f"{listed(surplus) or '-'}. {ANOTHER_MODEL}",
+            f"{listed(surplus) or '-'}. {ANOTHER_MODEL}"
         )
     used = {p: jnp.asarray(there[p]) for p in here if p not in unused}
     for p, x in used.items():
         found, wanted = (f"{y.dtype}{list(np.shape(y))}" for y in (x, here[p]))
         if found != wanted:
             raise InputError(
-                None,
                 f"The state to convert has {found} at `{given_path + p}`, but the "
                 f"optimizer has {wanted} at `{path + p}`. Use its model and dtypes, such "
-                "as `mu_dtype=...`.",
+                "as `mu_dtype=...`."
             )
     return treedef.unflatten(
         _typed_like(x, used[p]) if p in used else x for p, x in here.items()
@@ -537,7 +534,7 @@ def count_of(given: Any, state: Any) -> Array:
         found = ", ".join(f"`{path}` is {int(x)}" for path, x in counts.items())
         problem = f"The counts of the state to convert differ: {found}."
         fix = "Pass `count=...`, the number of steps, for the parts that have none."
-        raise InputError(None, f"{problem} {fix}")
+        raise InputError(f"{problem} {fix}")
     return jnp.asarray(next(iter(counts.values()), 0), jnp.int32)
 
 

@@ -153,7 +153,7 @@ def places(
     name, places = ("the model", leaves) if paths is None else ("`paths`", paths)
     if len(places) != len(given):
         problem = f"torch has {len(given)} parameters, but {name} has {len(places)}."
-        raise InputError(None, f"{problem} {_how_to(leaves)}")
+        raise InputError(f"{problem} {_how_to(leaves)}")
     if paths is None:
         chosen = _named(given, leaves) or _shaped(given, shapes)
     else:
@@ -162,24 +162,21 @@ def places(
         wrong = [x for x in known if x not in leaves or known.count(x) > 1]
         if wrong:
             raise InputError(
-                None,
                 f"`paths` has {listed(wrong)} more than once, or the model has no "
-                f"such parameter. {_how_to(leaves)}",
+                f"such parameter. {_how_to(leaves)}"
             )
         for path, one in zip(chosen, given, strict=True):
             if path and one.shape is not None and not _fits(one.shape, shapes[path]):
                 raise InputError(
-                    None,
                     f"`paths` has `{path}`, of shape {shapes[path]} in torch's layout, "
                     f"for a parameter of shape {one.shape}. If matrices are transposed, "
-                    "pass `transpose`.",
+                    "pass `transpose`."
                 )
     for path in chosen:
         if path is not None and jnp.issubdtype(leaves[path].dtype, np.complexfloating):
             raise InputError(
-                None,
                 f"`{path}` is complex, which torch's optimizers treat as two numbers, "
-                "but eqopt's do not.",
+                "but eqopt's do not."
             )
     pairs = zip(chosen, given, strict=True)
     return Places({path: one for path, one in pairs if path is not None}, transposed)
@@ -246,9 +243,8 @@ def _shaped(given: Sequence[Given], shapes: dict[str, tuple[int, ...]]):
     name = f" ({one.name})" if one.name else ""
     fix = f"{_how_to(paths)} If matrices are transposed, pass `transpose`."
     raise InputError(
-        None,
         f"parameter {i} of torch{name} has shape {one.shape}, but `{path}` has shape "
-        f"{shapes[path]}. {fix}",
+        f"{shapes[path]}. {fix}"
     )
 
 
@@ -293,13 +289,12 @@ def fitted(
     if not _fits(given.shape, expected.shape):
         problem = f"{what} has shape {given.shape} in torch, expected {expected.shape}."
         fix = "If the matrix is transposed, pass `transpose`."
-        raise InputError(None, f"{problem} {fix}")
+        raise InputError(f"{problem} {fix}")
     if common_dtype(given.dtype, expected.dtype) != expected.dtype:
         raise InputError(
-            None,
             f"{what} has dtype {given.dtype} in torch, expected {expected.dtype}, which "
             "would lose digits. Make the model or the state wider (`mu_dtype=...`), or "
-            "convert torch's tensors.",
+            "convert torch's tensors."
         )
     return jnp.array(given.reshape(expected.shape), expected.dtype, copy=True)
 
@@ -458,7 +453,7 @@ class Converter:
             where = jtu.keystr(path) or "(the root)"
             problem = f"the state of `opt` at `{where}` has no counterpart in torch."
             fix = "Use an optimizer as `from_torch` returns it."
-            raise InputError(None, f"{problem} {fix}")
+            raise InputError(f"{problem} {fix}")
         name = type(node).__name__
         new = {field: self._field(node, field, path) for field in _FIELDS[name]}
         if getattr(node, "count", None) is not None:
@@ -504,9 +499,8 @@ class Converter:
             fix = _OTHER if entry else _FREEZE
             found = listed(sorted(entry)) or "nothing"
             raise InputError(
-                None,
                 f"the {kind} of `opt` needs `{key}` for `{name}`, but torch's state "
-                f"has {found} for it. {fix}",
+                f"has {found} for it. {fix}"
             )
         self.used.add((name, key))
         what = f"The state at `{place}{name}`, `{key}` of torch,"
@@ -537,9 +531,8 @@ class Converter:
         if sorted(sizes) != sorted(theirs):
             fix = "`weight_dimension_numbers=eqopt.MatrixDimensionNumbers(-2, -1)`"
             raise InputError(
-                None,
                 f"torch factors the last two axes of `{name}`, but `opt` does not. "
-                f"Pass {fix} to it.",
+                f"Pass {fix} to it."
             )
         is_square = sizes[0] == sizes[1]
         turned = name in self.where.transposed if is_square else sizes != theirs
@@ -577,12 +570,12 @@ class Converter:
             found = listed([f"{n} for `{name}`" for name, n in steps.items()], quote="")
             advice = "Put them into groups of a `Partition`, or pass `count=...`."
             raise InputError(
-                None, f"torch counted different numbers of steps: {found}. {advice}"
+                f"torch counted different numbers of steps: {found}. {advice}"
             )
         if not steps and self.needs_count:
             problem = "torch's state has no step count, but `opt` has a schedule."
             fix = "Pass `count=...`, the number of steps taken so far."
-            raise InputError(None, f"{problem} {fix}")
+            raise InputError(f"{problem} {fix}")
         return jnp.asarray(next(iter(steps.values()), 0), jnp.int32)
 
     def _check_all_used(self) -> None:
@@ -590,7 +583,6 @@ class Converter:
             used = _SCALARS | {key for path, key in self.used if path == name}
             if rest := self._entry(name).keys() - used:
                 raise InputError(
-                    None,
                     f"torch's state has {listed(sorted(rest))} for `{name}`, which has "
-                    f"no counterpart in `opt`. {_OTHER}",
+                    f"no counterpart in `opt`. {_OTHER}"
                 )

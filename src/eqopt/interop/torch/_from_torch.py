@@ -106,9 +106,8 @@ def from_torch(
     if where is None:
         if not are_equal:
             raise InputError(
-                "from_torch",
                 f"`optimizer` has {len(groups)} groups with different hyperparameters, "
-                "so it needs the model: `from_torch(optimizer, model)`.",
+                "so it needs the model: `from_torch(optimizer, model)`."
             )
         return opts[0]
     are_all = len(where.given) == len(jax.tree.leaves(parameters(params)))
@@ -119,9 +118,8 @@ def _kind(optimizer: Any) -> str:
     cls = type(optimizer)
     if not (cls.__module__.startswith("torch.optim") and cls.__name__ in _RECIPES):
         raise InputError(
-            "from_torch",
             f"`optimizer` must be one of {', '.join(_RECIPES)} of torch.optim, but is a "
-            f"{cls.__module__}.{cls.__qualname__}.",
+            f"{cls.__module__}.{cls.__qualname__}."
         )
     return cls.__name__
 
@@ -320,9 +318,8 @@ def _adafactor(g: Group) -> AbstractTransformation:
     if lower is not None and lower > _NEGLIGIBLE:
         fix = f"It must be `None` or at most {_NEGLIGIBLE}."
         raise InputError(
-            "from_torch",
             f"`eps[0]` of Adafactor is {lower}, but eqopt has no such lower bound. "
-            f"{fix}",
+            f"{fix}"
         )
     common: dict[str, Any] = {
         "decay_rate": -g["beta2_decay"],

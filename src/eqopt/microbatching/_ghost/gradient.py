@@ -413,14 +413,13 @@ def _check_output(output: Any) -> None:
     is_scalar = is_pair and _is_struct(value) and value.shape == ()
     if not is_scalar or not jnp.issubdtype(value.dtype, jnp.floating):
         raise InputError(
-            None,
             "the function must return a floating-point scalar, or with `has_aux=True` a "
-            f"pair with one, but returned {eqx.tree_pformat(value)}.",
+            f"pair with one, but returned {eqx.tree_pformat(value)}."
         )
     if any(is_state(x) for x in jtu.tree_leaves(aux, is_leaf=is_state)):
         problem = "the function returns an `eqx.nn.State`, which mixes examples."
         fix = "Use `eqx.nn.GroupNorm` instead of `eqx.nn.BatchNorm`, for example."
-        raise InputError(None, f"{problem} {fix}")
+        raise InputError(f"{problem} {fix}")
 
 
 def gradient(

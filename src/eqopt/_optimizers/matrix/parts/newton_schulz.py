@@ -275,9 +275,8 @@ def check_rows(owner: Any, name: str = "coefficients") -> None:
     shape = jax.eval_shape(lambda x: jnp.asarray(x, float), given).shape
     if len(shape) not in (1, 2) or shape[-1] != 3 or shape[0] == 0:
         raise InputError(
-            owner,
             f"`{name}` must have shape (3,), or (steps, 3) for one row per step, but has "
-            f"shape {shape}.",
+            f"shape {shape}."
         )
 
 
@@ -291,9 +290,8 @@ def check_iteration(owner: Any, name: str = "ns_dtype") -> None:
     is_cans = isinstance(coefficients, str) and coefficients == "cans"
     if is_cans and dtype is not None and jnp.dtype(dtype) == jnp.bfloat16:
         raise InputError(
-            owner,
             f"`{name}` must not be bfloat16 with `coefficients='cans'`, which diverges "
-            "in bfloat16. Use float32, or `coefficients='polar_express'`.",
+            "in bfloat16. Use float32, or `coefficients='polar_express'`."
         )
 
 
