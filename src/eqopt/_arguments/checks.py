@@ -41,8 +41,7 @@ def _check_field(name: str, value: Any, rule: Rule) -> None:
     if isinstance(value, type) or (rule.is_closed and not rule.choices):
         names = " | ".join(x.__name__ for x in rule.others if x is not NoneType)
         expected = f"of type `{names}`" if rule.is_closed else "a number"
-        problem = f"`{name}` must be {expected}, but is {described(value)}"
-        raise InputError(problem)
+        raise InputError(f"`{name}` must be {expected}, but is {described(value)}")
     if rule.is_closed or (rule.choices and isinstance(value, str)):
         if not any(isinstance(value, type(x)) and value == x for x in rule.choices):
             problem = f"`{name}` must be one of {[*rule.choices]}, but is {value!r}."
@@ -140,9 +139,8 @@ def check_integer(name: str, value: Any, low: int) -> int:
         number = None
     if number is None or isinstance(value, bool) or number < low:
         raise InputError(
-            f"`{name}` must be a Python integer of at least {low}, but is "
-            f"{value!r}. It determines the compiled program, so it must be static "
-            "under `jax.jit`."
+            f"`{name}` must be a Python integer of at least {low}, but is {value!r}. "
+            "It determines the compiled program, so it must be static under `jax.jit`."
         )
     return number
 

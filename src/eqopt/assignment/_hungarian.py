@@ -117,10 +117,9 @@ def _checked(costs: Array | np.ndarray) -> Array:
         wrong = ~(np.asarray(costs) > -np.inf)
         if wrong.any():
             i, j = np.argwhere(wrong)[0]
-            fix = "For a forbidden pair, use inf."
             raise InputError(
                 f"`cost_matrix` must not have NaN or -inf, but has {costs[i, j]} at "
-                f"[{i}, {j}]. {fix}"
+                f"[{i}, {j}]. For a forbidden pair, use inf."
             )
     return jnp.asarray(costs)
 

@@ -131,8 +131,7 @@ def register(named: Named, name: str | None = None) -> Named:
     name = named.__name__ if name is None else name
     if name in _names() or _origin(_REGISTERED.get(name, named)) != _origin(named):
         of = "eqopt" if name in _names() else "other code that registered it"
-        problem = f"the name {name!r} belongs to {of}. Pass another `name`."
-        raise InputError(problem)
+        raise InputError(f"the name {name!r} belongs to {of}. Pass another `name`.")
     _REGISTERED[name] = named
     return named
 

@@ -331,10 +331,9 @@ def find_batch(
     given, key = call.given, call.places.get("key") if split_key else None
     states = [i for i, x in given.items() if axes.get(i) is None and is_state(x)]
     if len(states) > 1:
-        fix = "Make one model with one State."
         raise InputError(
             f"the arguments {states} are all an `eqx.nn.State`, but microbatches pass "
-            f"on only one. {fix}"
+            "on only one. Make one model with one State."
         )
     call = call.replaced(dict.fromkeys(states))
     if key is not None and not is_single_key(given[key]):
@@ -376,10 +375,9 @@ def _split(found: dict[str, tuple[Any, int]], size: int | None) -> Split:
         if length != rows:
             raise InputError(f"`{first}` has {rows} rows, but `{where}` has {length}.")
     if size is not None and 0 < rows < size:
-        fix = "Use `None` for one microbatch."
         raise InputError(
             f"`microbatch_size={size}` is larger than the batch, as `{first}` has "
-            f"{rows} rows. {fix}"
+            f"{rows} rows. Use `None` for one microbatch."
         )
     return Split(rows, max(rows, 1) if size is None else size)
 
@@ -418,10 +416,9 @@ def match_axes(
     """The batch axis of each argument, from the argument `in_axes`."""
     axes = [in_axes] * len(places) if isinstance(in_axes, int) else in_axes
     if len(axes) != len(places):
-        fix = "Pass an axis for each, or a single int for all."
         raise InputError(
             f"`in_axes={in_axes}` has length {len(axes)}, but there are {len(places)} "
-            f"such arguments. {fix}"
+            "such arguments. Pass an axis for each, or a single int for all."
         )
     return dict(zip(places, axes, strict=True))
 

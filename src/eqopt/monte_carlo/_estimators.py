@@ -173,10 +173,9 @@ def real_parameters(params: PyTree) -> PyTree:
     arrays = map_parameters(jnp.asarray, params)
     leaves = jtu.tree_leaves(arrays)
     if not leaves or any(map(jnp.iscomplexobj, leaves)):
-        fix = "Convert numbers with `jnp.asarray(x, jnp.float32)`."
         raise InputError(
             "`params` must have floating-point arrays, and none that is complex, but "
-            f"is {briefly(params)}. {fix}"
+            f"is {briefly(params)}. Convert numbers with `jnp.asarray(x, jnp.float32)`."
         )
     return arrays
 

@@ -269,8 +269,7 @@ def power_law(
     """
     over = next(iter(fit.errors)) if over is None else over
     if over not in fit.errors:
-        problem = f"`over` must be one of {[*fit.errors]}, but is {over!r}."
-        raise InputError(problem)
+        raise InputError(f"`over` must be one of {[*fit.errors]}, but is {over!r}.")
 
     axes = _axes_or_current(axes)
     exponent, base = getattr(fit.law, over), getattr(fit.law.base, over)

@@ -47,10 +47,9 @@ class Plan(Module):
     def __check_init__(self) -> None:
         check_fields(self)
         if self.batch_tokens > self.tokens:
-            fix = "Count tokens in both."
             raise InputError(
                 f"`batch_tokens` must be at most `tokens`, {self.tokens}, but is "
-                f"{self.batch_tokens}. {fix}"
+                f"{self.batch_tokens}. Count tokens in both."
             )
 
     @property
@@ -254,10 +253,9 @@ def fit(
         problem = f"`values` must be {len(plans)} positive numbers, but is {values}."
         raise InputError(problem)
     if len(plans) < len(names) + 2 or not names:
-        fix = "Pass at least two points more than fields."
         raise InputError(
             f"{len(plans)} points that differ in {len(names)} fields do not give "
-            f"exponents and errors. {fix}"
+            "exponents and errors. Pass at least two points more than fields."
         )
     columns = {name: column for name, column in columns.items() if None not in column}
 
@@ -311,10 +309,9 @@ def find_best(values: Numbers, losses: Numbers) -> float:
     """
     x, y = np.log(np.asarray(values, float)), np.asarray(losses, float)
     if len(x) != len(y) or not (np.isfinite(x).all() and (np.diff(x) > 0).all()):
-        problem = (
+        raise InputError(
             f"`values` must be {len(y)} increasing positive numbers, but is {values}."
         )
-        raise InputError(problem)
     i = int(np.argmin(np.where(np.isfinite(y), y, np.inf)))
     if i in (0, len(y) - 1):
         problem = f"the loss is lowest at an end, {values[i]}. Extend the sweep there."

@@ -121,10 +121,9 @@ def check_numbers(name: str, tree: PyTree) -> None:
     for path, x in jtu.tree_leaves_with_path(tree):
         is_plain = all(isinstance(key, jtu.DictKey | jtu.SequenceKey) for key in path)
         if is_plain and isinstance(x, int | float | complex):
-            fix = f"Convert it: `jnp.asarray({x!r}, float)`."
             raise InputError(
                 f"`{name}` has {_shown(x)} at `{jtu.keystr(path) or '(the root)'}`, "
-                f"but only arrays count. {fix}"
+                f"but only arrays count. Convert it: `jnp.asarray({x!r}, float)`."
             )
 
 
@@ -161,10 +160,9 @@ def _computed(fn: Callable, *leaf: Any) -> Any:
 def _stored(value: Any, x: Any, trees: Mapping, i: int) -> Any:
     if jnp.iscomplexobj(value) and not jnp.iscomplexobj(x):
         name, tree = next(iter(trees.items()))
-        fix = f"Cast it first: `eqopt.tree.cast({name}, jnp.complex64)`."
         raise InputError(
-            f"the result is complex at `{keystr(tree, i)}`, but `{name}` is "
-            f"{x.dtype}. {fix}"
+            f"the result is complex at `{keystr(tree, i)}`, but `{name}` is {x.dtype}. "
+            f"Cast it first: `eqopt.tree.cast({name}, jnp.complex64)`."
         )
     return value.astype(own_dtype(x))
 

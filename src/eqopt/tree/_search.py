@@ -263,10 +263,9 @@ def set(
         found = _found("set", tree, key, filtering)
         settable = [pair for pair in found if not _is_recorded(tree, pair[0])]
         if not settable:
-            advice = "Change the optimizer: `eqopt.tree.set(opt, learning_rate=...)`."
             raise InputError(
-                f"`{jtu.keystr(found[0][0])}` only records the value of the last "
-                f"step. {advice}"
+                f"`{jtu.keystr(found[0][0])}` only records the value of the last step. "
+                "Change the optimizer: `eqopt.tree.set(opt, learning_rate=...)`."
             )
         if len(settable) > 1 and not (all or filtering):
             path = jtu.keystr(settable[-1][0])

@@ -436,10 +436,9 @@ def _inferred(init: Callable, state: State) -> Params:
         if _is_state_of(init, params, state):
             return params
     if slots:
-        fix = "Pass the model: `params=model`."
         raise InputError(
             "the parameters cannot be inferred from this `state` of this optimizer. "
-            f"{fix}"
+            "Pass the model: `params=model`."
         )
     return None
 

@@ -316,10 +316,9 @@ _NEGLIGIBLE = 1.2e-7
 def _adafactor(g: Group) -> AbstractTransformation:
     lower, least = g["eps"]
     if lower is not None and lower > _NEGLIGIBLE:
-        fix = f"It must be `None` or at most {_NEGLIGIBLE}."
         raise InputError(
-            f"`eps[0]` of Adafactor is {lower}, but eqopt has no such lower bound. "
-            f"{fix}"
+            f"`eps[0]` of Adafactor is {lower}, but eqopt has no such lower bound. It "
+            f"must be `None` or at most {_NEGLIGIBLE}."
         )
     common: dict[str, Any] = {
         "decay_rate": -g["beta2_decay"],
