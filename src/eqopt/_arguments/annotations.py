@@ -123,9 +123,8 @@ def _rule(name: str, annotation: Any) -> Rule | None:
     is_scalar = bool(declared) or all(x in parts for x in _SCALAR)
     is_dtype = name in _REAL_DTYPES
     literals = [x for x in parts if typing.get_origin(x) is Literal]
-    others = [
-        x for x in parts if isinstance(x, type) and issubclass(x, NoneType | eqx.Module)
-    ]
+    is_other = lambda x: isinstance(x, type) and issubclass(x, NoneType | eqx.Module)
+    others = [*filter(is_other, parts)]
     has_choice = bool(literals) or any(map(_is_of_eqopt, others))
     if not (bounds or is_scalar or is_dtype or has_choice):
         return None

@@ -152,7 +152,7 @@ def check_needs(option: str, needed: str, is_met: bool, advice: str = "") -> Non
 
 
 def check_returned(name: str, value: Any) -> Any:
-    """The result of the schedule `name` of `owner`; raises unless it is a number."""
+    """The result of the schedule `name`; raises unless it is a number."""
     expected = "a real number or a 0-d array, but returned"
     check_scalar(f"the schedule `{name}` must return {expected}", value)
     return value
@@ -186,10 +186,8 @@ def check_real_dtype(name: str, dtype: Any) -> None:
 
 def may_be_model(x: Any) -> bool:
     """Whether `x` has matrices, like a model, and is not of a class for schedules."""
-    arrays = filter(eqx.is_array, jtu.tree_leaves(x))
-    return not getattr(type(x), "is_schedule", False) and any(
-        a.ndim > 1 for a in arrays
-    )
+    has_matrix = any(eqx.is_array(a) and a.ndim > 1 for a in jtu.tree_leaves(x))
+    return has_matrix and not getattr(type(x), "is_schedule", False)
 
 
 def check_no_schedule(owner: object, in_any_field: bool = False) -> None:

@@ -190,9 +190,8 @@ def _map(
         leaves[i] = u
         for name, x in zip(slots, new, strict=True):
             columns[name][i] = x
-    return treedef.unflatten(leaves), {
-        name: treedef.unflatten(columns[name]) for name in slots
-    }
+    new_slots = {name: treedef.unflatten(columns[name]) for name in slots}
+    return treedef.unflatten(leaves), new_slots
 
 
 def check_names(

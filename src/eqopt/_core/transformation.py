@@ -217,9 +217,8 @@ class AbstractLeafwise(AbstractTransformation):
         **extra: Any,
     ) -> tuple[Updates, SameState]:
         check_state(self, state)
-        return run_leafwise(
-            self, self.leafwise(state, params, **extra), updates, params
-        )
+        step = self.leafwise(state, params, **extra)
+        return run_leafwise(self, step, updates, params)
 
 
 class AbstractStateless(AbstractLeafwise):

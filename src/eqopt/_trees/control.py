@@ -36,9 +36,8 @@ def while_loop(
         if not more:
             return now
         now = body(now)
-    if is_in_shard_map():
-        return _while_varying(goes_on, body, now)
-    return lax.while_loop(goes_on, body, now)
+    varied = rounds_alike(body, now)
+    return lax.while_loop(goes_on, lambda now: varied(body(now)), varied(now))
 
 
 def filter_cond(pred, true_fn, false_fn):
@@ -114,12 +113,6 @@ def _varying_alike(fns):
     types, *others = [jax.eval_shape(fn) for fn in fns]
     axes = jax.tree.map(varying_axes, types, *others)
     return [lambda fn=fn: jax.tree.map(vary, fn(), axes) for fn in fns]
-
-
-def _while_varying(goes_on, body, start):
-    """`lax.while_loop`, where a round may make more vary between devices."""
-    varied = rounds_alike(body, start)
-    return lax.while_loop(goes_on, lambda now: varied(body(now)), varied(start))
 
 
 def rounds_alike(

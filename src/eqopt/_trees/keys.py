@@ -50,10 +50,8 @@ def next_key(
 ) -> tuple[Any, UInt32[Array, "*key"]]:
     """A key to use now, and the bits for the state; `key` determines its kind."""
     made = as_key(key)
-    wrapped = jr.wrap_key_data(
-        data, impl=jr.key_impl(made) if _is_typed(made) else None
-    )
-    now, later = jr.split(wrapped)
+    impl = jr.key_impl(made) if _is_typed(made) else None
+    now, later = jr.split(jr.wrap_key_data(data, impl=impl))
     return now, jr.key_data(later)
 
 
@@ -67,19 +65,15 @@ def split_like(key: Any, tree: PyTree) -> PyTree:
     leaves, treedef = jtu.tree_flatten(parameters(tree), is_leaf=is_leaf)
     keys = jr.split(key, max(1, len(leaves)))
     pairs = zip(keys, leaves, strict=False)
-    return treedef.unflatten(
-        None if x is None else _of_shard(key, x) for key, x in pairs
-    )
+    return treedef.unflatten(None if x is None else _of_shard(k, x) for k, x in pairs)
 
 
 def _of_shard(key: Any, x: Any) -> Any:
     if not is_in_shard_map():
         return key
     arrays = jtu.tree_leaves(x)  # several if it is stored
-    types = (
-        a if isinstance(a, jax.ShapeDtypeStruct) else jax.typeof(a) for a in arrays
-    )
-    axes = tuple(sorted(varying_axes(*types)))
+    type_of = lambda a: a if isinstance(a, jax.ShapeDtypeStruct) else jax.typeof(a)
+    axes = tuple(sorted(varying_axes(*map(type_of, arrays))))
     return jr.fold_in(key, lax.axis_index(axes)) if axes else key
 
 

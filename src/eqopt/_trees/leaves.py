@@ -167,22 +167,18 @@ def disagreement(name: str, tree: PyTree, other_name: str, other: PyTree) -> str
 def _node_difference(tree: PyTree, other: PyTree, path: str = "") -> str:
     """Where two trees with the same leaves have different containers."""
     where = f"At `{path}`" if path else "At the root"
+    kind, other_kind = type(tree).__name__, type(other).__name__
     if type(tree) is not type(other):
-        return (
-            f"{where}, one has a {type(tree).__name__}, the other a "
-            f"{type(other).__name__}."
-        )
+        return f"{where}, one has a {kind}, the other a {other_kind}."
     children, others = (
         jtu.tree_flatten_with_path(t, is_leaf=lambda x, t=t: x is not t)[0]
         for t in (tree, other)
     )
     for (key, child), (_, other_child) in zip(children, others, strict=False):
-        structures = (
-            jtu.tree_structure(c, is_leaf=is_leaf) for c in (child, other_child)
-        )
-        if len(set(structures)) > 1:
+        structures = {jtu.tree_structure(c, is_leaf) for c in (child, other_child)}
+        if len(structures) > 1:
             return _node_difference(child, other_child, path + jtu.keystr(key))
-    message = f"{where}, two {type(tree).__name__}s differ in a static field."
+    message = f"{where}, two {kind}s differ in a static field."
     if isinstance(tree, eqx.nn.StateIndex):
         message += (
             " `eqx.nn.make_with_state` names them by their places: call it with the "
@@ -238,9 +234,8 @@ def keystr(tree: PyTree, index: int) -> str:
 def select(tree: PyTree, flags: Sequence[bool]) -> PyTree:
     """`tree` with `None` where a flag is false; each leaf and each `None` has a flag."""
     leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
-    return treedef.unflatten(
-        x if flag else None for x, flag in zip(leaves, flags, strict=True)
-    )
+    pairs = zip(leaves, flags, strict=True)
+    return treedef.unflatten(x if flag else None for x, flag in pairs)
 
 
 def restrict(

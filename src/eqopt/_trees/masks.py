@@ -35,30 +35,23 @@ def resolve_mask(mask: Mask | None, tree: PyTree, params: Params | None) -> list
             f"`mask` is the string {mask!r}. To choose parameters by their key paths, "
             f"pass `eqopt.groups.path({mask!r})`."
         )
-    flags = resolve("mask", mask, tree, params)
-    for i, (flag, leaf) in enumerate(zip(flags, leaves, strict=True)):
+    pairs = [*zip(leaves, resolve("mask", mask, tree, params), strict=True)]
+    for i, (leaf, flag) in enumerate(pairs):
         if is_parameter(leaf) and not _is_bool(flag):
             raise InputError(
                 f"`mask` has {flag!r} at `{keystr(tree, i)}`, but must hold `True` or "
                 "`False`, because it determines which leaves have state."
             )
-    return [
-        bool(flag) if is_parameter(leaf) else False
-        for flag, leaf in zip(flags, leaves, strict=True)
-    ]
+    return [is_parameter(leaf) and bool(flag) for leaf, flag in pairs]
 
 
 def both(first: Mask, second: Mask) -> Mask:
     """The mask of the leaves that each of two masks chooses."""
 
     def mask(params: Params) -> PyTree:
-        flags = zip(
-            resolve_mask(first, params, params),
-            resolve_mask(second, params, params),
-            strict=True,
-        )
+        flags = [resolve_mask(x, params, params) for x in (first, second)]
         treedef = jtu.tree_structure(params, is_leaf=is_leaf)
-        return treedef.unflatten(one and other for one, other in flags)
+        return treedef.unflatten(map(all, zip(*flags, strict=True)))
 
     return mask
 

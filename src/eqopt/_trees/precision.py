@@ -20,10 +20,6 @@ def compute_dtype(*leaves: Any) -> Any:
     return jnp.finfo(common_dtype(*dtypes) if len(dtypes) > 1 else jnp.float32).dtype
 
 
-def _is_inexact(x: Any) -> bool:
-    return jnp.issubdtype(x.dtype, jnp.inexact)
-
-
 def widen(tree: Any, real: Any) -> Any:
     """The leaves of `tree`, loaded, in the precision of `real`; complex ones stay so."""
     if isinstance(tree, jax.Array) and tree.dtype == real:
@@ -34,7 +30,7 @@ def widen(tree: Any, real: Any) -> Any:
 def _widen(real: Any, x: Any) -> Any:
     if is_stored(x):
         x = x.load()
-    if not _is_inexact(x):
+    if not jnp.issubdtype(x.dtype, jnp.inexact):
         return x
     dtype = common_dtype(real, jnp.complex64) if jnp.iscomplexobj(x) else real
     # Without `jit`, for debugging, NumPy arrays are passed unchanged.

@@ -223,8 +223,8 @@ class Process(AbstractComposite):
         collected = lambda: rounded(aggregated, call.updates)
         updates = lambda: restrict(collected(), call.updates)
         last = lambda: call._replace(updates=updates(), extra=extra)
-        result, after = _if_ready(
-            middle,
+        result, after = filter_cond(
+            is_ready(middle),
             lambda: run_collected(last(), self.postprocessor, after, collected()),
             lambda: (last().nothing(), after),
         )
@@ -251,11 +251,6 @@ class Process(AbstractComposite):
         else:
             aggregated, new = self.aggregator.update(*arguments, **extra)
         return aggregated, extra, before, store_like(middle, new)
-
-
-def _if_ready(state, act, stay):
-    ready = is_ready(state)
-    return act() if ready is True else filter_cond(ready, act, stay)
 
 
 def add_mean_variance_to_opt(

@@ -84,9 +84,7 @@ _ROOMS = {
     *("schedules", "storage", "tree"),
 }
 # The classes of layers, for `eqopt.groups.module`.
-_LAYERS = {
-    f"eqx.nn.{x}": cls for x, cls in vars(eqx.nn).items() if isinstance(cls, type)
-}
+_LAYERS = {f"eqx.nn.{x}": c for x, c in vars(eqx.nn).items() if isinstance(c, type)}
 _REGISTERED: dict[str, Any] = {}
 
 Named = TypeVar("Named", bound=Callable[..., Any])
@@ -537,7 +535,6 @@ def _call(fn: Callable[..., Any], values: dict[str, Any]) -> Any:
 def _read_paths(x: Mapping[str, Any]) -> Selector:
     paths, required = x["paths"], x.get("required", True)
     patterns = [paths] if isinstance(paths, str) else [*paths]
-
     return _JOINS["any"]([glob(pattern, required=required) for pattern in patterns])
 
 
@@ -567,10 +564,7 @@ def _read_function(x: Mapping[str, Any]) -> Any:
 
 
 def _read_dtype(x: Mapping[str, Any]) -> Any:
-    found = getattr(jnp, str(x["dtype"]), None)
-    if not isinstance(getattr(found, "dtype", None), np.dtype):
-        raise ValueError(f"{x['dtype']!r} is no dtype, such as 'bfloat16'")
-    return found
+    return getattr(jnp, x["dtype"])
 
 
 def _read_array(x: Mapping[str, Any]) -> Any:
@@ -600,7 +594,6 @@ _OF_ROW = ["label", "paths", "optimizer", *_FACTORS]
 
 def _read_table(x: Mapping[str, Any]) -> Partition:
     _check_keys(x, _OF_TABLE, "a Partition with `groups`")
-
     optimizers, selectors = {}, {}
     read = lambda row: _read_row(row, x.get("optimizers", {}))
     rows = each(((f"groups[{i}]", row) for i, row in enumerate(x["groups"])), read)

@@ -282,9 +282,7 @@ def _by_position(axes: Any, names: Any, path: str) -> Any:
     missing = [axis for axis in given if axis not in (names or ())]
     if missing:
         has = "no names" if names is None else f"the axes {names}"
-        raise InputError(
-            f"there is no axis {missing[0]!r} in `{path}`, which has {has}."
-        )
+        raise InputError(f"no axis {missing[0]!r} in `{path}`, which has {has}.")
     return tuple(names.index(axis) for axis in given)
 
 

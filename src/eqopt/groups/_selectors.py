@@ -212,11 +212,7 @@ def module(*types: type, required: bool = True) -> Selector:
 def _in_modules(params: Params, types: tuple[type, ...]) -> list[bool]:
     is_module = lambda x: isinstance(x, types)
     nodes = jtu.tree_leaves(params, is_leaf=lambda x: x is None or is_module(x))
-    return [
-        is_module(node)
-        for node in nodes
-        for _ in jtu.tree_leaves(node, is_leaf=is_leaf)
-    ]
+    return [is_module(node) for node in nodes for _ in jtu.tree_leaves(node, is_leaf)]
 
 
 def where(fn: Callable[[Any], Any], *, required: bool = True) -> Selector:

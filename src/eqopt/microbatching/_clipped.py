@@ -279,9 +279,7 @@ def _clipped_sum(call, of_loss, groups, method, l2_norm_clip, options):
         scales = {k: clip_factors(bounds[k], limits[k]) for k in bounds}
         # Noise is added before any rounding: the rounding of a large sum may exceed the
         # contribution of an example.
-        summand = lambda x, label, p: Summand(
-            x, scales[label], p.shape, wide_dtype(p.dtype)
-        )
+        summand = lambda x, k, p: Summand(x, scales[k], p.shape, wide_dtype(p.dtype))
         return [*map(summand, factors, gradients.labels, gradients.params)], visible
 
     kinds = options.accumulator, AccumulationType.CONCAT

@@ -180,9 +180,7 @@ def _moved(eqn: JaxprEqn, lhs: Array, rhs: Array) -> Array:
         out_spec=(0, n - 1, *space),
     )
     # Specs list where batch (or outputs), channels (or inputs) and space are.
-    move = lambda x, old, new: lax.transpose(
-        x, [old[new.index(axis)] for axis in range(n)]
-    )
+    move = lambda x, old, new: lax.transpose(x, [old[new.index(i)] for i in range(n)])
     (out,) = bind(
         eqn.replace(params={**eqn.params, "dimension_numbers": new}),
         [move(lhs, old.lhs_spec, new.lhs_spec), move(rhs, old.rhs_spec, new.rhs_spec)],

@@ -259,10 +259,8 @@ def micro_value_and_grad(
     mean = AccumulationType.RUNNING_MEAN
     kinds = ((mean, aux_accumulator), mean) if has_aux else mean
     options = make_options(microbatch_size, kinds, weights, num_real_microbatches)
-    value_and_grad = eqx.filter_value_and_grad(fun, has_aux=has_aux)
-    return wrap(
-        "micro_value_and_grad", value_and_grad, _microbatch, batches, 0, options
-    )
+    grad_fn = eqx.filter_value_and_grad(fun, has_aux=has_aux)
+    return wrap("micro_value_and_grad", grad_fn, _microbatch, batches, 0, options)
 
 
 def micro_vmap(
@@ -446,9 +444,8 @@ def micro_grad(
     """
     options = make_options(microbatch_size, accumulator, weights, num_real_microbatches)
     of_loss = has_aux, argnums, batch_argnums, keep_batch_dim
-    return wrap(
-        "micro_grad", fun, _micro_grad, of_loss, transform_fn, metrics_fn, options
-    )
+    arguments = of_loss, transform_fn, metrics_fn, options
+    return wrap("micro_grad", fun, _micro_grad, *arguments)
 
 
 #
@@ -597,9 +594,8 @@ def _trace(fun: Callable[..., Any], *args: Any) -> tuple[Callable[..., Any], Any
             lambda: eqx.filter(fun(*args), eqx.is_array),
         )
 
-    products = attempt(
-        lambda: last_products(program), lambda: [False] * treedef.num_leaves
-    )
+    unknown = [False] * treedef.num_leaves
+    products = attempt(lambda: last_products(program), lambda: unknown)
     output = eqx.combine(like, static)
     return replay, output, eqx.combine(treedef.unflatten(products), static)
 
@@ -711,9 +707,8 @@ class Loss:
             return call
         expand = lambda x: jnp.expand_dims(x, 0) if eqx.is_array(x) else x
         given = call.given
-        return call.replaced(
-            {i: jtu.tree_map(expand, given[i]) for i in self.batch_places}
-        )
+        new = {i: jtu.tree_map(expand, given[i]) for i in self.batch_places}
+        return call.replaced(new)
 
     def value_and_aux(self, wrt: PyTree, call: Call) -> tuple[Any, Any]:
         """The loss for expanded arguments, with the arguments in `wrt` replaced."""

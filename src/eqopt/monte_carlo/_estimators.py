@@ -475,10 +475,9 @@ def measure_valued_jacobians(
     # overflow.
     _, scale = dist.wide()
     by_log_scale = jax.vmap(lambda j: j * scale.astype(j.dtype))(by_std)
-    cotangents = (
-        j.astype(x.dtype) for j, x in zip((by_mean, by_log_scale), values, strict=True)
-    )
-    (jacobians,) = jax.vmap(pull_back)(tuple(cotangents))
+    narrow = lambda j, x: j.astype(x.dtype)
+    cotangents = jtu.tree_map(narrow, (by_mean, by_log_scale), values)
+    (jacobians,) = jax.vmap(pull_back)(cotangents)
     return jacobians
 
 

@@ -270,14 +270,12 @@ def power_law(
     over = next(iter(fit.errors)) if over is None else over
     if over not in fit.errors:
         raise InputError(f"`over` must be one of {[*fit.errors]}, but is {over!r}.")
-
     axes = _axes_or_current(axes)
     exponent, base = getattr(fit.law, over), getattr(fit.law.base, over)
     value_at = lambda x: fit.law.value * (np.asarray(x, float) / base) ** exponent
     xs = [getattr(plan, over) for plan in fit.plans]
-    ys = value_at(xs) * [
-        y / fit.law(plan) for y, plan in zip(fit.values, fit.plans, strict=True)
-    ]
+    ratios = [y / fit.law(plan) for y, plan in zip(fit.values, fit.plans, strict=True)]
+    ys = value_at(xs) * ratios
     ends = xs if until is None else [*xs, getattr(until, over)]
     at = np.geomspace(min(ends), max(ends), 50)
     line, t = value_at(at), np.log(at / base)

@@ -125,7 +125,7 @@ class _Other(eqx.Module):
 def untrained(trial: Trial) -> None:
     """Functions, integers, `None` and static fields of a model stay as they are."""
     is_plain = all(map(eqx.is_inexact_array, jax.tree.leaves(trial.model)))
-    if is_plain and not _has_functions(trial.extra):
+    if is_plain and not any(map(callable, jax.tree.leaves(trial.extra))):
         trial = Trial(trial.opt, (trial.model, _Other()), trial.extra)
     others = lambda model: eqx.filter(model, eqx.is_inexact_array, inverse=True)
     for i, now in enumerate(trial.trail[1:3]):
@@ -133,10 +133,6 @@ def untrained(trial: Trial) -> None:
         expect(difference, f"the model after step {i}")
         grads = grads_of(trial.model, i)
         expect(of_types(now.updated[0], grads), f"the update of step {i}")
-
-
-def _has_functions(extra: Any) -> bool:
-    return callable(extra) or any(map(callable, jax.tree.leaves(extra)))
 
 
 @law(
@@ -213,12 +209,9 @@ def numpy_arrays(trial: Trial) -> None:
     """Parameters and gradients may be arrays of NumPy: results have the same types, and
     `init` and the step neither keep nor change these arrays."""
     # An array of NumPy with a dtype that NumPy lacks, such as bfloat16, is no parameter.
-    is_parameter = lambda x: (
-        eqx.is_inexact_array(x) and np.issubdtype(x.dtype, np.inexact)
-    )
-    of_numpy = lambda tree: jax.tree.map(
-        lambda x: np.array(x) if is_parameter(x) else x, tree
-    )
+    fits = lambda x: eqx.is_inexact_array(x) and np.issubdtype(x.dtype, np.inexact)
+    convert = lambda x: np.array(x) if fits(x) else x
+    of_numpy = lambda tree: jax.tree.map(convert, tree)
     grads = grads_of(trial.model, 0)
 
     def run(grads, params):
@@ -245,7 +238,7 @@ def numpy_arrays(trial: Trial) -> None:
     )
     state = trial.opt.init(model)
     for x in jax.tree.leaves(model):
-        if isinstance(x, np.ndarray) and is_parameter(x):
+        if isinstance(x, np.ndarray) and fits(x):
             x.fill(np.nan)
     expect(
         of_values(state, trial.state, exactly=True),
@@ -419,7 +412,8 @@ def effects(trial: Trial) -> None:
     a float, changes some later step, or the parameters that `eval_params` returns."""
     values = numbers(trial.opt)
     opt = with_numbers(trial.opt, values)
-    moments = [(trial.model, _start(opt, trial.model))]
+    start = compiled(_init)
+    moments = [(trial.model, start(opt, trial.model))]
     for i in range(_MANY_STEPS):
         moments.append(_step(trial, opt, i, *moments[-1]))
     expected = compiled(_outcome)(opt, *moments[-1])
@@ -444,12 +438,8 @@ def effects(trial: Trial) -> None:
         others = (0.9 * value, value + 0.5, value + _LARGE, value - _LARGE)
         opts = [with_numbers(opt, {**values, name: x}) for x in others]
         model = trial.model
-        if not any(has_effect(x, 0, model, _start(x, model)) for x in opts):
+        if not any(has_effect(x, 0, model, start(x, model)) for x in opts):
             raise Breach(f"another value of `{name}` {_NOTHING}")
-
-
-def _start(opt: Any, model: PyTree) -> PyTree:
-    return compiled(_init)(opt, model)
 
 
 def _init(opt: Any, model: PyTree) -> PyTree:
@@ -611,10 +601,6 @@ def populations(trial: Trial) -> None:
         expect_same(when, member(found, i), expected, trial.model, "as alone")
 
 
-def _has_halves(model: Any) -> bool:
-    return any(jnp.finfo(x.dtype).bits < 32 for x in jax.tree.leaves(parameters(model)))
-
-
 def slopes_of(trial: Trial) -> Any:
     """The derivatives, as a function of hyperparameters and the size of gradients."""
     # Compiled inside, so that JAX differentiates what has been traced.
@@ -645,7 +631,8 @@ def slopes_of(trial: Trial) -> Any:
 def derivatives(trial: Trial) -> None:
     """Derivatives through steps are finite, with respect to hyperparameters and the size
     of the gradients, also at gradients of zero."""
-    if _has_halves(trial.model):
+    arrays = jax.tree.leaves(parameters(trial.model))
+    if any(jnp.finfo(x.dtype).bits < 32 for x in arrays):
         trial = trial.cast(jnp.float32)  # an ordinary slope overflows in float16
     values = numbers(trial.opt)
     slopes_at = slopes_of(trial)

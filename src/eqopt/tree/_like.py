@@ -87,9 +87,8 @@ def full_like(
     A `ValueError` if `fill_value` has axes.
     """
     value = number("fill_value", fill_value, complex_too=True)
-    return map_parameters(
-        lambda x: full_like_leaf(x, value, _dtype_for(x, dtype)), tree
-    )
+    filled = lambda x: full_like_leaf(x, value, _dtype_for(x, dtype))
+    return map_parameters(filled, tree)
 
 
 def _dtype_for(x: Any, dtype: Any) -> Any:

@@ -174,15 +174,11 @@ def _parts(path: tuple, node: Any) -> Iterator[Part]:
             yield from _parts((*path, key), child)
     else:
         children = [((*path, key), x, kind) for key, x, kind in declared(node)]
-        inner = [
-            (at, x) for at, x, kind in children if kind == "state" and _has_state(x)
-        ]
-        places = {at for at, _ in inner}
-        own = [_values(at, x) for at, x, _ in children if at not in places]
-        yield Part(
-            path, type(node), {k: x for values in own for k, x in values.items()}
-        )
-        for at, x in inner:
+        inner = {at: x for at, x, kind in children if kind == "state" and _has_state(x)}
+        own = [_values(at, x) for at, x, _ in children if at not in inner]
+        values = {k: x for of_child in own for k, x in of_child.items()}
+        yield Part(path, type(node), values)
+        for at, x in inner.items():
             yield from _parts(at, x)
 
 
@@ -231,9 +227,7 @@ class ByteCount:
     def __str__(self) -> str:
         names = [*dict.fromkeys(name for row in self.slots.values() for name in row)]
         several = names if len(names) > 1 else []
-        sums = {
-            name: sum(r.get(name, 0) for r in self.slots.values()) for name in names
-        }
+        sums = {x: sum(r.get(x, 0) for r in self.slots.values()) for x in names}
         each = ["per parameter"] if self.parameters else []
         lines = [["slot", *(name or "(none)" for name in several), "bytes", *each]]
         for slot, row in [*self.slots.items(), ("total", sums)]:

@@ -222,12 +222,9 @@ def _as_made(opt: AbstractTransformation, state: State, params: Params) -> State
     `nnx.Optimizer` replaces tuples and modules inside a tree of parameters by its own
     mappings, which sort their keys.
     """
-    flatten = jtu.tree_flatten_with_path
     named = lambda path: jtu.keystr(path, simple=True, separator="/")
-    (made, treedef), (found, _) = map(
-        flatten, (eqx.filter_eval_shape(opt.init, params), state)
-    )
-    leaves = {named(path): x for path, x in found}
+    made, treedef = jtu.tree_flatten_with_path(eqx.filter_eval_shape(opt.init, params))
+    leaves = {named(path): x for path, x in jtu.tree_leaves_with_path(state)}
     names = [named(path) for path, _ in made]
     return treedef.unflatten(map(leaves.get, names)) if {*names} == {*leaves} else state
 
@@ -510,9 +507,8 @@ def taken(expected: PyTree, given: PyTree, path: str, given_path: str) -> PyTree
                 f"optimizer has {wanted} at `{path + p}`. Use its model and dtypes, such "
                 "as `mu_dtype=...`."
             )
-    return treedef.unflatten(
-        _typed_like(x, used[p]) if p in used else x for p, x in here.items()
-    )
+    typed = {p: _typed_like(here[p], x) for p, x in used.items()}
+    return treedef.unflatten((here | typed).values())
 
 
 def _typed_like(expected: Array, x: Array) -> Array:

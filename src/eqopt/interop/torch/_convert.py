@@ -364,13 +364,12 @@ def state_from_torch(
         key: {name: array_of(x) for name, x in entry.items() if x is not None}
         for key, entry in state_dict["state"].items()
     }
-    entries = {key: entry for key, entry in entries.items() if entry}
     given = given_in(groups, lambda key: _shape_of(entries.get(key, {})))
     where = places(given, params, paths, transpose)
     template = opt.init(params)
     converter = Converter(opt, template, where, entries, groups, count)
     is_new = not converter.needs_count if count is None else count == 0
-    if not entries and is_new:
+    if not any(entries.values()) and is_new:
         return template
     return converter.converted()
 
@@ -569,9 +568,7 @@ class Converter:
         if len({*steps.values()}) > 1:
             found = listed([f"{n} for `{name}`" for name, n in steps.items()], quote="")
             advice = "Put them into groups of a `Partition`, or pass `count=...`."
-            raise InputError(
-                f"torch counted different numbers of steps: {found}. {advice}"
-            )
+            raise InputError(f"torch's counts of steps differ: {found}. {advice}")
         if not steps and self.needs_count:
             problem = "torch's state has no step count, but `opt` has a schedule."
             fix = "Pass `count=...`, the number of steps taken so far."

@@ -338,11 +338,7 @@ def _adafactor(g: Group) -> AbstractTransformation:
     )
 
 
-_SCALES: Mapping[Any, Any] = {
-    None: "shape",
-    "original": "shape",
-    "match_rms_adamw": "match_rms",
-}
+_SCALES: Any = {None: "shape", "original": "shape", "match_rms_adamw": "match_rms"}
 
 
 def _muon(g: Group) -> AbstractTransformation:

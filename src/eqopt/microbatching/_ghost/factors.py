@@ -189,9 +189,8 @@ class Picks(AbstractFactor):
 
     def times(self, other: Rows) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """The scalar product of two parts of a gradient, and its rounding error."""
-        left = at_least_float32(
-            other.left[0][:, jnp.where(self._is_valid, self.index, 0)]
-        )
+        index = jnp.where(self._is_valid, self.index, 0)
+        left = at_least_float32(other.left[0][:, index])
         right = at_least_float32(other.right)
         y, dy = (x[0] for x in _bounded_products(right, self._right[None]))
         value = jnp.sum(jnp.real(left * y))

@@ -158,9 +158,8 @@ def _patches(eqn: JaxprEqn, x: Array, out_shape: Sequence[int]):
             i + (n - 1) * stride + 1
             for i, n, stride in zip(start, out_shape, strides, strict=True)
         ]
-        slices.append(
-            lax.slice(x, (0, 0, *start), (*x.shape[:2], *stop), (1, 1, *strides))
-        )
+        stop = *x.shape[:2], *stop
+        slices.append(lax.slice(x, (0, 0, *start), stop, (1, 1, *strides)))
     return jnp.stack(slices, 2)
 
 
@@ -444,13 +443,9 @@ def _gradient(traced: Traced, params: list[Array], mapped: list[Array]):
     tapped = [use for uses, path in pairs if path == "ghost" for use in uses.linear]
     number = {id(use.eqn): i for i, use in enumerate(tapped)}
     outputs: list[Any] = [use.eqn.outvars[0].aval for use in tapped]
-    taps = {
-        i: vary(jnp.zeros(x.shape, x.dtype), varying_axes(x))
-        for i, x in enumerate(outputs)
-    }
-    whole = {
-        i: p for i, p in enumerate(params) if paths[i] in ("direct", "per_example")
-    }
+    zeros = [vary(jnp.zeros(x.shape, x.dtype), varying_axes(x)) for x in outputs]
+    taps = dict(enumerate(zeros))
+    whole = {i: p for i, p in enumerate(params) if paths[i] not in ("ghost", "unused")}
 
     def forward(taps: dict[int, Array], whole: dict[int, Array]) -> tuple[Array, Any]:
         filled = [whole.get(i, p) for i, p in enumerate(params)]
@@ -495,9 +490,8 @@ def _gradient(traced: Traced, params: list[Array], mapped: list[Array]):
     for i, uses in enumerate(traced.uses):
         if paths[i] == "ghost":
             places = [number[id(use.eqn)] for use in uses.linear]
-            factors[i] = combine(
-                [tapped[k].factor(inputs[k], cotangents[k]) for k in places]
-            )
+            found = [tapped[k].factor(inputs[k], cotangents[k]) for k in places]
+            factors[i] = combine(found)
     arrays, static = eqx.partition(traced.output, _is_struct)
     arrays = jtu.tree_unflatten(jtu.tree_structure(arrays), [value, *aux])
     return value, eqx.combine(arrays, static)[1], factors
