@@ -173,8 +173,8 @@ CASES = {
     ),
     "a word for a mask": (
         lambda: eqopt.AdamW(1e-3, mask="bias").init(MODEL),
-        "`mask` is the string 'bias'",
-        "pass `eqopt.groups.path('bias')`",
+        "`mask` has 'bias' at `.layers[0].weight`, but must hold `True` or `False`",
+        "The functions in `eqopt.groups` make masks",
     ),
     "a number for a bool": (
         lambda: eqopt.Adam(1e-3, nesterov=1.5),

@@ -48,7 +48,10 @@ WRONG = {
         f"{AT}.eps`: '1e-8' is a text. YAML reads",
     ),
     "mask": ({**ADAMW, "mask": "**/bias"}, "Write {\"paths\": '**/bias'}"),
-    "dtype": ({**ADAMW, "mu_dtype": {"dtype": "bf16"}}, "'bf16' is no dtype"),
+    "dtype": (
+        {**ADAMW, "mu_dtype": {"dtype": "bf16"}},
+        "`.mu_dtype`: module 'jax.numpy' has no",
+    ),
     "function": (
         {**ADAMW, "mask": len},
         "at `.mask`: plain data have no values of type",

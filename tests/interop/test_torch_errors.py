@@ -125,7 +125,7 @@ CASES = [
     ),
     (
         lambda: converted(with_counts()),
-        "different numbers of steps: 2 for `['a']`, 1 for `['b']`. Put them into groups",
+        "torch's counts of steps differ: 2 for `['a']`, 1 for `['b']`. Put them",
     ),
     (
         lambda: converted(

@@ -89,7 +89,7 @@ ERRORS = [
         lambda: microbatch(lambda x: [x], 0, 4)(X),
         ["SUM", "`output[0]`", "(4, 2)", "(2, 2)", "CONCAT"],
     ),
-    (lambda: early(3), ["`num_real_microbatches` must be at most 2", "3"]),
+    (lambda: early(3), ["`num_real_microbatches` must be in [0, 2]", "3"]),
     (lambda: micro_vmap(identity, out_axes=1), ["`out_axes`", "is 1"]),
     (
         lambda: weighted(jnp.ones(5)),

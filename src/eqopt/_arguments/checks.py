@@ -101,14 +101,13 @@ def check_number_in(name: str, value: Any, bounds: Interval = _FROM_ZERO) -> Non
 def _check_count(name: str, value: Any, bounds: AtLeast) -> None:
     start = f"`{name}` must be an integer of at least {bounds.low}, but is"
     check_scalar(start, value)
-    if not (isinstance(value, int) or jnp.issubdtype(_dtype(value), np.integer)):
-        advice = "Round it with `int(...)`, or divide with `//`."
-        raise InputError(f"{start} {value!r}. {advice}")
-    if is_traced(value) or bounds.holds(int(value)):
+    is_integer = isinstance(value, int) or jnp.issubdtype(_dtype(value), np.integer)
+    if is_integer and (is_traced(value) or bounds.holds(int(value))):
         return
-    if int(value) > bounds.at_most:
+    if is_integer and int(value) > bounds.at_most:
         start = f"`{name}` must be at most {bounds.at_most}, but is"
-    raise InputError(f"{start} {value!r}.")
+    advice = "" if is_integer else " Round it with `int(...)`, or divide with `//`."
+    raise InputError(f"{start} {value!r}.{advice}")
 
 
 def check_interval(
@@ -219,11 +218,8 @@ def waiting(owner: object) -> list[str]:
     only a stateful schedule counts, and in other fields, only schedules of
     [`eqopt.schedules`][].
     """
-    return [
-        name
-        for name, kind in kinds(type(owner)).items()
-        if _is_schedule(getattr(owner, name), kind)
-    ]
+    fields = kinds(type(owner)).items()
+    return [x for x, kind in fields if _is_schedule(getattr(owner, x), kind)]
 
 
 def _is_schedule(value: Any, kind: str) -> bool:

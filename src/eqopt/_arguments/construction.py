@@ -89,13 +89,9 @@ else:
             import wadler_lindig as wl
 
             hides, values = options["hide_defaults"], vars(self)
-            shown = [
-                (x.name, values[x.name])
-                for x in dataclasses.fields(self)
-                if x.repr
-                and x.name in values
-                and not (hides and _same(values[x.name], x.default))
-            ]
+            own = [x for x in dataclasses.fields(self) if x.repr and x.name in values]
+            is_hidden = lambda x: hides and _same(values[x.name], x.default)
+            shown = [(x.name, values[x.name]) for x in own if not is_hidden(x)]
             return wl.bracketed(
                 begin=wl.TextDoc(f"{type(self).__name__}("),
                 docs=wl.named_objs(shown, **options),

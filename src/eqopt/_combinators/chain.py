@@ -51,7 +51,7 @@ class AbstractChain(AbstractTransformation):
 
     def init(self, params: Params) -> State:
         states = [part.init(params) for part in self.transformations]
-        check_nothing_hidden(type(self).__name__, states[:-1])
+        check_nothing_hidden(self, states[:-1])
         return self._joined(states)
 
     def update(

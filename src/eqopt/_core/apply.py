@@ -82,10 +82,8 @@ def incremental_update(
     """
     trees = {"old_tensors": old_tensors, "new_tensors": new_tensors}
     leaves, rows, treedef = together(trees, may_lack=True)
-    moved = [
-        x if row and row[0] is not None else None
-        for x, row in zip(leaves, rows, strict=True)
-    ]
+    pairs = zip(leaves, rows, strict=True)
+    moved = [x if row and row[0] is not None else None for x, row in pairs]
     # The moved arrays are passed as the updates: the result has their dtype.
     updates, reads = treedef.unflatten(moved), {"p": new_tensors}
     moved = leafwise(interpolate, updates, reads=reads, step_size=step_size)

@@ -36,11 +36,7 @@ class Equation:
             )
         self.leaves, self.elementwise = tuple(leaves[1:]), elementwise
         is_module = lambda x: isinstance(x, type) and issubclass(x, eqx.Module)
-        self.modules = frozenset(
-            p.name
-            for p in parameters
-            if p.kind is p.KEYWORD_ONLY and is_module(p.annotation)
-        )
+        self.modules = frozenset(p.name for p in parameters if is_module(p.annotation))
         functools.update_wrapper(self, fn)
         is_annotated = bool(getattr(fn, "__annotations__", None))
         self._fn = checked(fn) if is_annotated else fn

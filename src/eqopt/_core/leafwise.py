@@ -398,10 +398,8 @@ def _check_outputs(
     for x, like in zip((u, *new), (before, *old), strict=True):
         if isinstance(x, jax.Array) and x.shape == getattr(like, "shape", None):
             continue
-        found, expected = (
-            jax.tree.map(lambda x: x.shape, tree, is_leaf=is_stored)
-            for tree in (x, like)
-        )
+        shape_of = lambda y: y.shape
+        found, expected = jax.tree.map(shape_of, (x, like), is_leaf=is_stored)
         if found != expected:
             raise InputError(
                 f"the equation `{name}` turned {expected} into {found}, but must return "

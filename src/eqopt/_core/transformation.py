@@ -17,7 +17,7 @@ from .._trees.masks import resolve_mask
 from .._trees.routes import route
 from .._trees.sharding import on_all_devices
 from .._trees.states import check_state
-from .._trees.stored import checked_for_hidden, full_params, with_arrays
+from .._trees.stored import check_nothing_hidden, full_params, with_arrays
 from .._types import Model, Params, SameState, State, Updates
 from ..tree._slots import owners_of
 from .calls import check_call
@@ -39,7 +39,9 @@ def _check_init(init: Callable) -> Callable:
             for name, kind in kinds(type(self)).items():
                 if kind == "mask" and getattr(self, name) is not None:
                     resolve_mask(getattr(self, name), params, params)
-            state = checked_for_hidden(self, init(self, params))
+            state = init(self, params)
+            if self._moves_params:
+                check_nothing_hidden(self, state)
             return on_all_devices(state, params)
 
     return checked_init
@@ -57,6 +59,8 @@ class AbstractTransformation(Module):
     _loads: ClassVar[Literal["all", "params", "nothing"]] = "all"
     # Whether a TPU stores its new state after the new parameters: see `store_in_turn`.
     _stores_in_turn: ClassVar[bool] = False
+    # Whether it changes parameters, or updates, beyond what transformations inside it do.
+    _moves_params: ClassVar[bool] = False
     _route = route  # what it does to which parameters, for `eqopt.groups.routes`
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

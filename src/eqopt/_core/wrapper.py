@@ -83,11 +83,8 @@ class Call(NamedTuple):
         The result, and the new state of `inner`. If the call is skipped, the result of
         `otherwise`, and `state` unchanged.
         """
-        return filter_cond(
-            condition,
-            lambda: self.run(inner, state),
-            lambda: ((otherwise or self.nothing)(), state),
-        )
+        skip = lambda: ((otherwise or self.nothing)(), state)
+        return filter_cond(condition, lambda: self.run(inner, state), skip)
 
     def nothing(self) -> Any:
         """The result that leaves the parameters unchanged."""

@@ -140,10 +140,8 @@ ONE_MODEL = (
 
 def disagreement(name: str, tree: PyTree, other_name: str, other: PyTree) -> str:
     """Reports where two trees differ: in positions, in shapes, or in nodes."""
-    here, there = (
-        {jtu.keystr(path): x for path, x in jtu.tree_leaves_with_path(t, is_leaf)}
-        for t in (tree, other)
-    )
+    leaves = [jtu.tree_leaves_with_path(t, is_leaf) for t in (tree, other)]
+    here, there = ({jtu.keystr(path): x for path, x in pairs} for pairs in leaves)
     message = f"`{name}` has another tree structure than `{other_name}`."
     only_here = [path for path in here if path not in there]
     only_there = [path for path in there if path not in here]
@@ -170,11 +168,8 @@ def _node_difference(tree: PyTree, other: PyTree, path: str = "") -> str:
     kind, other_kind = type(tree).__name__, type(other).__name__
     if type(tree) is not type(other):
         return f"{where}, one has a {kind}, the other a {other_kind}."
-    children, others = (
-        jtu.tree_flatten_with_path(t, is_leaf=lambda x, t=t: x is not t)[0]
-        for t in (tree, other)
-    )
-    for (key, child), (_, other_child) in zip(children, others, strict=False):
+    below = lambda t: jtu.tree_leaves_with_path(t, is_leaf=lambda x: x is not t)
+    for (key, child), (_, other_child) in zip(below(tree), below(other), strict=False):
         structures = {jtu.tree_structure(c, is_leaf) for c in (child, other_child)}
         if len(structures) > 1:
             return _node_difference(child, other_child, path + jtu.keystr(key))

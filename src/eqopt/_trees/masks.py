@@ -30,17 +30,13 @@ def resolve_mask(mask: Mask | None, tree: PyTree, params: Params | None) -> list
     leaves = jtu.tree_leaves(tree, is_leaf=is_leaf)
     if mask is None:
         return [is_parameter(leaf) for leaf in leaves]
-    if isinstance(mask, str):
-        raise InputError(
-            f"`mask` is the string {mask!r}. To choose parameters by their key paths, "
-            f"pass `eqopt.groups.path({mask!r})`."
-        )
     pairs = [*zip(leaves, resolve("mask", mask, tree, params), strict=True)]
     for i, (leaf, flag) in enumerate(pairs):
         if is_parameter(leaf) and not _is_bool(flag):
             raise InputError(
                 f"`mask` has {flag!r} at `{keystr(tree, i)}`, but must hold `True` or "
-                "`False`, because it determines which leaves have state."
+                "`False`, because it determines which leaves have state. The functions "
+                "in `eqopt.groups` make masks, such as `eqopt.groups.path('bias')`."
             )
     return [is_parameter(leaf) and bool(flag) for leaf, flag in pairs]
 
@@ -99,15 +95,10 @@ def resolve(name: str, given: Any, tree: PyTree, params: Params | None) -> list:
                 "`eqopt.groups.leaf(condition)`."
             ) from error
     spread = []
+    count = lambda branch: len(jtu.tree_leaves(branch, is_leaf=is_leaf))
+    extend = lambda value, branch: spread.extend([value] * count(branch))
     try:
-        jtu.tree_map(
-            lambda value, branch: spread.extend(
-                [value] * len(jtu.tree_leaves(branch, is_leaf=is_leaf))
-            ),
-            given,
-            tree,
-            is_leaf=is_none,
-        )
+        jtu.tree_map(extend, given, tree, is_leaf=is_none)
     except (ValueError, TypeError):
         raise InputError(
             f"{disagreement(name, given, 'params', tree)} `{name}` must have the "

@@ -41,8 +41,6 @@ def whole_of(tree: PyTree) -> PyTree:
     leaves, other = jtu.tree_flatten(whole, is_leaf=is_leaf)
     # A transformation in between may have changed the structure, or only the shapes.
     shape = lambda x: getattr(x, "shape", None)
-    is_part = treedef == other and all(
-        part is None or shape(part) == shape(x)
-        for part, x in zip(parts, leaves, strict=True)
-    )
+    fits = lambda part, x: part is None or shape(part) == shape(x)
+    is_part = treedef == other and all(map(fits, parts, leaves))
     return whole if is_part else tree

@@ -86,12 +86,8 @@ class Report:
 
     def _seen(self, tree: PyTree) -> list[tuple[int, Found]]:
         leaves = jtu.tree_leaves(shapes_if_stored(tree), is_leaf=is_leaf)
-        pairs = zip(leaves, self.found, strict=True)
-        return [
-            (i, found)
-            for i, (x, found) in enumerate(pairs)
-            if found is not None and is_parameter(x)
-        ]
+        pairs = enumerate(zip(leaves, self.found, strict=True))
+        return [(i, f) for i, (x, f) in pairs if f is not None and is_parameter(x)]
 
 
 def route(part: Any, report: Report, params: PyTree) -> None:

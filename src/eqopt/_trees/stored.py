@@ -230,25 +230,15 @@ def hides_params(state: PyTree) -> bool:
     return any(map(has_hidden, jax.tree.leaves(state, is_leaf=has_hidden)))
 
 
-def check_nothing_hidden(owner: str, state: PyTree) -> None:
+def check_nothing_hidden(owner: object, state: PyTree) -> None:
     """Raises an error if parts inside `owner`, with this state, hide parameters."""
     if hides_params(state):
+        name = type(owner).__name__
         raise InputError(
-            f"`StoreParams` is inside, but {owner} would change the parameters "
-            "without their hidden parts. Put `StoreParams` outside: "
-            f"`eqopt.StoreParams(eqopt.{owner}(...), storage)`."
+            f"`StoreParams` is inside, but {name} would change the parameters without "
+            "their hidden parts. Put `StoreParams` outside: "
+            f"`eqopt.StoreParams(eqopt.{name}(...), storage)`."
         )
-
-
-def checked_for_hidden(transformation: Any, state: PyTree) -> PyTree:
-    """`state`, a new one, after `check_nothing_hidden` for classes that need it.
-
-    These have `_moves_params`: they change parameters, or updates, beyond what
-    transformations inside them do.
-    """
-    if getattr(transformation, "_moves_params", False):
-        check_nothing_hidden(type(transformation).__name__, state)
-    return state
 
 
 def full_params(state: PyTree, params: PyTree) -> PyTree:

@@ -468,12 +468,8 @@ def _count_on(owner: Any, old: Any, size: int) -> tuple[Any, Bool[Array, ""], Sc
     most = jnp.iinfo(jnp.int32).max  # saturates instead of overflowing
     total = jnp.minimum(jnp.where(is_first, 0, old.sample_size), most - size) + size
     ready = old.micro_step + 1 >= jnp.asarray(owner.accumulation_steps, jnp.int32)
-    new = dataclasses.replace(
-        old,
-        micro_step=jnp.where(ready, 0, old.micro_step + 1),
-        ready=ready,
-        sample_size=total,
-    )
+    step = jnp.where(ready, 0, old.micro_step + 1)
+    new = dataclasses.replace(old, micro_step=step, ready=ready, sample_size=total)
     return new, is_first, size / total.astype(jnp.float32)
 
 

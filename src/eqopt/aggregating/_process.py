@@ -124,11 +124,9 @@ class TrackPerElementMeanAndVarianceWithEMA(AbstractLeafwise):
             check_interval("sample_size", sample_size, 2, advice=fix)
         # If there turns out to be a single one at run time, the variance is zero.
         degrees = jnp.maximum(jnp.asarray(sample_size, jnp.float32) - 1, 1)
-        state = dataclasses.replace(
-            state,
-            count=safe_increment(state.count),
-            ema_decay=recorded(self.ema_decay, state.ema_decay),
-        )
+        count = safe_increment(state.count)
+        decay = recorded(self.ema_decay, state.ema_decay)
+        state = dataclasses.replace(state, count=count, ema_decay=decay)
         shared = {"decay": self.ema_decay, "degrees": degrees}
         reads = {"sum_sq_diff_grads": sum_sq_diff_grads}
         return Leafwise(track, state, shared, reads=reads)
@@ -156,9 +154,7 @@ def get_unbiased_mean_and_variance_ema(state: State) -> tuple[Updates, Updates]:
     name = PerElementMeanAndVarianceEMAState.__name__
     found = get(state, name, None)
     if found is None:
-        fix = (
-            "`eqopt.aggregating.add_mean_variance_to_opt` makes an optimizer with one."
-        )
+        fix = "Make the optimizer with `eqopt.aggregating.add_mean_variance_to_opt`."
         raise InputError(f"`state` has no {name}. {fix}")
     correction = bias_correction(found.ema_decay, found.count)
     correction = jnp.where(found.count > 0, correction, 1)

@@ -147,11 +147,8 @@ def _columns(costs: Array, starts_quickly: bool) -> Array:
     # Each row gets one column, so a constant in all its costs would only waste digits.
     least = jnp.min(costs, 1, keepdims=True)
     costs = costs - jnp.where(least < jnp.inf, least, 0)
-    empty = _Assignment(
-        jnp.zeros(columns, costs.dtype),
-        jnp.full(columns, -1, jnp.int32),
-        jnp.full(rows, -1, jnp.int32),
-    )
+    none = lambda size: jnp.full(size, -1, jnp.int32)
+    empty = _Assignment(jnp.zeros(columns, costs.dtype), none(columns), none(rows))
     state = _reduce_and_assign(costs, empty) if starts_quickly else empty
     state = _assign_rest(costs, state)
     # Rows without a finite assignment get the remaining columns.

@@ -103,16 +103,12 @@ def is_number(x: Any) -> bool:
 
 def is_key(x):
     """Whether a leaf is an array of typed random keys."""
-    return isinstance(x, jax.Array | jax.ShapeDtypeStruct) and jnp.issubdtype(
-        x.dtype, jax.dtypes.prng_key
-    )
+    return hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
 def is_weak(x):
     """Whether a leaf is a weakly typed JAX array."""
-    return isinstance(x, jax.Array | jax.ShapeDtypeStruct) and bool(
-        getattr(x, "weak_type", False)  # typed keys do not have it
-    )
+    return getattr(x, "weak_type", False)
 
 
 def _described(x):
@@ -310,13 +306,8 @@ def save(path: str | os.PathLike[str], tree: PyTree, metadata: Any = None) -> No
     one that could not be restored exactly, such as a masked array. In each case, the old
     checkpoint stays unchanged, unless a note says that the new one was saved.
     """
-    header = {
-        "layout": layout(tree),
-        "weak_types": [
-            jtu.keystr(at) for at, x in jtu.tree_leaves_with_path(tree) if is_weak(x)
-        ],
-        "metadata": metadata,
-    }
+    weak = [jtu.keystr(at) for at, x in jtu.tree_leaves_with_path(tree) if is_weak(x)]
+    header = {"layout": layout(tree), "weak_types": weak, "metadata": metadata}
     line = json.dumps(header).encode() + b"\n"
     with replacing(path) as file:
         _write(file, line, tree)

@@ -267,10 +267,8 @@ def mup(
         if is_parameter(x):
             ratios = _ratios(model, i, base, x, axes[i])
             factors[i] = 1.0 if by_muon[i] else _RULES[optimizer](*ratios)
-    return MupFactors(
-        treedef.unflatten(factors),
-        treedef.unflatten(None if f is None else 1 / f for f in factors),
-    )
+    inverse = [None if f is None else 1 / f for f in factors]
+    return MupFactors(treedef.unflatten(factors), treedef.unflatten(inverse))
 
 
 def _of_adam(inputs: float | None, outputs: float | None) -> float:
@@ -298,28 +296,24 @@ def _leaves_like(base_model: Params, model: Params) -> list:
     if [path for path, _ in here] != [path for path, _ in there]:
         differ = disagreement("base_model", base_model, "model", model)
         raise InputError(f"{differ} {_FIX}")
-    axes = lambda x: len(x.shape) if is_parameter(x) else None
-    for i, ((_, base), (_, x)) in enumerate(zip(here, there, strict=True)):
-        if axes(base) != axes(x):
-            raise InputError(
-                f"`{keystr(model, i)}` must have as many axes in `base_model` as in "
-                f"`model`, but has {axes(base)} and {axes(x)}. {_FIX}"
-            )
     return [base for _, base in here]
 
 
 def _ratios(model: Params, index: int, base: Any, x: Any, axes: Axes | None):
     """The ratios of the inputs and of the outputs, `None` if the sizes are equal."""
-    pairs = enumerate(zip(x.shape, base.shape, strict=True))  # of equal length
+    before = getattr(base, "shape", None)  # `None` if there is no array
+    pairs = enumerate(zip(x.shape, before or (), strict=False))
     ratios = {axis: n / m for axis, (n, m) in pairs if n != m}
     every = tuple(range(len(x.shape)))
     sides = ((), every) if axes is None else (axes.reduction, axes.output)
     infinite = [[axis for axis in side if axis in ratios] for side in sides]
-    if len(ratios) > sum(map(len, infinite)) or any(len(side) > 1 for side in infinite):
+    is_alike = before is not None and len(before) == len(x.shape)
+    is_known = len(ratios) == sum(map(len, infinite))
+    if not (is_alike and is_known) or any(len(side) > 1 for side in infinite):
         raise InputError(
-            f"`{keystr(model, index)}` has shape {base.shape} in `base_model` and "
-            f"{x.shape} in `model`, but only one input axis and one output axis of a "
-            "matrix may differ, or one axis of another array. Describe matrices with "
+            f"`{keystr(model, index)}` has shape {before} in `base_model` and {x.shape} "
+            "in `model`, but only one input axis and one output axis of a matrix may "
+            "differ, or one axis of another array. Describe matrices with "
             "`weight_dimension_numbers`."
         )
     inputs, outputs = (ratios[side[0]] if side else None for side in infinite)

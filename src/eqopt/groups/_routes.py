@@ -49,10 +49,8 @@ def table(groups: PyTree | Callable[[Params], PyTree], params: Params) -> str:
             rows.append([name, str(tuple(x.shape)), str(x.dtype), group])
             count, elements = sums.get(group, (0, 0))
             sums[group] = count + 1, elements + math.prod(x.shape)
-    total = [
-        ["group", "arrays", "parameters"],
-        *([group, str(n), f"{elements:,}"] for group, (n, elements) in sums.items()),
-    ]
+    sizes = ([group, str(n), f"{elements:,}"] for group, (n, elements) in sums.items())
+    total = [["group", "arrays", "parameters"], *sizes]
     head = ["path", "shape", "dtype", "group"]
     return f"{aligned(total)}\n\n{aligned([head, *(row for row, _ in _merged(rows))])}"
 

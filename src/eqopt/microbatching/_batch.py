@@ -13,7 +13,7 @@ from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array
 
-from .._arguments.checks import check_integer
+from .._arguments.checks import check_integer, check_interval
 from .._errors import InputError, naming
 from .._trees.sharding import is_in_shard_map
 from .._types import IntegerLike, PyTree, StaticInteger
@@ -94,11 +94,7 @@ class Split(eqx.Module):
             return self.total
         if not isinstance(num_real, int):
             return jnp.clip(jnp.asarray(num_real).astype(jnp.int32), 0, self.total)
-        if not 0 <= num_real <= self.total:
-            raise InputError(
-                f"`num_real_microbatches` must be at most {self.total}, the number of "
-                f"microbatches, but is {num_real}."
-            )
+        check_interval("num_real_microbatches", num_real, 0, self.total)
         return num_real
 
 

@@ -138,14 +138,12 @@ def control_variates_jacobians(
         key, coeffs_key = jr.split(key)
         estimator = grad_estimator, params, dist_builder, coeffs_key
         number = estimate_cv_coeffs_num_samples
-        betas = estimate_control_variate_coefficients(
-            function, control_variate_from_function, *estimator, number, state
-        )
+        arguments = function, control_variate_from_function, *estimator, number, state
+        betas = estimate_control_variate_coefficients(*arguments)
     estimator = grad_estimator, params, dist_builder, key, num_samples
     samples, by_f, by_h = _estimates(function, cv, estimator, state)
-    expectation = lambda arrays: real_number(
-        "`expected_cv`", expected_cv(eqx.combine(arrays, params), state)
-    )
+    expected = lambda arrays: expected_cv(eqx.combine(arrays, params), state)
+    expectation = lambda arrays: real_number("`expected_cv`", expected(arrays))
     by_expectation = jax.grad(expectation)(arrays)
 
     def combined(p: Array, f: Array, h: Array, expected: Array, beta: Array) -> Array:
@@ -488,10 +486,7 @@ def moving_avg_baseline(
             decay, new = beta.astype(dtype), jnp.asarray(value).astype(dtype)
             return (decay * old.astype(dtype) + (1 - decay) * new).astype(old.dtype)
 
-        return MovingAvgBaselineState(
-            averaged(state.average, mean),
-            averaged(state.weight, 1),
-            safe_increment(state.count),
-        )
+        average, weight = averaged(state.average, mean), averaged(state.weight, 1)
+        return MovingAvgBaselineState(average, weight, safe_increment(state.count))
 
     return cv, expected_cv, update_state

@@ -203,9 +203,8 @@ def _finite(y):
 
 
 def _dtypes(out: PyTree) -> PyTree:
-    narrow = lambda y: (
-        y if jnp.issubdtype(y.dtype, np.floating) else y.astype(jnp.float32)
-    )
+    is_float = lambda y: jnp.issubdtype(y.dtype, np.floating)
+    narrow = lambda y: y if is_float(y) else y.astype(jnp.float32)
     return jtu.tree_map(lambda y: narrow(jnp.asarray(y)), out)
 
 

@@ -201,12 +201,17 @@ def law(fix: str) -> Callable[[Callable[[Trial], None]], Callable[[Trial], None]
     return register
 
 
+def expect_that(holds: bool, problem: str, fix: str = "") -> None:
+    """Raises a `Breach` unless something holds."""
+    if not holds:
+        raise Breach(problem, fix)
+
+
 def expect(
     difference: Difference | None, what: str, like: str = "", fix: str = ""
 ) -> None:
     """Raises a `Breach` if there is a difference from what is like something else."""
-    if difference is not None:
-        raise Breach(f"{what} {difference} {like}".rstrip(), fix)
+    expect_that(difference is None, f"{what} {difference} {like}".rstrip(), fix)
 
 
 def expect_same(

@@ -22,6 +22,7 @@ from ._law import (
     Breach,
     expect,
     expect_same,
+    expect_that,
     first_not_finite,
     law,
     of_types,
@@ -62,13 +63,13 @@ def state(trial: Trial) -> None:
             difference = of_types(found, first.state)
             expect(difference, what, "as in the state of `init`")
     again = later[-1].traces - later[0].traces
-    if again:
-        raise Breach(
-            f"the step was traced {again} more times for states of one type, expected "
-            "no trace after the first step",
-            "use no Python objects that are made in each step, such as functions, in "
-            "the state",
-        )
+    expect_that(
+        again == 0,
+        f"the step was traced {again} more times for states of one type, expected no "
+        "trace after the first step",
+        "use no Python objects that are made in each step, such as functions, in the "
+        "state",
+    )
 
 
 @law(
@@ -150,13 +151,13 @@ def partly_trained(trial: Trial) -> None:
     fix = "do not decay or move it: an update is `None` where the gradient is `None`"
     expect(of_types(updated, without), "without one gradient, the update", fix=fix)
     frozen = lambda tree: jax.tree.leaves(parameters(tree))[-1]
-    if of_values(frozen(params), frozen(trial.model), exactly=True):
-        path = jtu.tree_leaves_with_path(grads)[-1][0]
-        raise Breach(
-            f"the model has another value at `{jtu.keystr(path)}` after a step whose "
-            f"gradient there is `None`, expected the old value",
-            fix,
-        )
+    path = jtu.tree_leaves_with_path(grads)[-1][0]
+    expect_that(
+        of_values(frozen(params), frozen(trial.model), exactly=True) is None,
+        f"the model has another value at `{jtu.keystr(path)}` after a step whose "
+        "gradient there is `None`, expected the old value",
+        fix,
+    )
 
 
 @law(
@@ -223,10 +224,8 @@ def numpy_arrays(trial: Trial) -> None:
 
     # As constants: arrays of NumPy that go into a trace are arrays of JAX inside.
     updates, model = of_numpy(grads), of_numpy(trial.model)
-    found, expected = (
-        eqx.filter_eval_shape(lambda args=args: run(*args))
-        for args in ((updates, model), (grads, trial.model))
-    )
+    abstract = lambda *args: eqx.filter_eval_shape(lambda: run(*args))
+    found, expected = abstract(updates, model), abstract(grads, trial.model)
     names = "init", "update", "step", "eval_params"
     for name, one, other in zip(names, found, expected, strict=True):
         what = f"with arrays of NumPy, what `{name}` returned"
@@ -387,9 +386,8 @@ def descent(trial: Trial) -> None:
         params, state = call(trial.opt, trial.extra, grads, state, params)
         if _rise(slope, start, parameters(params)) < 0:
             return
-    raise Breach(
-        f"none of {_MANY_STEPS} steps lowered a convex quadratic, expected one"
-    )
+    what = f"none of {_MANY_STEPS} steps lowered a convex quadratic"
+    raise Breach(f"{what}, expected one")
 
 
 def _rise(slope: PyTree, start: PyTree, end: PyTree) -> float:
@@ -425,21 +423,21 @@ def effects(trial: Trial) -> None:
         return of_values(found, expected, exactly=True) is not None
 
     for path in _slots(moments[0][1], trial.model):
-        if not any(
+        is_read = any(
             has_effect(opt, i, params, _disturbed(state, path, factor))
             for i, (params, state) in enumerate(moments[1:4], start=1)
             for factor in (_LARGE, None)
-        ):
-            what = f"another value of the state at `{jtu.keystr(path)}`"
-            raise Breach(f"{what} {_NOTHING}")
+        )
+        what = f"another value of the state at `{jtu.keystr(path)}`"
+        expect_that(is_read, f"{what} {_NOTHING}")
     for name, value in values.items():
         # A small number, such as `eps`, and a bound that is not reached, need more. (What
         # is traced may be out of its range.)
         others = (0.9 * value, value + 0.5, value + _LARGE, value - _LARGE)
         opts = [with_numbers(opt, {**values, name: x}) for x in others]
         model = trial.model
-        if not any(has_effect(x, 0, model, start(x, model)) for x in opts):
-            raise Breach(f"another value of `{name}` {_NOTHING}")
+        is_read = any(has_effect(x, 0, model, start(x, model)) for x in opts)
+        expect_that(is_read, f"another value of `{name}` {_NOTHING}")
 
 
 def _init(opt: Any, model: PyTree) -> PyTree:
@@ -539,12 +537,12 @@ def ordinary_fields(trial: Trial) -> None:
     for path, owner in owners(trial.opt):
         for field in dataclasses.fields(owner):
             value = getattr(owner, field.name)
-            if type(value) is float and field.metadata.get("static"):
-                raise Breach(
-                    f"the static field `{jtu.keystr(path)}.{field.name}` is {value}, "
-                    "expected an ordinary field",
-                    f"{_DATA}, or skip this law if the number determines shapes",
-                )
+            expect_that(
+                type(value) is not float or not field.metadata.get("static"),
+                f"the static field `{jtu.keystr(path)}.{field.name}` is {value}, "
+                "expected an ordinary field",
+                f"{_DATA}, or skip this law if the number determines shapes",
+            )
 
 
 @law(_DATA)
@@ -563,10 +561,10 @@ def hyperparameters(trial: Trial) -> None:
     counted, grads = traces["step"], grads_of(params, 0)
     opt = with_numbers(trial.opt, {name: 0.9 * x for name, x in values.items()})
     call(opt, trial.extra, grads, state, params)
-    if traces["step"] != counted:
-        raise Breach(
-            f"new values at `{'`, `'.join(values)}` were traced again, expected no trace"
-        )
+    what = f"new values at `{'`, `'.join(values)}`"
+    expect_that(
+        traces["step"] == counted, f"{what} were traced again, expected no trace"
+    )
     weakly = {name: jnp.asarray(float(x)) for name, x in values.items()}
     weak = with_numbers(trial.opt, weakly)
     step = lambda *args: _trial.step(weak, trial.extra, *args)
@@ -614,10 +612,8 @@ def slopes_of(trial: Trial) -> Any:
             g = jax.tree.map(lambda g: g * scale.astype(g.dtype), g)
             extra = given(trial.extra, model)
             model, state = step(opt, g, state, model, extra)
-        return sum(
-            jnp.sum(jnp.abs(x) ** 2).astype(scale.dtype)
-            for x in jax.tree.leaves(eqx.filter(model, eqx.is_inexact_array))
-        )
+        arrays = jax.tree.leaves(eqx.filter(model, eqx.is_inexact_array))
+        return sum(jnp.sum(jnp.abs(x) ** 2).astype(scale.dtype) for x in arrays)
 
     slopes_at = _trial.compiler(eqx.filter_grad(loss))
     grads = [grads_of(trial.model, i) for i in range(2)]
@@ -642,11 +638,11 @@ def derivatives(trial: Trial) -> None:
         what = "at gradients of zero, " if scale == 0 else ""
         named = {**slopes[0], "the size of the gradients": slopes[1]}
         for name, slope in named.items():
-            if not np.isfinite(np.asarray(slope)):
-                raise Breach(
-                    f"{what}the derivative with respect to `{name}` is {slope}, "
-                    "expected a finite number"
-                )
+            expect_that(
+                bool(np.isfinite(np.asarray(slope))),
+                f"{what}the derivative with respect to `{name}` is {slope}, expected a "
+                "finite number",
+            )
         expect(of_types(slopes, inputs), f"{what}the tree of derivatives")
 
 
@@ -721,9 +717,8 @@ def donation(trial: Trial) -> None:
         root = ("the model", "the state")[path[0].idx]
         where = f"{root} at `{jtu.keystr(path[1:]) or '(the root)'}`"
         other = seen.setdefault(_buffer(x), where)
-        if other != where:
-            found = f"after `init`, {where} shares its buffer with {other}"
-            raise Breach(f"{found}, expected a buffer for each array")
+        found = f"after `init`, {where} shares its buffer with {other}"
+        expect_that(other == where, f"{found}, expected a buffer for each array")
     stepped = lambda grads, params, state: trial.step(grads, state, params)
     step = _trial.donating(stepped)
     for i, now in enumerate(trial.trail[1:3]):

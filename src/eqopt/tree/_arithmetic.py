@@ -57,11 +57,7 @@ def together(trees: Mapping[str, PyTree], *, may_lack: bool) -> tuple[list, list
 
 
 def check_broadcasts(
-    name: str,
-    value: Any,
-    tree: PyTree,
-    index: int,
-    shape: tuple[int, ...],
+    name: str, value: Any, tree: PyTree, index: int, shape: tuple[int, ...]
 ) -> None:
     """Raises unless a value in `name` broadcasts to the shape of a leaf of `tree`."""
     found = np.shape(value)
@@ -444,10 +440,8 @@ def update_moment_per_elem_norm(
 def _averaged(power, updates, moments, decay, order) -> PyTree:
     decay = _within("decay", decay)
     check_interval("order", order, 0, includes_low=False)
-    return elementwise(
-        lambda m, g: decay * m + (1 - decay) * power(g),
-        {"moments": moments, "updates": updates},
-    )
+    averaged = lambda m, g: decay * m + (1 - decay) * power(g)
+    return elementwise(averaged, {"moments": moments, "updates": updates})
 
 
 def _modulus_to(order: float | int, g: Any) -> Any:
@@ -501,10 +495,8 @@ def update_infinity_moment(
     eps = _within("eps", eps, math.inf)
     instead = "Start with `eqopt.tree.zeros_like(eqopt.tree.real(updates))`."
     check_real("moments", moments, instead)
-    return elementwise(
-        lambda m, g: jnp.maximum(decay * m, _modulus(g) + eps),
-        {"moments": moments, "updates": updates},
-    )
+    largest = lambda m, g: jnp.maximum(decay * m, _modulus(g) + eps)
+    return elementwise(largest, {"moments": moments, "updates": updates})
 
 
 def bias_correction(

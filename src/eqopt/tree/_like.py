@@ -219,12 +219,12 @@ def cast_like(tree: Tree, other_tree: PyTree) -> Tree:
     """
     leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
     column = column_of(treedef, "other_tree", other_tree, "tree", tree)
-    return treedef.unflatten(
-        _as(x, _dtype_for(x, own_dtype(y)))
-        if is_parameter(x) and is_parameter(y)
-        else x
-        for x, y in zip(leaves, column, strict=True)
-    )
+
+    def new(x: Any, y: Any) -> Any:
+        are_arrays = is_parameter(x) and is_parameter(y)
+        return _as(x, _dtype_for(x, own_dtype(y))) if are_arrays else x
+
+    return treedef.unflatten(map(new, leaves, column))
 
 
 def _as(x: Any, dtype: Any) -> Any:

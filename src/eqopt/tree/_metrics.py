@@ -168,7 +168,5 @@ def _missing(state: State, name: str, known: list[str]) -> str:
     advice = _RECORDED_BY.get(
         name, "To measure something else, use `eqopt.Snapshot` or `eqopt.Monitor`."
     )
-    return (
-        f"metrics: this {type(state).__name__} holds no number {name!r}, only {known}. "
-        f"{advice}"
-    )
+    kind = type(state).__name__
+    return f"metrics: this {kind} holds no number {name!r}, only {known}. {advice}"

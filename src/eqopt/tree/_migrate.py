@@ -129,18 +129,14 @@ def planned(
 def _dropped(old: Sequence[Part], drop: Drop) -> dict[tuple, Any]:
     """The values of the old state that `drop` names."""
     entries = [drop] if isinstance(drop, str | type) else drop
+    values = [(part, path, x) for part in old for path, x in part.values.items()]
     found = {}
     for entry in entries:
         name = entry.__name__ if isinstance(entry, type) else entry
-        here = {
-            path: x
-            for part in old
-            for path, x in part.values.items()
-            if name in _names(part, path)
-        }
+        here = {path: x for part, path, x in values if name in _names(part, path)}
         if not here:
             names = [x for part in old for x in (part.name, jtu.keystr(part.path)) if x]
-            slots = {_slot(part, path) for part in old for path in part.values}
+            slots = {_slot(part, path) for part, path, _ in values}
             names = sorted(x for x in slots if x.endswith(f".{name}")) or names
             raise InputError(
                 f"`drop` has {name!r}, but the old state has no such class, field or "
@@ -201,10 +197,8 @@ def _advice(old: Sequence[Part], left: Sequence[Part]) -> str:
 
 def _check_types(new, old, sources) -> None:
     """Raises an error if values have other shapes or dtypes than the new state."""
-    here, there = (
-        {path: _type(x) for part in parts for path, x in part.values.items()}
-        for parts in (new, old)
-    )
+    types = lambda parts: {p: _type(x) for y in parts for p, x in y.values.items()}
+    here, there = types(new), types(old)
     misfits = {p: other for p, other in sources.items() if here[p] != there[other]}
     if misfits:
         path, other = next(iter(misfits.items()))
@@ -322,11 +316,8 @@ def _is_below(path: tuple, start: tuple) -> bool:
 
 def _place(path: str, whose: str, parts: Sequence[Part]) -> tuple:
     """The key path of a string; a `ValueError` if there is nothing at this path."""
-    places = {
-        jtu.keystr(part.path[:i]): part.path[:i]
-        for part in parts
-        for i in range(len(part.path) + 1)
-    }
+    starts = (part.path[:i] for part in parts for i in range(len(part.path) + 1))
+    places = {jtu.keystr(start): start for start in starts}
     if path not in places:
         paths = [jtu.keystr(part.path) for part in parts]
         raise InputError(

@@ -295,9 +295,8 @@ def _replaced(path, node, places, in_optimizer=False) -> Any:
         return node
     _, treedef = jtu.tree_flatten(node, is_leaf=lambda x: x is not node)
     is_inside = in_optimizer or is_optimizer(node)
-    new = treedef.unflatten(
-        _replaced((*path, entry), child, places, is_inside) for entry, child in children
-    )
+    parts = (_replaced((*path, key), x, places, is_inside) for key, x in children)
+    new = treedef.unflatten(parts)
     if is_inside and isinstance(new, Module) and not _is_population(new):
         with naming(new):
             check_fields(new)

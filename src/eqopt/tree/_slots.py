@@ -11,6 +11,7 @@ import jax.tree_util as jtu
 import numpy as np
 
 from .._arguments.annotations import kinds
+from .._arguments.checks import check_needs
 from .._errors import InputError
 from .._trees.leaves import check_parameters, is_leaf, parameters
 from .._trees.masks import resolve
@@ -156,9 +157,8 @@ class Part(NamedTuple):
 
     def without(self, values: Container[tuple]) -> "Part":
         """This part without the values at these key paths."""
-        return self._replace(
-            values={path: x for path, x in self.values.items() if path not in values}
-        )
+        rest = {path: x for path, x in self.values.items() if path not in values}
+        return self._replace(values=rest)
 
 
 def parts_of(state: State) -> list[Part]:
@@ -291,8 +291,7 @@ def nbytes(
     A `ValueError` if `groups` is given without `params`, or if they do not fit
     together.
     """
-    if groups is not None and params is None:
-        raise InputError("`groups` needs the model: `nbytes(state, model, groups)`.")
+    check_needs("groups", "params", groups is None or params is not None)
     if params is not None:
         check_parameters(params)
     leaves = jtu.tree_leaves_with_path(state, is_leaf=is_stored)

@@ -78,10 +78,7 @@ def params_from_torch(
     tensors = tensors.items() if isinstance(tensors, Mapping) else tensors
     pairs = [x if isinstance(x, tuple) else (None, x) for x in tensors]
     arrays = [array_of(x) for _, x in pairs]
-    given = [
-        Given(i, 0, x.shape, name)
-        for i, ((name, _), x) in enumerate(zip(pairs, arrays, strict=True))
-    ]
+    given = [Given(i, 0, arrays[i].shape, name) for i, (name, _) in enumerate(pairs)]
     where = places(given, params, paths, transpose)
 
     def taken(path: tuple, x: Any) -> Any:
@@ -140,11 +137,8 @@ def places(
     transpose: Mask | None,
 ) -> Places:
     """Where the parameters in `given` are, by `paths`, by their names or their shapes."""
-    leaves = {
-        jtu.keystr(path): x
-        for path, x in jtu.tree_leaves_with_path(params, is_leaf)
-        if is_parameter(x)
-    }
+    found = jtu.tree_leaves_with_path(params, is_leaf)
+    leaves = {jtu.keystr(path): x for path, x in found if is_parameter(x)}
     transposed = _transposed(params, transpose)
     shapes = {
         path: _swapped(x.shape) if path in transposed else tuple(x.shape)
@@ -197,10 +191,9 @@ def _transposed(params: Params, mask: Mask | None) -> frozenset[str]:
         return frozenset()
     flags = resolve("transpose", mask, params, params)
     leaves = jtu.tree_flatten_with_path(params, is_leaf=is_leaf)[0]
+    pairs = zip(leaves, flags, strict=True)
     return frozenset(
-        jtu.keystr(path)
-        for (path, x), flag in zip(leaves, flags, strict=True)
-        if is_parameter(x) and flag
+        jtu.keystr(p) for (p, x), flag in pairs if flag and is_parameter(x)
     )
 
 
@@ -226,11 +219,8 @@ def _shaped(given: Sequence[Given], shapes: dict[str, tuple[int, ...]]):
         is_bias = longer and {*tail} == {1} and shape not in theirs
         return one.shape is None or one.shape == shape or is_bias
 
-    wrong = [
-        (i, one, path)
-        for i, (one, path) in enumerate(zip(given, paths, strict=True))
-        if not fits(one, path)
-    ]
+    rows = zip(range(len(given)), given, paths, strict=True)
+    wrong = [row for row in rows if not fits(*row[1:])]
     if not wrong:
         return paths
     exact = lambda one: [path for path in paths if shapes[path] == one.shape]
@@ -521,12 +511,8 @@ class Converter:
             shape = getattr(entry.get("variance"), "shape", ())
             whole = take("variance", jax.ShapeDtypeStruct(shape, x.dtype))
             return (jnp.mean(whole) if x.size == 1 else whole).reshape(x.shape)
-        sizes = [
-            y.size
-            for tree in (node.v_row, node.v_col)
-            for path, y in jtu.tree_leaves_with_path(tree)
-            if jtu.keystr(path) == name
-        ]
+        sides = [jtu.tree_leaves_with_path(x) for x in (node.v_row, node.v_col)]
+        sizes = [y.size for side in sides for p, y in side if jtu.keystr(p) == name]
         if sorted(sizes) != sorted(theirs):
             fix = "`weight_dimension_numbers=eqopt.MatrixDimensionNumbers(-2, -1)`"
             raise InputError(

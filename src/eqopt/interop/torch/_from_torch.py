@@ -139,13 +139,13 @@ def _numbers(params: Params | None, where: Places | None) -> DimensionNumbers:
     if where is None or not where.transposed:
         return first
     last = MatrixDimensionNumbers(-2, -1)
-    leaves, treedef = jtu.tree_flatten_with_path(params, is_leaf=is_leaf)
-    return treedef.unflatten(
-        None
-        if getattr(x, "ndim", 0) < 2
-        else (last if jtu.keystr(path) in where.transposed else first)
-        for path, x in leaves
-    )
+
+    def numbers(path: tuple, x: Any) -> MatrixDimensionNumbers | None:
+        if getattr(x, "ndim", 0) < 2:
+            return None
+        return last if jtu.keystr(path) in where.transposed else first
+
+    return jtu.tree_map_with_path(numbers, params, is_leaf=is_leaf)
 
 
 def _partition(opts: Sequence, params: Params | None, where: Places) -> Partition:

@@ -78,10 +78,8 @@ def _dot_factor(eqn, operand, layout, inputs, cotangent):
     other = inputs[1 - operand]
     if not jnp.issubdtype(other.dtype, jnp.inexact):
         other = other.astype(cotangent.dtype)  # features may be integers or bools
-    left = _cut(
-        jnp.transpose(other, (*other_batch, *other_free, *other_summed)),
-        (len(other_batch), len(other_free)),
-    )
+    other = jnp.transpose(other, (*other_batch, *other_free, *other_summed))
+    left = _cut(other, (len(other_batch), len(other_free)))
     # The output has the batch axes, the axes of its first input, and the axes of the
     # second.
     if operand == 0:
@@ -117,11 +115,8 @@ def _conv_layout(eqn, operand, axes, shape):
     # The axis of the outputs is split into groups and the outputs of each group.
     view = (*shape[:out], groups, shape[out] // groups, *shape[out + 1 :])
     left = [i + (i > out) for i in (features, *window)]
-    return Layout(
-        shape,
-        view,
-        *(tuple(i for i in x if view[i] != 1) for x in ([out], left, [out + 1])),
-    )
+    named = [out], left, [out + 1]
+    return Layout(shape, view, *(tuple(i for i in x if view[i] != 1) for x in named))
 
 
 def _conv_factor(eqn, operand, layout, inputs, cotangent):
@@ -130,9 +125,8 @@ def _conv_factor(eqn, operand, layout, inputs, cotangent):
     out = jnp.transpose(cotangent, spec.out_spec)
     rows, columns = out.shape[0], out.shape[1]
     right = jnp.reshape(out, (rows, groups, columns // groups, -1))
-    patches = jnp.reshape(
-        _patches(eqn, inputs[0], out.shape[2:]), (rows, groups, -1, right.shape[-1])
-    )
+    patches = _patches(eqn, inputs[0], out.shape[2:])
+    patches = jnp.reshape(patches, (rows, groups, -1, right.shape[-1]))
     left, right = (jnp.transpose(x, (1, 0, 3, 2)) for x in (patches, right))
     return Rows(_cut(left, (1, 2)), _cut(right, (1, 2)), layout)
 
@@ -141,12 +135,8 @@ def _patches(eqn: JaxprEqn, x: Array, out_shape: Sequence[int]):
     """The factors of each element of the window."""
     spec, params = eqn.params["dimension_numbers"], eqn.params
     x = jnp.transpose(x, spec.lhs_spec)
-    padding = [
-        (low, high, dilation - 1)
-        for (low, high), dilation in zip(
-            params["padding"], params["lhs_dilation"], strict=True
-        )
-    ]
+    pairs = zip(params["padding"], params["lhs_dilation"], strict=True)
+    padding = [(low, high, dilation - 1) for (low, high), dilation in pairs]
     x = lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), (0, 0, 0), *padding])
     kernel = shape_of(eqn.invars[1])
     window = tuple(kernel[i] for i in spec.rhs_spec[2:])
@@ -154,10 +144,8 @@ def _patches(eqn: JaxprEqn, x: Array, out_shape: Sequence[int]):
     slices = []
     for offset in itertools.product(*map(range, window)):
         start = [i * d for i, d in zip(offset, params["rhs_dilation"], strict=True)]
-        stop = [
-            i + (n - 1) * stride + 1
-            for i, n, stride in zip(start, out_shape, strides, strict=True)
-        ]
+        axes = zip(start, out_shape, strides, strict=True)
+        stop = [i + (n - 1) * stride + 1 for i, n, stride in axes]
         stop = *x.shape[:2], *stop
         slices.append(lax.slice(x, (0, 0, *start), stop, (1, 1, *strides)))
     return jnp.stack(slices, 2)
@@ -334,10 +322,8 @@ def _moved(eqn: JaxprEqn, axes: Axes) -> Axes | None:
     if name == "convert_element_type":
         # A conversion to real numbers drops a part, which has no gradient.
         kinds = [jnp.floating, jnp.complexfloating]
-        old, new = (
-            [jnp.issubdtype(dtype, kind) for kind in kinds]
-            for dtype in (dtype_of(eqn.invars[0]), params["new_dtype"])
-        )
+        dtypes = dtype_of(eqn.invars[0]), params["new_dtype"]
+        old, new = ([jnp.issubdtype(x, kind) for kind in kinds] for x in dtypes)
         return axes if old == new or (old[0] and new[1]) else None
     if name == "transpose":
         return tuple(axes[i] for i in params["permutation"])
@@ -431,10 +417,8 @@ def gradient(
     cotangent.
     """
     plain = _unread(traced.fun, traced.output, len(params))
-    return attempt(
-        lambda: _gradient(traced, params, mapped),
-        lambda: _gradient(plain, params, mapped),
-    )
+    of = lambda function: _gradient(function, params, mapped)
+    return attempt(lambda: of(traced), lambda: of(plain))
 
 
 def _gradient(traced: Traced, params: list[Array], mapped: list[Array]):
