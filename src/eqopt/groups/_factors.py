@@ -310,11 +310,11 @@ def _ratios(model: Params, index: int, base: Any, x: Any, axes: Axes | None):
     is_alike = before is not None and len(before) == len(x.shape)
     is_known = len(ratios) == sum(map(len, infinite))
     if not (is_alike and is_known) or any(len(side) > 1 for side in infinite):
+        fix = "Describe matrices with `weight_dimension_numbers`." if is_alike else _FIX
         raise InputError(
             f"`{keystr(model, index)}` has shape {before} in `base_model` and {x.shape} "
             "in `model`, but only one input axis and one output axis of a matrix may "
-            "differ, or one axis of another array. Describe matrices with "
-            "`weight_dimension_numbers`."
+            f"differ, or one axis of another array. {fix}"
         )
     inputs, outputs = (ratios[side[0]] if side else None for side in infinite)
     return inputs, outputs

@@ -94,7 +94,8 @@ class Split(eqx.Module):
             return self.total
         if not isinstance(num_real, int):
             return jnp.clip(jnp.asarray(num_real).astype(jnp.int32), 0, self.total)
-        check_interval("num_real_microbatches", num_real, 0, self.total)
+        advice = f"There are {self.total} microbatches."
+        check_interval("num_real_microbatches", num_real, 0, self.total, advice=advice)
         return num_real
 
 

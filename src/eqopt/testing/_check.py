@@ -2,8 +2,11 @@
 
 from collections.abc import Collection
 
+import jax
+
 from .._core import AbstractTransformation
 from .._errors import InputError
+from .._trees.leaves import briefly, parameters
 from .._types import PyTree
 from . import _laws as _laws  # defines them
 from ._law import BY_NAME, Breach
@@ -97,6 +100,11 @@ def check_laws(
     asked = LAWS if only is None else names("only", only)
     trial = Trial(opt, model, extra)
     trial.state  # noqa: B018  # an error about the model is not about a law
+    if not jax.tree.leaves(parameters(model)):
+        raise InputError(
+            "`model` must have floating-point or complex arrays, but is "
+            f"{briefly(model)}."
+        )
     check(trial, [name for name in asked if name not in skipped])
 
 
