@@ -89,6 +89,7 @@ def test_precision_and_the_edges(fn):
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.complex64])
 @pytest.mark.parametrize("ord", [jnp.inf, -jnp.inf, 1])
+@pytest.mark.costly
 def test_norms_of_large_arrays_keep_a_nan(ord, dtype):
     """XLA's maxima and minima of large arrays ignore it on a CPU."""
     x = jnp.ones((1000, 100), dtype).at[3, 5].set(jnp.nan).at[3, 6].set(jnp.inf)

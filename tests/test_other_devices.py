@@ -10,6 +10,7 @@ import eqopt
 
 
 @pytest.mark.parametrize("make", [eqopt.ScaleByAdam, eqopt.ScaleByLBFGS])
+@pytest.mark.costly
 def test_a_state_is_moved(make):
     """`tree.migrate` moves a state to the devices of the parameters."""
     mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Auto,))

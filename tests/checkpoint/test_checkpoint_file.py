@@ -256,6 +256,7 @@ def abstract(devices):
 
 
 @pytest.mark.parametrize("make", DIVIDED.values(), ids=DIVIDED)
+@pytest.mark.costly
 def test_states_for_another_number_of_devices(make, path):
     mesh = jax.make_mesh((8,), ("data",), (AxisType.Auto,))
     save(path, jax.jit(make(mesh).init)(THREE))

@@ -64,6 +64,7 @@ def model_of(saved):
 
 
 @pytest.mark.parametrize("weights", [*WEIGHTS, WEIGHTS["cosine"], (0, 0, 2.0, -1, 0)])
+@pytest.mark.costly
 def test_means_by_hand(paths, weights):
     factors = WEIGHTS.get(weights, weights) if isinstance(weights, str) else weights
     model, mean = merge(paths, LIKE, model_of, weights), np.dot(factors, VALUES)

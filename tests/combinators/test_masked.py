@@ -77,6 +77,7 @@ def test_a_mask_is_a_function_of_the_parameters(call):
 
 @pytest.mark.parametrize("name", ["Masked", "SelectiveTransform", "Partition"])
 @pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.costly
 def test_a_choice_by_shape_does_not_see_gradients_of_examples(name, jit):
     params = {"w": jnp.ones((2, 3)), "b": jnp.ones(3)}
     grads = jax.tree.map(lambda p: jnp.stack([p] * 4), params)

@@ -173,6 +173,7 @@ def loss(model, batch):
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.costly
 def test_the_example_of_an_optimizer_runs(name):
     """It is traced, which is faster than to run it."""
     [code] = re.findall(

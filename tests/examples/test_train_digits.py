@@ -111,6 +111,7 @@ def test_resumes_bit_identically(script, finished, tmp_path, monkeypatch, capsys
     assert not list(tmp_path.glob("*.tmp"))
 
 
+@pytest.mark.slow
 def test_resuming_with_other_options(script, finished, capsys):
     before = (finished / "checkpoint.eqx").read_bytes()
     options = [*SMALL, "--output", str(finished), "--optimizer", "sgd", "--resume"]

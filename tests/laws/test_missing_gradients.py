@@ -94,6 +94,7 @@ def moved(opt, gradients, under=lambda fn: fn):
 
 @pytest.mark.parametrize("under", [jax.jit, lambda fn: fn], ids=["jit", "eager"])
 @pytest.mark.parametrize("name", ACCUMULATORS)
+@pytest.mark.costly
 def test_accumulated(name, under):
     opt = ACCUMULATORS[name](eqopt.SGD(1.0))
     moves, _ = moved(opt, WINDOWS, lambda step: under(lambda *x: step(*x)))

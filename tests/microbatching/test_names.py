@@ -40,6 +40,7 @@ def loss(w, x):
         lambda: microbatch(loss, 1, 2),
     ],
 )
+@pytest.mark.costly
 def test_every_function(make, call):
     out, expected = call(make()), make()(W, X)
     jax.tree.map(np.testing.assert_array_equal, out, expected)

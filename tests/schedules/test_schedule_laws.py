@@ -249,7 +249,7 @@ def test_numbers_of_steps_that_cannot_be_checked(name):
         lambda x: schedules.PiecewiseInterpolate("linear", x, {2: 0.5, 4: 2.0}),
     ],
 )
-@pytest.mark.costly
+@pytest.mark.slow
 def test_no_difference_overflows(make, all_optimizations):
     """The difference of two numbers of float32 may exceed its range."""
     counts = jnp.arange(7)

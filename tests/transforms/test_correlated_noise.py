@@ -47,6 +47,7 @@ def release(coefficients, inverse, steps=STEPS):
 
 
 @pytest.mark.parametrize(("name", "inverse", "bands"), TABLE)
+@pytest.mark.costly
 def test_errors_and_sensitivities(name, inverse, bands):
     coefficients = eqopt.square_root_coefficients(bands, inverse)
     sums = np.tril(np.ones((STEPS, STEPS))) @ release(coefficients, inverse)

@@ -58,6 +58,7 @@ FACTORS = {
 
 
 @pytest.mark.parametrize("name", FACTORS)
+@pytest.mark.costly
 def test_a_basis_by_products(name, monkeypatch):
     """It is the one by reflections, up to the signs of its rows."""
     factor, v = FACTORS[name]
@@ -96,6 +97,7 @@ def test_a_stack_by_products():
 
 @pytest.mark.parametrize("scale", [1.0, 1e-25, 1e25])
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.complex64])
+@pytest.mark.costly
 def test_leading_vectors(scale, dtype):
     """They hold what the leading singular vectors hold, in the same order."""
     keys = jax.random.split(jax.random.key(0))
