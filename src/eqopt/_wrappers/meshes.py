@@ -14,27 +14,24 @@ def mesh_with(axis_name: str | tuple[str, ...], mesh: Any, purpose: str) -> Any:
     """
     here = jax.sharding.get_abstract_mesh()
     mesh = mesh if here.empty else here
-    if mesh is None:
-        raise InputError(
-            f"`mesh` is None, and no mesh is set. Pass the mesh over which {purpose}, "
-            "or set it with `jax.set_mesh(mesh)`."
-        )
-    if here.empty and mesh.explicit_axes:
-        raise InputError(
-            f"`mesh` has explicit axes, {mesh.explicit_axes}, but is not set. Set it "
-            "with `jax.set_mesh(mesh)`."
-        )
+    names = getattr(mesh, "axis_names", ())
     for one in axis_names(axis_name):
-        if one not in mesh.axis_names:
+        if one not in names:
             raise InputError(
-                f"`axis_name` is {axis_name!r}, but the mesh has the axes "
-                f"{mesh.axis_names}. Pass the name of the axis over which {purpose}."
+                f"`axis_name` is {axis_name!r}, but `mesh`, or the mesh that is set, has "
+                f"the axes {names}. Pass the axis over which {purpose}, and its mesh, or "
+                "set the mesh with `jax.set_mesh(mesh)`."
             )
         if one in mesh.manual_axes:
             raise InputError(
                 f"the axis {one!r} is manual inside `jax.shard_map`, so XLA does not "
                 "know how arrays are sharded. Call `step` outside it."
             )
+    if here.empty and mesh.explicit_axes:
+        raise InputError(
+            f"`mesh` has explicit axes, {mesh.explicit_axes}, but is not set. Set it "
+            "with `jax.set_mesh(mesh)`."
+        )
     return mesh
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Inexact
 
-from .._arguments.checks import check_integer
+from .._arguments.checks import check_integer, check_needs
 from .._errors import InputError
 from .._trees.keys import as_key, split_like
 from .._trees.leaves import disagreement, map_parameters, parameters
@@ -79,11 +79,8 @@ def hvp(loss: Callable[..., Any], v: PyTree, params: Params, *args: Any) -> Upda
 def _like(v: PyTree, arrays: PyTree) -> PyTree:
     """`v` with the structure and dtypes of `arrays`."""
     v = parameters(v)
-    here, there = (
-        [(path, np.shape(x)) for path, x in jtu.tree_leaves_with_path(tree)]
-        for tree in (v, arrays)
-    )
-    if here != there:
+    shapes = lambda tree: [(p, np.shape(x)) for p, x in jtu.tree_leaves_with_path(tree)]
+    if shapes(v) != shapes(arrays):
         raise InputError(
             f"{disagreement('v', v, 'params', arrays)} It must be like the gradient: "
             "`jax.flatten_util.ravel_pytree(params)[1]` makes one of a vector."
@@ -209,10 +206,8 @@ def hessian_diag(
     arrays = map_parameters(jnp.asarray, params)
     value = loss_of_arrays("loss", loss, params, args)
     check_integer("batch_size", batch_size, 1)
-    if (num_samples is None) != (key is None):
-        problem = f"`num_samples` is {num_samples}, and `key` is {key}."
-        fix = "Pass both for the estimate, or neither for the exact diagonal."
-        raise InputError(f"{problem} {fix}")
+    fix = "Pass both for the estimate, or neither for the exact diagonal."
+    check_needs("num_samples", "key", (num_samples is None) == (key is None), fix)
     if num_samples is None or key is None:
         return _exact(value, arrays, batch_size)
     check_integer("num_samples", num_samples, 1)
@@ -335,11 +330,9 @@ def fisher_diag(
         value = loss_of_arrays(name, negative_log_likelihood, params, example)
         return jtu.tree_map(_square, jax.grad(value)(arrays))
 
+    is_met = per_example or microbatch_size is None
+    check_needs("microbatch_size", "per_example=True", is_met)
     if not per_example:
-        if microbatch_size is not None:
-            problem = f"`microbatch_size` is {microbatch_size}, but without"
-            fix = "`per_example=True` there is no batch to divide."
-            raise InputError(f"{problem} {fix}")
         return _narrow(squares(*args), arrays)
     is_numpy = lambda x: isinstance(x, np.ndarray | np.generic)
     batch = jtu.tree_map(lambda x: jnp.asarray(x) if is_numpy(x) else x, args)

@@ -8,11 +8,11 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Inexact
 
+from ..._arguments.checks import check_needs
 from ..._arguments.fields import static_choice
 from ..._combinators.chain import Chain
 from ..._combinators.masked import Masked
 from ..._core import AbstractOptimizer, AbstractTransformation, Leafwise, equation
-from ..._errors import InputError
 from ..._matrices import AbstractMatrixwise, DimensionNumbers, map_matrices
 from ..._transforms.scale import Scale, ScaleByTree
 from ..._transforms.trace import EMA
@@ -402,11 +402,9 @@ class SinkGD(AbstractOptimizer):
     width_exponent: Hyperparameter = 1.0
 
     def __check_init__(self) -> None:
-        if self.base_width is not None and self.spectral_target == "unit_rms":
-            raise InputError(
-                "`base_width` and `spectral_target='unit_rms'` both correct for the "
-                "width. Omit one, or use `spectral_target='unit'`."
-            )
+        is_met = self.base_width is None or self.spectral_target != "unit_rms"
+        fix = "The target 'unit_rms' also corrects for the width."
+        check_needs("base_width", "spectral_target='unit'", is_met, fix)
 
     @property
     def chain(self) -> Chain:
