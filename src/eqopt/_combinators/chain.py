@@ -78,10 +78,8 @@ class AbstractChain(AbstractTransformation):
         updates, new, more = _apply(parts, grads, states[:-1], params, extra)
         # The last part computes the new parameters.
         params, own = last.step(updates, states[-1], params, **more)
-        new = [
-            part._in_turn(params, x, updates)
-            for part, x in zip(parts, new, strict=True)
-        ]
+        pairs = zip(parts, new, strict=True)
+        new = [part._in_turn(params, x, updates) for part, x in pairs]
         return params, self._joined([*new, own])
 
     def eval_params(self, state: State, params: Model) -> Model:
@@ -138,9 +136,8 @@ class Chain(AbstractChain):
     transformations: tuple[AbstractTransformation, ...]
 
     def __init__(self, *transformations: _Part) -> None:
-        self.transformations = checked_parts(
-            {f"argument {i}": t for i, t in enumerate(transformations)}
-        )
+        named = {f"argument {i}": t for i, t in enumerate(transformations)}
+        self.transformations = checked_parts(named)
 
     @overload
     def __getitem__(self, index: int) -> AbstractTransformation: ...
@@ -187,7 +184,7 @@ class NamedChain(AbstractChain):
 
     def __init__(self, **transformations: _Part) -> None:
         self.names = tuple(transformations)
-        self.transformations = checked_parts(transformations, "NamedChain")
+        self.transformations = checked_parts(transformations)
 
     def __getitem__(self, name: str) -> AbstractTransformation:
         return dict(zip(self.names, self.transformations, strict=True))[name]
@@ -200,10 +197,8 @@ class NamedChain(AbstractChain):
         return [state[name] for name in self.names]
 
 
-def checked_parts(
-    transformations: Mapping[Any, Any], whole: str = "Chain"
-) -> tuple[AbstractTransformation, ...]:
-    for name, t in transformations.items():
+def checked_parts(parts: Mapping[Any, Any]) -> tuple[AbstractTransformation, ...]:
+    for name, t in parts.items():
         if not isinstance(t, AbstractTransformation):
             from .._wrong_calls import described  # imported only for an error
 
@@ -211,12 +206,11 @@ def checked_parts(
                 f"{name} must be an eqopt transformation, but is {described(t)}"
                 + (" Unpack it: `Chain(*parts)`." if type(t) in (list, tuple) else "")
             )
-    return tuple(transformations.values())
+    return tuple(parts.values())
 
 
 def checked_states(
-    transformations: Sequence[AbstractTransformation],
-    state: State,
+    transformations: Sequence[AbstractTransformation], state: State
 ) -> tuple[State, ...]:
     """`state`; raises an error unless it is a tuple with a state for each part."""
     count = len(transformations)

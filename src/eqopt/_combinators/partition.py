@@ -88,10 +88,8 @@ class Partition(AbstractComposite):
         self.names = tuple(
             x.item() if isinstance(x, np.generic) else x for x in transformations
         )
-        self.transformations = checked_parts(
-            {f"the one for {label!r}": t for label, t in transformations.items()},
-            "Partition",
-        )
+        named = {f"the one for {label!r}": t for label, t in transformations.items()}
+        self.transformations = checked_parts(named)
         self.labels = labels
 
     def __getitem__(self, label: Hashable) -> AbstractTransformation:
@@ -127,19 +125,16 @@ class Partition(AbstractComposite):
                 result, states[name] = group.run(self[name], state.inner_states[name])
             results.append(result)
         rest = [params] if is_step else []
-        return eqx.combine(*results, *rest, is_leaf=is_leaf), PartitionState(
-            label_dict(states)
-        )
+        result = eqx.combine(*results, *rest, is_leaf=is_leaf)
+        return result, PartitionState(label_dict(states))
 
     def eval_params(self, state: PartitionState, params: Model) -> Model:
         check_state(self, state)
         self._check_labels(state)
+        states = state.inner_states
         parts = self._split(params, params)
         with seeing_part(params):
-            new = [
-                self[name].eval_params(state.inner_states[name], part)
-                for name, part in parts.items()
-            ]
+            new = [self[x].eval_params(states[x], part) for x, part in parts.items()]
         return eqx.combine(*new, params, is_leaf=is_leaf)
 
     def _check_labels(self, state: PartitionState) -> None:

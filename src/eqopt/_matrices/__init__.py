@@ -19,7 +19,7 @@ from .axes import (
     resolve_dimension_numbers,
     size,
 )
-from .batches import BATCHINGS, BatchedEquation, Work, make_batches
+from .batches import Work
 from .dimension_numbers import MatrixDimensionNumbers, Numbers, Unknown, as_tuple
 from .division import AbstractWhole, Division, use_division
 from .layouts import Layout, Pieces, is_layout, make_slot, map_layouts, mask_matrices

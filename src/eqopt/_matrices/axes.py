@@ -105,18 +105,13 @@ def map_matrices(
     tree: PyTree,
     params: Params | None,
     otherwise: Callable[[Any], Any] = lambda x: None,
-    is_required: bool = False,
     takes_blocks: bool = True,
 ) -> PyTree:
     """`tree` with `fn(axes, x)` for each matrix `x`, and `otherwise(x)` elsewhere."""
     leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
-    axes = resolve_dimension_numbers(
-        given, tree, params, is_required=is_required, takes_blocks=takes_blocks
-    )
-    return treedef.unflatten(
-        otherwise(x) if a is None else fn(a, x)
-        for a, x in zip(axes, leaves, strict=True)
-    )
+    axes = resolve_dimension_numbers(given, tree, params, takes_blocks=takes_blocks)
+    pairs = zip(axes, leaves, strict=True)
+    return treedef.unflatten(otherwise(x) if a is None else fn(a, x) for a, x in pairs)
 
 
 class Axes(NamedTuple):

@@ -221,7 +221,7 @@ class AbstractMatrixwise(AbstractContracting):
     ) -> tuple[Updates, State]:
         division = current_division()
         if self._stays:
-            check_stacks(self, state, division)
+            check_stacks(state, division)
             if division is not None:
                 run = type(self)._run
                 return update_stacks(self, updates, state, params, division, run)

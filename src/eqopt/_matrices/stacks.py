@@ -114,7 +114,7 @@ def update_stacks(self, updates, state, params, division, update):
     leaves are matrices.
     """
     stacks = _find_stacks(self, updates, params, division)
-    _check_fits(self, state, stacks, division)
+    _check_fits(state, stacks, division)
     leaves, treedef = jtu.tree_flatten(updates, is_leaf=is_leaf)
     given = [x.join(leaves) for x in stacks]
     slots = jax.tree.map(
@@ -152,7 +152,7 @@ def _slots(state: State) -> list[Stacks]:
     return [x for x in slots if is_stacks(x)]
 
 
-def check_stacks(self: Any, state: State, division: Division | None) -> None:
+def check_stacks(state: State, division: Division | None) -> None:
     """Raises an error if only one of state and step has stacks."""
     if bool(_slots(state)) == (division is None):
         made = "with" if division is None else "without"
@@ -162,7 +162,7 @@ def check_stacks(self: Any, state: State, division: Division | None) -> None:
         )
 
 
-def _check_fits(self, state, stacks: Sequence[_Stack], division: Division) -> None:
+def _check_fits(state: State, stacks: Sequence[_Stack], division: Division) -> None:
     expected = tuple(x.leaves for x in stacks)
     for slot in _slots(state):
         if slot.leaves != expected:

@@ -73,8 +73,7 @@ def decay_of(owner: Any) -> AddDecayedWeights:
 
 def shared_decay(owner: Any, count: Int[Array, ""]) -> dict[str, Any]:
     """The arguments of `decayed` for an equation of `owner`, after `count` steps."""
-    with naming_recipe(owner):
-        return decay_at(decay_of(owner), count)
+    return decay_at(decay_of(owner), count)
 
 
 def read_decay(owner: Any, state: Any, params: Params | None) -> dict[str, PyTree]:
