@@ -184,12 +184,14 @@ class CosineDecay(AbstractFormula):
         return self.init_value * ((1 - self.alpha) * wave + self.alpha)
 
 
-def exponential(count, init_value, decay_rate, end_value, steps, begin, staircase):
-    dtype = init_value.dtype
-    begin = jnp.maximum(begin, 0)
+def exponential(owner: Any, count, init_value) -> Float[Array, ""]:
+    """Multiplies `init_value` by the rate of `owner` in each of its transitions."""
+    dtype, decay_rate = init_value.dtype, owner.decay_rate
+    begin = jnp.maximum(owner.transition_begin, 0)
     elapsed = jnp.maximum(count, begin) - begin
-    steps = jnp.maximum(steps, 1)
-    if staircase:  # with integers: XLA may multiply by 1 / T, so that 3 / 3 is below 1
+    steps = jnp.maximum(owner.transition_steps, 1)
+    if owner.staircase:
+        # With integers: XLA may multiply by 1 / T, so that 3 / 3 is below 1.
         exponent = (elapsed // steps).astype(dtype)
     else:
         exponent = elapsed.astype(dtype) / steps.astype(dtype)
@@ -197,9 +199,10 @@ def exponential(count, init_value, decay_rate, end_value, steps, begin, staircas
     speed = jnp.abs(jnp.log(jax.lax.stop_gradient(decay_rate)))
     exponent = jnp.minimum(exponent, 60 / jnp.maximum(speed, 1e-30))
     value = init_value * decay_rate**exponent
-    if end_value is None:
+    if owner.end_value is None:
         return value
-    lower, upper = jnp.minimum(value, end_value), jnp.maximum(value, end_value)
+    lower = jnp.minimum(value, owner.end_value)
+    upper = jnp.maximum(value, owner.end_value)
     return jnp.where(decay_rate < 1, upper, lower)
 
 
@@ -237,15 +240,7 @@ class ExponentialDecay(AbstractFormula):
     end_value: Finite | None = None
 
     def _formula(self: Any, count: Int[Array, ""]) -> Float[Array, ""]:
-        return exponential(
-            count,
-            self.init_value,
-            self.decay_rate,
-            self.end_value,
-            self.transition_steps,
-            self.transition_begin,
-            self.staircase,
-        )
+        return exponential(self, count, self.init_value)
 
 
 class Step(AbstractFormula):
@@ -273,6 +268,6 @@ class Step(AbstractFormula):
     gamma: FinitePositive = 0.1
 
     def _formula(self: Any, count: Int[Array, ""]) -> Float[Array, ""]:
-        return exponential(
-            count, self.init_value, self.gamma, None, self.step_size, 0, staircase=True
-        )
+        start = self.init_value
+        steps = ExponentialDecay(start, self.step_size, self.gamma, staircase=True)
+        return exponential(steps, count, start)

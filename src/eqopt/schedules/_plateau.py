@@ -49,14 +49,13 @@ def after_one_more(owner: Any, state: Any, value: Any) -> dict[str, Array]:
         is_complete = count >= owner.accumulation_size
         judged = _judge(owner, state, mean)
     waiting = {**vars(state), "count": count, "avg_value": mean}
+
     # A hyperparameter in float64 widens the numbers, which the state does not.
-    stored = lambda x, old: jnp.asarray(x).astype(old.dtype)
-    return {
-        name: jnp.where(
-            is_complete, stored(judged[name], old), stored(waiting[name], old)
-        )
-        for name, old in vars(state).items()
-    }
+    def chosen(name, old):
+        both = (jnp.asarray(x[name]).astype(old.dtype) for x in (judged, waiting))
+        return jnp.where(is_complete, *both)
+
+    return {name: chosen(name, old) for name, old in vars(state).items()}
 
 
 def _judge(owner: Any, state: Any, loss: Array) -> dict[str, Any]:

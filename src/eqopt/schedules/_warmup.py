@@ -120,9 +120,8 @@ class WarmupCosineDecay(AbstractFormula):
         # Differs from Optax, which uses `alpha = end_value / peak_value`, or 0 if the
         # peak is 0, in which case it stays at 0. Here, the schedule ends at `end_value`
         # for any peak, and the derivative with respect to the peak is finite.
-        return _after_warmup(
-            self, count, between(self.peak_value, self.end_value, wave)
-        )
+        decay = between(self.peak_value, self.end_value, wave)
+        return _after_warmup(self, count, decay)
 
 
 class WarmupExponentialDecay(AbstractFormula):
@@ -166,15 +165,8 @@ class WarmupExponentialDecay(AbstractFormula):
     end_value: Finite | None = None
 
     def _formula(self: Any, count: Int[Array, ""]) -> Float[Array, ""]:
-        decay = exponential(
-            jnp.maximum(count, self.warmup_steps) - self.warmup_steps,
-            self.peak_value,
-            self.decay_rate,
-            self.end_value,
-            self.transition_steps,
-            self.transition_begin,
-            self.staircase,
-        )
+        since_peak = jnp.maximum(count, self.warmup_steps) - self.warmup_steps
+        decay = exponential(self, since_peak, self.peak_value)
         return _after_warmup(self, count, decay)
 
 
@@ -438,12 +430,9 @@ class WarmupDecay(AbstractSchedule):
         ends = [*self._starts(), total]
         for i, (start, end) in enumerate(itertools.pairwise(ends)):
             length = end - start
-            warmup = _steps(self.rewarmup, length)
-            if i == 0:
-                warmup = _steps(self.warmup, total)
-            decay = length - warmup
-            if self.decay is not None:
-                decay = _steps(self.decay, length)
+            warmup = _steps(self.rewarmup, length) if i else _steps(self.warmup, total)
+            rest = length - warmup
+            decay = rest if self.decay is None else _steps(self.decay, length)
             lengths.append((length, warmup, decay))
         return lengths
 
