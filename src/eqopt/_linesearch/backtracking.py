@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from .._core import AbstractTransformation, leafwise
 from .._trees.control import filter_cond, while_loop
@@ -62,6 +62,20 @@ class ScaleByBacktrackingLinesearchState(eqx.Module):
     grad: Updates | None
     guess: Float[Array, ""]
     info: BacktrackingLinesearchInfo
+
+
+def state_after(
+    trial: Trial, is_taken: Bool[Array, ""], line: Line, grad: Updates | None
+) -> ScaleByBacktrackingLinesearchState:
+    """The state after a search, with the start of the line if `trial` is not taken."""
+    value, new = choose(is_taken, (trial.value, trial.grad), (line.value, line.grad))
+    return ScaleByBacktrackingLinesearchState(
+        jnp.where(is_taken, trial.step_size, 0),
+        value,
+        kept(new, grad),
+        trial.step_size,
+        BacktrackingLinesearchInfo(trial.evaluations, trial.error),
+    )
 
 
 class ScaleByBacktrackingLinesearch(AbstractTransformation):
@@ -175,8 +189,7 @@ class ScaleByBacktrackingLinesearch(AbstractTransformation):
         last = self._search(line, state.guess, atol)
         is_good = last.error <= atol
         is_taken = is_good | (last.value < line.value)
-        value, grad = choose(is_taken, (last.value, last.grad), (line.value, line.grad))
-        learning_rate = jnp.where(is_taken, last.step_size, 0)
+        new = state_after(last, is_taken, line, state.grad if self.store_grad else None)
         if self.verbose:
             report(
                 ~is_good,
@@ -185,23 +198,15 @@ class ScaleByBacktrackingLinesearch(AbstractTransformation):
                 evaluations=last.evaluations,
                 last_step_size=last.step_size,
                 decrease_error=last.error,
-                used_step_size=learning_rate,
+                used_step_size=new.learning_rate,
             )
-        state = ScaleByBacktrackingLinesearchState(
-            learning_rate,
-            value,
-            kept(grad, state.grad) if self.store_grad else None,
-            last.step_size,
-            BacktrackingLinesearchInfo(last.evaluations, last.error),
-        )
-        return leafwise(move, updates, step_size=learning_rate), state
+        return leafwise(move, updates, step_size=new.learning_rate), new
 
     def _search(self, line: Line, guess: Scalar, atol: Scalar) -> Trial:
         real = line.constant
         most = jnp.asarray(self.max_backtracking_steps, jnp.int32)
-        first = jnp.minimum(
-            real(self.increase_factor) * real(guess), real(self.max_learning_rate)
-        )
+        grown = real(self.increase_factor) * real(guess)
+        first = jnp.minimum(grown, real(self.max_learning_rate))
 
         def decrease_error(step_size, value):
             bound = (1 + real(self.rtol)) * line.value
@@ -222,9 +227,7 @@ class ScaleByBacktrackingLinesearch(AbstractTransformation):
                 grad = filter_cond(is_last, pullback, lambda: now.grad)
             return Trial(step_size, value, grad, error, now.evaluations + 1)
 
-        none = Trial(
-            first, line.value, line.grad, jnp.full_like(first, jnp.inf), jnp.int32(0)
-        )
-        return while_loop(
-            lambda now: ~(now.error <= atol) & (now.evaluations <= most), body, none
-        )
+        infinity = jnp.full_like(first, jnp.inf)
+        none = Trial(first, line.value, line.grad, infinity, jnp.int32(0))
+        goes_on = lambda now: ~(now.error <= atol) & (now.evaluations <= most)
+        return while_loop(goes_on, body, none)

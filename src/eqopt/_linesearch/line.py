@@ -113,9 +113,8 @@ def make_line(owner, direction, params, extra: Mapping[str, Any], last_value) ->
     start = restrict(params, grad, like_name="grad")
     dtype = compute_dtype(start)
     arrays, others = eqx.partition(params, eqx.is_array)
-    loss = eqx.filter_closure_convert(
-        loss_of_arrays("value_fn", value_fn, params, ()), start
-    )
+    of_arrays = loss_of_arrays("value_fn", value_fn, params, ())
+    loss = eqx.filter_closure_convert(of_arrays, start)
     arrays, loss, direction, value, grad = stopped(
         (arrays, loss, direction, jnp.asarray(value), grad)
     )

@@ -193,9 +193,10 @@ def _inside(now: Search) -> Scalar:
     left, right, width = jnp.minimum(a, b), jnp.maximum(a, b), jnp.abs(b - a)
     cubic = _minimum_of_cubic(now.low, now.high, now.reference)
     parabola = _minimum_of_parabola(now.low, now.high)
-    is_inside = lambda x, margin: (
-        (x > left + margin * width) & (x < right - margin * width)
-    )
+
+    def is_inside(x, margin):
+        return (x > left + margin * width) & (x < right - margin * width)
+
     middle = jnp.where(is_inside(parabola, 0.1), parabola, (a + b) / 2)
     return jnp.where(is_inside(cubic, 0.2), cubic, middle)
 
@@ -418,13 +419,12 @@ class ScaleByZoomLinesearch(AbstractTransformation):
                 used_step_size=found.result.step_size,
             )
         learning_rate = found.result.step_size
+        errors = found.decrease_error, found.curvature_error
         state = ScaleByZoomLinesearchState(
             learning_rate,
             found.result.value,
             kept(found.grad, state.grad),
-            ZoomLinesearchInfo(
-                found.count, found.decrease_error, found.curvature_error
-            ),
+            ZoomLinesearchInfo(found.count, *errors),
         )
         return leafwise(move, updates, step_size=learning_rate), state
 

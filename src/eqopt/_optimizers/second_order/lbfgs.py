@@ -383,9 +383,6 @@ class LBFGS(AbstractOptimizer):
     @property
     def chain(self) -> Chain:
         rate = self.learning_rate
-        parts = (
-            self.part(ScaleByLBFGS),
-            Scale(-1.0) if rate is None else ScaleByLearningRate(rate),
-            self.linesearch,
-        )
-        return Chain(*(part for part in parts if part is not None))
+        descend = Scale(-1.0) if rate is None else ScaleByLearningRate(rate)
+        search = () if self.linesearch is None else (self.linesearch,)
+        return Chain(self.part(ScaleByLBFGS), descend, *search)

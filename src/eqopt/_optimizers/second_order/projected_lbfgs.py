@@ -10,14 +10,13 @@ from jaxtyping import Array, Float
 from ..._arguments.extra import required_params
 from ..._arguments.fields import static_choice
 from ..._core import AbstractComposite, Call, add_updates, check_real, leafwise, widened
-from ..._errors import naming_recipe
 from ..._linesearch.arc import search_arc
 from ..._linesearch.backtracking import (
-    BacktrackingLinesearchInfo,
     ScaleByBacktrackingLinesearch,
     ScaleByBacktrackingLinesearchState,
+    state_after,
 )
-from ..._linesearch.line import Trial, choose, kept, make_line, move, stopped
+from ..._linesearch.line import make_line, move, stopped
 from ..._trees.leaves import parameters, restrict
 from ..._trees.precision import compute_dtype, widen
 from ..._types import Count, Params, PyTree, Scalar, Size, State, Updates
@@ -159,8 +158,7 @@ class ProjectedLBFGS(AbstractComposite):
     max_linesearch_steps: Count = 20
 
     def init(self, params: Params) -> ProjectedLBFGSState:
-        with naming_recipe(self):
-            self._projected(parameters(params))  # checks the bounds
+        self._projected(parameters(params))  # checks the bounds
         return ProjectedLBFGSState(
             ScaleByLBFGS(self.memory_size).init(params),
             ScaleByBacktrackingLinesearch(1, store_grad=True).init(params),
@@ -173,17 +171,13 @@ class ProjectedLBFGS(AbstractComposite):
         check_real(grads, params, "params")
         to_bound, is_free = self._bounds(start, grads)
         inside, memory = times_inverse(grads, state.memory, params, True, free=is_free)
-        direction = jtu.tree_map(
-            lambda free, r, d: jnp.where(free, -r, d.astype(r.dtype)),
-            is_free,
-            inside,
-            to_bound,
-        )
+        change = lambda free, r, d: jnp.where(free, -r, d.astype(r.dtype))
+        direction = jtu.tree_map(change, is_free, inside, to_bound)
         line = make_line(self, direction, params, call.extra, state.search.value)
         most = jnp.asarray(self.max_linesearch_steps, jnp.int32)
         bounds = stopped((self.lower, self.upper))  # constants in its derivatives
         found = search_arc(line, lambda tree: _between(tree, *bounds), most)
-        search = _result(found, line, state)
+        search = state_after(found, found.error <= 0, line, state.search.grad)
         new = self._projected(_moved(direction, params, search.learning_rate))
         optimality = self._optimality(new, restrict(search.grad, new))
         # The projection moves a start outside the bounds even if the search fails. Then
@@ -193,9 +187,8 @@ class ProjectedLBFGS(AbstractComposite):
             jnp.where(is_known, x, jnp.inf) for x in (search.value, optimality)
         )
         search = eqx.tree_at(lambda search: search.value, search, value)
-        state = ProjectedLBFGSState(
-            memory, search, optimality.astype(state.optimality.dtype)
-        )
+        optimality = optimality.astype(state.optimality.dtype)
+        state = ProjectedLBFGSState(memory, search, optimality)
         if call.is_step:
             return eqx.combine(new, params), state
         reads = {"projected": new, "p": params}
@@ -208,9 +201,8 @@ class ProjectedLBFGS(AbstractComposite):
         """The changes to the bounds that the gradients push to, and what is free."""
         real = compute_dtype(start)
         p, g = widen(start, real), widen(grads, real)
-        far = jtu.tree_map(
-            lambda x, g: jnp.where(g > 0, -jnp.inf, jnp.inf).astype(x.dtype), p, g
-        )
+        end = lambda x, g: jnp.where(g > 0, -jnp.inf, jnp.inf).astype(x.dtype)
+        far = jtu.tree_map(end, p, g)
         # A parameter at its bound has the bound's value in its own precision.
         seen = lambda bound, p: bound.astype(p.dtype).astype(bound.dtype)
         bound = jtu.tree_map(seen, self._projected(far), start)
@@ -218,9 +210,8 @@ class ProjectedLBFGS(AbstractComposite):
         near = jnp.minimum(_NEAR, self._optimality(start, grads))
         free = lambda d, g: (jnp.abs(d) > near.astype(d.dtype)) | (g == 0)
         is_free = jtu.tree_map(free, change, g)
-        return jtu.tree_map(
-            lambda d, is_free: jnp.where(is_free, 0, d), change, is_free
-        ), is_free
+        held = lambda d, is_free: jnp.where(is_free, 0, d)
+        return jtu.tree_map(held, change, is_free), is_free
 
     def _optimality(self, params: Params, grads: Updates) -> Scalar:
         real = compute_dtype(params)
@@ -238,15 +229,3 @@ def _between(tree: PyTree, lower: PyTree, upper: PyTree) -> PyTree:
 def _moved(direction: Updates, params: Params, step_size: Scalar) -> Params:
     updates = leafwise(move, direction, step_size=step_size)
     return restrict(add_updates(params, updates), direction)
-
-
-def _result(found: Trial, line: Any, state: ProjectedLBFGSState):
-    is_taken = found.error <= 0
-    value, grad = choose(is_taken, (found.value, found.grad), (line.value, line.grad))
-    return ScaleByBacktrackingLinesearchState(
-        jnp.where(is_taken, found.step_size, 0),
-        value,
-        kept(grad, state.search.grad),
-        found.step_size,
-        BacktrackingLinesearchInfo(found.evaluations, found.error),
-    )
