@@ -164,8 +164,7 @@ def _leaf(compressor, g, error, memory, workers, decay):
 
 def _as_real(x: Array) -> Array:
     """Real and imaginary parts along a last axis, if `x` is complex."""
-    is_real = not jnp.issubdtype(x.dtype, jnp.complexfloating)
-    return x if is_real else jnp.stack([x.real, x.imag], axis=-1)
+    return jnp.stack([x.real, x.imag], axis=-1) if jnp.iscomplexobj(x) else x
 
 
 def _as(x: Array, dtype: Any) -> Array:
@@ -174,8 +173,7 @@ def _as(x: Array, dtype: Any) -> Array:
 
 
 def _real_shape(x: Any) -> jax.ShapeDtypeStruct:
-    is_real = not jnp.issubdtype(x.dtype, jnp.complexfloating)
-    shape = x.shape if is_real else (*x.shape, 2)
+    shape = (*x.shape, 2) if jnp.iscomplexobj(x) else x.shape
     return jax.ShapeDtypeStruct(shape, jnp.float32)
 
 

@@ -128,8 +128,7 @@ def _checked(product: Callable, start: PyTree) -> Callable:
         out = parameters(product(narrow))
         shapes = lambda tree: jtu.tree_map(jnp.shape, tree)
         if shapes(out) != shapes(v):
-            problem = disagreement("matrix(v0)", out, "v0", v)
-            raise InputError(problem)
+            raise InputError(disagreement("matrix(v0)", out, "v0", v))
         return jtu.tree_map_with_path(_in_dtype_of, out, v)
 
     return checked
@@ -196,10 +195,8 @@ def _divided(tree, number):
 
 
 def _dot(x, y):
-    parts = [
-        jnp.sum(jnp.conj(a) * b)
-        for a, b in zip(jtu.tree_leaves(x), jtu.tree_leaves(y), strict=True)
-    ]
+    pairs = zip(*map(jtu.tree_leaves, (x, y)), strict=True)
+    parts = [jnp.sum(jnp.conj(a) * b) for a, b in pairs]
     dtype = common_dtype(*(part.dtype for part in parts))
     return jnp.sum(jnp.stack([part.astype(dtype) for part in parts]))
 

@@ -90,8 +90,7 @@ def safe_softmax_cross_entropy(
 
     A `ValueError` if the shapes differ.
     """
-    log_p, y, axes = _prepared(logits, labels, -1, None)
-    return one_value_each(-jnp.sum(weighted(y, log_p), axes), logits)
+    return softmax_cross_entropy(logits, labels)
 
 
 def softmax_cross_entropy_with_integer_labels(
