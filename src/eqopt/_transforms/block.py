@@ -408,11 +408,10 @@ class ScaleByDistanceOverGradients(AbstractLeafwise):
 
     def init(self, params: Params) -> ScaleByDistanceOverGradientsState:
         first = lambda p: jnp.asarray(self.reps_rel, compute_dtype(p)) * (1 + norm(p))
+        zero = lambda p: jnp.zeros((), compute_dtype(p))
         return ScaleByDistanceOverGradientsState(
             max_dist=map_parameters(first, params),
-            grad_sum_of_squares=map_parameters(
-                lambda p: jnp.zeros((), compute_dtype(p)), params
-            ),
+            grad_sum_of_squares=map_parameters(zero, params),
             init_params=copy(params, self.param_dtype),
         )
 

@@ -8,7 +8,7 @@ import jax
 from jaxtyping import Array, UInt32
 
 from .._arguments.extra import required_params
-from .._core import AbstractTransformation, check_real, check_shapes
+from .._core import AbstractTransformation, check_real, check_shapes, rounded_like
 from .._trees.keys import key_data, next_key
 from .._trees.leaves import restrict
 from .._trees.states import check_state
@@ -90,7 +90,5 @@ class HutchinsonDiagHessian(AbstractTransformation):
         now, later = next_key(state.key, self.key)
         slope = jax.grad(lambda arrays: value_fn(eqx.combine(arrays, params)))
         product = lambda r: jax.jvp(slope, (chosen,), (r,))[1]
-        estimate = jax.tree.map(
-            lambda x, u: x.astype(u.dtype), hutchinson(now, product, chosen), updates
-        )
-        return estimate, HutchinsonDiagHessianState(later)
+        estimate = hutchinson(now, product, chosen)
+        return rounded_like(estimate, updates), HutchinsonDiagHessianState(later)

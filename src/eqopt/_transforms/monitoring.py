@@ -207,12 +207,10 @@ class Monitor(AbstractTransformation):
         check_state(self, state)
         check_keys(self, state.measurements, self.names, ".measurements")
         measurements, states = {}, []
-        for name, measure, old in zip(
-            self.names, self.measures, state.measure_states, strict=True
-        ):
+        rows = zip(self.names, self.measures, state.measure_states, strict=True)
+        for name, measure, old in rows:
             value, new = _measure(measure, updates, old, params, extra)
-            like = state.measurements[name]
-            measurements[name] = _recorded(name, value, like)
+            measurements[name] = _recorded(name, value, state.measurements[name])
             states.append(new)
         return updates, MonitorState(measurements, tuple(states))
 
@@ -229,9 +227,8 @@ def _measure(measure, updates, state, params, extra):
 
 def _blank(measure: Callable[[Any], PyTree], params: Params) -> PyTree:
     """Zeros with the shapes and dtypes of the results of `measure`."""
-    shapes = eqx.filter_eval_shape(
-        lambda p: jax.tree.map(jnp.asarray, measure(p)), parameters(params)
-    )
+    of_params = lambda p: jax.tree.map(jnp.asarray, measure(p))
+    shapes = eqx.filter_eval_shape(of_params, parameters(params))
     return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
 
 

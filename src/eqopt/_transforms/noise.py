@@ -103,17 +103,14 @@ class AddNoise(AbstractLeafwise):
     ) -> Leafwise:
         count = safe_increment(state.count)
         now, later = next_key(state.rng_key, self.key)
-        return Leafwise(
-            add_noise,
-            AddNoiseState(count, later),
-            {"stddev": self._stddev(count)},
-            reads={"key": lambda updates: split_like(now, updates)},
-        )
+        state = AddNoiseState(count, later)
+        shared = {"stddev": self._stddev(count)}
+        reads = {"key": lambda updates: split_like(now, updates)}
+        return Leafwise(add_noise, state, shared, reads)
 
     def _stddev(self, count: Int[Array, ""]) -> Scalar:
-        t, eta, gamma = (
-            jnp.asarray(as_float(x), float) for x in (count, self.eta, self.gamma)
-        )
+        numbers = count, self.eta, self.gamma
+        t, eta, gamma = (jnp.asarray(as_float(x), float) for x in numbers)
         return safe_sqrt(eta / t**gamma)
 
 
@@ -374,11 +371,9 @@ class AddCorrelatedNoise(AbstractLeafwise):
         vector = jnp.stack([*given, *[jnp.zeros_like(given[0])] * (len(given) == 1)])
         # In the precision of the noise, or with x64, all noise would be float64.
         vector_for = lambda g: vector.astype(jnp.finfo(wide_dtype(g.dtype)).dtype)
-        return Leafwise(
-            correlated_noise,
-            AddCorrelatedNoiseState(later, state.past, state.place),
-            reads={
-                "key": lambda updates: split_like(now, updates),
-                "coefficients": lambda updates: map_parameters(vector_for, updates),
-            },
-        )
+        state = AddCorrelatedNoiseState(later, state.past, state.place)
+        reads = {
+            "key": lambda updates: split_like(now, updates),
+            "coefficients": lambda updates: map_parameters(vector_for, updates),
+        }
+        return Leafwise(correlated_noise, state, reads=reads)

@@ -79,10 +79,8 @@ def per_example_global_norm_clip(
     leaves, treedef = flatten_updates(grads)
     batch = batch_size(grads)
     factors = factors_of(leaves, l2_norm_clip, batch)
-    total = treedef.unflatten(
-        None if g is None else weighted_sum(factors, g) for g in leaves
-    )
-    return total, _number_clipped(factors)
+    sums = [None if g is None else weighted_sum(factors, g) for g in leaves]
+    return treedef.unflatten(sums), _number_clipped(factors)
 
 
 def per_example_layer_norm_clip(

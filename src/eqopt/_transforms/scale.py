@@ -200,11 +200,8 @@ class ScaleBySchedule(AbstractLeafwise):
     def leafwise(
         self, state: ScaleByScheduleState, params: Params | None = None, **extra: Any
     ) -> Leafwise:
-        return Leafwise(
-            scale,
-            ScaleByScheduleState(count=safe_increment(state.count)),
-            {"step_size": at(self, "schedule", state.count)},
-        )
+        new = ScaleByScheduleState(count=safe_increment(state.count))
+        return Leafwise(scale, new, {"step_size": at(self, "schedule", state.count)})
 
 
 class ScaleByLearningRateState(eqx.Module):
@@ -245,9 +242,8 @@ class ScaleByLearningRate(AbstractLeafwise):
 
     def init(self, params: Params) -> ScaleByLearningRateState:
         count = jnp.zeros((), jnp.int32)
-        return ScaleByLearningRateState(
-            count, recorded(at(self, "learning_rate", count))
-        )
+        rate = recorded(at(self, "learning_rate", count))
+        return ScaleByLearningRateState(count, rate)
 
     def leafwise(
         self,
@@ -277,9 +273,10 @@ def negative(rate: Any) -> Any:
 
 def has_learning_rate(transformation: AbstractTransformation) -> bool:
     """Whether it, or a part of it (a recipe, or `_descends`), goes downhill by itself."""
-    is_one = lambda node: (
-        isinstance(node, AbstractOptimizer) or getattr(node, "_descends", False)
-    )
+
+    def is_one(node):
+        return isinstance(node, AbstractOptimizer) or getattr(node, "_descends", False)
+
     return any(map(is_one, jtu.tree_leaves(transformation, is_leaf=is_one)))
 
 
@@ -393,7 +390,5 @@ class ReduceLROnPlateau(AbstractLeafwise):
         **extra: Any,
     ) -> Leafwise:
         check_number("value", value)
-        new = after_one_more(self, state, value)
-        return Leafwise(
-            scale, ReduceLROnPlateauState(**new), {"step_size": new["scale"]}
-        )
+        new = ReduceLROnPlateauState(**after_one_more(self, state, value))
+        return Leafwise(scale, new, {"step_size": new.scale})

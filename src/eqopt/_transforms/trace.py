@@ -107,11 +107,8 @@ class ApplyEvery(AbstractLeafwise):
     ) -> Leafwise:
         count = state.count + 1
         is_last = count >= jnp.asarray(self.k, jnp.int32)
-        return Leafwise(
-            collect,
-            ApplyEveryState(jnp.where(is_last, 0, count), state.grad_acc),
-            {"is_last": is_last},
-        )
+        state = ApplyEveryState(jnp.where(is_last, 0, count), state.grad_acc)
+        return Leafwise(collect, state, {"is_last": is_last})
 
 
 class EMAState(eqx.Module):

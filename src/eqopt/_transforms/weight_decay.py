@@ -190,9 +190,8 @@ class AddDecayedWeights(AbstractLeafwise):
         has_schedule = callable(decay.weight_decay) or (
             decay.mode in _NEEDS_RATE and callable(decay.learning_rate)
         )
-        return AddDecayedWeightsState(
-            jnp.zeros((), jnp.int32) if has_schedule else None
-        )
+        count = jnp.zeros((), jnp.int32) if has_schedule else None
+        return AddDecayedWeightsState(count)
 
     def _route(self, report: Report, params: Params) -> None:
         decay = complete(self)
@@ -225,9 +224,9 @@ def complete(decay: AddDecayedWeights) -> AddDecayedWeights:
     if not isinstance(given, AbstractTransformation):
         return decay
     is_plain = decay.mode == "decoupled" and not decay.cautious
+    is_plain &= decay.max_learning_rate is None
     if not (
         is_plain
-        and decay.max_learning_rate is None
         and isinstance(given, AddDecayedWeights)
         and not isinstance(given.weight_decay, AbstractTransformation)
         and (decay.mask is None or given.mask is None)
@@ -251,9 +250,7 @@ def decay_at(decay: AddDecayedWeights, count: Int[Array, ""] | None) -> dict[str
         needs_rate = decay.mode in _NEEDS_RATE
         eta = at(decay, "learning_rate", count) if needs_rate else None
         real = jax.dtypes.canonicalize_dtype(float)
-        rates = (
-            None if x is None else jnp.asarray(x, real)
-            for x in (eta, decay.max_learning_rate)
-        )
+        given = eta, decay.max_learning_rate
+        rates = (None if x is None else jnp.asarray(x, real) for x in given)
         weight_decay = jnp.asarray(weight_decay, real) * _FACTORS[decay.mode](*rates)
     return {"weight_decay": weight_decay, "cautious": decay.cautious}

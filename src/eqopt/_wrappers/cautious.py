@@ -153,11 +153,9 @@ def _cautious(inner: AbstractTransformation, rescale, grads, params) -> Chain:
     def with_own_caution(part: AbstractTransformation) -> AbstractTransformation:
         if not _is_apart(part):
             return part
-        own = [
-            None if x is None else mask_out(x, part.mask, params)
-            for x in (grads, params)
-        ]
-        return Masked(_cautious(part.inner, rescale, *own), part.mask)
+        of_part = lambda x: None if x is None else mask_out(x, part.mask, params)
+        own = _cautious(part.inner, rescale, of_part(grads), of_part(params))
+        return Masked(own, part.mask)
 
     parts = list(map(with_own_caution, parts))
     return Chain(*parts[:at], caution, *parts[at:])

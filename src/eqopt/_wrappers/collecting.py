@@ -37,11 +37,8 @@ def run_collected(
     """
     here = restrict(collected, call.updates, "state")
     without = lambda: call._replace(updates=here).run(inner, state)
-    pairs = zip(
-        jtu.tree_leaves(here, is_leaf=is_leaf),
-        jtu.tree_leaves(collected, is_leaf=is_leaf),
-        strict=True,
-    )
+    columns = (jtu.tree_leaves(x, is_leaf=is_leaf) for x in (here, collected))
+    pairs = zip(*columns, strict=True)
     # Whether a leaf moves, by its position, if this call has `None` there.
     moves = {i: jnp.any(x != 0) for i, (g, x) in enumerate(pairs) if g is not x}
     if not (call.is_step and moves):

@@ -185,9 +185,8 @@ class Mechanic(AbstractWrapper):
     def _tuned(self, state: MechanicState, delta_g, delta_p, g_sq, p_sq):
         """The new `r`, `m`, `v` and `s`; and 0 if a square overflows, otherwise 1."""
         dtype = state.s.dtype
-        weight_decay, eps, s_init = (
-            jnp.asarray(x, dtype) for x in (self.weight_decay, self.eps, self.s_init)
-        )
+        numbers = self.weight_decay, self.eps, self.s_init
+        weight_decay, eps, s_init = (jnp.asarray(x, dtype) for x in numbers)
         betas = jnp.asarray(1 - 0.1 ** np.arange(1, self.num_betas + 1), dtype)
         decay = weight_decay * jnp.sum(state.s) * safe_sqrt(g_sq)
         h = delta_g + decay / (safe_sqrt(p_sq) + eps) * delta_p

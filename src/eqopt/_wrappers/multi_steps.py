@@ -148,9 +148,8 @@ class MultiSteps(AbstractWrapper):
             call.updates, state.gradient_step, call.params, state.skip_state
         )
         result, new = filter_cond(~skip, accumulated, lambda: (call.nothing(), state))
-        return result, dataclasses.replace(
-            new, skip_state=skip_state, skipped_last=skip
-        )
+        skips = {"skip_state": skip_state, "skipped_last": skip}
+        return result, dataclasses.replace(new, **skips)
 
     def has_updated(self, state: MultiStepsState) -> Bool[Array, ""]:
         """Whether the inner optimizer made a step in the last call.
@@ -186,33 +185,27 @@ class MultiSteps(AbstractWrapper):
         # Rounded, because a schedule for 2 may return 1.9999999.
         k = jnp.round(at(self, "every_k_schedule", state.gradient_step))
         is_last = state.mini_step + 1 >= jnp.asarray(k, jnp.int32)
-        like_grads = lambda: jax.tree.map(
-            lambda acc, g: acc.astype(g.dtype),
-            load(restrict(acc_grads, grads, "state.acc_grads")),
-            grads,
-        )
+        here = lambda: load(restrict(acc_grads, grads, "state.acc_grads"))
+        narrow = lambda acc, g: acc.astype(g.dtype)
+        like_grads = lambda: jax.tree.map(narrow, here(), grads)
         extra = {name: x for name, x in call.extra.items() if name != "weight"}
         if "weight" in call.extra and self.use_grad_mean:
             extra["weight"] = weight_sum
         last = call._replace(extra=extra)
-        inner_state = state.inner_state
+        steps, inner_state = state.gradient_step, state.inner_state
         result, inner_state = filter_cond(
             is_last,
             lambda: run_collected(last, self.inner, inner_state, like_grads()),
             lambda: (call.nothing(), inner_state),
         )
-        new = MultiStepsState(
+        return result, dataclasses.replace(
+            state,
             mini_step=jnp.where(is_last, 0, state.mini_step + 1),
-            gradient_step=jnp.where(
-                is_last, safe_increment(state.gradient_step), state.gradient_step
-            ),
+            gradient_step=jnp.where(is_last, safe_increment(steps), steps),
             inner_state=inner_state,
             weight_sum=weight_sum,
             acc_grads=acc_grads,
-            skip_state=state.skip_state,
-            skipped_last=state.skipped_last,
         )
-        return result, new
 
     def _should_skip(self, grads, gradient_step, params, old=None):
         """Whether to skip the mini-step, and the diagnostics, in the dtypes of `old`."""

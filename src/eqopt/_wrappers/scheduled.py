@@ -107,10 +107,8 @@ class Scheduled(AbstractWrapper):
             name: stateful[name].update(old, **call.extra)
             for name, old in state.hyperparams_states.items()
         }
-        hyperparams = {
-            name: recorded(value, state.hyperparams[name])
-            for name, value in values.items()
-        }
+        last = state.hyperparams
+        hyperparams = {name: recorded(x, last[name]) for name, x in values.items()}
         result, inner_state = call.run(self._at(values), state.inner_state)
         count = safe_increment(state.count)
         return result, ScheduledState(count, hyperparams, states, inner_state)
@@ -124,11 +122,8 @@ class Scheduled(AbstractWrapper):
         return {jtu.keystr(path): schedule for path, schedule in _find(self.inner)}
 
     def _stateful(self) -> dict[str, AbstractStatefulSchedule]:
-        return {
-            name: schedule
-            for name, schedule in self._schedules().items()
-            if isinstance(schedule, AbstractStatefulSchedule)
-        }
+        is_stateful = lambda x: isinstance(x, AbstractStatefulSchedule)
+        return {name: x for name, x in self._schedules().items() if is_stateful(x)}
 
     def _values(self, count, states: Mapping[str, State], extra: Mapping):
         values = {}

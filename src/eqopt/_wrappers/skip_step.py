@@ -87,9 +87,8 @@ class ApplyIfFinite(AbstractWrapper):
     def handle(self, call: Call, state: ApplyIfFiniteState) -> tuple[Any, State]:
         finite = are_finite(call)
         limit = jnp.asarray(self.max_consecutive_errors, jnp.int32)
-        in_a_row = jnp.where(
-            finite, 0, safe_increment(jnp.minimum(state.notfinite_count, limit))
-        ).astype(jnp.int32)
+        last = jnp.minimum(state.notfinite_count, limit)
+        in_a_row = jnp.where(finite, 0, safe_increment(last)).astype(jnp.int32)
         total = state.total_notfinite
         applies = finite | (in_a_row > limit)
         result, inner_state = call.run_if(applies, self.inner, state.inner_state)
@@ -466,9 +465,8 @@ class ConditionallyTransform(AbstractWrapper):
     forward_extra_args: bool = False
 
     def init(self, params: Params) -> ConditionallyTransformState:
-        return ConditionallyTransformState(
-            self.inner.init(params), jnp.zeros((), jnp.int32)
-        )
+        inner_state = self.inner.init(params)
+        return ConditionallyTransformState(inner_state, jnp.zeros((), jnp.int32))
 
     def handle(
         self, call: Call, state: ConditionallyTransformState

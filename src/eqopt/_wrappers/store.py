@@ -299,14 +299,12 @@ class StoreParams(AbstractWrapper):
         """
         check_state(self, state)
         full = load(_joined(params, state.hidden))
-        leaves, treedef = jtu.tree_flatten(full, is_leaf=is_leaf)
-        evaluated = treedef.flatten_up_to(
-            self.inner.eval_params(state.inner_state, full)
-        )
-        given = treedef.flatten_up_to(params)
+        treedef = jtu.tree_structure(full, is_leaf=is_leaf)
+        new = self.inner.eval_params(state.inner_state, full)
+        columns = map(treedef.flatten_up_to, (params, full, new))
         return treedef.unflatten(
             p if x is y else y.astype(p.dtype) if is_parameter(p) else y
-            for p, x, y in zip(given, leaves, evaluated, strict=True)
+            for p, x, y in zip(*columns, strict=True)
         )
 
     def handle(self, call: Call, state: StoreParamsState) -> tuple[Any, State]:

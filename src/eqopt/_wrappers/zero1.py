@@ -37,11 +37,8 @@ class ZeRO1State(eqx.Module):
     @property
     def _layout_shapes(self) -> tuple[tuple[int, ...] | None, ...]:
         """For checkpoints: the shapes of padded arrays without the padding."""
-        leaves = jtu.tree_leaves(self.inner_state)
-        return tuple(
-            None if np.shape(x) == shape else shape
-            for x, shape in zip(leaves, self.shapes, strict=True)
-        )
+        pairs = zip(jtu.tree_leaves(self.inner_state), self.shapes, strict=True)
+        return tuple(None if np.shape(x) == shape else shape for x, shape in pairs)
 
     @property
     def _without_padding(self) -> "ZeRO1State":
@@ -139,9 +136,8 @@ class ZeRO1(AbstractWrapper):
                 "`inner` has an `Offload`, which keeps its state on the host. Put "
                 "`Offload` outside: `eqopt.Offload(eqopt.ZeRO1(opt, ...))`."
             )
-        state = on_automatic_axes(
-            init, self.inner, params, shardings=axis.shardings(shapes)
-        )
+        shardings = axis.shardings(shapes)
+        state = on_automatic_axes(init, self.inner, params, shardings=shardings)
         return ZeRO1State(state, tuple(map(np.shape, jtu.tree_leaves(shapes))))
 
     def handle(self, call: Call, state: ZeRO1State) -> tuple[Any, State]:
@@ -217,9 +213,8 @@ class _Axis(eqx.Module):
 
     def whole(self, tree: PyTree, like: PyTree) -> PyTree:
         """Gathers the shards: every leaf gets the layout of the leaf of `like`."""
-        return jtu.tree_map(
-            lambda x, y: self._gathered(x, y) if is_parameter(x) else x, tree, like
-        )
+        gather = lambda x, y: self._gathered(x, y) if is_parameter(x) else x
+        return jtu.tree_map(gather, tree, like)
 
     def shardings(self, state: State) -> PyTree:
         """The shardings of a stored state."""

@@ -147,10 +147,8 @@ class ScaleByAdamMini(AbstractLeafwise):
 
         leaves, treedef = jtu.tree_flatten(parameters(params), is_leaf=is_leaf)
         shapes = block_shapes(self.block_axes, params)
-        nu = [
-            None if shape is None else zeros(x, shape)
-            for x, shape in zip(leaves, shapes, strict=True)
-        ]
+        pairs = zip(leaves, shapes, strict=True)
+        nu = [None if shape is None else zeros(x, shape) for x, shape in pairs]
         return ScaleByAdamMiniState(
             count=jnp.zeros((), jnp.int32),
             mu=wide_zeros_like(params, self.mu_dtype),

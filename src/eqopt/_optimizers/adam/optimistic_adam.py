@@ -49,14 +49,8 @@ class DescendOptimistically(AbstractLeafwise):
     ) -> Leafwise:
         eta, state = take_rate(self, state)
         optimism = eta if self.optimism is None else at(self, "optimism", state.count)
-        return counted(
-            self,
-            optimistic,
-            state,
-            alpha=negative(eta),
-            beta=negative(optimism),
-            is_first=state.count == 0,
-        )
+        shared = {"alpha": negative(eta), "beta": negative(optimism)}
+        return counted(self, optimistic, state, is_first=state.count == 0, **shared)
 
 
 class OptimisticAdam(AbstractRecipe):

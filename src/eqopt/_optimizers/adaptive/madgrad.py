@@ -136,14 +136,8 @@ class ScaleByMADGRAD(AbstractLeafwise):
         self, state: ScaleByMADGRADState, params: Params | None = None, **extra: Any
     ) -> Leafwise:
         eta, state = take_rate(self, state)
-        return counted(
-            self,
-            madgrad,
-            state,
-            reads={"x0": state.x0},
-            k=state.count.astype(float),
-            learning_rate=eta,
-        )
+        shared = {"k": state.count.astype(float), "learning_rate": eta}
+        return counted(self, madgrad, state, reads={"x0": state.x0}, **shared)
 
 
 class MADGRAD(AbstractRecipe):

@@ -136,17 +136,13 @@ class ScaleBySM3(AbstractLeafwise):
 
     def init(self, params: Params) -> ScaleBySM3State:
         leaves, treedef = jtu.tree_flatten(parameters(params), is_leaf=is_leaf)
+        given = self.weight_dimension_numbers
+        nowhere = lambda _: [None] * len(leaves)
         axes = resolve_dimension_numbers(
-            self.weight_dimension_numbers,
-            params,
-            params,
-            lambda _: [None] * len(leaves),
-            takes_blocks=False,
+            given, params, params, nowhere, takes_blocks=False
         )
-        covers = [
-            None if x is None else _cover(x, a, self.nu_dtype)
-            for x, a in zip(leaves, axes, strict=True)
-        ]
+        pairs = zip(leaves, axes, strict=True)
+        covers = [None if x is None else _cover(x, a, self.nu_dtype) for x, a in pairs]
         mu = None if self.b1 is None else wide_zeros_like(params, self.mu_dtype)
         return ScaleBySM3State(mu=mu, nu=treedef.unflatten(covers))
 

@@ -94,7 +94,6 @@ def _summed(dots, axes):
     transformer of 109M parameters moves 12.9 sizes of the parameters instead of 17.7.
     """
     each = lambda *dots: [jnp.sum(x, axes, keepdims=True) for x in dots]
-    joined = lambda *dots: list(
-        jnp.sum(jnp.stack(dots), [i + 1 for i in axes], keepdims=True)
-    )
+    after = [i + 1 for i in axes]
+    joined = lambda *dots: list(jnp.sum(jnp.stack(dots), after, keepdims=True))
     return lax.platform_dependent(*dots, cuda=joined, default=each)

@@ -124,9 +124,8 @@ class ScaleBySGDP(AbstractLeafwise):
     def init(self, params: Params) -> ScaleBySGDPState:
         leaves_of(self, params, is_required=True)
         decay_of(self).init(params)  # raises an error without a rate that it needs
-        return ScaleBySGDPState(
-            jnp.zeros((), jnp.int32), wide_zeros_like(params, self.accumulator_dtype)
-        )
+        trace = wide_zeros_like(params, self.accumulator_dtype)
+        return ScaleBySGDPState(jnp.zeros((), jnp.int32), trace)
 
     def leafwise(
         self, state: ScaleBySGDPState, params: Params | None = None, **extra: Any

@@ -282,9 +282,8 @@ class ScaleByGaLore(AbstractContracting):
         low = map_layouts(
             low, layouts, params, projectors, zeros, otherwise=lambda x, *_: x
         )
-        return ScaleByGaLoreState(
-            jnp.zeros((), jnp.int32), self.inner.init(low), projectors
-        )
+        inner_state = self.inner.init(low)
+        return ScaleByGaLoreState(jnp.zeros((), jnp.int32), inner_state, projectors)
 
     def _update(
         self, updates: Updates, state: State, params: Params | None, extra: Any
@@ -295,9 +294,8 @@ class ScaleByGaLore(AbstractContracting):
         projectors = self._projectors(updates, state, layouts, matrices)
         reads = {"projector": projectors, "layout": layouts}
         low = leafwise(project, updates, reads=reads, mask=matrices)
-        low, inner_state = self.inner.update(
-            low, state.inner_state, None, **without_norm(extra)
-        )
+        extra = without_norm(extra)
+        low, inner_state = self.inner.update(low, state.inner_state, None, **extra)
         reads = {"full": updates, **reads}
         new = leafwise(restore, low, reads=reads, mask=matrices, scale=self.scale)
         count = safe_increment(state.count)

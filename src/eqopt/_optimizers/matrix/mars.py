@@ -137,11 +137,9 @@ class CorrectByMARS(AbstractLeafwise):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     def init(self, params: Params) -> CorrectByMARSState:
-        is_kept = self.is_approx
         # A copy of a gradient is exact in the dtype of the parameter.
-        return CorrectByMARSState(
-            zeros_like(params, self.mu_dtype) if is_kept else None
-        )
+        previous = zeros_like(params, self.mu_dtype) if self.is_approx else None
+        return CorrectByMARSState(previous)
 
     def leafwise(
         self, state: CorrectByMARSState, params: Params | None = None, **extra: Any

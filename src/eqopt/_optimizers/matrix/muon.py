@@ -296,12 +296,9 @@ class _ScaleByShape(AbstractStateless):
     def leafwise(
         self, state: None, params: Params | None = None, **extra: Any
     ) -> Leafwise:
-        return Leafwise(
-            stretch,
-            shared={"rms": 1.0 if self.consistent_rms is None else self.consistent_rms},
-            reads={"factor": lambda updates: self._factors(updates, params)},
-            mask=are_matrices(self),
-        )
+        shared = {"rms": 1.0 if self.consistent_rms is None else self.consistent_rms}
+        reads = {"factor": lambda updates: self._factors(updates, params)}
+        return Leafwise(stretch, None, shared, reads, are_matrices(self))
 
     def _route(self, report: Report, params: Params) -> None:
         factors = self._factors(params, params)
@@ -312,9 +309,10 @@ class _ScaleByShape(AbstractStateless):
 
     def _factors(self, tree: PyTree, params: Params | None) -> PyTree:
         """The factor of each matrix, an array if it differs between blocks of it."""
-        of_one = lambda axes, g: np.asarray(
-            axes.map_blocks(g.shape, self._factor), compute_dtype(g)
-        )
+
+        def of_one(axes, g):
+            return np.asarray(axes.map_blocks(g.shape, self._factor), compute_dtype(g))
+
         return map_matrices(of_one, self.weight_dimension_numbers, tree, params)
 
     def _factor(self, outputs: int, inputs: int) -> float:

@@ -373,8 +373,5 @@ class Muown(AbstractOptimizer):
     def chain(self) -> Chain:
         others = self.fallback
         if others is None:
-            decay = self.weight_decay
-            others = AdamW(
-                self.learning_rate, self.b1, self.b2, self.eps, weight_decay=decay
-            )
+            others = self.part(AdamW, mu_dtype=None, nesterov=False)
         return Chain(self.part(ScaleByMuown), Masked(others, are_others(self)))

@@ -133,10 +133,8 @@ def _fitted(rate, damping, g, factors, lipschitz):
         new = jnp.maximum(_LIPSCHITZ_BETA * old + (1 - _LIPSCHITZ_BETA) * bound, bound)
         step = q - rate / new * ascent
         is_lost = total > _LARGEST
-        pair = step if is_diagonal else _rotated(step), new
-        pairs.append(
-            [jnp.where(is_lost, *xs) for xs in zip((q, old), pair, strict=True)]
-        )
+        q_new = step if is_diagonal else _rotated(step)
+        pairs.append((jnp.where(is_lost, q, q_new), jnp.where(is_lost, old, new)))
     return tuple(tuple(x) for x in zip(*pairs, strict=True))
 
 
@@ -148,9 +146,10 @@ def _at_scale(factors, g, damping):
     scale = jnp.maximum(size, damping)
     # The squares of both factors multiply to the inverse of the scale.
     scale = jnp.where(size > 0, jnp.where(scale > 0, scale, 1) ** -0.25, 0)
-    identity = lambda q: (
-        jnp.ones_like(q) if q.ndim == 1 else jnp.eye(len(q), dtype=q.dtype)
-    )
+
+    def identity(q):
+        return jnp.ones_like(q) if q.ndim == 1 else jnp.eye(len(q), dtype=q.dtype)
+
     is_new = jnp.all(factors[0] == 0)
     return tuple(jnp.where(is_new, scale * identity(q), q) for q in factors)
 
@@ -322,13 +321,12 @@ class ScaleByPSGDKron(AbstractMatrixwise):
     weight_dimension_numbers: DimensionNumbers | None = None
 
     def init(self, params: Params) -> ScaleByPSGDKronState:
+        zeros = lambda x: (jnp.zeros((), x.real.dtype),) * 2
         return ScaleByPSGDKronState(
             jnp.zeros((), jnp.int32),
             mu=self.for_matrices(params, lambda x: x, self.mu_dtype),
             factors=self.for_matrices(params, self._factors),
-            lipschitz=self.for_matrices(
-                params, lambda x: (jnp.zeros((), x.real.dtype),) * 2
-            ),
+            lipschitz=self.for_matrices(params, zeros),
         )
 
     def _factors(self, x: Any) -> tuple[Any, ...]:

@@ -191,9 +191,8 @@ class ScaleByLMO(AbstractOrthogonal):
 
 def _columns(params: Params) -> Any:
     """Dimension numbers that make each array a single column."""
-    return jax.tree.map(
-        lambda x: MatrixDimensionNumbers((), tuple(range(np.ndim(x)))), params
-    )
+    column = lambda x: MatrixDimensionNumbers((), tuple(range(np.ndim(x))))
+    return jax.tree.map(column, params)
 
 
 class Scion(AbstractOptimizer):

@@ -120,10 +120,8 @@ class ScaleByPolyak(AbstractTransformation):
         check_number("value", value)
         cap = at(self, "max_learning_rate", state.count)
         squared_norm = norm(updates, squared=True)
-        value, f_min, eps, cap = (
-            jnp.asarray(x, squared_norm.dtype)
-            for x in (value, self.f_min, self.eps, cap)
-        )
+        numbers = value, self.f_min, self.eps, cap
+        value, f_min, eps, cap = (jnp.asarray(x, squared_norm.dtype) for x in numbers)
         gap = value - f_min
         if self.variant == "sps+":
             gap = jnp.maximum(gap, 0)

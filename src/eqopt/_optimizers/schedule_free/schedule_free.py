@@ -219,10 +219,5 @@ def _schedule_free(opt, *preconditioner) -> ScheduleFree:
     warm_up = opt.warmup_steps
     eta = opt.learning_rate if warm_up is None else WarmUp(opt.learning_rate, warm_up)
     decay = AddDecayedWeights(opt.weight_decay, opt.mask, learning_rate=eta)
-    return ScheduleFree(
-        Chain(*preconditioner, decay, ScaleByLearningRate(eta)),
-        eta,
-        opt.b1,
-        opt.weight_lr_power,
-        opt.state_dtype,
-    )
+    inner = Chain(*preconditioner, decay, ScaleByLearningRate(eta))
+    return opt.part(ScheduleFree, inner=inner, learning_rate=eta)

@@ -68,9 +68,8 @@ class ScaleByOptimisticGradient(AbstractLeafwise):
 
     def init(self, params: Params) -> ScaleByOptimisticGradientState:
         # A copy of a gradient is exact in the dtype of the parameter.
-        return ScaleByOptimisticGradientState(
-            count=jnp.zeros((), jnp.int32), previous_gradient=zeros_like(params)
-        )
+        previous = zeros_like(params)
+        return ScaleByOptimisticGradientState(jnp.zeros((), jnp.int32), previous)
 
     def leafwise(
         self,
@@ -78,14 +77,8 @@ class ScaleByOptimisticGradient(AbstractLeafwise):
         params: Params | None = None,
         **extra: Any,
     ) -> Leafwise:
-        return counted(
-            self,
-            optimistic,
-            state,
-            alpha=at(self, "alpha", state.count),
-            beta=at(self, "beta", state.count),
-            is_first=state.count == 0,
-        )
+        shared = {name: at(self, name, state.count) for name in ("alpha", "beta")}
+        return counted(self, optimistic, state, is_first=state.count == 0, **shared)
 
 
 class OptimisticGradientDescent(AbstractRecipe):

@@ -72,6 +72,5 @@ class SGD(AbstractOptimizer):
         descend = self.part(ScaleByLearningRate)
         if self.momentum is None:
             return Chain(descend)
-        return Chain(
-            Trace(self.momentum, self.nesterov, self.accumulator_dtype), descend
-        )
+        trace = Trace(self.momentum, self.nesterov, self.accumulator_dtype)
+        return Chain(trace, descend)

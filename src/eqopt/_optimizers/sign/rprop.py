@@ -59,15 +59,11 @@ def rprop(
     # torch, not the update of the previous step. And it is a product of signs, because
     # the product of two small gradients is zero.
     agreement = (jnp.sign(g) * jnp.sign(prev_updates).conj()).real
-    turned = agreement < 0
+    turned, agrees = agreement < 0, agreement > 0
+    longer = jnp.minimum(eta_plus * step_sizes, max_step_size)
+    shorter = jnp.maximum(eta_minus * step_sizes, min_step_size)
     # Not `jnp.select`, which XLA compiles for an accelerator as a sum over the cases.
-    step_sizes = jnp.where(
-        agreement > 0,
-        jnp.minimum(eta_plus * step_sizes, max_step_size),
-        jnp.where(
-            turned, jnp.maximum(eta_minus * step_sizes, min_step_size), step_sizes
-        ),
-    )
+    step_sizes = jnp.where(agrees, longer, jnp.where(turned, shorter, step_sizes))
     prev_updates = jnp.where(turned, 0, step_sizes * jnp.sign(g))
     return ratio * prev_updates, step_sizes, prev_updates
 
@@ -140,19 +136,12 @@ class ScaleByRprop(AbstractLeafwise):
         most = self.max_step_size
         if isinstance(most, float | int):
             check_interval("min_step_size", self.min_step_size, 0, most)
-        check_interval(
-            "learning_rate",
-            self._initial(),
-            0,
-            includes_low=False,
-            advice="It is the first step size, also of a schedule.",
-        )
+        fix, first = "It is the first step size, also of a schedule.", self._initial()
+        check_interval("learning_rate", first, 0, includes_low=False, advice=fix)
 
     def init(self, params: Params) -> ScaleByRpropState:
-        low, initial, high = (
-            jnp.asarray(x, float)
-            for x in (self.min_step_size, self._initial(), self.max_step_size)
-        )
+        numbers = self.min_step_size, self._initial(), self.max_step_size
+        low, initial, high = (jnp.asarray(x, float) for x in numbers)
         return ScaleByRpropState(
             step_sizes=real_full_like(params, jnp.clip(initial, low, high)),
             prev_updates=wide_zeros_like(params),

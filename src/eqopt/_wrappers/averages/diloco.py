@@ -20,7 +20,7 @@ from ..._jax_internals import is_traced
 from ..._transforms.scale import ScaleByLearningRate
 from ..._transforms.trace import Trace
 from ..._trees.control import filter_cond
-from ..._trees.leaves import flatten_updates, is_leaf, restrict
+from ..._trees.leaves import flatten_updates, is_leaf, restrict, select
 from ..._trees.states import check_size, check_state
 from ..._trees.stored import load, store_like
 from ..._types import (
@@ -97,9 +97,8 @@ def split_state(state: DiLoCoState, count: int) -> list[Outer]:
             return None
         return restrict(tree, part, f"state.{name}", "state.slow")
 
-    parts = zip(
-        divide_into_fragments(state.slow, count), state.outer_state, strict=True
-    )
+    slow = divide_into_fragments(state.slow, count)
+    parts = zip(slow, state.outer_state, strict=True)
     return [Outer(x, own, of("error", x), of("memory", x)) for x, own in parts]
 
 
@@ -125,18 +124,14 @@ def divide_into_fragments(params: Params, count: int) -> list[Params]:
     """
     if count == 1:
         return [params]
-    leaves, treedef = flatten_updates(params)
+    leaves, _ = flatten_updates(params)
     sizes = {i: math.prod(x.shape) for i, x in enumerate(leaves) if x is not None}
     totals, owners = [0] * count, {}
     for i in sorted(sizes, key=lambda i: -sizes[i]):  # stable
         owners[i] = smallest = totals.index(min(totals))
         totals[smallest] += sizes[i]
-    return [
-        treedef.unflatten(
-            x if owners.get(i) == number else None for i, x in enumerate(leaves)
-        )
-        for number in range(count)
-    ]
+    flags = lambda number: [owners.get(i) == number for i in range(len(leaves))]
+    return [select(params, flags(number)) for number in range(count)]
 
 
 _NESTEROV = Chain(Trace(0.9, nesterov=True), ScaleByLearningRate(0.7))
@@ -349,11 +344,8 @@ class DiLoCo(AbstractWrapper):
         """The result of taking over the outer parameters, where there are updates."""
         end = restrict(load(outer.slow), call.updates, "state.slow")
         if not _is_zero(share := self.local_share):
-            end = jax.tree.map(
-                functools.partial(_mixed, share),
-                end,
-                _parameters_now(call, result, end),
-            )
+            here = _parameters_now(call, result, end)
+            end = jax.tree.map(functools.partial(_mixed, share), end, here)
         if not call.is_step:
             params = restrict(load(call.params), call.updates)
             move = lambda x, p, g: (x - p.astype(x.dtype)).astype(g.dtype)

@@ -3,7 +3,6 @@
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
@@ -16,6 +15,7 @@ from ..._core import (
     equation,
     incremental_update,
     leafwise,
+    rounded_like,
     widened,
 )
 from ..._errors import InputError
@@ -157,7 +157,7 @@ class Lookahead(AbstractWrapper):
         fast, slow = self._split(state, params)
         slow = load(slow)
         here = match_params("slow", parameters(slow), fast)
-        return eqx.combine(_rounded(slow, here), slow, fast)
+        return eqx.combine(rounded_like(parameters(slow), here), slow, fast)
 
     def _split(self, state, params):
         """The fast and the slow parameters, wherever they are."""
@@ -189,7 +189,8 @@ class Lookahead(AbstractWrapper):
         moved = restrict(fast, grads)
         new = incremental_update(load(moved), load(slow), step_size)
         # New buffers, to be donated.
-        here = store_like(moved, copy(_rounded(restrict(new, grads), moved)))
+        rounded = rounded_like(parameters(restrict(new, grads)), moved)
+        here = store_like(moved, copy(rounded))
         fast = eqx.combine(here, fast, is_leaf=is_leaf)
         kept = restrict(fast, parameters(slow), like_name="state.slow")
         return fast, store_like(slow, new), self._restart(new, kept, fast_state)
@@ -199,13 +200,8 @@ class Lookahead(AbstractWrapper):
         # got only a part.
         if not self.reset_state:
             return fast_state
-        start = eqx.combine(_rounded(slow, fast), slow)
+        start = eqx.combine(rounded_like(parameters(slow), fast), slow)
         return restart(self.inner, fast_state, start)
-
-
-def _rounded(slow, fast):
-    """The slow weights in the dtypes of the fast ones."""
-    return jax.tree.map(lambda x, p: x.astype(p.dtype), parameters(slow), fast)
 
 
 @equation(elementwise=True)
