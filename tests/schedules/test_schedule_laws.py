@@ -192,7 +192,7 @@ def test_population():
     )(peaks)
     values = eqx.filter_vmap(lambda schedule: schedule(5))(population)
     np.testing.assert_array_equal(values, peaks)
-    with pytest.raises(ValueError, match=r"population.*filter_vmap"):
+    with pytest.raises(ValueError, match=r"must be 0-d.*filter_vmap"):
         population(5)
 
 

@@ -224,9 +224,9 @@ def complete(decay: AddDecayedWeights) -> AddDecayedWeights:
     if not isinstance(given, AbstractTransformation):
         return decay
     is_plain = decay.mode == "decoupled" and not decay.cautious
-    is_plain &= decay.max_learning_rate is None
     if not (
         is_plain
+        and decay.max_learning_rate is None
         and isinstance(given, AddDecayedWeights)
         and not isinstance(given.weight_decay, AbstractTransformation)
         and (decay.mask is None or given.mask is None)

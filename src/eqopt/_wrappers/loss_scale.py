@@ -181,12 +181,13 @@ class DynamicLossScale(AbstractWrapper):
             lambda: self._unscaled(call, state),
             lambda: (call.nothing(), state.inner_state),
         )
-        scalar = lambda name: jnp.asarray(getattr(self, name)).astype(jnp.float32)
+        scalar = lambda x: jnp.asarray(x).astype(jnp.float32)
         scale, good_steps = state.loss_scale, state.good_steps + 1
         grows = good_steps >= jnp.asarray(self.growth_interval, jnp.int32)
-        larger = scale * scalar("growth_factor")
+        larger = scale * scalar(self.growth_factor)
         larger = jnp.where(grows & (larger <= _MAX_SCALE), larger, scale)
-        smaller = jnp.maximum(scale * scalar("backoff_factor"), scalar("min_scale"))
+        smaller = scale * scalar(self.backoff_factor)
+        smaller = jnp.maximum(smaller, scalar(self.min_scale))
         total = state.total_notfinite
         return result, DynamicLossScaleState(
             loss_scale=jnp.where(finite, larger, smaller),

@@ -185,14 +185,16 @@ class MultiSteps(AbstractWrapper):
         # Rounded, because a schedule for 2 may return 1.9999999.
         k = jnp.round(at(self, "every_k_schedule", state.gradient_step))
         is_last = state.mini_step + 1 >= jnp.asarray(k, jnp.int32)
-        here = lambda: load(restrict(acc_grads, grads, "state.acc_grads"))
-        narrow = lambda acc, g: acc.astype(g.dtype)
-        like_grads = lambda: jax.tree.map(narrow, here(), grads)
+
+        def like_grads():
+            total = load(restrict(acc_grads, grads, "state.acc_grads"))
+            return jax.tree.map(lambda acc, g: acc.astype(g.dtype), total, grads)
+
         extra = {name: x for name, x in call.extra.items() if name != "weight"}
         if "weight" in call.extra and self.use_grad_mean:
             extra["weight"] = weight_sum
         last = call._replace(extra=extra)
-        steps, inner_state = state.gradient_step, state.inner_state
+        inner_state, steps = state.inner_state, state.gradient_step
         result, inner_state = filter_cond(
             is_last,
             lambda: run_collected(last, self.inner, inner_state, like_grads()),

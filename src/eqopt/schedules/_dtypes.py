@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 
+from .._arguments.checks import check_scalar
 from .._errors import InputError, naming
 from .._types import AtLeast, Interval, RealScalarLike
 
@@ -161,11 +162,8 @@ def _widened(x):
 
 
 def _check_is_one(value):
-    if np.ndim(value) != 0:
-        raise InputError(
-            f"with numbers of shape {np.shape(value)}, this is a population. Call each: "
-            "`eqx.filter_vmap(lambda schedule: schedule(count))(population)`."
-        )
+    if np.ndim(value) != 0:  # of a population
+        check_scalar("its numbers must be 0-d to call it, but one is", value)
 
 
 def _as_array(value, dtype):

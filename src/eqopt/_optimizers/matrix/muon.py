@@ -298,7 +298,7 @@ class _ScaleByShape(AbstractStateless):
     ) -> Leafwise:
         shared = {"rms": 1.0 if self.consistent_rms is None else self.consistent_rms}
         reads = {"factor": lambda updates: self._factors(updates, params)}
-        return Leafwise(stretch, None, shared, reads, are_matrices(self))
+        return Leafwise(stretch, None, shared, reads, mask=are_matrices(self))
 
     def _route(self, report: Report, params: Params) -> None:
         factors = self._factors(params, params)

@@ -136,7 +136,8 @@ class ScaleByRprop(AbstractLeafwise):
         most = self.max_step_size
         if isinstance(most, float | int):
             check_interval("min_step_size", self.min_step_size, 0, most)
-        fix, first = "It is the first step size, also of a schedule.", self._initial()
+        first = self._initial()
+        fix = "It is the first step size, also of a schedule."
         check_interval("learning_rate", first, 0, includes_low=False, advice=fix)
 
     def init(self, params: Params) -> ScaleByRpropState:
