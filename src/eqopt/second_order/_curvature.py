@@ -206,8 +206,10 @@ def hessian_diag(
     arrays = map_parameters(jnp.asarray, params)
     value = loss_of_arrays("loss", loss, params, args)
     check_integer("batch_size", batch_size, 1)
-    fix = "Pass both for the estimate, or neither for the exact diagonal."
-    check_needs("num_samples", "key", (num_samples is None) == (key is None), fix)
+    if (num_samples is None) != (key is None):
+        problem = f"`num_samples` is {num_samples}, and `key` is {key}."
+        fix = "Pass both for the estimate, or neither for the exact diagonal."
+        raise InputError(f"{problem} {fix}")
     if num_samples is None or key is None:
         return _exact(value, arrays, batch_size)
     check_integer("num_samples", num_samples, 1)
