@@ -81,5 +81,5 @@ def test_only_the_last_layer_has_momentum():
 
 
 def test_only_one_correction_for_the_width():
-    with pytest.raises(ValueError, match="SinkGD: `base_width` and `spectral_target="):
+    with pytest.raises(ValueError, match="SinkGD: `base_width` needs `spectral_"):
         eqopt.SinkGD(1.0, base_width=64, spectral_target="unit_rms")
