@@ -147,7 +147,7 @@ class QKClip(AbstractLeafwise):
         """What each function selects, with the places of the leaves of `params`."""
         functions = {"query": self.query, "key": self.key, "qkv": self.qkv}
         return [
-            (name, selected(params, f, f"QKClip: `{name}`"))
+            (name, selected(params, f, f"`{name}`"))
             for name, f in functions.items()
             if f is not None
         ]

@@ -38,6 +38,12 @@ class _Misplaced(ValueError):
     """An error with its path, and its text."""
 
 
+def _expect(holds: Any, problem: str) -> None:
+    """Raises an error for the data at this place unless something holds."""
+    if not holds:
+        raise ValueError(problem)
+
+
 @contextlib.contextmanager
 def at(step: str) -> Generator[None, None, None]:
     """Puts a step of a path before the path of an error inside."""
@@ -310,8 +316,7 @@ def _write_function(x: Any, default: Any) -> dict[str, Any]:
     fn, bound = x, ()
     if isinstance(x, Bound):
         fn, bound = x.fn, zip(x.names, x.values, strict=True)
-        if x.args:
-            raise ValueError("a `functools.partial`. Bind its arguments by name")
+        _expect(not x.args, "a `functools.partial`. Bind its arguments by name")
     # A default may be private: its name counts in this field.
     name = fn.__name__ if fn is default and name_of(fn) is None else _name(fn)
     return {"function": name, **each(bound, _dumped)}
@@ -333,9 +338,9 @@ def _write_object(x: Any) -> dict[str, Any]:
         _name(x)
     name, fields = _name(type(x)), {f.name: f for f in dataclasses.fields(x)}
     for field in fields:
-        if field in ("name", "version") or field not in parameters(type(x)):
-            has = f"the constructor of `{name}` has no argument"
-            raise ValueError(f"{has} for its field `{field}`")
+        is_argument = field in parameters(type(x)) and field not in ("name", "version")
+        has = f"the constructor of `{name}` has no argument"
+        _expect(is_argument, f"{has} for its field `{field}`")
     dumped = lambda field: _dumped(getattr(x, field.name), field.default)
     return {"name": name, **each(fields.items(), dumped)}
 
@@ -448,8 +453,8 @@ def load(data: Mapping[str, Any]) -> AbstractTransformation:
     """
     with as_input_error():
         opt = _loaded(data)
-        if not isinstance(opt, AbstractTransformation):
-            raise ValueError(f"a {type(opt).__name__} is no transformation")
+        is_one = isinstance(opt, AbstractTransformation)
+        _expect(is_one, f"a {type(opt).__name__} is no transformation")
         return opt
 
 
@@ -475,18 +480,17 @@ def _loaded(x: Any) -> Any:
 def _read_object(x: Mapping[str, Any]) -> Any:
     name, version = x["name"], x.get("version", VERSION)
     given = {key: x[key] for key in x if key not in ("name", "version")}
-    if version != VERSION:  # also of a part, from another `dump`
-        has = f"the data have version {version!r}"
-        raise ValueError(f"{has}, but this eqopt reads version {VERSION}")
+    has = f"the data have version {version!r}"  # also a part, from another `dump`
+    _expect(version == VERSION, f"{has}, but this eqopt reads version {VERSION}")
     fn = named_by(name)
     if isinstance(fn, Selector) and not given:
         return fn
     if fn is Partition and "groups" in given:
         return _read_table(given)
     is_class = isinstance(fn, type) and dataclasses.is_dataclass(fn)
-    if not (is_class or name.startswith("groups.")):
-        advice = f'For the function itself, write {{"function": {name!r}}}'
-        raise ValueError(f"`{name}` is no class with arguments. {advice}")
+    advice = f'For the function itself, write {{"function": {name!r}}}'
+    problem = f"`{name}` is no class with arguments. {advice}"
+    _expect(is_class or name.startswith("groups."), problem)
     known = parameters(fn)
     _check_keys(given, [*known, *_OF_TABLE * (fn is Partition)], name)
     argument = lambda key: _argument(given[key], fn, key)
@@ -506,8 +510,8 @@ def _argument(x: Any, fn: Any, key: str) -> Any:
         advice = f"YAML reads numbers without a dot as text: write {float(x)!r}"
         raise ValueError(f"{x!r} is a text. {advice}, or 1.0e-3 for 1e-3")
     is_list = isinstance(texts, Sequence) and any(isinstance(t, str) for t in texts)
-    if is_list and kinds(fn)[key] == "mask":
-        raise ValueError(f'{x!r} is no selector. Write {{"paths": {x!r}}}')
+    is_mask = is_list and kinds(fn)[key] == "mask"
+    _expect(not is_mask, f'{x!r} is no selector. Write {{"paths": {x!r}}}')
     default = getattr(field.default, "__name__", "")
     if isinstance(x, Mapping) and x == {"function": default}:
         return field.default  # which may be private
@@ -519,8 +523,8 @@ def _call(fn: Callable[..., Any], values: dict[str, Any]) -> Any:
     if takes_names(fn):
         first, names = next(iter(known)), values.pop("names", ())
         of_names = values.get(first, ())
-        if not len({*names}) == len(names) == len(of_names):
-            raise ValueError(f"each of `{first}` needs its own name in `names`")
+        are_own = len({*names}) == len(names) == len(of_names)
+        _expect(are_own, f"each of `{first}` needs its own name in `names`")
         values[first] = dict(zip(names, of_names, strict=True))
     args, named = [], {}
     for key in (key for key in known if key in values):
@@ -542,8 +546,9 @@ def _read_joined(x: Mapping[str, Any]) -> Any:
     (key,) = x
     with at(f".{key}"):
         parts = _loaded([x[key]] if key == "not" else x[key])
-        if not parts or not all(isinstance(p, Selector | MatrixRules) for p in parts):
-            raise ValueError('it is for selectors, such as {"paths": "**/bias"}')
+        are_selectors = all(isinstance(p, Selector | MatrixRules) for p in parts)
+        example = '{"paths": "**/bias"}'
+        _expect(parts and are_selectors, f"it is for selectors, such as {example}")
         return _JOINS[key](parts)
 
 
@@ -556,15 +561,18 @@ _JOINS: dict[str, Callable[[Any], Any]] = {
 
 def _read_function(x: Mapping[str, Any]) -> Any:
     name, fn = x["function"], named_by(x["function"])
-    if isinstance(fn, type) or not callable(fn):
-        raise ValueError(f'`{name}` is no function. Write {{"name": {name!r}}}')
+    is_function = callable(fn) and not isinstance(fn, type)
+    _expect(is_function, f'`{name}` is no function. Write {{"name": {name!r}}}')
     named = each(((key, x[key]) for key in x if key != "function"), _loaded)
     _check_keys(named, parameters(fn), name)
     return functools.partial(fn, **named) if named else fn
 
 
 def _read_dtype(x: Mapping[str, Any]) -> Any:
-    return getattr(jnp, x["dtype"])
+    name, found = x["dtype"], getattr(jnp, str(x["dtype"]), None)
+    is_dtype = isinstance(getattr(found, "dtype", None), np.dtype)
+    _expect(is_dtype, f"{name!r} is no dtype, such as 'bfloat16'")
+    return found
 
 
 def _read_array(x: Mapping[str, Any]) -> Any:
@@ -598,25 +606,23 @@ def _read_table(x: Mapping[str, Any]) -> Partition:
     read = lambda row: _read_row(row, x.get("optimizers", {}))
     rows = each(((f"groups[{i}]", row) for i, row in enumerate(x["groups"])), read)
     for name, selector, optimizer in rows.values():
-        if name in optimizers:
-            raise ValueError(f"several groups have the `label` {name!r}")
+        problem = f"several groups have the `label` {name!r}"
+        _expect(name not in optimizers, problem)
         selectors[name], optimizers[name] = selector, optimizer
     return Partition(optimizers, label(selectors))
 
 
 def _read_row(row: Mapping[str, Any], shared: Mapping[str, Any]):
     for key in ("paths", "optimizer"):
-        if key not in row:
-            raise ValueError(f"a group needs `{key}`, but is {row!r}")
+        _expect(key in row, f"a group needs `{key}`, but is {row!r}")
     paths, chosen = row["paths"], row["optimizer"]
     with at(".paths"):
         selector = _loaded(paths if isinstance(paths, Mapping) else {"paths": paths})
     name = paths if isinstance(paths, str) else selector.description
     with at(".optimizer"):
         if isinstance(chosen, str):
-            if chosen not in shared:
-                has = f"`optimizers` has {[*shared]}, but not {chosen!r}"
-                raise ValueError(f'{has}. Or write {{"name": ...}} here')
+            has = f"`optimizers` has {[*shared]}, but not {chosen!r}"
+            _expect(chosen in shared, f'{has}. Or write {{"name": ...}} here')
             chosen = shared[chosen]
         of_class = parameters(named_by(chosen["name"])) if "name" in chosen else ()
     _check_keys(row, [*_OF_ROW, *of_class], "the group")

@@ -236,7 +236,7 @@ def where(fn: Callable[[Any], Any], *, required: bool = True) -> Selector:
 
 
 def pointed_at(params: Params, fn: Callable[[Any], Any]) -> list[bool]:
-    name = f"groups: `{getattr(fn, '__name__', fn)}`"
+    name = f"`{getattr(fn, '__name__', fn)}`"
     chosen = {*jtu.tree_leaves(selected(params, fn, name))}
     return [i in chosen for i in range(len(_leaves(params)))]
 
