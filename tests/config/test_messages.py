@@ -50,7 +50,7 @@ WRONG = {
     "mask": ({**ADAMW, "mask": "**/bias"}, "Write {\"paths\": '**/bias'}"),
     "dtype": (
         {**ADAMW, "mu_dtype": {"dtype": "bf16"}},
-        "`.mu_dtype`: module 'jax.numpy' has no",
+        "`.mu_dtype`: 'bf16' is no dtype, such as 'bfloat16'",
     ),
     "function": (
         {**ADAMW, "mask": len},
