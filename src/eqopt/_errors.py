@@ -26,7 +26,6 @@ class InputError(ValueError, TypeError):
         super().__init__(problem)
         self.owners: list[str] = []
         self.problem = problem
-        # A function that another one calls gives its name only until that one has it.
         self._names_function = False
 
     def __str__(self) -> str:
@@ -42,11 +41,12 @@ def name_of(owner: object) -> str:
     return owner if isinstance(owner, str) else type(owner).__name__
 
 
-class naming:  # it reads as a statement: `with naming(self):`
+class naming(contextlib.ContextDecorator):  # as a statement: `with naming(self):`
     """The border of what users call: an error says whose it is, and where it was called.
 
-    An `InputError` that has no owner yet gets this one, unless it is `None`. In its
-    traceback, frames of users stay, but not the frames of libraries between them.
+    An `InputError` that has no owner yet gets this one: an object of a class, or the name
+    of a function. In its traceback, frames of users stay, but not the frames of libraries
+    between them.
     """
 
     def __init__(self, owner: object):
@@ -57,21 +57,24 @@ class naming:  # it reads as a statement: `with naming(self):`
 
     def __exit__(self, _: Any, error: BaseException | None, trace: Any) -> None:
         if error is not None:
-            name_error(error, self.owner)
+            name_error(error, self.owner, is_function=isinstance(self.owner, str))
 
 
 def name_error(error: BaseException, owner: object, is_function: bool = False) -> None:
-    """Does what `naming` does with an error, for calls that are made in each step."""
+    """Does what `naming` does with an error, for calls that are made in each step.
+
+    A function gives its name only until what calls it gives another one.
+    """
     trace = error.__traceback__
     if isinstance(error, InputError):
-        if owner is not None and (not error.owners or error._names_function):
+        if not error.owners or error._names_function:
             error.owners, error._names_function = [name_of(owner)], is_function
         error.__traceback__ = _without(trace, _is_of_a_library)
     else:
         error.__traceback__ = _without(trace, _is_a_check)
 
 
-_LIBRARIES = {"eqopt", "beartype", "jaxtyping", "equinox", "jax"}
+_LIBRARIES = {"eqopt", "beartype", "contextlib", "jaxtyping", "equinox", "jax"}
 
 
 def _is_of_a_library(frame: FrameType) -> bool:

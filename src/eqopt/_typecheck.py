@@ -30,7 +30,10 @@ else:
 
 
 def checked(fn: Callable, owner: str | None = None) -> Callable:
-    """A function with checked arguments and result; its errors name `owner`."""
+    """A function with checked arguments and result; its errors name `owner`.
+
+    Without an owner, `fn` is a method, whose errors name the class of its object.
+    """
     checks = None
 
     @functools.wraps(fn)
@@ -44,15 +47,15 @@ def checked(fn: Callable, owner: str | None = None) -> Callable:
                 checks = beartype(fn)  # takes a millisecond: few are ever called
             with jaxtyping.jaxtyped("context"):
                 return checks(*args, **kwargs)
-        except BeartypeCallHintParamViolation:
+        except BeartypeCallHintParamViolation as error:
             from ._wrong_calls import wrong_argument  # imported only for an error
 
-            if (wrong := wrong_argument(fn, args, kwargs)) is not None:
-                name_error(wrong, owner)
-                raise wrong from None
-            raise
+            wrong = wrong_argument(fn, args, kwargs) or error
+            name_error(wrong, args[0] if owner is None else owner)
+            raise wrong from None
         except Exception as error:
-            name_error(error, owner, is_function=True)
+            is_method = owner is None
+            name_error(error, args[0] if is_method else owner, not is_method)
             raise
 
     setattr(check, "_is_checked", True)  # noqa: B010
@@ -88,6 +91,6 @@ def checked_methods(namespace: Mapping[str, Any]) -> dict[str, Any]:
         return is_method and not is_private and name not in _PROTOCOL
 
     return {
-        name: checked(x, x.__qualname__) if needs_check(x) and is_public(name, x) else x
+        name: checked(x) if needs_check(x) and is_public(name, x) else x
         for name, x in namespace.items()
     }

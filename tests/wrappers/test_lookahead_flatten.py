@@ -124,5 +124,5 @@ def test_flatten_with_other_shapes_of_the_same_size():
     for call in (opt.step, opt.update):
         with pytest.raises(ValueError, match=f"Flatten: `updates`{rest}"):
             call(other, state, other)
-    with pytest.raises(ValueError, match=f"Flatten.eval_params: `params`{rest}"):
+    with pytest.raises(ValueError, match=f"Flatten: `params`{rest}"):
         opt.eval_params(state, other)

@@ -193,7 +193,7 @@ class NamedChain(AbstractChain):
         return dict(zip(self.names, states, strict=True))
 
     def _states(self, state: State) -> Sequence[State]:
-        check_keys(self, state, self.names)
+        check_keys(state, self.names)
         return [state[name] for name in self.names]
 
 

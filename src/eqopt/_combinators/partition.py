@@ -138,7 +138,7 @@ class Partition(AbstractComposite):
         return eqx.combine(*new, params, is_leaf=is_leaf)
 
     def _check_labels(self, state: PartitionState) -> None:
-        check_keys(self, state.inner_states, self.names, ".inner_states")
+        check_keys(state.inner_states, self.names, ".inner_states")
 
     def _warn_of_unused(self, parts: Mapping[Hashable, PyTree], params: Params) -> None:
         """Warns of labels that no leaf has, unless there are no parameters at all.

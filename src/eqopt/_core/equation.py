@@ -39,7 +39,7 @@ class Equation:
         self.modules = frozenset(p.name for p in parameters if is_module(p.annotation))
         functools.update_wrapper(self, fn)
         is_annotated = bool(getattr(fn, "__annotations__", None))
-        self._fn = checked(fn) if is_annotated else fn
+        self._fn = checked(fn, self.name) if is_annotated else fn
 
     def __call__(self, *leaves: Any, **shared: Any) -> Any:
         return self._fn(*leaves, **shared)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Float
 
-from .._errors import InputError
+from .._errors import InputError, naming
 from .._jax_internals import is_traced
 from .._trees.control import filter_cond
 from .._trees.leaves import parameters, restrict
@@ -60,6 +60,7 @@ def value_and_grad_from_state(
     does not keep the gradient.
     """
 
+    @naming("eqopt.value_and_grad_from_state")
     def value_and_grad(params, *args, state, **kwargs) -> tuple[Scalar, Updates]:
         value, grad = _stored(state)
 

@@ -63,7 +63,7 @@ class Snapshot(AbstractTransformation):
         self, updates: Updates, state: State, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, State]:
         check_state(self, state)
-        check_keys(self, state.measurement, [self.measure_name], ".measurement")
+        check_keys(state.measurement, [self.measure_name], ".measurement")
         new, name = self.measure(updates), self.measure_name
         old = state.measurement[name]
         return updates, SnapshotState({name: _recorded(name, new, old)})
@@ -205,7 +205,7 @@ class Monitor(AbstractTransformation):
         self, updates: Updates, state: State, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, State]:
         check_state(self, state)
-        check_keys(self, state.measurements, self.names, ".measurements")
+        check_keys(state.measurements, self.names, ".measurements")
         measurements, states = {}, []
         rows = zip(self.names, self.measures, state.measure_states, strict=True)
         for name, measure, old in rows:

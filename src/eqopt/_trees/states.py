@@ -48,12 +48,10 @@ def check_state(transformation: Any, state: Any, expected: type | None = None) -
     check_dtypes(transformation, state)
 
 
-def check_keys(
-    transformation: Any, state: Any, names: Iterable[Any], place: str = ""
-) -> None:
+def check_keys(state: Any, names: Iterable[Any], place: str = "") -> None:
     """Raises an error unless `state` is a dictionary with exactly these keys.
 
-    `place` is the key path of `state` in the state of `transformation`.
+    `place` is the key path of `state` in the state of a transformation.
     """
     expected = [*names]
     if isinstance(state, dict) and {*state} == {*expected}:

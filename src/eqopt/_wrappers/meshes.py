@@ -14,13 +14,16 @@ def mesh_with(axis_name: str | tuple[str, ...], mesh: Any, purpose: str) -> Any:
     """
     here = jax.sharding.get_abstract_mesh()
     mesh = mesh if here.empty else here
-    names = getattr(mesh, "axis_names", ())
+    if mesh is None:
+        raise InputError(
+            f"`mesh` is None, and no mesh is set. Pass the mesh over which {purpose}, "
+            "or set it with `jax.set_mesh(mesh)`."
+        )
     for one in axis_names(axis_name):
-        if one not in names:
+        if one not in mesh.axis_names:
             raise InputError(
-                f"`axis_name` is {axis_name!r}, but `mesh`, or the mesh that is set, has "
-                f"the axes {names}. Pass the axis over which {purpose}, and its mesh, or "
-                "set the mesh with `jax.set_mesh(mesh)`."
+                f"`axis_name` is {axis_name!r}, but the mesh has the axes "
+                f"{mesh.axis_names}. Pass the name of the axis over which {purpose}."
             )
         if one in mesh.manual_axes:
             raise InputError(

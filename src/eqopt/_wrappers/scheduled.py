@@ -115,8 +115,8 @@ class Scheduled(AbstractWrapper):
 
     def _check_keys(self, state: ScheduledState) -> None:
         stateful = self._stateful()
-        check_keys(self, state.hyperparams, self._schedules(), ".hyperparams")
-        check_keys(self, state.hyperparams_states, stateful, ".hyperparams_states")
+        check_keys(state.hyperparams, self._schedules(), ".hyperparams")
+        check_keys(state.hyperparams_states, stateful, ".hyperparams_states")
 
     def _schedules(self) -> dict[str, Any]:
         return {jtu.keystr(path): schedule for path, schedule in _find(self.inner)}

@@ -480,7 +480,8 @@ def _loaded(x: Any) -> Any:
 def _read_object(x: Mapping[str, Any]) -> Any:
     name, version = x["name"], x.get("version", VERSION)
     given = {key: x[key] for key in x if key not in ("name", "version")}
-    has = f"the data have version {version!r}"  # also a part, from another `dump`
+    # Also a part may have one, from another `dump`.
+    has = f"the data have version {version!r}"
     _expect(version == VERSION, f"{has}, but this eqopt reads version {VERSION}")
     fn = named_by(name)
     if isinstance(fn, Selector) and not given:
@@ -546,9 +547,10 @@ def _read_joined(x: Mapping[str, Any]) -> Any:
     (key,) = x
     with at(f".{key}"):
         parts = _loaded([x[key]] if key == "not" else x[key])
-        are_selectors = all(isinstance(p, Selector | MatrixRules) for p in parts)
+        is_one = lambda part: isinstance(part, Selector | MatrixRules)
         example = '{"paths": "**/bias"}'
-        _expect(parts and are_selectors, f"it is for selectors, such as {example}")
+        are_selectors = parts and all(map(is_one, parts))
+        _expect(are_selectors, f"it is for selectors, such as {example}")
         return _JOINS[key](parts)
 
 
@@ -603,7 +605,7 @@ _OF_ROW = ["label", "paths", "optimizer", *_FACTORS]
 def _read_table(x: Mapping[str, Any]) -> Partition:
     _check_keys(x, _OF_TABLE, "a Partition with `groups`")
     optimizers, selectors = {}, {}
-    read = lambda row: _read_row(row, x.get("optimizers", {}))
+    read = lambda row: _read_row(row, x.get("optimizers") or {})
     rows = each(((f"groups[{i}]", row) for i, row in enumerate(x["groups"])), read)
     for name, selector, optimizer in rows.values():
         problem = f"several groups have the `label` {name!r}"

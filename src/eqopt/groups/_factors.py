@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 
 from .._arguments.construction import Module
-from .._errors import InputError
+from .._errors import InputError, naming
 from .._matrices import Axes, DimensionNumbers, resolve_dimension_numbers
 from .._trees.leaves import (
     check_parameters,
@@ -70,6 +70,7 @@ class LayerwiseDecay:
     decay: Any
     parts: tuple[Callable, ...]
 
+    @naming("eqopt.groups.layerwise_decay")
     def __call__(self, params: Params) -> PyTree:
         leaves, treedef = jtu.tree_flatten_with_path(params, is_leaf=is_leaf)
         depths: list[list] = [[] for _ in leaves]
@@ -296,25 +297,29 @@ def _leaves_like(base_model: Params, model: Params) -> list:
     if [path for path, _ in here] != [path for path, _ in there]:
         differ = disagreement("base_model", base_model, "model", model)
         raise InputError(f"{differ} {_FIX}")
+    axes = lambda x: len(x.shape) if is_parameter(x) else None
+    for i, ((_, base), (_, x)) in enumerate(zip(here, there, strict=True)):
+        if axes(base) != axes(x):
+            raise InputError(
+                f"`{keystr(model, i)}` must have as many axes in `base_model` as in "
+                f"`model`, but has {axes(base)} and {axes(x)}. {_FIX}"
+            )
     return [base for _, base in here]
 
 
 def _ratios(model: Params, index: int, base: Any, x: Any, axes: Axes | None):
     """The ratios of the inputs and of the outputs, `None` if the sizes are equal."""
-    before = getattr(base, "shape", None)  # `None` if there is no array
-    pairs = enumerate(zip(x.shape, before or (), strict=False))
+    pairs = enumerate(zip(x.shape, base.shape, strict=True))  # of equal length
     ratios = {axis: n / m for axis, (n, m) in pairs if n != m}
     every = tuple(range(len(x.shape)))
     sides = ((), every) if axes is None else (axes.reduction, axes.output)
     infinite = [[axis for axis in side if axis in ratios] for side in sides]
-    is_alike = before is not None and len(before) == len(x.shape)
-    is_known = len(ratios) == sum(map(len, infinite))
-    if not (is_alike and is_known) or any(len(side) > 1 for side in infinite):
-        fix = "Describe matrices with `weight_dimension_numbers`." if is_alike else _FIX
+    if len(ratios) > sum(map(len, infinite)) or any(len(side) > 1 for side in infinite):
         raise InputError(
-            f"`{keystr(model, index)}` has shape {before} in `base_model` and {x.shape} "
-            "in `model`, but only one input axis and one output axis of a matrix may "
-            f"differ, or one axis of another array. {fix}"
+            f"`{keystr(model, index)}` has shape {base.shape} in `base_model` and "
+            f"{x.shape} in `model`, but only one input axis and one output axis of a "
+            "matrix may differ, or one axis of another array. Describe matrices with "
+            "`weight_dimension_numbers`."
         )
     inputs, outputs = (ratios[side[0]] if side else None for side in infinite)
     return inputs, outputs

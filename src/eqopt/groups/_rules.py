@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import jax.tree_util as jtu
 
 from .._arguments.checks import check_integer
-from .._errors import InputError
+from .._errors import InputError, naming
 from .._matrices import (
     MatrixDimensionNumbers,
     Named,
@@ -111,6 +111,7 @@ class MatrixRules:
     def __or__(self, other: "MatrixRules") -> "MatrixRules":
         return MatrixRules(self.rules + other.rules)
 
+    @naming("eqopt.groups")
     def __call__(self, params: Params) -> PyTree:
         params = shapes_if_stored(params)
         treedef = jtu.tree_structure(params, is_leaf=is_leaf)

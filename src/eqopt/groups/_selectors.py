@@ -31,6 +31,7 @@ class Selector:
     arguments: tuple[Any, ...] = dataclasses.field(default=(), repr=False)
     required: bool = dataclasses.field(default=False, repr=False)
 
+    @naming("eqopt.groups")
     def __call__(self, params: Params) -> PyTree[bool]:
         """A tree of bools with the structure of `params`, false at other leaves.
 
@@ -343,6 +344,7 @@ def label(rules: Mapping[Any, Selector]) -> Callable[[Params], PyTree]:
 class Labels:
     rules: tuple[tuple[Hashable, Selector], ...]
 
+    @naming("eqopt.groups.label")
     def __call__(self, params: Params) -> PyTree:
         treedef = jtu.tree_structure(params, is_leaf=is_leaf)
         labels: list[Hashable] = [None] * treedef.num_leaves
@@ -350,8 +352,7 @@ class Labels:
             chosen = selector.choose(params)
             taken = [i for i, flag in enumerate(chosen) if flag and labels[i] is None]
             if any(chosen):
-                with naming("eqopt.groups.label"):
-                    check_in_time(str(name), taken)
+                check_in_time(str(name), taken)
             for i in taken:
                 labels[i] = name
         return treedef.unflatten(labels)

@@ -272,14 +272,14 @@ def make_fenchel_young_loss(
         ```
     """
 
+    @naming("eqopt.losses.make_fenchel_young_loss")
     def fenchel_young_loss(
         scores: Float[Array | np.ndarray, "..."],
         targets: RealArrayLike,
         *args: Any,
         **kwargs: Any,
     ) -> Float[Array, "..."]:
-        with naming("fenchel_young_loss"):
-            s, y = widen_alike(scores=scores, targets=targets)
+        s, y = widen_alike(scores=scores, targets=targets)
         rows = s.reshape(-1, s.shape[-1]) if s.size else jnp.zeros((0, s.shape[-1]))
         best = jax.vmap(lambda row: max_fun(row, *args, **kwargs))(rows)
         if best.ndim != 1:

@@ -224,7 +224,7 @@ class _Wrapped(eqx.Module):
         return self.fun
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        with naming(self.owner):
+        with naming(f"eqopt.microbatching.{self.owner}"):
             return self.run(Call(self.fun, args, kwargs), *self.arguments)
 
 

@@ -14,7 +14,7 @@ from jaxtyping import Array, DTypeLike, Float
 
 from .._arguments.checks import check_integer, check_interval
 from .._arguments.construction import Module
-from .._errors import InputError
+from .._errors import InputError, naming
 from .._trees.keys import as_key, split_like
 from .._trees.leaves import briefly, map_parameters
 from .._types import Key, PyTree, RealScalarLike
@@ -133,6 +133,7 @@ def make_perturbed_fun(
     check_integer("num_samples", num_samples, 1)
     check_interval("sigma", sigma, 0, includes_low=False, includes_high=False)
 
+    @naming("eqopt.perturbations.make_perturbed_fun")
     def perturbed(key: Key, x: PyTree) -> PyTree:
         arrays = map_parameters(jnp.asarray, x)
         if not jtu.tree_leaves(arrays):

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Int
 
 from .._arguments.extra import check_number
+from .._errors import naming
 from .._types import Count, CountOrZero, Interval, RealScalarLike
 from ._dtypes import Finite, as_real, real_dtype
 from ._schedule import AbstractStatefulSchedule
@@ -158,7 +159,8 @@ class ReduceOnPlateau(AbstractStatefulSchedule):
     def update(
         self, state: ReduceOnPlateauState, *, value: RealScalarLike, **extra: Any
     ) -> ReduceOnPlateauState:
-        check_number("value", value)
+        with naming(self):
+            check_number("value", value)
         return ReduceOnPlateauState(**after_one_more(self, state, value))
 
     def __call__(self, state: ReduceOnPlateauState, **extra: Any) -> Float[Array, ""]:

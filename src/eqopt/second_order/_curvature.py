@@ -333,7 +333,8 @@ def fisher_diag(
         return jtu.tree_map(_square, jax.grad(value)(arrays))
 
     is_met = per_example or microbatch_size is None
-    check_needs("microbatch_size", "per_example=True", is_met)
+    fix = "Without it, there is no batch to divide."
+    check_needs("microbatch_size", "per_example=True", is_met, fix)
     if not per_example:
         return _narrow(squares(*args), arrays)
     is_numpy = lambda x: isinstance(x, np.ndarray | np.generic)

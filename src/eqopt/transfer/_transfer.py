@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
-from .._arguments.checks import check_fields, check_interval
+from .._arguments.checks import check_fields
 from .._arguments.construction import Module
 from .._errors import InputError
 from .._types import PositiveNumber, UnitNumber, ZeroOrMoreNumber
@@ -46,8 +46,11 @@ class Plan(Module):
 
     def __check_init__(self) -> None:
         check_fields(self)
-        advice = "It is at most `tokens`: count tokens in both."
-        check_interval("batch_tokens", self.batch_tokens, 0, self.tokens, advice=advice)
+        if self.batch_tokens > self.tokens:
+            raise InputError(
+                f"`batch_tokens` must be at most `tokens`, {self.tokens}, but is "
+                f"{self.batch_tokens}. Count tokens in both."
+            )
 
     @property
     def steps(self) -> float:

@@ -291,7 +291,8 @@ def nbytes(
     A `ValueError` if `groups` is given without `params`, or if they do not fit
     together.
     """
-    check_needs("groups", "params", groups is None or params is not None)
+    is_met = groups is None or params is not None
+    check_needs("groups", "params", is_met, "Call `nbytes(state, model, groups)`.")
     if params is not None:
         check_parameters(params)
     leaves = jtu.tree_leaves_with_path(state, is_leaf=is_stored)

@@ -16,7 +16,6 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, DTypeLike, Float, Inexact
 
-from ...._arguments.checks import check_needs
 from ...._errors import InputError
 from ...._matrices import AbstractWhole
 from ....numerics._numerics import abs_sq
@@ -289,9 +288,11 @@ def check_iteration(owner: Any, name: str = "ns_dtype") -> None:
     check_rows(owner)
     coefficients, dtype = owner.coefficients, getattr(owner, name)
     is_cans = isinstance(coefficients, str) and coefficients == "cans"
-    diverges = is_cans and dtype is not None and jnp.dtype(dtype) == jnp.bfloat16
-    fix = "In bfloat16, they diverge, unlike `coefficients='polar_express'`."
-    check_needs("coefficients='cans'", f"{name}='float32'", not diverges, fix)
+    if is_cans and dtype is not None and jnp.dtype(dtype) == jnp.bfloat16:
+        raise InputError(
+            f"`{name}` must not be bfloat16 with `coefficients='cans'`, which diverges "
+            "in bfloat16. Use float32, or `coefficients='polar_express'`."
+        )
 
 
 def newton_schulz_of(owner, name="ns_dtype", **options) -> NewtonSchulz:
