@@ -166,7 +166,7 @@ BAD = {
     "axes": (
         {"a": jnp.ones(2)},
         {"a": jnp.ones((2, 2))},
-        r"`\['a'\]` has shape \(2,\) in `base_model` and \(2, 2\) in `model`, but only",
+        r"`\['a'\]` must have as many axes .*, but has 1 and 2. Create",
     ),
     "kernel": (
         conv(2, 4),

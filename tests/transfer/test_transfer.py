@@ -256,7 +256,7 @@ together = [Plan(t, t / 100) for t in (1e6, 2e6, 4e6, 8e6)]
 @pytest.mark.parametrize(
     ("fail", "says"),
     [
-        (lambda: Plan(1e3, 1e6), "`batch_tokens` must be in [0, 1000.0]"),
+        (lambda: Plan(1e3, 1e6), "`batch_tokens` must be at most `tokens`"),
         (
             lambda: rescale(TUNED, BASE, with_batch(10), batch_rule="square_root"),
             "with `batch_rule='square_root'`, `b1=0.9` becomes",

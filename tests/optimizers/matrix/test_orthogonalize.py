@@ -168,6 +168,6 @@ def test_coefficients_of_another_shape(given):
 
 
 def test_cans_in_bfloat16():
-    message = "Orthogonalize: `coefficients='cans'` needs `dtype='float32'`"
+    message = "Orthogonalize: `dtype` must not be bfloat16 with `coefficients='cans'`"
     with pytest.raises(ValueError, match=message):
         eqopt.Orthogonalize("cans", dtype="bfloat16")
