@@ -236,6 +236,10 @@ def test_table():
             ],
         ),
         (
+            lambda: groups.leaf(lambda x: None)(MODEL),
+            ["eqopt.groups: `<lambda>` returned None", "Does it lack a `return`?"],
+        ),
+        (
             lambda: groups.label({"a": groups.everything, "b": groups.path("head")})(
                 MODEL
             ),

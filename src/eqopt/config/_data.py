@@ -288,10 +288,10 @@ def _dumped(x: Any, default: Any = None) -> Any:
 def _write_number(x: Any) -> Any:
     kinds = np.floating, np.integer, np.bool_
     is_real = any(jnp.issubdtype(x.dtype, kind) for kind in kinds)
-    if is_traced(x) or x.ndim > 0 or not is_real:
-        kind = "a traced value" if is_traced(x) else f"an array {x.dtype}{[*x.shape]}"
-        advice = "Only real 0-d arrays are plain data; instead of a key, use a seed"
-        raise ValueError(f"{kind}. {advice}")
+    is_plain = is_real and x.ndim == 0 and not is_traced(x)
+    kind = "a traced value" if is_traced(x) else f"an array {x.dtype}{[*x.shape]}"
+    advice = "Only real 0-d arrays are plain data; instead of a key, use a seed"
+    _expect(is_plain, f"{kind}. {advice}")
     value = _dumped(x.item())
     if not isinstance(x, jax.Array):
         return value

@@ -188,7 +188,13 @@ def leaf(predicate: Callable[[Any], bool], *, required: bool = False) -> Selecto
 
 
 def _by_array(params: Params, predicate: Callable[[Any], bool]) -> list[bool]:
-    return [is_parameter(x) and bool(predicate(x)) for _, x in _leaves(params)]
+    flags: list[Any] = [is_parameter(x) and predicate(x) for _, x in _leaves(params)]
+    if any(flag is None for flag in flags):  # it would choose nothing, in silence
+        name = getattr(predicate, "__name__", predicate)
+        raise InputError(
+            f"`{name}` returned None, not a bool. Does it lack a `return`?"
+        )
+    return [*map(bool, flags)]
 
 
 def module(*types: type, required: bool = True) -> Selector:
