@@ -54,8 +54,9 @@ def checked(fn: Callable, owner: str | None = None) -> Callable:
             name_error(wrong, args[0] if owner is None else owner)
             raise wrong from None
         except Exception as error:
-            is_method = owner is None
-            name_error(error, args[0] if is_method else owner, not is_method)
+            # A function gives way to the function that calls it, a method does not.
+            whose = args[0] if owner is None else owner
+            name_error(error, whose, is_function=owner is not None)
             raise
 
     setattr(check, "_is_checked", True)  # noqa: B010

@@ -59,10 +59,14 @@ class SplitRealAndImaginary(AbstractWrapper):
     def handle(
         self, call: Call, state: SplitRealAndImaginaryState
     ) -> tuple[Any, State]:
-        updates, params, extra, is_step, _ = call
-        if params is not None:
-            check_real(updates, params, "params")
-        of_pairs = Call(_split(updates), _split(params), _of_pairs(extra), is_step)
+        if call.params is not None:
+            check_real(call.updates, call.params, "params")
+        of_pairs = Call(
+            _split(call.updates),
+            _split(call.params),
+            _of_pairs(call.extra),
+            call.is_step,
+        )
         result, inner_state = of_pairs.run(self.inner, state.inner_state)
         return _join(result), SplitRealAndImaginaryState(inner_state)
 

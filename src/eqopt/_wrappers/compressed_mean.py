@@ -107,10 +107,14 @@ class CompressedMean(AbstractWrapper):
         check_real(call.updates, state.error, "state.error")
         with naming_recipe(self):
             workers = Workers(self.axis_name)
-        slots = state.error, state.memory
-        means, *slots = compressed(
-            self.compressor, call.updates, *slots, workers, self.decay
+        means, error, memory = compressed(
+            self.compressor,
+            call.updates,
+            state.error,
+            state.memory,
+            workers,
+            self.decay,
         )
         means = call._replace(updates=means)
         result, inner_state = means.run(self.inner, state.inner_state)
-        return result, CompressedMeanState(inner_state, *slots)
+        return result, CompressedMeanState(inner_state, error, memory)

@@ -19,6 +19,11 @@ def mesh_with(axis_name: str | tuple[str, ...], mesh: Any, purpose: str) -> Any:
             f"`mesh` is None, and no mesh is set. Pass the mesh over which {purpose}, "
             "or set it with `jax.set_mesh(mesh)`."
         )
+    if here.empty and mesh.explicit_axes:
+        raise InputError(
+            f"`mesh` has explicit axes, {mesh.explicit_axes}, but is not set. Set it "
+            "with `jax.set_mesh(mesh)`."
+        )
     for one in axis_names(axis_name):
         if one not in mesh.axis_names:
             raise InputError(
@@ -30,11 +35,6 @@ def mesh_with(axis_name: str | tuple[str, ...], mesh: Any, purpose: str) -> Any:
                 f"the axis {one!r} is manual inside `jax.shard_map`, so XLA does not "
                 "know how arrays are sharded. Call `step` outside it."
             )
-    if here.empty and mesh.explicit_axes:
-        raise InputError(
-            f"`mesh` has explicit axes, {mesh.explicit_axes}, but is not set. Set it "
-            "with `jax.set_mesh(mesh)`."
-        )
     return mesh
 
 

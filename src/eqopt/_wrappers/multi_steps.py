@@ -11,7 +11,14 @@ from jaxtyping import Array, Bool, DTypeLike, Float, Int
 
 from .._arguments.checks import check_interval
 from .._arguments.extra import check_number
-from .._core import AbstractTransformation, AbstractWrapper, Call, equation, leafwise
+from .._core import (
+    AbstractTransformation,
+    AbstractWrapper,
+    Call,
+    equation,
+    leafwise,
+    rounded_like,
+)
 from .._transforms.scale import at
 from .._trees.control import filter_cond
 from .._trees.leaves import restrict
@@ -148,8 +155,8 @@ class MultiSteps(AbstractWrapper):
             call.updates, state.gradient_step, call.params, state.skip_state
         )
         result, new = filter_cond(~skip, accumulated, lambda: (call.nothing(), state))
-        skips = {"skip_state": skip_state, "skipped_last": skip}
-        return result, dataclasses.replace(new, **skips)
+        new = dataclasses.replace(new, skip_state=skip_state, skipped_last=skip)
+        return result, new
 
     def has_updated(self, state: MultiStepsState) -> Bool[Array, ""]:
         """Whether the inner optimizer made a step in the last call.
@@ -185,11 +192,7 @@ class MultiSteps(AbstractWrapper):
         # Rounded, because a schedule for 2 may return 1.9999999.
         k = jnp.round(at(self, "every_k_schedule", state.gradient_step))
         is_last = state.mini_step + 1 >= jnp.asarray(k, jnp.int32)
-
-        def like_grads():
-            total = load(restrict(acc_grads, grads, "state.acc_grads"))
-            return jax.tree.map(lambda acc, g: acc.astype(g.dtype), total, grads)
-
+        total = lambda: load(restrict(acc_grads, grads, "state.acc_grads"))
         extra = {name: x for name, x in call.extra.items() if name != "weight"}
         if "weight" in call.extra and self.use_grad_mean:
             extra["weight"] = weight_sum
@@ -197,7 +200,9 @@ class MultiSteps(AbstractWrapper):
         inner_state, steps = state.inner_state, state.gradient_step
         result, inner_state = filter_cond(
             is_last,
-            lambda: run_collected(last, self.inner, inner_state, like_grads()),
+            lambda: run_collected(
+                last, self.inner, inner_state, rounded_like(total(), grads)
+            ),
             lambda: (call.nothing(), inner_state),
         )
         return result, dataclasses.replace(

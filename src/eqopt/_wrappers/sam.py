@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Int
@@ -21,6 +20,7 @@ from .._core import (
     equation,
     leafwise,
     result_of,
+    rounded_like,
     widened,
 )
 from .._transforms.normalize import Normalize
@@ -230,7 +230,7 @@ class SAM(AbstractWrapper):
             if self.batch_axis_name is not None:
                 grads = lax.pmean(grads, self.batch_axis_name)
             grads = restrict(grads, call.updates, "grad_fn(params)")
-            grads = jax.tree.map(lambda x, g: x.astype(g.dtype), grads, call.updates)
+            grads = rounded_like(grads, call.updates)
             climb = climb._replace(updates=grads, params=adversarial)
         descent = call._replace(updates=climb.updates)
         result, opt_state = self._descent(descent, call.params, state.opt_state)

@@ -103,12 +103,16 @@ def is_number(x: Any) -> bool:
 
 def is_key(x):
     """Whether a leaf is an array of typed random keys."""
-    return hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+    return isinstance(x, jax.Array | jax.ShapeDtypeStruct) and jnp.issubdtype(
+        x.dtype, jax.dtypes.prng_key
+    )
 
 
 def is_weak(x):
     """Whether a leaf is a weakly typed JAX array."""
-    return getattr(x, "weak_type", False)
+    return isinstance(x, jax.Array | jax.ShapeDtypeStruct) and bool(
+        getattr(x, "weak_type", False)  # typed keys do not have it
+    )
 
 
 def _described(x):

@@ -195,7 +195,7 @@ def _divided(tree, number):
 
 
 def _dot(x, y):
-    pairs = zip(*map(jtu.tree_leaves, (x, y)), strict=True)
+    pairs = zip(jtu.tree_leaves(x), jtu.tree_leaves(y), strict=True)
     parts = [jnp.sum(jnp.conj(a) * b) for a, b in pairs]
     dtype = common_dtype(*(part.dtype for part in parts))
     return jnp.sum(jnp.stack([part.astype(dtype) for part in parts]))

@@ -268,6 +268,7 @@ class Step(AbstractFormula):
     gamma: FinitePositive = 0.1
 
     def _formula(self: Any, count: Int[Array, ""]) -> Float[Array, ""]:
-        start = self.init_value
-        steps = ExponentialDecay(start, self.step_size, self.gamma, staircase=True)
-        return exponential(steps, count, start)
+        decay = ExponentialDecay(
+            self.init_value, self.step_size, self.gamma, staircase=True
+        )
+        return decay._formula(count)

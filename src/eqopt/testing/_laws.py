@@ -386,8 +386,9 @@ def descent(trial: Trial) -> None:
         params, state = call(trial.opt, trial.extra, grads, state, params)
         if _rise(slope, start, parameters(params)) < 0:
             return
-    what = f"none of {_MANY_STEPS} steps lowered a convex quadratic"
-    raise Breach(f"{what}, expected one")
+    raise Breach(
+        f"none of {_MANY_STEPS} steps lowered a convex quadratic, expected one"
+    )
 
 
 def _rise(slope: PyTree, start: PyTree, end: PyTree) -> float:

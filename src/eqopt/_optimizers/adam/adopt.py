@@ -119,8 +119,9 @@ class ScaleByADOPT(AbstractLeafwise):
         clip_value = None
         if self.use_clipping:
             clip_value = jnp.asarray(at(self, "clip_value_fn", state.count), float)
-        shared = {"clip_value": clip_value, "is_first": state.count == 0}
-        return counted(self, adopt, state, **shared)
+        return counted(
+            self, adopt, state, clip_value=clip_value, is_first=state.count == 0
+        )
 
 
 class ADOPT(AbstractRecipe):

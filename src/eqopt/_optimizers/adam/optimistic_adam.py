@@ -49,8 +49,14 @@ class DescendOptimistically(AbstractLeafwise):
     ) -> Leafwise:
         eta, state = take_rate(self, state)
         optimism = eta if self.optimism is None else at(self, "optimism", state.count)
-        shared = {"alpha": negative(eta), "beta": negative(optimism)}
-        return counted(self, optimistic, state, is_first=state.count == 0, **shared)
+        return counted(
+            self,
+            optimistic,
+            state,
+            alpha=negative(eta),
+            beta=negative(optimism),
+            is_first=state.count == 0,
+        )
 
 
 class OptimisticAdam(AbstractRecipe):

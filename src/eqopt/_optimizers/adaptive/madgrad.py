@@ -136,8 +136,14 @@ class ScaleByMADGRAD(AbstractLeafwise):
         self, state: ScaleByMADGRADState, params: Params | None = None, **extra: Any
     ) -> Leafwise:
         eta, state = take_rate(self, state)
-        shared = {"k": state.count.astype(float), "learning_rate": eta}
-        return counted(self, madgrad, state, reads={"x0": state.x0}, **shared)
+        return counted(
+            self,
+            madgrad,
+            state,
+            reads={"x0": state.x0},
+            k=state.count.astype(float),
+            learning_rate=eta,
+        )
 
 
 class MADGRAD(AbstractRecipe):

@@ -77,8 +77,14 @@ class ScaleByOptimisticGradient(AbstractLeafwise):
         params: Params | None = None,
         **extra: Any,
     ) -> Leafwise:
-        shared = {name: at(self, name, state.count) for name in ("alpha", "beta")}
-        return counted(self, optimistic, state, is_first=state.count == 0, **shared)
+        return counted(
+            self,
+            optimistic,
+            state,
+            alpha=at(self, "alpha", state.count),
+            beta=at(self, "beta", state.count),
+            is_first=state.count == 0,
+        )
 
 
 class OptimisticGradientDescent(AbstractRecipe):

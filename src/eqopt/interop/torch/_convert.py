@@ -219,8 +219,8 @@ def _shaped(given: Sequence[Given], shapes: dict[str, tuple[int, ...]]):
         is_bias = longer and {*tail} == {1} and shape not in theirs
         return one.shape is None or one.shape == shape or is_bias
 
-    rows = zip(range(len(given)), given, paths, strict=True)
-    wrong = [row for row in rows if not fits(*row[1:])]
+    pairs = enumerate(zip(given, paths, strict=True))
+    wrong = [(i, one, path) for i, (one, path) in pairs if not fits(one, path)]
     if not wrong:
         return paths
     exact = lambda one: [path for path in paths if shapes[path] == one.shape]
