@@ -49,7 +49,6 @@ def test_bytes_are_counted(way, params, state, monkeypatch):
 # And whether 4 bits are good enough, as the page says.
 TRAINED = {
     ("language", "AdamW"): True,
-    ("language", "Lion"): True,
     ("language", "Muon"): False,
     ("digits", "AdamW"): False,
 }

@@ -85,8 +85,8 @@ def report(outputs: list[pathlib.Path]) -> str:
 
 
 @pytest.mark.slow
-def test_four_processes_train_as_one_does(tmp_path):
-    one_process, results = (run(n, tmp_path / str(n)) for n in (1, 4))
+def test_two_processes_train_as_one_does(tmp_path):
+    one_process, results = (run(n, tmp_path / str(n)) for n in (1, 2))
     for name in (*TRAINED, *METHODS):
         losses = results[f"{name}/losses"]
         assert losses[-1] < losses[0]
@@ -97,10 +97,10 @@ def test_four_processes_train_as_one_does(tmp_path):
                 rtol=1e-4,
                 atol=1e-5,
             )
-    # Counts, and norms that 4 does not divide, are on every process.
+    # Counts are on every process.
     assert results["data parallel/share"] == 1
     for name in ("ZeRO-1", "fully sharded (FSDP)"):
-        assert results[f"{name}/share"] == pytest.approx(1 / 4, rel=0.02)
+        assert results[f"{name}/share"] == pytest.approx(1 / 2, rel=0.02)
 
 
 @pytest.mark.slow

@@ -65,14 +65,14 @@ def test_a_search_finds_the_entry(index):
     separator = index["config"]["separator"]
     entries = {
         found["location"].partition("#")[2]: [
-            words(found[key], separator) for key in ("title", "text")
+            f" {' '.join(words(found[key], separator))} " for key in ("title", "text")
         ]
         for found in index["docs"]
     }
     for public in PUBLIC - NAMESPACES:
         for name in [public, *ELSEWHERE.get(public, [])]:
             phrase = f" {' '.join(words(name, separator))} "
-            title, text = (f" {' '.join(found)} " for found in entries[public])
+            title, text = entries[public]
             assert phrase in title, (public, name)
             assert phrase in text or name == public, (public, name)
 

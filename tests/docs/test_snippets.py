@@ -47,7 +47,7 @@ FIRST = {"README.md", "docs/index.md", "docs/getting_started.md"}
     [
         pytest.param(page, marks=[] if page in FIRST else pytest.mark.slow)
         for page, found in SNIPPETS.items()
-        if found
+        if found and (page not in OPTIONAL or page in {*FIRST, *WITH_TORCH})
     ],
 )
 def test_snippets_run(page, tmp_path, monkeypatch):

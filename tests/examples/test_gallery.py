@@ -1,12 +1,12 @@
 """The scripts of the gallery, run as a reader runs them: fewer steps; and their page."""
 
-import os
 import pathlib
 import re
-import subprocess
+import runpy
 import sys
 from xml.etree import ElementTree
 
+import matplotlib.pyplot as plt
 import pytest
 
 
@@ -120,22 +120,21 @@ def test_the_page_shows_lines_of_its_scripts():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RESULTS)
-def test_it_trains_and_draws(name, tmp_path):
+@pytest.mark.usefixtures("standard_promotion")
+def test_it_trains_and_draws(name, tmp_path, monkeypatch, capsys):
+    """In this process: to start another one takes as long as most of these trainings."""
     if name == "neural_ode":
         pytest.importorskip("diffrax")
     steps, pattern, is_good = RESULTS[name]
     output = tmp_path / "picture.svg"
-    script = DOCS / "examples" / "gallery" / f"{name}.py"
-    command = [sys.executable, script, "--steps", str(steps), "--output", output]
-    # Not with the eight devices of these tests.
-    flags = re.sub(r"\S+device_count=8", "", os.environ["XLA_FLAGS"]).strip()
-    environment = {**os.environ, "XLA_FLAGS": flags}
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    found = re.search(pattern, done.stdout)
-    assert found, done.stdout
+    script = str(DOCS / "examples" / "gallery" / f"{name}.py")
+    command = [script, "--steps", str(steps), "--output", str(output)]
+    monkeypatch.setattr(sys, "argv", command)
+    runpy.run_path(script, run_name="__main__")
+    plt.close("all")
+    printed = capsys.readouterr().out
+    found = re.search(pattern, printed)
+    assert found, printed
     numbers = [float(number.replace(",", "")) for number in found.groups()]
-    assert is_good(*numbers), done.stdout
+    assert is_good(*numbers), printed
     assert ElementTree.parse(output).getroot().tag.endswith("svg")

@@ -1,12 +1,13 @@
 """Scripts that measure and draw, run in small as a reader runs them, and pictures."""
 
 import re
-import subprocess
-import sys
+import runpy
 
 import pytest
 from matplotlib.image import imread
 from tests.docs.pages import DOCS
+
+from eqopt.transfer import Plan
 
 
 def is_transfer(found):
@@ -39,41 +40,48 @@ def is_private(found):
     return is_spent and float(private) > 75 and float(plain) > 95
 
 
-# By script: its options, a pattern in what it prints, and what must be true of all finds.
+# By script: its options, a pattern in what it prints, what must be true of all finds, and
+# what is smaller than in the script.
 SCRIPTS = {
     "draw_transfer": (
         "--shrink 32 --seeds 1 --quiet",
         r"(?m)^(\S+) bits per byte: ",
         is_transfer,
+        {"LARGE": Plan(tokens=2**18, batch_tokens=512, width=32)},
     ),
     "draw_width_transfer": (
         "--steps 8 --widths 16 32 --seeds 1 --quiet",
         r"(\S+) bits per byte at (\S+)",
         is_width_transfer,
+        {},
     ),
     "half_precision": (
         "--steps 12 --learning-rate 0.01 --quiet",
         r"(\S+) bytes per parameter, (\S+) bits per byte",
         is_half_precision,
+        {},
     ),
     "train_privately": (
         "--steps 40 --report-every 20",
         r"epsilon +(\S+) +test accuracy (\S+) %",
         is_private,
+        {},
     ),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_it_finds_and_draws(name, tmp_path):
-    options, pattern, is_right = SCRIPTS[name]
+@pytest.mark.usefixtures("standard_promotion")
+def test_it_finds_and_draws(name, tmp_path, capsys):
+    options, pattern, is_right, smaller = SCRIPTS[name]
     script, output = DOCS / "examples" / f"{name}.py", tmp_path / "picture.png"
-    command = [sys.executable, str(script), *options.split(), "--output", str(output)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "--quiet" not in options or not done.stderr, done.stderr
-    assert is_right(re.findall(pattern, done.stdout)), done.stdout
+    main = runpy.run_path(str(script))["main"]
+    main.__globals__.update(smaller)
+    main([*options.split(), "--output", str(output)])
+    printed, warned = capsys.readouterr()
+    assert "--quiet" not in options or not warned, warned
+    assert is_right(re.findall(pattern, printed)), printed
     assert min(imread(output).shape[:2]) > 400
 
 

@@ -29,18 +29,10 @@ METHODS = {
     "Lion": eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), eqopt.Lion(1e-2)),
     "Muon": eqopt.Muon(1e-2, weight_dimension_numbers=eqopt.groups.layer_matrices),
     "ScheduleFreeAdamW": eqopt.ScheduleFreeAdamW(1e-2),
-    **{name: make(eqopt.Adam(1e-2)) for name, make in WRAPPERS.items()},
-    "SkipStep": eqopt.SkipStep(eqopt.Adam(1e-2), eqopt.SigmaRule(window=8)),
-}
-# `Flatten` has another state, without shards of parameters. The other two name an axis
-# of the mesh, and have tests of their own.
-for name in ("DistributeMatrices", "Flatten", "Offload", "ZeRO1"):
-    del METHODS[name]
-# They keep no arrays but the state inside them, which is divided as without them.
-PASSING = {
-    *("ApplyIfFinite", "Cautious", "ConditionallyMask", "ConditionallyTransform"),
-    *("DynamicLossScale", "Masked", "Partition", "Project", "Scheduled"),
-    *("SelectiveTransform", "SplitRealAndImaginary"),
+    **{
+        name: WRAPPERS[name](eqopt.Adam(1e-2))
+        for name in ("Mechanic", "MultiSteps", "ParamEMA")
+    },
 }
 STATES = {
     "8 bits": storage.BlockwiseQuantized(),
@@ -246,7 +238,7 @@ def test_a_shard_below_the_threshold():
     assert not is_stored(init(None)) and is_stored(init(eqopt.groups.everything))
 
 
-@cases("inside ZeRO-1", methods=[x for x in METHODS if x not in PASSING])
+@cases("inside ZeRO-1")
 def test_inside_zero1(stored, method, layout):
     first, params, last = alone(stored, method, is_even=False)
     inner, mesh = wrapped(stored, METHODS[method]), mesh_of(x=8)

@@ -218,10 +218,9 @@ def with_blocks(params):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [eqopt.SOAP, eqopt.Shampoo])
-def test_a_state_moves_to_other_devices(make, tmp_path):
+def test_a_state_moves_to_other_devices(tmp_path):
     """Through a file: to 3 of them, which divide other axes, to one, and back to 8."""
-    inner = preconditioned(make, weight_dimension_numbers=with_blocks)
+    inner = preconditioned(eqopt.Shampoo, weight_dimension_numbers=with_blocks)
     params, grads = values(LAYERS), values(LAYERS, 1)
 
     def on(devices, kind=jax.make_mesh):

@@ -55,7 +55,7 @@ def train_step(opt_and_batch, model, state):
 
 
 def bytes_on_each_device(tree):
-    found = dict.fromkeys(jax.devices(), 0)
+    found = dict.fromkeys(mesh.devices.flat, 0)
     for array in jax.tree.leaves(eqx.filter(tree, eqx.is_array)):
         for shard in array.addressable_shards:
             found[shard.device] += shard.data.nbytes
