@@ -17,12 +17,12 @@ from .parts.eigenbasis import (
     PerSide,
     RealMatrix,
     average,
+    find_all,
     follow,
     from_basis,
     grams,
     identities,
     renew_if_due,
-    start_basis,
     to_basis,
 )
 from .parts.recipe import AbstractMatrixRecipe, WeightDecay
@@ -64,7 +64,7 @@ def moso(
 ) -> tuple[Matrix, Matrix, RealMatrix, Any, Any]:
     mu = b1 * mu + (1 - b1) * g
     factors, counts = average(factors, (mu, mu), shampoo_beta, 1 - shampoo_beta)
-    basis = start_basis(is_first, factors, basis)
+    basis = renew_if_due(is_first, find_all, factors, basis)
     basis = renew_if_due(is_due & ~is_first, follow, factors, basis)
     x = counts.astype(g.dtype) * to_basis(mu, basis)
     nu = b2 * nu + (1 - b2) * abs_sq(x)

@@ -5,7 +5,6 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 import equinox as eqx
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import DTypeLike
 
 from ..._arguments.checks import check_fields, check_interval
@@ -39,13 +38,12 @@ from .parts.eigenbasis import (
     PerSide,
     average,
     eigenvalues,
-    find_all,
-    follow,
     from_basis,
     grams,
     identities,
     inverse_root,
     renew_if_due,
+    start_or_follow,
     to_basis,
     whitened,
 )
@@ -139,8 +137,7 @@ def _kl_factors(factors, basis, g, b2, eps):
 
 def _kl_direction(x, factors, basis, is_due, is_start, correction, eps, exponent):
     r"""$L^{-e} X R^{-e}$, in a basis that is updated if due, and that basis."""
-    # At the start, all eigenvectors; then one step of iteration.
-    renew = lambda factor, v: lax.cond(is_start, find_all, follow, factor, v)
+    renew = functools.partial(start_or_follow, is_start)
     basis = renew_if_due(is_due, renew, factors, basis)
     u = to_basis(x, basis)
     for side, (factor, v) in enumerate(zip(factors, basis, strict=True)):

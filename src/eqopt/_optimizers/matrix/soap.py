@@ -32,11 +32,13 @@ from .parts.eigenbasis import (
     PerSide,
     RealMatrix,
     average,
+    find_all,
     follow,
     from_basis,
     grams,
     identities,
-    start_basis,
+    renew_if_due,
+    start_or_follow,
     to_basis,
     whitened,
 )
@@ -93,12 +95,15 @@ def soap(
         seen, beta = (g, g), shampoo_beta
     new_factors, counts = average(factors, seen, beta, 1 - beta)
     is_due = shift.is_due(since_refresh, precondition_frequency)
-    is_due = is_due & ~(is_first & skip_first)
     if not skip_first:
         # The first gradient initializes the preconditioner, which is then applied to it.
-        basis = start_basis(is_first, new_factors, basis)
+        basis = renew_if_due(is_first, find_all, new_factors, basis)
+    renew = follow
+    if skip_first:
+        is_due = is_due | is_first
+        renew = functools.partial(start_or_follow, is_first)
     if fresh:
-        basis, mu = _refreshed(is_due, new_factors, basis, mu)
+        basis, mu = _refreshed(is_due, renew, new_factors, basis, mu)
     h = counts.astype(g.dtype) * to_basis(g, basis)
     new_mu = b1 * mu + (1 - b1) * h
     new_nu = b2 * nu + (1 - b2) * abs_sq(h)
@@ -108,9 +113,8 @@ def soap(
             jnp.where(is_first, old, new)
             for old, new in ((0, u), (mu, new_mu), (nu, new_nu))
         )
-        basis = start_basis(is_first, new_factors, basis)
     if not fresh:
-        basis, new_mu = _refreshed(is_due, new_factors, basis, new_mu)
+        basis, new_mu = _refreshed(is_due, renew, new_factors, basis, new_mu)
     return u, new_mu, new_nu, new_factors, basis
 
 
@@ -127,22 +131,24 @@ def _seen_by_kl(factors, basis, g, beta, least_share) -> tuple[list[Matrix], Any
     return whitened(factors, basis, g, least), jnp.where(is_start, 0, beta)
 
 
-def _refreshed(is_due, factors: PerSide, basis: PerSide, mu) -> tuple[PerSide, Any]:
-    """If due, the next basis, and `mu` in it.
+def _refreshed(is_due, renew, factors: PerSide, basis: PerSide, mu):
+    """If due, the next basis, which `renew` computes for a side, and `mu` in it.
 
-    One side after the other takes less memory than both at once.
+    One side after the other takes less memory than both at once. So do the columns
+    first: XLA computes their factor together with the projected gradient.
     """
     new = list(basis)
-    for side, factor in enumerate(factors):
+    for side in (1, 0):
+        factor = factors[side]
         if factor is not None:
             old = basis[side], mu
-            refresh = functools.partial(_refresh, side, factor, *old)
+            refresh = functools.partial(_refresh, renew, side, factor, *old)
             new[side], mu = cond(is_due, refresh, lambda old=old: old)
     return tuple(new), mu
 
 
-def _refresh(side: int, factor: Any, v: Any, mu: Any) -> tuple[Any, Any]:
-    new = follow(factor, v)
+def _refresh(renew, side: int, factor: Any, v: Any, mu: Any) -> tuple[Any, Any]:
+    new = renew(factor, v)
     old_pair, new_pair = ((None, x) if side else (x, None) for x in (v, new))
     return new, to_basis(from_basis(mu, old_pair), new_pair)
 

@@ -172,6 +172,11 @@ def follow(factor: Any, v: Any) -> Any:
     return jnp.conj(q.T)[jnp.argsort(order)]
 
 
+def start_or_follow(is_first: Any, factor: Any, v: Any) -> Any:
+    """All eigenvectors at the first call; later, those that `follow` from `v`."""
+    return lax.cond(is_first, find_all, follow, factor, v)
+
+
 def orthonormal(x: Any) -> Any:
     """The columns of `x`, made orthonormal from left to right.
 
@@ -235,8 +240,3 @@ def renew_if_due(is_due, renew, factors, old) -> PerSide:
             x = cond(is_due, new_x, lambda x=x: x)
         new.append(x)
     return tuple(new)
-
-
-def start_basis(is_first: Any, factors: PerSide, basis: PerSide) -> PerSide:
-    """The first basis, with all eigenvectors, at the first call; later, `basis`."""
-    return renew_if_due(is_first, find_all, factors, basis)
