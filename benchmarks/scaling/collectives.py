@@ -71,6 +71,23 @@ def collectives(text: str, with_loops: bool = False) -> list[Collective]:
     return found
 
 
+_START = re.compile(r"%?([\w.\-]+) = .* [\w\-]+-start\(")
+_DONE = re.compile(r" [\w\-]+-done\(%?([\w.\-]+)")
+
+
+def hidden(text: str) -> int:
+    """How many collectives start before a loop of the program and end after it."""
+    started: dict[str, int] = {}
+    loops = count = 0
+    for line in text[text.index("\nENTRY ") :].splitlines():
+        if start := _START.search(line):
+            started[start[1]] = loops
+        elif done := _DONE.search(line):
+            count += started[done[1]] < loops
+        loops += " while(" in line
+    return count
+
+
 def _times(text: str) -> dict[str, int]:
     """How often each computation runs."""
     callers: dict[str, list[tuple[str, int]]] = {}

@@ -10,7 +10,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 import eqopt
 
 from ..pages import markdown
-from .collectives import Collective, collectives
+from .collectives import Collective, collectives, hidden
 from .program import bytes_in, bytes_per_device, placed, state_of
 
 
@@ -40,6 +40,7 @@ class MatrixLayout(NamedTuple):
 
 LAYOUTS = {
     "fully sharded": MatrixLayout({"data": 8}, "data", [(8, (1024, 768), P("data"))]),
+    "many matrices": MatrixLayout({"data": 8}, "data", [(64, (1024, 1024), P("data"))]),
     "tensor parallel": MatrixLayout(
         {"data": 2, "model": 4},
         "model",
@@ -78,6 +79,7 @@ METHODS = LEAFWISE | {
 }
 # All methods for the layout of most large models, and a telling sample for the others.
 STEPS = [("fully sharded", name) for name in METHODS]
+STEPS += [("many matrices", name) for name in ("Muon", "SOAP")]
 STEPS += [
     (layout, name)
     for layout in ("tensor parallel", "data parallel", "experts")
@@ -91,12 +93,14 @@ class Step(NamedTuple):
     **Attributes:**
 
     - `found`: all collectives.
+    - `hidden`: how many of them take place during an iteration.
     - `params`: the bytes of all parameters.
     - `share`, `state`: the bytes of parameters and of the state on one device.
     - `temporary`: the temporary memory on one device.
     """
 
     found: list[Collective]
+    hidden: int
     params: int
     share: int
     state: int
@@ -123,6 +127,7 @@ def counted(layout: str, method: str, devices: list[Any], is_divided: bool) -> S
     program: Any = step.lower(params, state, params).compile()
     return Step(
         collectives(program.as_text(), with_loops=True),
+        hidden(program.as_text()),
         bytes_in(params),
         bytes_per_device(params),
         bytes_per_device(state),

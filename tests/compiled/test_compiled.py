@@ -114,6 +114,14 @@ def test_matrices_are_exchanged_once(h100):
         assert h100[f"experts: {method}"]["sent"] == {}
 
 
+@pytest.mark.slow
+def test_matrices_are_exchanged_while_others_are_computed(h100):
+    """Two of the exchanges of two parts take place during an iteration."""
+    row = h100["many matrices: Muon"]
+    assert row["sent"] == {"all-to-all": 0.25}
+    assert (row["exchanges"], row["hidden"]) == (4, 2)
+
+
 # Each array is moved once. For the norm of all gradients, gradients are read twice.
 # Of what a mask excludes, only the gradient is read, for the norm.
 BY_HAND = {

@@ -73,6 +73,34 @@ def test_blocks_that_devices_hold_whole(side):
     assert jnp.allclose(found, expected, atol=1e-5)
 
 
+def test_whole_matrices_in_some_steps():
+    """In the other steps, each device has whole blocks, and nothing is sent."""
+
+    def orthogonal(**blocks):
+        numbers = eqopt.MatrixDimensionNumbers(0, 1, **blocks)
+        return eqopt.Orthogonalize(
+            "polar_express_8", scale="match_rms", weight_dimension_numbers=numbers
+        )
+
+    kinds = whole, blocks = orthogonal(), orthogonal(output_blocks=8)
+    opt = eqopt.Chain(
+        eqopt.ConditionallyTransform(whole, lambda step: step % 2 == 0),
+        eqopt.ConditionallyTransform(blocks, lambda step: step % 2 > 0),
+    )
+    matrix = jax.random.normal(jax.random.key(0), (ROWS, COLUMNS))
+    given = jax.device_put(matrix, NamedSharding(mesh_of(8), P(None, "devices")))
+    state = jax.jit(opt.init)(given)
+    update = jax.jit(opt.update).lower(given, state, given).compile()
+    branches, _, always = update.as_text().partition("\nENTRY ")
+    assert collectives(branches) and not collectives(always)
+    for kind in kinds:
+        found, state = update(given, state, given)
+        expected, _ = kind.update(matrix, kind.init(matrix))
+        assert jnp.allclose(found, expected, atol=1e-5)
+        # As large as 0.2 times the entries of an orthogonal matrix of that shape.
+        assert jnp.sqrt(jnp.mean(found**2)) == pytest.approx(0.2, rel=0.01)
+
+
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_a_transformer(name):
     """The loss of one device, and no more than the layout needs."""

@@ -13,6 +13,7 @@ from benchmarks.scaling.collectives import collectives
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as P
 
 import eqopt
+from eqopt._matrices import division
 from eqopt._trees.stacked import without_stacks
 
 from ..laws.subjects import assert_equal
@@ -144,6 +145,28 @@ def test_what_is_sent(leaves, expected):
     for one in collectives(program.as_text()):
         found[one.kind] = found.get(one.kind, 0) + one.size / (4 * 16 * 24)
     assert found == expected
+
+
+@pytest.mark.slow
+def test_parts_change_nothing(monkeypatch):
+    """Matrices are exchanged in parts, here of one and two for each device."""
+    leaves = {f"row{i}": ((16, 24), P("data")) for i in range(32)}
+    mesh, places = mesh_of(), shardings(leaves, mesh_of())
+    params, grads = jax.device_put((values(leaves), values(leaves, 1)), (places,) * 2)
+    found = []
+    for matrices in (4, 2, 1):
+        monkeypatch.setattr(division, "EXCHANGED", matrices * 16 * 24)
+        opt = eqopt.DistributeMatrices(
+            eqopt.Muon(0.1, weight_dimension_numbers=numbers), mesh=mesh
+        )
+        state = opt.init(params)
+        program = jax.jit(lambda *args, opt=opt: opt.step(*args))
+        program = program.lower(grads, state, params).compile()
+        kinds = [one.kind for one in collectives(program.as_text())]
+        assert kinds.count("all-to-all") == 2 * 4 // matrices
+        found.append(jax.device_get(program(grads, state, params)))
+    assert_equal(found[1], found[0])
+    assert_equal(found[2], found[0])
 
 
 ROWS = {f"row{i}": ((16, 24), P("data")) for i in range(8)}

@@ -21,7 +21,8 @@ class DistributeMatrices(AbstractWrapper):
     each with the bytes that a device has of the parameters. If the matrices are
     replicated, each device computes $1/N$ of them, and the results are gathered.
 
-    Equal matrices are computed together. A stack of matrices, for example of layers or
+    Equal matrices are computed together, and many of them in parts, so that one part can
+    travel while another one is computed. A stack of matrices, for example of layers or
     of experts, is divided along one of its own axes: the one that is divided most
     evenly, and the last if there are several. If this is the axis along which the stack
     is sharded, nothing is sent. The results are equal except for rounding.
