@@ -27,7 +27,7 @@ def test_the_page_shows_the_routes(script):
 @pytest.mark.usefixtures("standard_promotion")  # the model multiplies by vectors
 @pytest.mark.slow
 def test_trains_and_goes_on_with_another_optimizer(script, tmp_path, capsys):
-    script.main(["--steps", "60", "--output", str(tmp_path)])
+    script.main(["--steps", "52", "--output", str(tmp_path)])
     shown = capsys.readouterr().out
     logged = re.findall(
         r"^grad_norm .*, loss (\S+), skipped 0, step (\d+),", shown, re.M

@@ -92,7 +92,7 @@ ASKED |= {"Shampoo", "NorMuon", "Dion2"}
 ON_ARRAYS_ALONE = {"AdaMuon", "Aurora", "Scion", "PSGDKron", "KLShampoo", "APOLLO"}
 ON_ARRAYS_ALONE |= {"SinkGD", "SCALE(last layer)", "SOAP", "SOAPMuon"}
 ON_ARRAYS_ALONE |= {"ScaleBySOAP(one-sided, KL, staggered)"}
-# Of these, results are compared, too. For others, types are enough, which take no compiling.
+# Of these, results are compared, too. For others, types are enough, without compiling.
 COMPUTED = {"AdaptiveGradClip", "Flatten(nested)", "Muon", "NorMuon", "Dion2"}
 
 

@@ -29,7 +29,7 @@ NAMES = PARTS & {
 }
 
 # The other laws of `eqopt.testing` take long, or depend less on shapes.
-LAWS = "updates", "state", "step", "zero_gradients", "vmap"
+LAWS = "updates", "state", "zero_gradients", "vmap"
 
 
 def many() -> dict:
