@@ -103,6 +103,21 @@ EQUIVALENT = {
         "total > 0",
         "(total >= 0)",
     ): "the derivative of equal embeddings stops before it, except that by an `eps` of 0",
+    (
+        "losses/_distributions.py",
+        "jnp.abs(d) < 0.5",
+        "(jnp.abs(d) <= 0.5)",
+    ): "both formulas are right there",
+    (
+        "_optimizers/polyak/momo.py",
+        "height < rho * state.lb",
+        "(height <= rho * state.lb)",
+    ): "a bound that is reached exactly",
+    (
+        "microbatching/_ghost/factors.py",
+        "2",
+        "3",
+    ): "a bound of rounding errors may be larger",
 }
 
 PAIRS = (

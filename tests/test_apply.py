@@ -23,6 +23,15 @@ def test_apply_updates_keeps_the_rest(models):
     )
 
 
+def test_a_step_rounds_once():
+    """The update is not rounded to the gradient's dtype before it is added."""
+    grads, params = (jr.normal(jr.key(i), (64,), jnp.bfloat16) for i in range(2))
+    opt = eqopt.Scale(-1 / 3)
+    new, _ = opt.step(grads, opt.init(params), params)
+    wide = params.astype(jnp.float32) - grads.astype(jnp.float32) / 3
+    np.testing.assert_array_equal(new, wide.astype(jnp.bfloat16))
+
+
 def test_apply_updates_adds_in_float32():
     """2^-9 is lost on 1 in bfloat16, so three of them in one float32 update are not."""
     params = jnp.ones(1, jnp.bfloat16)

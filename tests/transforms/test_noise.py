@@ -209,6 +209,17 @@ def test_clipped_sums_are_as_gradients_of_examples():
         np.testing.assert_allclose(a, b, 1e-5, 1e-6)
 
 
+def test_noise_is_added_to_clipped_sums_before_rounding():
+    """Rounded noise, or a rounded sum, could reveal more than the sum."""
+    opt = eqopt.DifferentiallyPrivateAggregate(
+        1.0, 0.5, key=0, batch_size=3, clipped=True
+    )
+    sums = jr.normal(jr.key(1), (64,), jnp.bfloat16)
+    found, _ = opt.update(sums, opt.init(sums))
+    wide, _ = opt.update(sums.astype(jnp.float32), opt.init(sums))
+    np.testing.assert_array_equal(found, wide.astype(jnp.bfloat16))
+
+
 @pytest.mark.parametrize("clipped", [True, False])
 def test_noise_is_for_the_expected_batch_size(clipped):
     """Not for the random number of examples that there happen to be."""

@@ -15,8 +15,15 @@ from ..meshes import DEVICES, entered, mesh_of
 
 
 INNER = eqopt.Chain(eqopt.ClipByGlobalNorm(1.0), eqopt.AdamW(0.1))
-# A leaf that 8 divides, one that it does not divide, one smaller than 8, and a scalar.
-SHAPES = {"even": (16, 24), "uneven": (13, 5), "few": (3,), "scalar": ()}
+# A leaf that 8 divides, one whose second axis it divides, one that it does not divide,
+# one smaller than 8, and a scalar.
+SHAPES = {
+    "even": (16, 24),
+    "second": (3, 16),
+    "uneven": (13, 5),
+    "few": (3,),
+    "scalar": (),
+}
 
 
 @pytest.fixture(params=[AxisType.Auto, AxisType.Explicit], ids=lambda kind: kind.name)
@@ -72,7 +79,7 @@ def test_result_and_bytes(mesh):
         assert x.sharding.is_fully_replicated
 
     # Of 13 rows, which are padded to 16, each device has two.
-    numbers = 16 * 24 // 8 + 2 * 5 + 1
+    numbers = 16 * 24 // 8 + 3 * 16 // 8 + 2 * 5 + 1
     scalars = sum(x.nbytes for x in jax.tree.leaves(whole) if x.ndim == 0)
     for each in (start, state):
         assert bytes_per_device(each) == [2 * 4 * numbers + scalars] * DEVICES

@@ -30,7 +30,6 @@ def misfit(path: str, arrays: Mapping[str, Any], error: Exception) -> Exception:
     - `arrays`: the values that meet there, by the names that users know.
     - `error`: what the equation raised.
     """
-    missing = [name for name, x in arrays.items() if x is None]
     arrays = {name: x for name, x in arrays.items() if hasattr(x, "dtype")}
     found = ", ".join(f"`{name}` is {_type(x)}" for name, x in arrays.items())
     shapes, g = {x.shape for x in arrays.values()}, arrays["updates"]
@@ -39,8 +38,6 @@ def misfit(path: str, arrays: Mapping[str, Any], error: Exception) -> Exception:
     if jnp.iscomplexobj(g) and not all(alike):
         return InputError(_complex_for_real(path, found))
     if len(shapes) == 1:
-        if missing:
-            return stateless(missing[0], path)
         problem = getattr(error, "problem", error)
         return InputError(f"at `{path}`, {problem}")
     is_about_results = type(error) is InputError
