@@ -135,7 +135,8 @@ WRAPPER_CASES = {
 CASES = METHOD_CASES | WRAPPER_CASES
 
 # Decompositions of large matrices take many minutes to compile for a TPU.
-_SLOW = {"GaLore", "KLShampoo", "MOSO", "Shampoo", "SOAP", "SOAPMuon"}
+_SLOW = {"KLShampoo", "MOSO", "Shampoo", "SOAP", "SOAPMuon"}
+_SLOW_IN_OPTAX = {"GaLore"}
 # Their time goes into copies between two memories, which are not counted.
 _COPIES = {"Offload", "Offload, state: 8 bits"}
 SKIPPED = {"h100": _COPIES, "tpu": _COPIES | _SLOW}
@@ -149,6 +150,10 @@ def cases(names: Sequence[str], platform: str) -> dict[str, Case]:
                 f"unknown case {name!r}; expected names from: {', '.join(CASES)}"
             )
     skipped = SKIPPED.get(platform, set())
-    return {
+    chosen = {
         name: CASES[name] for name in names or CASES if names or name not in skipped
     }
+    if platform == "tpu":
+        for name in _SLOW_IN_OPTAX & chosen.keys():
+            chosen[name] = chosen[name]._replace(theirs=None)
+    return chosen
