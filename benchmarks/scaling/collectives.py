@@ -71,8 +71,8 @@ def collectives(text: str, with_loops: bool = False) -> list[Collective]:
     return found
 
 
-_START = re.compile(r"%?([\w.\-]+) = .* [\w\-]+-start\(")
-_DONE = re.compile(r" [\w\-]+-done\(%?([\w.\-]+)")
+_START = re.compile(rf"%?([\w.\-]+) = .+? (?:{'|'.join(SENT)})-start\(")
+_DONE = re.compile(rf" (?:{'|'.join(SENT)})-done\(%?([\w.\-]+)")
 
 
 def hidden(text: str) -> int:

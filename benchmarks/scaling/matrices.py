@@ -125,9 +125,10 @@ def counted(layout: str, method: str, devices: list[Any], is_divided: bool) -> S
     places = jax.tree.map(lambda x: x.sharding, (params, state))
     step = jax.jit(opt.step, donate_argnums=(1, 2), out_shardings=places)
     program: Any = step.lower(params, state, params).compile()
+    text = program.as_text()
     return Step(
-        collectives(program.as_text(), with_loops=True),
-        hidden(program.as_text()),
+        collectives(text, with_loops=True),
+        hidden(text),
         bytes_in(params),
         bytes_per_device(params),
         bytes_per_device(state),

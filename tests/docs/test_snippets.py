@@ -38,7 +38,8 @@ OPTIONAL = {
 WITH_TORCH = [page for page, packages in OPTIONAL.items() if "torch" in packages]
 
 
-# The pages that users read first. The other pages are slow tests.
+# The pages that users read first. The other pages are slow tests. Those with snippets for
+# optional packages run as a whole below. (Not for torch, which is not always there.)
 FIRST = {"README.md", "docs/index.md", "docs/getting_started.md"}
 
 

@@ -1,5 +1,6 @@
 """The scripts of the gallery, run as a reader runs them: fewer steps; and their page."""
 
+import os
 import pathlib
 import re
 import runpy
@@ -130,7 +131,9 @@ def test_it_trains_and_draws(name, tmp_path, monkeypatch, capsys):
     script = str(DOCS / "examples" / "gallery" / f"{name}.py")
     command = [script, "--steps", str(steps), "--output", str(output)]
     monkeypatch.setattr(sys, "argv", command)
-    runpy.run_path(script, run_name="__main__")
+    monkeypatch.setenv("XLA_FLAGS", os.environ["XLA_FLAGS"])  # a script sets others
+    with plt.rc_context():
+        runpy.run_path(script, run_name="__main__")
     plt.close("all")
     printed = capsys.readouterr().out
     found = re.search(pattern, printed)

@@ -13,7 +13,7 @@ from benchmarks.scaling.collectives import collectives
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as P
 
 import eqopt
-from eqopt._matrices import division
+from eqopt._matrices.batches import DIVIDED
 from eqopt._trees.stacked import without_stacks
 
 from ..laws.subjects import assert_equal
@@ -155,7 +155,7 @@ def test_parts_change_nothing(monkeypatch):
     params, grads = jax.device_put((values(leaves), values(leaves, 1)), (places,) * 2)
     found = []
     for matrices in (4, 2, 1):
-        monkeypatch.setattr(division, "EXCHANGED", matrices * 16 * 24)
+        monkeypatch.setitem(DIVIDED.limits, "default", matrices * 16 * 24)
         opt = eqopt.DistributeMatrices(
             eqopt.Muon(0.1, weight_dimension_numbers=numbers), mesh=mesh
         )

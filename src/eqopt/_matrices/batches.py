@@ -60,6 +60,12 @@ BATCHINGS: dict[Work, Batching] = {
 }
 
 
+# If devices divide the matrices, each one receives 16 MB in float32 at a time: one part
+# of the matrices can travel while another one is computed. Compiled for 8 H100, with 64
+# matrices of 1024 x 1024, Muon also keeps 3.4 shards instead of 4.5.
+DIVIDED = Batching({"default": 2**22})
+
+
 def make_batches(keys: Sequence[Hashable], elements: Sequence[int], limit: int):
     """The indices in each batch: of equal keys, and of at most `limit` elements."""
     groups: dict[Hashable, list[int]] = {}

@@ -18,12 +18,6 @@ from .._trees.sharding import sharded_like
 from .batches import make_batches
 
 
-# How many elements each device receives at a time, 16 MB in float32: one part of the
-# matrices can travel while another one is computed. Compiled for 8 H100, with 64 matrices
-# of 1024 x 1024, Muon also keeps 3.4 shards instead of 4.5.
-EXCHANGED = 2**22
-
-
 class Division(NamedTuple):
     """Axes of a mesh: each device along them computes its share of the matrices.
 
@@ -63,7 +57,7 @@ class Division(NamedTuple):
         All batches but the last of a key are multiples of the number of devices. Each one
         is exchanged by itself, while devices compute another one.
         """
-        n, limit = self.size, min(limit, EXCHANGED)
+        n = self.size
         for group in make_batches(keys, elements, sum(elements)):
             whole = len(group) // n * n
             count = max(1, limit // max(1, elements[group[0]])) * n

@@ -13,7 +13,14 @@ from jax import lax
 
 from .._core.equation import Arguments, Equation, ShapeMismatch, cached
 from ..numerics._numerics import common_dtype
-from .batches import BATCHINGS, BatchedEquation, Slice, make_batches, without_slices
+from .batches import (
+    BATCHINGS,
+    DIVIDED,
+    BatchedEquation,
+    Slice,
+    make_batches,
+    without_slices,
+)
 from .division import AbstractWhole, Division, pass_division
 from .layouts import Layout, Pieces, over_stack
 
@@ -30,8 +37,8 @@ class _OnMatrices(BatchedEquation):
         self._work = work
         self._division = division if in_batches else None
         self.is_divided = is_divided = self._division is not None
-        self.batching = BATCHINGS[work]
-        if is_divided or not in_batches:
+        self.batching = DIVIDED if is_divided else BATCHINGS[work]
+        if not in_batches:
             self.batching = self.batching._replace(turns=frozenset())
         self.leaves = (*equation.leaves, "layout")
         self.shared, self.modules = equation.shared, equation.modules

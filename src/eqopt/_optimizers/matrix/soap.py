@@ -95,13 +95,13 @@ def soap(
         seen, beta = (g, g), shampoo_beta
     new_factors, counts = average(factors, seen, beta, 1 - beta)
     is_due = shift.is_due(since_refresh, precondition_frequency)
-    if not skip_first:
-        # The first gradient initializes the preconditioner, which is then applied to it.
-        basis = renew_if_due(is_first, find_all, new_factors, basis)
-    renew = follow
     if skip_first:
         is_due = is_due | is_first
         renew = functools.partial(start_or_follow, is_first)
+    else:
+        # The first gradient initializes the preconditioner, which is then applied to it.
+        basis = renew_if_due(is_first, find_all, new_factors, basis)
+        renew = follow
     if fresh:
         basis, mu = _refreshed(is_due, renew, new_factors, basis, mu)
     h = counts.astype(g.dtype) * to_basis(g, basis)
@@ -131,11 +131,13 @@ def _seen_by_kl(factors, basis, g, beta, least_share) -> tuple[list[Matrix], Any
     return whitened(factors, basis, g, least), jnp.where(is_start, 0, beta)
 
 
-def _refreshed(is_due, renew, factors: PerSide, basis: PerSide, mu):
+def _refreshed(
+    is_due, renew, factors: PerSide, basis: PerSide, mu
+) -> tuple[PerSide, Any]:
     """If due, the next basis, which `renew` computes for a side, and `mu` in it.
 
-    One side after the other takes less memory than both at once. So do the columns
-    first: XLA computes their factor together with the projected gradient.
+    One side after the other takes less memory than both at once, and so do columns
+    before rows: XLA computes their factor together with the projected gradient.
     """
     new = list(basis)
     for side in (1, 0):
