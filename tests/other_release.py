@@ -10,6 +10,7 @@ import warnings
 
 import equinox as eqx  # which has its own uses of these modules
 import jax
+import jax.experimental.layout
 import jax.extend.core
 import jax.numpy as jnp
 import numpy as np
@@ -21,11 +22,14 @@ class _Deprecated(types.ModuleType):
         return getattr(vars(self)["real"], name)
 
 
+USED = ("jax.extend.core", "jax.core", "jax.experimental.layout")
+
+
 def change(release):
     if release == "gone":
-        sys.modules["jax.extend.core"] = sys.modules["jax.core"] = None
+        sys.modules.update(dict.fromkeys(USED))
     elif release == "deprecated":
-        for name in ("jax.extend.core", "jax.core"):
+        for name in USED:
             new = _Deprecated(name)
             new.real, sys.modules[name] = sys.modules[name], new
     elif release == "changed":

@@ -39,8 +39,7 @@ class MatrixLayout(NamedTuple):
 
 
 LAYOUTS = {
-    "fully sharded": MatrixLayout({"data": 8}, "data", [(8, (1024, 768), P("data"))]),
-    "many matrices": MatrixLayout({"data": 8}, "data", [(64, (1024, 1024), P("data"))]),
+    "fully sharded": MatrixLayout({"data": 8}, "data", [(64, (1024, 1024), P("data"))]),
     "tensor parallel": MatrixLayout(
         {"data": 2, "model": 4},
         "model",
@@ -79,7 +78,6 @@ METHODS = LEAFWISE | {
 }
 # All methods for the layout of most large models, and a telling sample for the others.
 STEPS = [("fully sharded", name) for name in METHODS]
-STEPS += [("many matrices", name) for name in ("Muon", "SOAP")]
 STEPS += [
     (layout, name)
     for layout in ("tensor parallel", "data parallel", "experts")

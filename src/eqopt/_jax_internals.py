@@ -11,6 +11,8 @@ traced programs: norms of per-example gradients from factors, convolutions in lo
 the function itself runs: the same results, with more memory or time |
 | `jax.__version_info__` | the order of branches with the fewest copies | the order for \
 new releases |
+| `jax.experimental.layout` | the order in memory of matrices that are computed in parts \
+| XLA chooses it, and may copy all of them |
 | `type.manual_axis_type` | inside `jax.shard_map`, the axes along which an array varies \
 | branches must agree about it on their own, and all shards get the same noise |
 
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var as Var
 
     Tracer: type[_Tracer] | None
+    Layout: Any
+    with_layout_constraint: Any
 else:
 
     def _imported(module: str, name: str) -> type | None:
@@ -44,6 +48,10 @@ else:
             return None
 
     Tracer = _imported("jax.core", "Tracer")
+    Layout, with_layout_constraint = (
+        _imported("jax.experimental.layout", name)
+        for name in ("Layout", "with_layout_constraint")
+    )
     # Without JAX's classes, these have no instances, so that reading a program fails.
     ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var = (
         _imported("jax.extend.core", name) or type(name, (), {})
@@ -80,6 +88,13 @@ def is_traced(x: Any) -> bool:
         return isinstance(x, jax.Array) and not x.devices()
     except jax.errors.ConcretizationTypeError:
         return True
+
+
+def row_major(x: Any) -> Any:
+    """`x`, with its last axis contiguous in memory, whatever XLA would choose."""
+    if Layout is None or with_layout_constraint is None:
+        return x
+    return with_layout_constraint(x, Layout(tuple(range(x.ndim))))
 
 
 def varying_axes(*types: Any) -> frozenset:

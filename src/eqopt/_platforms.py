@@ -15,7 +15,7 @@ import jax.tree_util as jtu
 from jax import lax
 from jaxtyping import Array
 
-from ._jax_internals import is_traced
+from ._jax_internals import is_traced, row_major
 from ._trees.sharding import has_explicit_axes, is_in_shard_map
 from ._trees.stored import Joined, is_leaf, is_stored
 from ._types import PyTree
@@ -108,6 +108,25 @@ def _after(x: Array, first: Array) -> Array:
     # No number is less than minus infinity, but XLA does not know this.
     wait = lambda x, first: jnp.where(first.real < -jnp.inf, jnp.zeros_like(x), x)
     return lax.platform_dependent(x, first, tpu=wait, default=lambda x, first: x)
+
+
+#
+# GPU and TPU: arrays that are written over in parts
+#
+
+
+def read_slices(slices: Sequence[Array]) -> Sequence[Array]:
+    """`slices` of arrays, which the same iteration of a loop writes over.
+
+    XLA for a TPU would read some of them only then, from copies of the whole arrays: with
+    four matrices of 2048 x 2048 on each device, PSGDKron would move 50 instead of 35. XLA
+    for a GPU would transpose whole arrays before the loop if a product is faster that
+    way: with eight matrices of 1024 x 1024 on each device, KLShampoo would keep 6.0
+    instead of 2.3.
+    """
+    at_once = lambda *slices: lax.optimization_barrier(slices)
+    in_rows = lambda *slices: tuple(map(row_major, slices))
+    return lax.platform_dependent(*slices, tpu=at_once, default=in_rows)
 
 
 #

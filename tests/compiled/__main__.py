@@ -88,10 +88,13 @@ def _on_devices() -> Iterator[Figures]:
     for layout in ("fully sharded", "experts"):
         for method in ("Muon", "SOAP"):
             row = distributed(layout, method, devices, is_divided=True)
-            yield {"row": f"{layout}: {method}", "sent": row.sizes()}
-    row = distributed("many matrices", "Muon", devices, is_divided=True)
-    figures = {"sent": row.sizes(), "exchanges": len(row.found), "hidden": row.hidden}
-    yield {"row": "many matrices: Muon", **figures}
+            yield {
+                "row": f"{layout}: {method}",
+                "sent": row.sizes(),
+                "exchanges": len(row.found),
+                "hidden": row.hidden,
+                "shards": row.temporary / row.share,
+            }
 
 
 def _shaped(case: Case, shapes: dict[str, tuple[int, ...]]) -> PyTree:

@@ -13,7 +13,7 @@ from benchmarks.scaling.collectives import collectives
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as P
 
 import eqopt
-from eqopt._matrices.batches import DIVIDED
+from eqopt._matrices import batches, matrixwise
 from eqopt._trees.stacked import without_stacks
 
 from ..laws.subjects import assert_equal
@@ -155,7 +155,8 @@ def test_parts_change_nothing(monkeypatch):
     params, grads = jax.device_put((values(leaves), values(leaves, 1)), (places,) * 2)
     found = []
     for matrices in (4, 2, 1):
-        monkeypatch.setitem(DIVIDED.limits, "default", matrices * 16 * 24)
+        limits = batches.DIVIDED.limits
+        monkeypatch.setitem(limits, "default", matrices * 16 * 24)
         opt = eqopt.DistributeMatrices(
             eqopt.Muon(0.1, weight_dimension_numbers=numbers), mesh=mesh
         )
@@ -227,6 +228,30 @@ def test_preconditioners_stay(make, leaves, kind):
     if leaves is ROWS:
         flops, of_all = (x.cost_analysis()["flops"] for x in (step, alone))
         assert flops <= 1.1 / DEVICES * of_all
+
+
+@pytest.mark.parametrize(
+    "method",
+    [eqopt.SOAP, eqopt.Shampoo, eqopt.KLShampoo, eqopt.PSGDKron, eqopt.MOSO],
+    ids=lambda x: x.__name__,
+)
+@pytest.mark.slow
+def test_shares_are_computed_in_parts(method, monkeypatch):
+    """Each device computes one or two matrices at a time, with equal results.
+
+    Of 17 experts, it has three, which are no even number.
+    """
+    leaves = {f"row{i}": ((16, 24), P()) for i in range(32)}
+    leaves |= {"experts": ((2, 17, 6, 4), P()), "vector": ((16,), P())}
+    params, grads = values(leaves), values(leaves, 1)
+    inner = preconditioned(method, precondition_frequency=1)
+    expected, _ = train(inner, params, grads)
+    opt = eqopt.DistributeMatrices(inner, mesh=mesh_of())
+    for matrices in (2, 1):
+        monkeypatch.setattr(matrixwise, "SHARE", matrices * 16 * 24)
+        found, _ = jax.device_get(train(opt, params, grads))
+        for name, x in expected.items():
+            np.testing.assert_allclose(found[name], x, rtol=1e-4, atol=2e-4)
 
 
 LAYERS = {f"row{i}": ((6, 4), P()) for i in range(5)}

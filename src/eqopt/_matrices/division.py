@@ -15,7 +15,7 @@ from jax import lax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec as P
 
 from .._trees.sharding import sharded_like
-from .batches import make_batches
+from .batches import is_module, make_batches
 
 
 class Division(NamedTuple):
@@ -110,10 +110,10 @@ class Division(NamedTuple):
         count = stack[axis]
         if not self.suits(count):
             return fn(*columns)
-        modules, arrays = eqx.partition(columns, _is_module, is_leaf=_is_module)
+        modules, arrays = eqx.partition(columns, is_module, is_leaf=is_module)
 
         def of_share(arrays):
-            return fn(*eqx.combine(modules, arrays, is_leaf=_is_module))
+            return fn(*eqx.combine(modules, arrays, is_leaf=is_module))
 
         run = self.on_shares(of_share, (self.spec,), self.spec, self.names)
         out = run(jax.tree.map(lambda x: self.divide(x, axis, free), arrays))
@@ -134,10 +134,6 @@ class Division(NamedTuple):
             check_vma=False,
         )
         return jax.jit(mapped)
-
-
-def _is_module(x: Any) -> bool:
-    return isinstance(x, eqx.Module)
 
 
 class AbstractWhole(eqx.Module):

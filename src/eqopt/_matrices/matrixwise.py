@@ -23,6 +23,7 @@ from .._trees.stored import shapes_if_stored
 from .._types import Params, PyTree, State, Updates
 from ..tree import zeros_like
 from .axes import Axes, DimensionNumbers, resolve_dimension_numbers, size
+from .batches import SHARE
 from .division import current_division
 from .layouts import Layout, Pieces, layout_of, make_slot, map_layouts, mask_matrices
 from .on_matrices import on_matrices
@@ -223,19 +224,24 @@ class AbstractMatrixwise(AbstractContracting):
         if self._stays:
             check_stacks(state, division)
             if division is not None:
-                run = type(self)._run
+                run = functools.partial(type(self)._run, limit=SHARE)
                 return update_stacks(self, updates, state, params, division, run)
         return self._run(updates, state, params, extra, division)
 
-    def _run(self, updates, state, params=None, extra=None, division=None):
-        """The work of `_update`: for all leaves, or for the share of a device."""
+    def _run(self, updates, state, params=None, extra=None, division=None, limit=None):
+        """The work of `_update`: for all leaves, or for the share of a device.
+
+        `limit`: if given, all leaves are stacks, and are computed `in_place`.
+        """
         step = filled(self, self.matrixwise(state, params, **(extra or {})))
         layouts = self._layouts(updates, params)
         self._check_sizes(state, layouts, updates)
         mask = mask_matrices(layouts)
         names = [x for x in step.equation.leaves if hasattr(step.state, x)]
         _check_are_matrices(mask, updates, {x: getattr(step.state, x) for x in names})
-        of_leaves = on_matrices(step.equation, self.in_batches, self._work, division)
+        of_leaves = on_matrices(
+            step.equation, self.in_batches, self._work, division, limit
+        )
         reads = {**step.reads, "layout": layouts}
         step = step._replace(equation=of_leaves, reads=reads, mask=mask)
         return run_leafwise(self, step, updates, params)

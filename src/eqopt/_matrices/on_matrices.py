@@ -18,6 +18,7 @@ from .batches import (
     DIVIDED,
     BatchedEquation,
     Slice,
+    in_place,
     make_batches,
     without_slices,
 )
@@ -29,11 +30,17 @@ class _OnMatrices(BatchedEquation):
     """An equation of one matrix, applied to each matrix in a leaf."""
 
     def __init__(
-        self, equation: Equation, in_batches: bool, work: Any, division: Division | None
+        self,
+        equation: Equation,
+        in_batches: bool,
+        work: Any,
+        division: Division | None,
+        limit: int | None,
     ):
         functools.update_wrapper(self, equation, updated=())
         self.name, self._equation = equation.name, equation
-        self._in_batches = in_batches
+        self._in_batches = in_batches = in_batches and limit is None
+        self._limit = limit
         self._work = work
         self._division = division if in_batches else None
         self.is_divided = is_divided = self._division is not None
@@ -63,7 +70,10 @@ class _OnMatrices(BatchedEquation):
         self.check_complex(g, arguments)
         shared = pass_division(self._division, shared, layout.stack(g.shape))
         fn = functools.partial(self._equation, **shared)
-        return layout.apply(fn, g, *arguments)
+        apply = functools.partial(layout.apply, fn)
+        if self._limit is None:
+            return apply(g, *arguments)
+        return in_place(apply, self._limit, g, *arguments)
 
     def check_complex(self, g: Any, arguments: Sequence[Any]) -> None:
         """Raises an error if the update is complex, but no slot is."""
