@@ -21,26 +21,28 @@ class DistributeMatrices(AbstractWrapper):
     each with the bytes that a device has of the parameters. If the matrices are
     replicated, each device computes $1/N$ of them, and the results are gathered.
 
-    Equal matrices are computed together, and many of them in parts, so that one part can
-    travel while another one is computed. A stack of matrices, for example of layers or
-    of experts, is divided along one of its own axes: the one that is divided most
-    evenly, and the last if there are several. If this is the axis along which the stack
-    is sharded, nothing is sent. The results are equal except for rounding.
+    Equal matrices are computed together, and many of them in parts. A stack of matrices,
+    for example of layers or of experts, is divided along one of its own axes: the one
+    that is divided most evenly, and the last if there are several. If this is the axis
+    along which the stack is sharded, nothing is sent. The results are equal except for
+    rounding.
 
     **Newton-Schulz iterations.** In [`eqopt.Muon`][], [`eqopt.NorMuon`][],
     [`eqopt.AdaMuon`][], [`eqopt.Scion`][], [`eqopt.Dion2`][] and
     [`eqopt.Orthogonalize`][], devices exchange the argument of the iteration and its
-    result. The state and the parameters stay where they are, and so the state is the
-    state of `inner`: it can be loaded with or without this wrapper. Dion2 selects its
-    rows or columns before the exchange. If the number of equal matrices is not a
-    multiple of $N$, some of them are computed twice, or the last few of them, if they
-    are at most $N/2$, are left to XLA, as without this wrapper.
+    result. One part can travel while another one is computed. The state and the
+    parameters stay where they are, and so the state is the state of `inner`: it can be
+    loaded with or without this wrapper. Dion2 selects its rows or columns before the
+    exchange. If the number of equal matrices is not a multiple of $N$, some of them are
+    computed twice, or the last few of them, if they are at most $N/2$, are left to XLA,
+    as without this wrapper.
 
     **Preconditioners.** The state of [`eqopt.SOAP`][], [`eqopt.SOAPMuon`][],
-    [`eqopt.Shampoo`][], [`eqopt.KLShampoo`][] and [`eqopt.PSGDKron`][] is larger than the
-    parameters. So the state of a matrix is only on the device that computes this matrix,
-    and devices exchange the gradients and the updates. This has consequences for the
-    state:
+    [`eqopt.MOSO`][], [`eqopt.Shampoo`][], [`eqopt.KLShampoo`][] and [`eqopt.PSGDKron`][]
+    is larger than the parameters. So the state of a matrix is only on the device that
+    computes this matrix, and devices exchange the gradients and the updates. Each part
+    is written over the old state, so that a device needs little temporary memory for
+    many matrices. This has consequences for the state:
 
     - It has one array for all equal matrices, with a new first axis that is divided
         between the devices. If their number is not a multiple of $N$, matrices of zeros
