@@ -239,10 +239,11 @@ def test_preconditioners_stay(make, leaves, kind):
 def test_shares_are_computed_in_parts(method, monkeypatch):
     """Each device computes one or two matrices at a time, with equal results.
 
-    Of 17 experts, it has three, which are no even number.
+    Of 17 experts, it has three, which parts of two do not divide.
     """
     leaves = {f"row{i}": ((16, 24), P()) for i in range(32)}
-    leaves |= {"experts": ((2, 17, 6, 4), P()), "vector": ((16,), P())}
+    leaves |= {"experts": ((17, 16, 24), P()), "layers": ((2, 17, 12, 8), P())}
+    leaves |= {"vector": ((16,), P())}
     params, grads = values(leaves), values(leaves, 1)
     inner = preconditioned(method, precondition_frequency=1)
     expected, _ = train(inner, params, grads)
